@@ -1,0 +1,1 @@
+"""Overwatch: the terminal that watches and steers a run."""

@@ -1,0 +1,1 @@
+"""The wire contract between the trainer daemon and everybody else."""

@@ -1,0 +1,100 @@
+"""Every error a client can meet: code on the wire, name, exit code of the command line.
+
+One table; the reference page, the server, the client and the CLI read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ErrorKind:
+    code: int
+    kind: str
+    meaning: str
+    exit_code: int
+    retryable: bool = False
+
+
+# Exit codes: 0 done, 2 usage, 3 no such run or not answering, 4 refused (wrong state, forbidden),
+# 5 bad request, 6 too late, 7 the command was accepted and failed, 8 the name is taken, 9 bad configuration,
+# 10 the run folder or the sockets cannot be used, 11 training failed, 130 interrupted.
+ERRORS: dict[str, ErrorKind] = {
+    e.kind: e
+    for e in (
+        ErrorKind(-32700, "parse", "the request is not JSON", 5),
+        ErrorKind(-32600, "invalid_request", "the request lacks a field or has a wrong one", 5),
+        ErrorKind(-32601, "unknown_method", "no such method on this socket", 5),
+        ErrorKind(-32602, "invalid_params", "a parameter is unknown or out of range", 5),
+        ErrorKind(-32603, "internal", "the daemon failed to answer; its log says why", 7),
+        ErrorKind(-32001, "version", "protocol version not spoken", 5),
+        ErrorKind(-32002, "forbidden", "the peer may not do this", 4),
+        ErrorKind(-32003, "wrong_state", "not in this state of the run", 4),
+        ErrorKind(-32004, "busy", "another operation of this kind is running", 4, True),
+        ErrorKind(-32005, "overloaded", "too many requests are waiting", 4, True),
+        ErrorKind(-32007, "not_found", "nothing of that name", 3),
+        ErrorKind(-32008, "deadline", "the deadline had passed when the request arrived", 6),
+        ErrorKind(-32009, "id_reused", "this id was used with another body", 5),
+        ErrorKind(-32010, "boot_mismatch", "the daemon has restarted since", 4),
+        ErrorKind(-32011, "shutting_down", "the daemon is stopping", 4),
+        ErrorKind(-32012, "range_gone", "these sequence numbers are no longer held", 5),
+        ErrorKind(-32013, "too_large", "the request is too large", 5),
+        ErrorKind(-32015, "cancelled", "cancelled before it was carried out", 7),
+    )
+}  # fmt: skip
+BY_CODE: dict[int, ErrorKind] = {e.code: e for e in ERRORS.values()}
+
+
+class EsperError(Exception):
+    """Anything the operator is told in one line; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class RunNotFound(EsperError):
+    """No run of that name, or none that answers."""
+
+    exit_code = 3
+
+
+class NoReply(EsperError):
+    """The daemon did not answer in time."""
+
+    exit_code = 3
+
+
+class NameTaken(EsperError):
+    """A live daemon holds the run's lock."""
+
+    exit_code = 8
+
+
+class FolderError(EsperError):
+    """A folder or a socket path cannot be used."""
+
+    exit_code = 10
+
+
+@dataclass
+class RequestError(EsperError):
+    """The daemon answered with a typed error."""
+
+    kind: str
+    message: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def code(self) -> int:
+        return ERRORS[self.kind].code
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return ERRORS[self.kind].exit_code

@@ -1,0 +1,466 @@
+"""Every telemetry event, as types.
+
+An event is a plain dataclass (orjson writes those natively; `slots=True` would make it three times
+slower). The decorator gives it its name on the wire, its stream and how many of it a snapshot keeps;
+`decode_event` reads it back through msgspec, which validates into the same classes.
+
+Conventions: losses are nats, accuracies are fractions 0..1, durations are seconds, sizes are bytes, wall
+times are microseconds since the epoch. Per-env data travels as columns: lists of N, or N lists of S
+slots. `None` means "not measured"; NaN and infinities are values and travel as strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+Stream = Literal["life", "metric", "trace", "log"]
+STREAMS: tuple[Stream, ...] = ("life", "metric", "trace", "log")
+Severity = Literal["info", "warning", "critical"]
+Level = Literal["OFF", "MINIMAL", "NORMAL", "DEBUG"]
+LEVELS: tuple[Level, ...] = ("OFF", "MINIMAL", "NORMAL", "DEBUG")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventSpec:
+    """What the wire knows of an event type."""
+
+    type: str
+    stream: Stream
+    cls: type
+    keep: int
+    """How many of the newest a snapshot holds (per key, where there is one)."""
+    key: tuple[str, ...]
+    """Fields of ctx or data that tell subjects apart, e.g. ("env", "slot")."""
+
+
+EVENTS: dict[str, EventSpec] = {}
+_SPEC_OF: dict[type, EventSpec] = {}
+_T = TypeVar("_T")
+
+
+def event(
+    type_: str, stream: Stream, *, keep: int = 1, key: tuple[str, ...] = ()
+) -> Callable[[type[_T]], type[_T]]:
+    """Register a dataclass as the event `type_` on `stream`."""
+
+    def register(cls: type[_T]) -> type[_T]:
+        spec = EventSpec(type=type_, stream=stream, cls=cls, keep=keep, key=key)
+        assert type_ not in EVENTS, f"two events named {type_}"
+        EVENTS[type_] = _SPEC_OF[cls] = spec
+        return cls
+
+    return register
+
+
+def spec_of(cls: type) -> EventSpec:
+    """The registration of an event class; KeyError where it has none."""
+    return _SPEC_OF[cls]
+
+
+@dataclass(kw_only=True)
+class Context:
+    """Where in the run an event belongs; the same clock in every event."""
+
+    round: int = 0
+    """Rounds begun, from 1; 0 before the first."""
+    epoch: int = 0
+    """Epochs finished in this round's episode."""
+    level: Level = "NORMAL"
+    """Telemetry level in force."""
+    env: int | None = None
+    rank: int = 0
+
+
+# --- life: never dropped ---------------------------------------------------------------------------
+
+
+@event("run.started", "life")
+@dataclass(kw_only=True)
+class RunStarted:
+    """First event of a boot: everything a viewer needs to name columns and codes."""
+
+    run: str
+    name: str
+    boot: str
+    pid: int
+    host: str
+    version: str
+    torch: str
+    device: str
+    task: str
+    policy: str
+    envs: int
+    slots: list[str]
+    blueprints: list[str]
+    stages: list[str]
+    """Stage names; `EpochFinished.stage` holds indices into it."""
+    ops: list[str]
+    heads: list[str]
+    episode_epochs: int
+    rounds: int
+    """Rounds asked for; 0 = until stopped."""
+    host_parameters: int
+    seed: int
+    config: dict[str, Any]
+    resumed_round: int | None = None
+    """The last finished round of the checkpoint this boot goes on from."""
+
+
+@event("run.state", "life")
+@dataclass(kw_only=True)
+class RunStateChanged:
+    """The trainer entered a state (see `commands.RunState`)."""
+
+    state: str
+    reason: str = ""
+
+
+@event("run.stopped", "life")
+@dataclass(kw_only=True)
+class RunStopped:
+    """Last event of a boot that ended in order."""
+
+    reason: str
+    exit_code: int
+    rounds: int
+    error: str | None = None
+
+
+@event("round.started", "life")
+@dataclass(kw_only=True)
+class RoundStarted:
+    """N freshly built hosts begin an episode."""
+
+    rounds: int
+
+
+@event("round.finished", "life", keep=400)
+@dataclass(kw_only=True)
+class RoundFinished:
+    """One round: N episodes in lockstep and one PPO update."""
+
+    seconds: float
+    env_epochs_per_second: float
+    return_mean: float
+    return_p10: float
+    return_p50: float
+    return_p90: float
+    accuracy_mean: float
+    """Mean final validation accuracy over envs."""
+    accuracy_best: float
+    best_env: int
+    test_accuracy_mean: float | None = None
+    test_accuracy_best: float | None = None
+    parameters_mean: float = 0.0
+    """Mean parameters of host and live seeds at the end."""
+    final_accuracy: list[float] = field(default_factory=list)
+    final_return: list[float] = field(default_factory=list)
+    germinated: int = 0
+    fossilized: int = 0
+    pruned: int = 0
+
+
+@event("seed.stage", "life", keep=2, key=("env", "slot"))
+@dataclass(kw_only=True)
+class SeedStage:
+    """A seed moved along its life; ctx.env says whose."""
+
+    slot: str
+    from_stage: str
+    to_stage: str
+    blueprint: str | None
+    alpha: float
+    by: Literal["policy", "auto", "operator", "governor"]
+    parameters: int = 0
+    contribution: float | None = None
+
+
+@event("seed.gate", "life", keep=1, key=("env", "slot"))
+@dataclass(kw_only=True)
+class SeedGate:
+    """A gate was evaluated for a seed that asked to pass."""
+
+    slot: str
+    gate: str
+    passed: bool
+    checks: dict[str, bool]
+
+
+@event("anomaly", "life", keep=1, key=("source", "kind"))
+@dataclass(kw_only=True)
+class Anomaly:
+    """A check raised, escalated or cleared; keyed by (source, kind)."""
+
+    kind: str
+    source: str
+    """`env07`, `env07.r0c1`, `policy`, `policy.blueprint`, `critic`, `system`, `telemetry`."""
+    severity: Severity
+    active: bool
+    value: float | None = None
+    threshold: float | None = None
+    count: int = 1
+    since: int = 0
+    """Wall time of the first raise, microseconds."""
+    hint: str = ""
+
+
+@event("governor.rollback", "life", keep=1, key=("env",))
+@dataclass(kw_only=True)
+class GovernorRollback:
+    """A sick host was put back to its last good snapshot."""
+
+    reason: str
+    loss: float
+    restored_epoch: int
+    penalty: float
+
+
+@event("checkpoint.saved", "life")
+@dataclass(kw_only=True)
+class CheckpointSaved:
+    """A checkpoint is on disk, complete."""
+
+    path: str
+    bytes: int
+    seconds: float
+    reason: str
+    command: str | None = None
+
+
+@event("checkpoint.failed", "life")
+@dataclass(kw_only=True)
+class CheckpointFailed:
+    """A checkpoint could not be written; the one before it is intact."""
+
+    path: str
+    error: str
+    reason: str
+    command: str | None = None
+
+
+@event("telemetry.level", "life")
+@dataclass(kw_only=True)
+class TelemetryLevel:
+    """What is collected changed; with `epochs` it falls back by itself after so many."""
+
+    level: Level
+    previous: Level
+    reason: str
+    epochs: int | None = None
+    env: int | None = None
+    command: str | None = None
+
+
+@event("telemetry.lost", "life", key=("stream",))
+@dataclass(kw_only=True)
+class TelemetryLost:
+    """Events refused because a queue was full: the only true loss, and it is counted."""
+
+    stream: str
+    count: int
+    from_ts: int
+    to_ts: int
+
+
+@event("profiler.started", "life")
+@dataclass(kw_only=True)
+class ProfilerStarted:
+    epochs: int
+    command: str | None = None
+
+
+@event("profiler.finished", "life")
+@dataclass(kw_only=True)
+class ProfilerFinished:
+    """The trace is on disk (Chrome trace format)."""
+
+    path: str
+    bytes: int
+    epochs: int
+    top: list[dict[str, Any]]
+    """Top operators by self time: name, calls, self_us, share."""
+    command: str | None = None
+    error: str | None = None
+
+
+@event("command.accepted", "life", keep=1, key=("id",))
+@dataclass(kw_only=True)
+class CommandAccepted:
+    """Audit: who asked for what, when."""
+
+    id: str
+    method: str
+    params: dict[str, Any]
+    client: str
+    uid: int | None = None
+    pid: int | None = None
+
+
+@event("command.refused", "life", keep=20)
+@dataclass(kw_only=True)
+class CommandRefused:
+    """Audit: a command that was answered with an error."""
+
+    id: str
+    method: str
+    code: int
+    message: str
+    client: str
+    uid: int | None = None
+    pid: int | None = None
+
+
+@event("command.done", "life", keep=1, key=("id",))
+@dataclass(kw_only=True)
+class CommandDone:
+    """The effect of an accepted command has taken place."""
+
+    id: str
+    method: str
+    result: dict[str, Any]
+    seconds: float
+
+
+@event("command.failed", "life", keep=1, key=("id",))
+@dataclass(kw_only=True)
+class CommandFailed:
+    """An accepted command could not be carried out."""
+
+    id: str
+    method: str
+    kind: str
+    message: str
+
+
+# --- metric ----------------------------------------------------------------------------------------
+
+
+@event("epoch", "metric", keep=40)
+@dataclass(kw_only=True)
+class EpochFinished:
+    """One epoch of all envs, as columns of N (and of N x S for slots)."""
+
+    seconds: float
+    train_loss: list[float | None]
+    train_accuracy: list[float | None]
+    val_loss: list[float | None]
+    val_accuracy: list[float | None]
+    reward: list[float | None]
+    episode_return: list[float]
+    """Sum of rewards since the episode began."""
+    op: list[int]
+    action_slot: list[int | None]
+    host_grad_norm: list[float | None]
+    host_health: list[float | None]
+    stage: list[list[int]]
+    epochs_in_stage: list[list[int]]
+    alpha: list[list[float]]
+    blueprint: list[list[int | None]]
+    contribution: list[list[float | None]]
+    """Accuracy with the seed minus accuracy with its alpha forced to 0."""
+    seed_grad_norm: list[list[float | None]]
+    seed_health: list[list[float | None]]
+    parameters: list[int]
+    """Parameters of the host and its live seeds."""
+    reward_components: dict[str, list[float]] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds per phase of the epoch: train, validate, decide, act, telemetry."""
+
+
+@event("ppo.update", "metric", keep=200)
+@dataclass(kw_only=True)
+class PPOUpdate:
+    """One PPO update over a round's rollout."""
+
+    seconds: float
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    """Normalised by the logarithm of the number of legal choices, 0..1."""
+    head_entropy: dict[str, float]
+    approx_kl: float
+    clip_fraction: float
+    ratio_min: float
+    ratio_max: float
+    explained_variance: float | None
+    grad_norm: float
+    head_grad_norm: dict[str, float | None]
+    critic_grad_norm: float | None
+    advantage_mean: float
+    advantage_std: float
+    learning_rate: float
+    entropy_coefficient: float
+    epochs: int
+    minibatches: int
+    early_stop: bool
+    skipped_nonfinite: int
+    op_fraction: dict[str, float]
+    """Share of each op among the actions of the round."""
+    lstm_h_rms: float | None = None
+    lstm_c_rms: float | None = None
+    return_std: float | None = None
+
+
+@event("drift", "metric", keep=60)
+@dataclass(kw_only=True)
+class Drift:
+    """Gradient drift of every source: |x - ema| / max(ema, 1e-6), columns over `source`."""
+
+    source: list[str]
+    """`env07`, `env07.r0c1`, `policy`, `policy.<head>`, `critic`."""
+    norm: list[float | None]
+    norm_ema: list[float | None]
+    norm_drift: list[float | None]
+    health: list[float | None]
+    health_ema: list[float | None]
+    health_drift: list[float | None]
+
+
+@event("system", "metric", keep=60)
+@dataclass(kw_only=True)
+class SystemSample:
+    """The machine, once a second."""
+
+    cpu_percent: float
+    """Of one core, this process."""
+    rss: int
+    memory_total: int
+    memory_used: int
+    load1: float
+    cores: int
+    disk_free: int
+    gpu_percent: float | None = None
+    gpu_memory: int | None = None
+    gpu_memory_total: int | None = None
+    gpu_celsius: float | None = None
+
+
+# --- trace: only while escalated -------------------------------------------------------------------
+
+
+@event("layers", "trace", keep=4)
+@dataclass(kw_only=True)
+class LayerStatistics:
+    """Per-layer gradient statistics of one epoch (DEBUG): columns L x N, null for envs not asked for."""
+
+    layer: list[str]
+    grad_norm: list[list[float | None]]
+    grad_rms: list[list[float | None]]
+    grad_max: list[list[float | None]]
+    zero_fraction: list[list[float | None]]
+    nonfinite: list[list[int | None]]
+    weight_norm: list[list[float | None]]
+
+
+# --- log -------------------------------------------------------------------------------------------
+
+
+@event("log", "log", keep=100)
+@dataclass(kw_only=True)
+class LogLine:
+    level: str
+    logger: str
+    message: str
+    traceback: str | None = None

@@ -1,0 +1,68 @@
+"""The one table of thresholds: the trainer's detectors read it, the hello carries it, the TUI colours by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """Limits of one signal. `low` marks signals where small values are the bad ones."""
+
+    signal: str
+    warning: float
+    critical: float
+    low: bool = False
+    raise_after: int = 1
+    """Consecutive breaches before it is raised."""
+    clear_after: int = 1
+    """Consecutive values inside `clear_ratio` of the warning before it clears."""
+    clear_ratio: float = 1.0
+    hint: str = ""
+
+    def severity(self, value: float) -> str | None:
+        """`critical`, `warning` or None; a NaN is critical."""
+        if value != value:
+            return "critical"
+        sign = -1.0 if self.low else 1.0
+        if sign * value >= sign * self.critical:
+            return "critical"
+        if sign * value >= sign * self.warning:
+            return "warning"
+        return None
+
+
+THRESHOLDS: dict[str, Threshold] = {
+    t.signal: t
+    for t in (
+        Threshold(signal="link_age", warning=2.0, critical=5.0, hint="seconds since the last heartbeat"),
+        Threshold(signal="norm_drift", warning=0.5, critical=1.0, raise_after=2, clear_after=5,
+                  clear_ratio=0.8, hint="gradient norm left its average: escalate (T) and look at the layers"),
+        Threshold(signal="health_drift", warning=0.5, critical=1.0, raise_after=2, clear_after=5,
+                  clear_ratio=0.8, hint="gradient health left its average: look for dead or exploding layers"),
+        Threshold(signal="gradient_health", warning=0.8, critical=0.3, low=True, raise_after=2,
+                  hint="share of layers with a usable gradient is low"),
+        Threshold(signal="gradient_exploding", warning=5.0, critical=10.0, raise_after=2,
+                  hint="lower the learning rate or clip"),
+        Threshold(signal="lstm_rms", warning=5.0, critical=10.0, hint="the recurrent state saturates"),
+        Threshold(signal="lstm_rms_low", warning=1e-4, critical=1e-6, low=True,
+                  hint="the recurrent state has died"),
+        Threshold(signal="kl", warning=0.015, critical=0.03, hint="the policy moves too far per update"),
+        Threshold(signal="clip_fraction", warning=0.25, critical=0.30, hint="many samples are clipped"),
+        Threshold(signal="entropy", warning=0.30, critical=0.10, low=True, raise_after=2, clear_after=3,
+                  clear_ratio=1.1, hint="the policy has nearly stopped exploring"),
+        Threshold(signal="explained_variance", warning=0.3, critical=0.0, low=True,
+                  hint="the critic does not predict the returns"),
+        Threshold(signal="ratio_max", warning=1.5, critical=2.0, hint="probability ratios are wide"),
+        Threshold(signal="ratio_explosion", warning=5.0, critical=5.0, hint="a probability ratio exploded"),
+        Threshold(signal="ratio_collapse", warning=0.1, critical=0.1, low=True,
+                  hint="a probability ratio collapsed"),
+        Threshold(signal="total_grad_norm", warning=5.0, critical=10.0, hint="policy gradient before clipping"),
+        Threshold(signal="memory", warning=0.75, critical=0.90, hint="share of memory in use"),
+        Threshold(signal="update_seconds", warning=1.5, critical=3.0, hint="PPO update is slow"),
+        Threshold(signal="telemetry_share", warning=0.03, critical=0.05, hint="lower the telemetry level"),
+        Threshold(signal="stalled_epochs", warning=10.0, critical=30.0, raise_after=3,
+                  hint="no better accuracy for this many epochs"),
+        Threshold(signal="queue_drops", warning=1.0, critical=1000.0, hint="telemetry was refused"),
+    )
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""The trainer daemon: PPO grows networks while they learn."""

@@ -1,0 +1,114 @@
+"""One typed tree of options: defaults < --config file.toml < ESPER_* environment < --set key=value.
+
+Each field's type holds its bounds and its description; the CLI help, the reference page and the error
+messages are made from them. Reading and merging the four sources is in `settings`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A node of the tree: unknown keys are errors."""
+
+
+def _count(description: str, *, ge: int = 1, le: int = 1_000_000) -> Meta:
+    return Meta(ge=ge, le=le, description=description)
+
+
+def _number(description: str, *, ge: float = 0.0, le: float = 1e9) -> Meta:
+    return Meta(ge=ge, le=le, description=description)
+
+
+class TaskConfig(Section, frozen=True):
+    dataset: Annotated[Literal["digits"], Meta(description="images to learn")] = "digits"
+    batch_size: Annotated[int, _count("images per env and step", le=65_536)] = 64
+    batches_per_epoch: Annotated[int, _count("training steps per epoch")] = 12
+
+
+class HostConfig(Section, frozen=True):
+    channels: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=1024)], ...],
+        Meta(min_length=1, max_length=10, description="width of each block; a slot sits behind each"),
+    ] = (8, 8, 8)
+    kernel: Annotated[Literal[1, 3], Meta(description="1 = pointwise convolutions that see no shape")] = 1
+    learning_rate: Annotated[float, _number("SGD, host and seeds", le=10.0)] = 0.05
+    momentum: Annotated[float, _number("SGD momentum", le=0.999)] = 0.9
+
+
+class EnvsConfig(Section, frozen=True):
+    count: Annotated[int, _count("hosts trained at once", le=4096)] = 8
+    group_size: Annotated[int, _count("hosts per stacked program; 0 = measured at start", ge=0, le=4096)] = 0
+    threads: Annotated[int, _count("worker threads for host groups on a CPU; 0 = by cores", ge=0, le=64)] = 0
+    plan: Annotated[
+        Literal["gather", "masked"], Meta(description="run live seeds only, or all with one-hot weights")
+    ] = "gather"
+
+
+class SeedsConfig(Section, frozen=True):
+    blueprints: Annotated[
+        tuple[str, ...], Meta(min_length=1, max_length=16, description="kinds of seeds on offer")
+    ] = ("norm", "attention", "depthwise", "conv_light")
+    gates: Annotated[Literal["permissive", "strict"], Meta(description="see docs/training.md")] = "permissive"
+    min_training_epochs: Annotated[int, _count("epochs in TRAINING before G2; 0 = a twelfth of the episode",
+                                               ge=0)] = 0
+    min_blending_epochs: Annotated[int, _count("epochs in BLENDING before G3 (strict)", ge=0)] = 3
+    embargo_epochs: Annotated[int, _count("epochs a pruned slot stays closed", ge=0)] = 2
+
+
+class PolicyConfig(Section, frozen=True):
+    kind: Annotated[
+        Literal["ppo"], Meta(description="who decides")
+    ] = "ppo"
+    hidden: Annotated[int, _count("width of the LSTM and its heads", ge=8, le=4096)] = 64
+
+
+class PPOConfig(Section, frozen=True):
+    learning_rate: Annotated[float, _number("Adam", le=1.0)] = 1e-3
+    gamma: Annotated[float, _number("discount", le=1.0)] = 0.99
+    gae_lambda: Annotated[float, _number("GAE lambda", le=1.0)] = 0.95
+    clip: Annotated[float, _number("clip of the probability ratio", ge=0.01, le=1.0)] = 0.2
+    epochs: Annotated[int, _count("passes over a rollout", le=100)] = 4
+    minibatches: Annotated[int, _count("parts of the envs per pass", le=1024)] = 2
+    entropy_coefficient: Annotated[float, _number("weight of the entropy bonus", le=1.0)] = 0.01
+    value_coefficient: Annotated[float, _number("weight of the value loss", le=10.0)] = 0.5
+    max_grad_norm: Annotated[float, _number("gradient clip", ge=1e-6, le=1e6)] = 0.5
+    target_kl: Annotated[float, _number("early stop of the passes; 0 = never", le=10.0)] = 0.03
+
+
+class RewardConfig(Section, frozen=True):
+    mode: Annotated[Literal["shaped"], Meta(description="see docs/training.md")] = "shaped"
+    rent: Annotated[float, _number("cost of added parameters, relative to the host's", le=10.0)] = 0.01
+
+
+class TelemetryConfig(Section, frozen=True):
+    level: Annotated[Literal["OFF", "MINIMAL", "NORMAL", "DEBUG"], Meta(description="what is collected")] = (
+        "NORMAL"
+    )
+
+
+class CheckpointConfig(Section, frozen=True):
+    keep: Annotated[int, _count("newest checkpoints kept, beside the best", le=1000)] = 3
+
+
+class Config(Section, frozen=True):
+    """Everything `esper-daemon start` can be told."""
+
+    seed: Annotated[int, _count("of everything random", ge=0, le=2**31 - 1)] = 1
+    rounds: Annotated[int, _count("rounds to train; 0 = until stopped", ge=0)] = 0
+    device: Annotated[
+        str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
+    ] = "auto"
+    episode_epochs: Annotated[int, _count("epochs of an episode", ge=2, le=100_000)] = 24
+    task: TaskConfig = field(default_factory=TaskConfig)
+    host: HostConfig = field(default_factory=HostConfig)
+    envs: EnvsConfig = field(default_factory=EnvsConfig)
+    seeds: SeedsConfig = field(default_factory=SeedsConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -1,0 +1,1 @@
+"""The life of seeds: stages, slot table, gates, alpha, blueprints."""

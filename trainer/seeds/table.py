@@ -1,0 +1,88 @@
+"""The slot table: every seed of every env as a structure of arrays [N, S] on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from .stages import Stage
+
+
+@dataclass
+class SlotTable:
+    """All tensors are [N, S]. Changed in place by `lifecycle`; read by everybody else."""
+
+    stage: Tensor
+    """int64, `Stage` codes."""
+    blueprint: Tensor
+    """int64 index into the task's blueprints; -1 where there is no seed."""
+    style: Tensor
+    """int64, `Style` codes."""
+    tempo: Tensor
+    """int64 epochs of the blend after ADVANCE."""
+    alpha: Tensor
+    """float32 0..1, in force for the current epoch."""
+    alpha_from: Tensor
+    alpha_target: Tensor
+    curve: Tensor
+    """int64, `Curve` codes."""
+    ramp_epochs: Tensor
+    """int64 length of the ramp; 0 where alpha is not moving."""
+    ramp_done: Tensor
+    """int64 epochs of the ramp behind us."""
+    pruning: Tensor
+    """bool: on the way down to 0, then PRUNED; the seed's weights are frozen."""
+    epochs_in_stage: Tensor
+    """int64."""
+    age: Tensor
+    """int64 epochs since germination."""
+    embargo: Tensor
+    """int64 epochs of embargo left."""
+    accuracy_at_stage: Tensor
+    """float32 validation accuracy when the stage was entered; NaN where not measured."""
+    contribution: Tensor
+    """float32, last measured; NaN where never."""
+    contribution_velocity: Tensor
+    """float32 change since the measurement before; NaN where there is none."""
+    contribution_age: Tensor
+    """int64 epochs since it was measured; -1 where never."""
+
+    @classmethod
+    def empty(cls, n: int, s: int, device: torch.device | str = "cpu") -> SlotTable:
+        """N envs with S dormant slots each."""
+
+        def ints(value: int = 0) -> Tensor:
+            return torch.full((n, s), value, dtype=torch.int64, device=device)
+
+        def floats(value: float = 0.0) -> Tensor:
+            return torch.full((n, s), value, dtype=torch.float32, device=device)
+
+        nan = float("nan")
+        return cls(
+            stage=ints(Stage.DORMANT), blueprint=ints(-1), style=ints(), tempo=ints(), alpha=floats(),
+            alpha_from=floats(), alpha_target=floats(), curve=ints(), ramp_epochs=ints(), ramp_done=ints(),
+            pruning=torch.zeros((n, s), dtype=torch.bool, device=device), epochs_in_stage=ints(), age=ints(),
+            embargo=ints(), accuracy_at_stage=floats(nan), contribution=floats(nan),
+            contribution_velocity=floats(nan), contribution_age=ints(-1),
+        )  # fmt: skip
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.stage.shape[0], self.stage.shape[1]
+
+    def rows(self, start: int, stop: int) -> SlotTable:
+        """A view of envs start..stop: writes go through."""
+        return SlotTable(**{f.name: getattr(self, f.name)[start:stop] for f in fields(self)})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {f.name: getattr(self, f.name).clone() for f in fields(self)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for f in fields(self):
+            getattr(self, f.name).copy_(state[f.name])
+
+    def reset(self) -> None:
+        """Every slot dormant again."""
+        self.load_state_dict(SlotTable.empty(*self.shape, device=self.stage.device).state_dict())

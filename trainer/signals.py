@@ -1,0 +1,44 @@
+"""What one epoch measured, as device tensors: the currency between engine, reward, policy and telemetry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Signals:
+    """float32 tensors [N] or [N, S] on the device; NaN in a field marked so means "not measured"."""
+
+    train_loss: Tensor
+    """[N] mean over the epoch's batches, nats."""
+    train_accuracy: Tensor
+    """[N] 0..1."""
+    val_loss: Tensor
+    """[N]"""
+    val_accuracy: Tensor
+    """[N]"""
+    contribution: Tensor
+    """[N, S] val accuracy minus val accuracy with this slot's alpha at 0; NaN where not measured this epoch."""
+    host_grad_norm: Tensor
+    """[N] L2 over all host gradients, mean over the epoch's sampled steps; NaN where not measured."""
+    host_health: Tensor
+    """[N] share of host tensors whose gradient is finite, neither vanished nor exploded; NaN where not measured."""
+    seed_grad_norm: Tensor
+    """[N, S]; NaN where no seed ran."""
+    seed_health: Tensor
+    """[N, S]; NaN where no seed ran."""
+    parameters: Tensor
+    """[N] parameters of the host and its live seeds."""
+
+    @classmethod
+    def unmeasured(cls, n: int, s: int, device: torch.device | str = "cpu") -> Signals:
+        """Everything NaN: the state before the first epoch of an episode (parameters 0)."""
+        nan_n = torch.full((n,), float("nan"), device=device)
+        nan_ns = torch.full((n, s), float("nan"), device=device)
+        slot_fields = {"contribution", "seed_grad_norm", "seed_health"}
+        values = {f.name: (nan_ns if f.name in slot_fields else nan_n).clone() for f in fields(cls)}
+        values["parameters"] = torch.zeros(n, device=device)
+        return cls(**values)
