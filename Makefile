@@ -1,0 +1,52 @@
+# Two commands for a newcomer: `make run` and `make test`. Both work from a bare clone.
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$p; break; }; done)
+BIN := .venv/bin
+RUN ?= first-light
+BENCHES := $(filter-out benchmarks/report.py,$(wildcard benchmarks/[a-z]*.py))
+
+.PHONY: run test test-all lint bench docs clean
+
+run: .venv/trainer
+	@scripts/run "$(RUN)"
+
+test: .venv/dev lint
+	@echo "== pytest"
+	$(BIN)/pytest -q -n 2
+
+test-all: .venv/dev lint
+	@echo "== pytest, with the slow ones"
+	$(BIN)/pytest -q -n 2 -m 'not soak'
+
+lint: .venv/dev
+	@echo "== ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "== mypy"
+	@$(BIN)/mypy
+
+bench: .venv/dev
+	@scripts/bench $(BENCHES)
+
+docs: .venv/dev
+	$(BIN)/python -m protocol.schema
+	$(BIN)/python -m trainer.reference
+
+# torch goes first and pinned: a bare `torch` would fetch gigabytes of CUDA libraries where none are wanted.
+.venv/trainer: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none found. Set PYTHON=/path/to/python3"; exit 2; }
+	@echo "== making .venv with $(PYTHON) (first time: a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer]'
+	@touch $@
+
+.venv/dev: .venv/trainer
+	@echo "== installing the development tools"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,102 @@
+"""Four sources, one precedence, and errors that name the key, the value and what is allowed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.config import Config
+from trainer.settings import OPTIONS, ConfigError, load, to_toml
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("seed = 2\nrounds = 5\n[ppo]\nclip = 0.3\n")
+    environ = {"ESPER_SEED": "3", "ESPER_PPO_CLIP": "0.25", "ESPER_HOME": "/x", "PATH": "/bin"}
+    config = load(file=file, environ=environ, sets=["ppo.clip=0.1", "host.channels=4,8"])
+    assert (config.rounds, config.seed, config.ppo.clip, config.host.channels) == (5, 3, 0.1, (4, 8))
+
+
+def test_saved_configuration_is_the_base_of_a_resumed_run() -> None:
+    saved = msgspec.to_builtins(load(sets=["envs.count=5", "rounds=9"]))
+    config = load(saved=saved, sets=["rounds=12"])
+    assert (config.envs.count, config.rounds) == (5, 12)
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (["envs.cuont=4"], ["--set", "envs.cuont", "envs.count"]),
+        (["envs.count=-3"], ["envs.count", "-3", "an integer from 1"]),
+        (["envs.count=many"], ["envs.count", "many", "an integer"]),
+        (["ppo.clip=7"], ["ppo.clip", "7", "a number from 0.01 to 1"]),
+        (["device=tpu"], ["device", "tpu", "cuda"]),
+        (["seeds.gates=lax"], ["seeds.gates", "lax", "permissive, strict"]),
+        (["host.channels=8,-1"], ["host.channels", "-1", "a list of 1 to 10 values"]),
+        (["count=4"], ["unknown key count", "envs.count"]),
+        (["envs.count"], ["key=value"]),
+        (["ppo.minibatches=9"], ["ppo.minibatches", "9", "envs.count", "8"]),
+    ],
+)
+def test_bad_values_are_one_line(sets: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(sets=sets)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("envs = 3", ["unknown key envs"]),
+        ("[envs]\ncount = '8'", []),
+        ("[envs]\ncount = 2.5", ["envs.count", "2.5"]),
+        ("[envs\n", ["is not TOML"]),
+        ("[ppo]\nlearning_rte = 1.0", ["learning_rte", "ppo.learning_rate"]),
+    ],
+)
+def test_bad_files_name_the_file(tmp_path: Path, text: str, words: list[str]) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    if not words:
+        assert load(file=file).envs.count == 8
+        return
+    with pytest.raises(ConfigError) as caught:
+        load(file=file)
+    for word in [str(file), *words]:
+        assert word in str(caught.value)
+
+
+def test_missing_file_and_unknown_variable(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load(file=tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="ESPER_ENV_COUNT; did you mean ESPER_ENVS_COUNT"):
+        load(environ={"ESPER_ENV_COUNT": "3"})
+
+
+def test_every_option_has_a_description_a_bound_and_a_unique_variable() -> None:
+    assert all(option.description and option.allowed for option in OPTIONS.values())
+    assert len({option.variable for option in OPTIONS.values()}) == len(OPTIONS)
+
+
+@given(st.integers(1, 4096), st.floats(0.01, 1.0), st.lists(st.integers(1, 64), min_size=1, max_size=10))
+def test_toml_round_trip(count: int, clip: float, channels: list[int]) -> None:
+    sets = [f"envs.count={count}", f"ppo.clip={clip!r}", f"host.channels={channels}", "ppo.minibatches=1"]
+    config = load(sets=sets)
+    assert msgspec.convert(tomllib.loads(to_toml(config)), Config) == config
+
+
+def test_every_option_is_read_somewhere() -> None:
+    """An option nobody reads is a defect: each leaf name appears as an attribute outside `config`."""
+    root = Path(__file__).parents[2] / "trainer"
+    code = "\n".join(p.read_text() for p in root.rglob("*.py") if p.name not in {"config.py", "settings.py"})
+    unread = [key for key in OPTIONS if not re.search(rf"\.{key.rpartition('.')[2]}\b", code)]
+    assert not unread

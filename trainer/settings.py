@@ -1,0 +1,231 @@
+"""Reads the configuration from its four sources and says in one line what is wrong with a value.
+
+Order of precedence: defaults < saved configuration of a resumed run < `--config file.toml` <
+`ESPER_*` environment < `--set key=value`. Keys are dotted paths (`ppo.learning_rate`); the environment
+spells them `ESPER_PPO_LEARNING_RATE`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect as mi
+
+from protocol.errors import EsperError
+
+from .config import Config
+
+ENV_PREFIX = "ESPER_"
+NOT_OPTIONS = frozenset({"ESPER_HOME"})
+"""Variables of the environment that are no options of a run."""
+
+
+class ConfigError(EsperError):
+    """A key, a value or a file of the configuration is wrong; the message names all three."""
+
+    exit_code = 9
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """One leaf of the tree, as help texts and messages need it."""
+
+    key: str
+    type: Any
+    default: Any
+    description: str
+    allowed: str
+
+    @property
+    def variable(self) -> str:
+        return ENV_PREFIX + self.key.replace(".", "_").upper()
+
+
+def _unwrap(info: mi.Type) -> tuple[mi.Type, str]:
+    """The bare type and the description that Annotated metadata gave it."""
+    if isinstance(info, mi.Metadata):
+        return info.type, (info.extra_json_schema or {}).get("description", "")
+    return info, ""
+
+
+def _allowed(info: mi.Type) -> str:
+    """In words: which values this type takes."""
+    bare, _ = _unwrap(info)
+    if isinstance(bare, mi.LiteralType):
+        return "one of " + ", ".join(map(str, bare.values))
+    if isinstance(bare, mi.IntType | mi.FloatType):
+        noun = "an integer" if isinstance(bare, mi.IntType) else "a number"
+        low = "" if bare.ge is None else f" from {bare.ge:g}"
+        high = "" if bare.le is None else f" to {bare.le:g}"
+        return noun + low + high
+    if isinstance(bare, mi.VarTupleType):
+        span = f"{bare.min_length or 0} to {bare.max_length or 'any number of'} values"
+        return f"a list of {span}, each {_allowed(bare.item_type)}"
+    if isinstance(bare, mi.BoolType):
+        return "true or false"
+    if isinstance(bare, mi.StrType):
+        return f"text matching {bare.pattern}" if bare.pattern else "text"
+    raise AssertionError(f"no words for {bare}")
+
+
+def options() -> dict[str, Option]:
+    """Every leaf of `Config` by its dotted key, in the order of the tree."""
+    found: dict[str, Option] = {}
+
+    def walk(struct: type[msgspec.Struct], prefix: str) -> None:
+        defaults = struct()
+        hints = msgspec.structs.fields(struct)
+        for field in hints:
+            key = prefix + field.name
+            info = mi.type_info(field.type)
+            if isinstance(info, mi.StructType):
+                walk(info.cls, key + ".")
+                continue
+            bare, description = _unwrap(info)
+            found[key] = Option(
+                key=key,
+                type=field.type,
+                default=getattr(defaults, field.name),
+                description=description,
+                allowed=_allowed(bare),
+            )
+
+    walk(Config, "")
+    return found
+
+
+OPTIONS = options()
+
+
+def _unknown(key: str, source: str) -> ConfigError:
+    near = difflib.get_close_matches(key, OPTIONS, n=1, cutoff=0.5)
+    if not near:
+        same_leaf = [k for k in OPTIONS if k.rpartition(".")[2] == key.rpartition(".")[2]]
+        near = same_leaf[:1]
+    hint = f"; did you mean {near[0]}?" if near else "; `esper-daemon options` lists them"
+    return ConfigError(f"{source}: unknown key {key}{hint}")
+
+
+def _convert(key: str, value: Any, source: str) -> Any:
+    """The value as the option's type, or an error that names key, value and what is allowed."""
+    option = OPTIONS.get(key)
+    if option is None:
+        raise _unknown(key, source)
+    textual = isinstance(value, str)
+    if textual and isinstance(_unwrap(mi.type_info(option.type))[0], mi.VarTupleType):
+        value = [part.strip() for part in value.strip("[]() ").split(",") if part.strip()]
+    try:
+        return msgspec.convert(value, option.type, strict=not textual and not isinstance(value, list))
+    except msgspec.ValidationError:
+        raise ConfigError(f"{source}: {key} = {value!r}: must be {option.allowed}") from None
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+    return dict(_flatten(table))
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    by_variable = {option.variable: key for key, option in OPTIONS.items()}
+    values: dict[str, tuple[str, str]] = {}
+    for name, text in environ.items():
+        if not name.startswith(ENV_PREFIX) or name in NOT_OPTIONS:
+            continue
+        if name not in by_variable:
+            near = difflib.get_close_matches(name, by_variable, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"environment: unknown variable {name}{hint}")
+        values[by_variable[name]] = (text, name)
+    return values
+
+
+def load(
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    sets: Iterable[str] = (),
+    saved: Mapping[str, Any] | None = None,
+) -> Config:
+    """Merge the sources into one checked `Config`.
+
+    Args:
+        file: a TOML file, or None.
+        environ: the process environment; only `ESPER_*` is looked at.
+        sets: `key=value` texts, the later ones win.
+        saved: the nested configuration of a run that is resumed.
+
+    Raises:
+        ConfigError: an unknown key, a value out of range or a combination that cannot be.
+    """
+    flat: dict[str, Any] = dict(_flatten(saved or {}))
+    if file is not None:
+        for key, value in _from_file(file).items():
+            flat[key] = _convert(key, value, str(file))
+    for key, (text, variable) in _from_environment(environ or {}).items():
+        flat[key] = _convert(key, text, f"environment {variable}")
+    for item in sets:
+        key, equals, text = item.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {item}: write it as key=value")
+        flat[key.strip()] = _convert(key.strip(), text.strip(), "--set")
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        *path, leaf = key.split(".")
+        node = nested
+        for part in path:
+            node = node.setdefault(part, {})
+        node[leaf] = value
+    try:
+        config = msgspec.convert(nested, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"saved configuration: {error}") from None
+    _check_combinations(config)
+    return config
+
+
+def _check_combinations(config: Config) -> None:
+    if config.ppo.minibatches > config.envs.count:
+        raise ConfigError(
+            f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"
+        )
+    if config.seeds.min_training_epochs >= config.episode_epochs:
+        raise ConfigError(
+            f"seeds.min_training_epochs = {config.seeds.min_training_epochs}: "
+            f"must be below episode_epochs = {config.episode_epochs}"
+        )
+
+
+def to_toml(config: Config) -> str:
+    """The configuration as a TOML file that `--config` reads back to the same values."""
+
+    def literal(value: Any) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, list | tuple):
+            return "[" + ", ".join(map(literal, value)) + "]"
+        return msgspec.json.encode(value).decode()
+
+    tree = msgspec.to_builtins(config)
+    lines = [f"{key} = {literal(value)}" for key, value in tree.items() if not isinstance(value, dict)]
+    for section, table in tree.items():
+        if isinstance(table, dict):
+            lines += ["", f"[{section}]"]
+            lines += [f"{key} = {literal(value)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
