@@ -1,0 +1,90 @@
+"""A checkpoint is whole or not there; damage is named; the newest few and the best are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainer import checkpoint as module
+from trainer.checkpoint import CheckpointError, Checkpoints, load
+
+
+def state(value: float) -> dict[str, Any]:
+    return {"round": 1, "weights": {"w": torch.full((3,), float(value))}, "history": [1, 2.5, None, "x"]}
+
+
+def test_round_trip_and_retention(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=2)
+    for number in range(1, 6):
+        store.save(state(number), round=number, epoch=None, best=number == 2)
+    assert [p.name for p in store.all()] == ["round-000004.pt", "round-000005.pt"]
+    path, newest = store.latest() or (None, {})
+    assert path == tmp_path / "round-000005.pt"
+    assert torch.equal(newest["weights"]["w"], torch.full((3,), 5.0))
+    assert newest["history"] == [1, 2.5, None, "x"]
+    assert torch.equal(load(tmp_path / "best.pt")["weights"]["w"], torch.full((3,), 2.0))
+
+
+def test_mid_episode_comes_before_its_rounds_end_and_after_the_round_before(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=10)
+    for round, epoch, tag in [(2, None, ""), (1, None, ""), (2, 7, "mine"), (2, 12, "")]:
+        store.save(state(0), round=round, epoch=epoch, tag=tag)
+    assert [p.stem for p in store.all()] == [
+        "round-000001", "round-000002-epoch-00007-mine", "round-000002-epoch-00012", "round-000002",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "junk", "empty"])
+def test_damage_is_named_and_the_one_before_offered(tmp_path: Path, damage: str) -> None:
+    store = Checkpoints(tmp_path, keep=5)
+    store.save(state(1), round=1, epoch=None)
+    path = store.save(state(2), round=2, epoch=None).path
+    raw = bytearray(path.read_bytes())
+    if damage == "cut":
+        raw = raw[: len(raw) * 2 // 3]
+    elif damage == "flip":
+        at = raw.find(torch.full((3,), 2.0).numpy().tobytes())
+        assert at > 0
+        raw[at] ^= 0xFF
+    else:
+        raw = bytearray(b"" if damage == "empty" else b"junk" * 100)
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError) as caught:
+        store.latest()
+    assert "round-000002.pt" in str(caught.value)
+    assert "round-000001.pt" in str(caught.value)
+
+
+def test_a_full_disk_leaves_the_old_one_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Checkpoints(tmp_path, keep=5)
+    store.save(state(1), round=1, epoch=None)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.save(state(2), round=2, epoch=None)
+    assert [p.name for p in tmp_path.iterdir()] == ["round-000001.pt"]
+    assert store.latest() is not None
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return (exec, ("raise SystemExit('ran')",))
+
+    torch.save({"format": 1, "x": Evil()}, tmp_path / "round-000001.pt")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Checkpoints(tmp_path, keep=1).latest()
+
+
+def test_other_format_is_refused(tmp_path: Path) -> None:
+    torch.save({"format": 99}, tmp_path / "round-000001.pt")
+    with pytest.raises(CheckpointError, match="format 99"):
+        load(tmp_path / "round-000001.pt")

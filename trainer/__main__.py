@@ -1,0 +1,5 @@
+"""`python -m trainer` is `esper-daemon`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,35 @@
+"""Which device a run computes on, and how many threads it may use there."""
+
+from __future__ import annotations
+
+import torch
+
+from protocol.errors import EsperError
+
+
+class DeviceError(EsperError):
+    """The device asked for is not there."""
+
+    exit_code = 9
+
+
+def resolve(name: str) -> torch.device:
+    """`auto` is the first CUDA device, or the CPU where there is none.
+
+    Raises:
+        DeviceError: a CUDA device was asked for by name and is not there.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda:0" if count else "cpu")
+    if name == "cpu":
+        return torch.device("cpu")
+    index = int(name.partition(":")[2] or 0)
+    if index >= count:
+        raise DeviceError(f"device = {name!r}: torch sees {count} CUDA devices; use --device cpu or auto")
+    return torch.device("cuda", index)
+
+
+def limit_threads() -> None:
+    """One intra-op thread per worker: on shared cores OpenMP's own threads stall each other 3 to 30 times."""
+    torch.set_num_threads(1)
