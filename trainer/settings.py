@@ -59,8 +59,8 @@ def _allowed(info: mi.Type) -> str:
         return "one of " + ", ".join(map(str, bare.values))
     if isinstance(bare, mi.IntType | mi.FloatType):
         noun = "an integer" if isinstance(bare, mi.IntType) else "a number"
-        low = "" if bare.ge is None else f" from {bare.ge:g}"
-        high = "" if bare.le is None else f" to {bare.le:g}"
+        low = "" if bare.ge is None else f" from {bare.ge}"
+        high = "" if bare.le is None else f" to {bare.le}"
         return noun + low + high
     if isinstance(bare, mi.VarTupleType):
         span = f"{bare.min_length or 0} to {bare.max_length or 'any number of'} values"

@@ -1,0 +1,125 @@
+"""Real daemons in folders of the test's own, killed at its end whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMALL = (
+    "envs.count=4", "ppo.minibatches=2", "episode_epochs=6", "task.batches_per_epoch=3", "host.channels=4,8",
+)  # fmt: skip
+"""A run whose rounds take well under a second."""
+
+
+def eventually(what: Callable[[], Any], *, seconds: float = 60.0, every: float = 0.05) -> Any:
+    """The first true value of `what()`; fails after a generous time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = what()
+        if value:
+            return value
+        time.sleep(every)
+    raise AssertionError(f"did not happen in {seconds} s: {what}")
+
+
+class House:
+    """A home, a runtime folder and the processes that a test starts in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.runtime = folder / "rt"
+        self.runtime.mkdir(mode=0o700)
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("ESPER_")},
+            "ESPER_HOME": str(self.home),
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def daemon(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+        """Run `esper-daemon ARGUMENTS` to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "trainer", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def ask(self, *arguments: str) -> Any:
+        """Run a command with --json and read its answer."""
+        result = self.daemon(*arguments, "--json")
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    def spawn(self, name: str, *arguments: str, small: bool = True) -> subprocess.Popen[str]:
+        """Start a daemon in the foreground of a child process and wait until it answers."""
+        sets = [word for item in (SMALL if small else ()) for word in ("--set", item)]
+        verb = [] if "--resume" in arguments else [name]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainer", "start", *verb, *sets, *arguments],
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+
+        def answers() -> bool:
+            if process.poll() is not None:
+                assert process.stderr is not None
+                raise AssertionError(f"daemon ended with {process.returncode}: {process.stderr.read()}")
+            return (self.run_folder(name) / "connection.json").exists() and (
+                self.daemon("status", name).returncode == 0
+            )
+
+        eventually(answers)
+        return process
+
+    def run_folder(self, name: str) -> Path:
+        return self.home / "runs" / name
+
+    def journal(self, name: str, *types: str) -> list[dict[str, Any]]:
+        """The journal's complete lines, of these types."""
+        path = self.run_folder(name) / "events.jsonl"
+        if not path.exists():
+            return []
+        lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        return [line for line in lines if not types or line["type"] in types]
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        for connection in self.home.glob("runs/*/connection.json"):
+            pid = json.loads(connection.read_bytes())["pid"]
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """Sockets have short paths only: the folder is not pytest's."""
+    folder = Path(tempfile.mkdtemp(prefix="esper-"))
+    house = House(folder)
+    try:
+        yield house
+    finally:
+        house.close()
+        shutil.rmtree(folder)

@@ -1,0 +1,92 @@
+"""A terminal for tests: a real process on a real pseudo-terminal, its screen read by pyte."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable
+
+import pyte
+
+
+class Terminal:
+    """Runs a program on a pty of the given size.
+
+    Args:
+        command: program and arguments.
+        environment: its environment; TERM is set here.
+        columns: width.
+        lines: height.
+    """
+
+    def __init__(
+        self, command: list[str], environment: dict[str, str], *, columns: int = 80, lines: int = 24
+    ) -> None:
+        self.screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self.screen)
+        self.bytes = 0
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**environment, "TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"},
+            start_new_session=True,
+            close_fds=True,
+        )
+        os.close(slave)
+
+    def read(self, seconds: float = 0.1) -> None:
+        """Feed what comes within `seconds` to the screen."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            ready, _, _ = select.select([self._master], [], [], left)
+            if not ready:
+                return
+            try:
+                data = os.read(self._master, 65_536)
+            except OSError:
+                return
+            if not data:
+                return
+            self.bytes += len(data)
+            self._stream.feed(data)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def wait_for(self, what: str | Callable[[str], bool], *, seconds: float = 60.0) -> str:
+        """Read until the screen shows it; fails with the screen's text."""
+        shows = (lambda text: what in text) if isinstance(what, str) else what
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.read(0.1)
+            if shows(self.text):
+                return self.text
+            if self.process.poll() is not None:
+                break
+        raise AssertionError(f"never shown: {what}\n{self.text}\n(exit {self.process.poll()})")
+
+    def kill(self) -> None:
+        """kill -9, as a lost connection would not even be."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)

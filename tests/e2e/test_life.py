@@ -1,0 +1,104 @@
+"""A daemon's life: kills, resumes, two under one name, many side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from .conftest import SMALL, House, eventually
+
+
+def losses(house: House, name: str) -> dict[tuple[int, int], list[float]]:
+    """(round, epoch) → train losses of all envs; the last boot's word counts."""
+    return {
+        (e["ctx"]["round"], e["ctx"]["epoch"]): e["data"]["train_loss"] for e in house.journal(name, "epoch")
+    }
+
+
+def test_kill_9_leaves_a_readable_journal_and_resume_goes_on_with_the_same_curve(house: House) -> None:
+    whole = house.spawn("whole", "--rounds", "4")
+    assert whole.wait(120) == 0
+
+    cut = house.spawn("cut", "--rounds", "4")
+    eventually(lambda: len(house.journal("cut", "round.finished")) >= 2)
+    cut.kill()
+    cut.wait()
+    before = house.journal("cut")
+    assert before, "the journal reads line by line up to the kill"
+    finished = len(house.journal("cut", "round.finished"))
+
+    resumed = house.spawn("cut", "--resume", "cut")
+    assert resumed.wait(120) == 0
+    starts = house.journal("cut", "run.started")
+    assert starts[1]["data"]["resumed_round"] >= finished - 1
+    assert losses(house, "cut") == losses(house, "whole")
+    curve = {
+        name: [e["data"]["return_mean"] for e in house.journal(name, "round.finished")]
+        for name in ("whole", "cut")
+    }
+    assert curve["cut"][-1] == curve["whole"][-1]
+    for stream_type in ("epoch", "round.finished"):
+        numbers = [e["seq"] for e in house.journal("cut", stream_type)]
+        assert numbers == sorted(set(numbers))
+
+
+def test_a_second_daemon_under_one_name_is_told_who_holds_it(house: House) -> None:
+    first = house.spawn("one")
+    second = house.daemon("start", "--resume", "one")
+    assert second.returncode == 8
+    assert str(first.pid) in second.stderr
+    assert "one" in second.stderr
+    assert len(second.stderr.splitlines()) == 1
+    assert house.ask("status", "one")["state"] == "TRAINING"
+
+
+def test_starting_over_an_ended_run_is_refused_with_what_to_do(house: House) -> None:
+    house.spawn("done", "--rounds", "1").wait(60)
+    again = house.daemon("start", "done")
+    assert again.returncode == 8
+    assert "--resume done" in again.stderr
+
+
+@pytest.mark.slow
+def test_eight_side_by_side_are_listed_and_addressable_by_prefix(house: House) -> None:
+    names = [f"{letter}-run" for letter in "abcdefgh"]
+    for name in names:
+        sets = [word for item in SMALL for word in ("--set", item)]
+        assert house.daemon("start", name, "--detach", *sets).returncode == 0
+    listed = house.ask("list")
+    assert {run["name"] for run in listed} == set(names)
+    assert len({run["id"] for run in listed}) == 8
+    for run in listed:
+        assert house.ask("status", run["name"][:2])["name"] == run["name"]
+        assert house.ask("status", run["id"][:6])["name"] == run["name"]
+        assert house.daemon("stop", run["name"]).returncode == 0
+    assert house.ask("list") == []
+    assert {run["name"] for run in house.ask("list", "--all")} == set(names)
+
+
+def test_sigterm_saves_and_says_so_and_a_second_one_leaves_at_once(house: House) -> None:
+    process = house.spawn("term")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    kinds = [e["type"] for e in house.journal("term")]
+    assert kinds[-1] == "run.stopped"
+    saved = house.journal("term", "checkpoint.saved")[-1]
+    assert saved["data"]["reason"].startswith("stop")
+    assert os.path.exists(saved["data"]["path"])
+    assert not (house.run_folder("term") / "connection.json").exists()
+
+
+def test_detached_start_reports_its_failure_and_code(house: House) -> None:
+    bad = house.daemon("start", "x", "--detach", "--set", "envs.count=0")
+    assert bad.returncode == 9
+    assert "envs.count" in bad.stderr
+    sets = [word for item in SMALL for word in ("--set", item)]
+    assert house.daemon("start", "good", "--detach", *sets).returncode == 0
+    taken = house.daemon("start", "--detach", "--resume", "good")
+    assert taken.returncode == 8
+    status = house.ask("status", "good")
+    assert json.dumps(status)
+    assert house.daemon("stop", "good").returncode == 0

@@ -1,0 +1,115 @@
+"""A real daemon, a real TUI on a real pseudo-terminal: what is pressed happens, and is shown."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .conftest import House, eventually
+from .terminal import Terminal
+
+
+@contextmanager
+def overwatch(house: House, *arguments: str, columns: int = 80, lines: int = 24) -> Iterator[Terminal]:
+    command = [sys.executable, "-m", "overwatch_tui", *arguments]
+    terminal = Terminal(command, house.environment, columns=columns, lines=lines)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def test_escalate_and_profile_from_the_keyboard(house: House) -> None:
+    house.spawn("keys")
+    with overwatch(house) as tui:
+        tui.wait_for("LIVE")
+        tui.wait_for(lambda text: "keys" in text and " 03 " in text)
+        tui.press("T")
+        tui.wait_for("y/N")
+        tui.press("y")
+        done = eventually(lambda: (tui.read(0.05), house.journal("keys", "command.done"))[1])[0]
+        accepted = house.journal("keys", "command.accepted")[0]
+        assert accepted["data"]["method"] == "telemetry.escalate"
+        assert accepted["data"]["id"] == done["data"]["id"]
+        assert accepted["data"]["client"].startswith("esper-tui")
+        epochs = accepted["data"]["params"]["epochs"]
+        layers = house.journal("keys", "layers")
+        assert len(layers) == epochs
+        assert all(len(column) == 4 for column in layers[0]["data"]["grad_norm"])
+        changes = [
+            (e["data"]["level"], e["data"]["epochs"]) for e in house.journal("keys", "telemetry.level")
+        ]
+        assert changes == [("DEBUG", epochs), ("NORMAL", None)]
+        tui.wait_for("DONE")
+
+        tui.press("P")
+        tui.wait_for("y/N")
+        tui.press("y")
+        finished = eventually(lambda: (tui.read(0.05), house.journal("keys", "profiler.finished"))[1])[0]
+        assert finished["data"]["error"] is None
+        assert finished["data"]["top"]
+        trace = json.loads(Path(finished["data"]["path"]).read_bytes())
+        assert any(event.get("cat") == "cpu_op" for event in trace["traceEvents"])
+        tui.press("q")
+        assert tui.process.wait(20) == 0
+    assert house.ask("status", "keys")["state"] == "TRAINING"
+
+
+def test_refusing_the_question_sends_nothing(house: House) -> None:
+    house.spawn("no")
+    with overwatch(house, "no") as tui:
+        tui.wait_for("LIVE")
+        for key in "TPXC":
+            tui.press(key)
+            tui.wait_for("y/N")
+            tui.press("n")
+            tui.wait_for(lambda text: "y/N" not in text)
+    assert house.journal("no", "command.accepted") == []
+
+
+def test_killing_the_tui_changes_nothing_and_a_new_one_joins(house: House) -> None:
+    house.spawn("calm")
+    with overwatch(house, "calm") as tui:
+        tui.wait_for("LIVE")
+        tui.kill()
+    rounds = len(house.journal("calm", "round.finished"))
+    eventually(lambda: len(house.journal("calm", "round.finished")) > rounds + 2)
+    assert house.ask("status", "calm")["state"] == "TRAINING"
+    with overwatch(house, "calm", columns=120, lines=40) as tui:
+        tui.wait_for("LIVE")
+        tui.press("X")
+        tui.wait_for("y/N")
+        tui.press("y")
+        tui.wait_for("PAUSED")
+        assert house.ask("status", "calm")["state"] == "PAUSED"
+
+
+def test_the_tui_goes_on_when_the_daemon_is_killed_and_resumed(house: House) -> None:
+    first = house.spawn("phoenix")
+    eventually(lambda: house.journal("phoenix", "checkpoint.saved"))
+    with overwatch(house, "phoenix") as tui:
+        tui.wait_for("LIVE")
+        first.kill()
+        first.wait()
+        tui.wait_for(lambda text: "LIVE" not in text)
+        house.spawn("phoenix", "--resume", "phoenix")
+        tui.wait_for("LIVE")
+
+
+def test_once_prints_a_frame(house: House) -> None:
+    house.spawn("once", small=False)
+    result = subprocess.run(
+        [sys.executable, "-m", "overwatch_tui", "--once", "--after-round", "1", "once"],
+        env=house.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "r0c0" in result.stdout
+    rows = [line for line in result.stdout.splitlines() if line[:5].strip(" >").isdigit()]
+    assert len(rows) == 8

@@ -1,0 +1,231 @@
+"""`esper-daemon`: start a run, and steer one from scripts.
+
+Exit codes: 0 done; 2 wrong usage; 3 no such run, or it does not answer; 4 refused (state, permission);
+5 bad request; 6 too late; 7 accepted and failed; 8 the name is taken; 9 bad configuration; 10 a folder, a
+socket path or a checkpoint cannot be used; 11 training failed; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from protocol import connect
+from protocol.client import Client
+from protocol.errors import EsperError
+from protocol.events import LEVELS
+from protocol.runs import RunInfo, list_runs
+from protocol.version import __version__
+
+from . import settings
+
+
+class _Group(click.Group):
+    """Errors become one line and an exit code, here and nowhere else."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EsperError as error:
+            click.echo(f"esper-daemon: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=_Group, epilog=(__doc__ or "").partition("\n\n")[2].replace("\n", " "))
+@click.version_option(__version__, prog_name="esper-daemon")
+def main() -> None:
+    """Train growing networks in the background and steer the runs.
+
+    RUN is a run's name or id, or the beginning of one; without it, the newest live run is meant.
+    """
+
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_RUN = click.argument("run", required=False)
+_WAIT = click.option(
+    "--wait/--no-wait", default=True, help="Wait for the effect (default) or only for the answer."
+)
+
+
+def _print(value: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(value, sort_keys=True))
+        return
+    for key, item in value.items():
+        click.echo(f"{key:<16} {json.dumps(item) if isinstance(item, dict | list) else item}")
+
+
+@main.command()
+@click.argument("name", required=False)
+@click.option("--resume", metavar="NAME", help="Go on with a run from its newest checkpoint.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Options from a TOML file.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One option; see `options`.")
+@click.option("--rounds", metavar="N", help="Stop after so many rounds (short for --set rounds=N).")
+@click.option("--seed", metavar="N", help="Seed of everything random (short for --set seed=N).")
+@click.option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (short for --set device=…).")
+@click.option("--detach", is_flag=True, help="Go on in the background; return once the run is ready.")
+def start(
+    name: str | None,
+    resume: str | None,
+    file: Path | None,
+    sets: tuple[str, ...],
+    rounds: str | None,
+    seed: str | None,
+    device: str | None,
+    detach: bool,
+) -> None:
+    """Train; NAME is the run's name (made up where it is missing)."""
+    if name and resume:
+        raise click.UsageError("give a NAME for a new run or --resume NAME, not both")
+    short = {"rounds": rounds, "seed": seed, "device": device}
+    sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
+    if detach:
+        from .detach import start_detached
+
+        settings.load(file=file, environ=os.environ, sets=sets)
+        arguments = [word for word in sys.argv[1:] if word != "--detach"]
+        sys.exit(start_detached(arguments))
+    from .daemon import run_daemon
+
+    sys.exit(run_daemon(name=name, resume=resume, file=file, sets=sets))
+
+
+@main.command("list")
+@click.option("--all", "everything", is_flag=True, help="Ended runs, too.")
+@_JSON
+def list_command(everything: bool, as_json: bool) -> None:
+    """List the runs on this machine."""
+    runs = [run for run in list_runs() if everything or run.live]
+    if as_json:
+        click.echo(json.dumps([_row(run) for run in runs]))
+        return
+    if not runs:
+        click.echo("no live run; start one with: esper-daemon start --detach")
+        return
+    for run in runs:
+        row = _row(run)
+        click.echo(
+            f"{row['id']}  {row['name']:<24} {'live' if row['live'] else 'ended':<6} {row['state'] or '--':<10} "
+            f"pid {row['pid'] or '--'}"
+        )
+
+
+def _row(run: RunInfo) -> dict[str, Any]:
+    return {
+        "name": run.name, "id": run.id, "live": run.live, "state": run.state, "pid": run.pid,
+        "path": str(run.path),
+    }  # fmt: skip
+
+
+@main.command()
+@_RUN
+@_JSON
+def status(run: str | None, as_json: bool) -> None:
+    """Ask a run how it is."""
+    with connect(run) as client:
+        _print(client.status(), as_json)
+
+
+def _command(call: Callable[[Client], dict[str, Any]], run: str | None, as_json: bool) -> None:
+    with connect(run, client=f"esper-daemon/{__version__}") as client:
+        _print(call(client), as_json)
+
+
+@main.command()
+@_RUN
+@_WAIT
+@_JSON
+def pause(run: str | None, wait: bool, as_json: bool) -> None:
+    """Hold the training at the end of this epoch."""
+    _command(lambda client: client.pause(wait=wait), run, as_json)
+
+
+@main.command()
+@_RUN
+@_WAIT
+@_JSON
+def resume(run: str | None, wait: bool, as_json: bool) -> None:
+    """Let a paused training go on."""
+    _command(lambda client: client.resume(wait=wait), run, as_json)
+
+
+@main.command()
+@_RUN
+@click.option("--tag", default="", help="Part of the file's name.")
+@_WAIT
+@_JSON
+def checkpoint(run: str | None, tag: str, wait: bool, as_json: bool) -> None:
+    """Save a checkpoint at the end of this epoch."""
+    _command(lambda client: client.checkpoint(tag=tag, wait=wait), run, as_json)
+
+
+@main.command()
+@_RUN
+@click.option("--after-round", is_flag=True, help="Finish the round first.")
+@click.option("--no-checkpoint", is_flag=True, help="Do not save a checkpoint.")
+@_WAIT
+@_JSON
+def stop(run: str | None, after_round: bool, no_checkpoint: bool, wait: bool, as_json: bool) -> None:
+    """End a run in order, with a checkpoint."""
+    mode = "after_round" if after_round else "after_epoch"
+    _command(lambda client: client.stop(mode=mode, checkpoint=not no_checkpoint, wait=wait), run, as_json)
+
+
+@main.command()
+@_RUN
+@click.option("--level", type=click.Choice(LEVELS), default="DEBUG", show_default=True)
+@click.option("--epochs", type=int, default=5, show_default=True, help="For exactly so many epochs.")
+@click.option("--env", type=int, help="Only this env.")
+@_WAIT
+@_JSON
+def escalate(run: str | None, level: Any, epochs: int, env: int | None, wait: bool, as_json: bool) -> None:
+    """Raise what is collected for some epochs."""
+    _command(lambda c: c.escalate(level=level, epochs=epochs, env=env, wait=wait), run, as_json)
+
+
+@main.command()
+@_RUN
+@click.option("--epochs", type=int, default=2, show_default=True, help="Epochs to record.")
+@_WAIT
+@_JSON
+def profile(run: str | None, epochs: int, wait: bool, as_json: bool) -> None:
+    """Record a profile; says where the trace is and what took longest."""
+    _command(lambda client: client.profile(epochs=epochs, wait=wait), run, as_json)
+
+
+@main.command()
+@_RUN
+@click.option("-f", "--follow", is_flag=True, help="Go on as events come in.")
+@click.option(
+    "-n", "--lines", type=int, default=20, show_default=True, help="How many of the last to begin with."
+)
+@click.option("--type", "types", multiple=True, help="Only these event types.")
+@_JSON
+def tail(run: str | None, follow: bool, lines: int, types: tuple[str, ...], as_json: bool) -> None:
+    """Print a run's events, also of one that has ended."""
+    from .tailing import tail_run
+
+    tail_run(run, follow=follow, lines=lines, types=types, as_json=as_json)
+
+
+@main.command()
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Options from a TOML file.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One option.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print the merged configuration as TOML.")
+def options(file: Path | None, sets: tuple[str, ...], as_toml: bool) -> None:
+    """Every option of `start`: key, value, what is allowed, what it is for."""
+    config = settings.load(file=file, environ=os.environ, sets=sets)
+    if as_toml:
+        click.echo(settings.to_toml(config), nl=False)
+        return
+    for option in settings.OPTIONS.values():
+        value: Any = config
+        for part in option.key.split("."):
+            value = getattr(value, part)
+        click.echo(f"{option.key} = {value}\n    {option.description} ({option.allowed}; {option.variable})")

@@ -1,0 +1,52 @@
+"""Log records go to the run's `daemon.log`, to standard error and, from INFO on, to the `log` stream."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import IO
+
+from protocol.events import LogLine
+from protocol.publisher import Emitter
+
+FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class _EventHandler(logging.Handler):
+    """Turns records into `log` events."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        super().__init__(logging.INFO)
+        self._emitter = emitter
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trace = None
+        if record.exc_info:
+            trace = logging.Formatter().formatException(record.exc_info)
+        self._emitter.emit(
+            LogLine(level=record.levelname, logger=record.name, message=record.getMessage(), traceback=trace)
+        )
+
+
+def set_up(log: Path, emitter: Emitter, *, terminal: bool) -> IO[str]:
+    """Attach the handlers; SIGUSR1 writes every thread's stack to the log file.
+
+    Returns:
+        The open log file; it must stay open as long as the process lives.
+    """
+    file = log.open("a", encoding="utf-8")
+    handlers: list[logging.Handler] = [logging.StreamHandler(file), _EventHandler(emitter)]
+    if terminal:
+        handlers.append(logging.StreamHandler(sys.stderr))
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter(FORMAT))
+        root.addHandler(handler)
+    logging.captureWarnings(True)
+    faulthandler.enable(file)
+    faulthandler.register(signal.SIGUSR1, file, all_threads=True)
+    return file

@@ -1,0 +1,224 @@
+"""What each command does. The trainer calls in at every epoch's end: the one safe point."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from protocol.commands import CheckpointParams, EscalateParams, ProfilerStartParams, StopParams
+from protocol.control import Command
+from protocol.events import CheckpointFailed, CheckpointSaved, TelemetryLevel
+from protocol.server import Server
+
+from .checkpoint import Checkpoints, Saved
+from .telemetry.levels import Levels
+from .telemetry.profiler import Profiler
+
+logger = logging.getLogger(__name__)
+
+
+class StopRun(Exception):
+    """The run ends at this boundary, in order."""
+
+    def __init__(self, reason: str, *, checkpoint: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.checkpoint = checkpoint
+
+
+class Saveable(Protocol):
+    """What a checkpoint is made of (the trainer)."""
+
+    round: int
+    epoch: int
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+
+class Operator:
+    """Carries out accepted commands at epoch boundaries and answers with `command.done` or `.failed`.
+
+    Args:
+        server: where commands come from and events go to.
+        checkpoints: where checkpoints are kept.
+        levels: what is collected.
+        profiler: records on command.
+    """
+
+    def __init__(self, server: Server, checkpoints: Checkpoints, levels: Levels, profiler: Profiler) -> None:
+        self._server = server
+        self._checkpoints = checkpoints
+        self._levels = levels
+        self._profiler = profiler
+        self._stop: StopRun | None = None
+        self._stop_after_round: Command | None = None
+        self._stopping: list[Command] = []
+        self._paused = False
+        self._escalations: dict[str, Command] = {}
+        self._profiling: Command | None = None
+        self._actions: dict[str, Callable[[Command, Saveable], None]] = {
+            "pause": self._pause,
+            "resume": self._resume,
+            "checkpoint": self._checkpoint,
+            "stop": self._stop_command,
+            "telemetry.escalate": self._escalate,
+            "profiler.start": self._profiler_start,
+            "profiler.stop": self._profiler_stop,
+        }
+
+    # --- from outside the loop ---------------------------------------------------------------------
+
+    def request_stop(self, reason: str) -> None:
+        """End the run at the next boundary with a checkpoint (signals); safe in a signal handler."""
+        self._stop = StopRun(reason, checkpoint=True)
+        self._server.set_state("STOPPING", reason)
+
+    @property
+    def stops_after_round(self) -> str | None:
+        """Why no further round begins, or None."""
+        return None if self._stop_after_round is None else f"stop by {self._stop_after_round.client}"
+
+    # --- at the boundaries -------------------------------------------------------------------------
+
+    def at_epoch_end(self, trainer: Saveable) -> None:
+        """Carry out what waits; while paused, stay here.
+
+        Raises:
+            StopRun: the run is to end now.
+        """
+        self._carry_out(trainer)
+        while self._paused and self._stop is None:
+            self._server.mailbox.wait(0.25)
+            self._server.beat(trainer.round, trainer.epoch)
+            self._carry_out(trainer)
+        if self._stop is not None:
+            raise self._stop
+
+    def levels_changed(self, changes: list[TelemetryLevel]) -> None:
+        """Tell what changed, and finish the escalations whose epochs are over."""
+        for change in changes:
+            self._server.emitter.emit(change)
+            if change.epochs is None and change.command in self._escalations:
+                command = self._escalations.pop(change.command)
+                self._server.done(command, {"level": change.level})
+
+    def profiler_finished(self, result: dict[str, Any], error: str | None) -> None:
+        """The profiler wrote its trace, or failed to."""
+        command, self._profiling = self._profiling, None
+        if command is None:
+            return
+        if error is None:
+            self._server.done(command, result)
+        else:
+            self._server.failed(command, "internal", error)
+
+    def save(self, trainer: Saveable, reason: str, **kwargs: Any) -> Saved:
+        """Write a checkpoint and say so.
+
+        Raises:
+            OSError: the disk refused; said in `checkpoint.failed`, older checkpoints are intact.
+        """
+        tag, command, best = kwargs.get("tag", ""), kwargs.get("command"), kwargs.get("best", False)
+        begin = time.perf_counter()
+        in_episode = trainer.epoch or None
+        try:
+            saved = self._checkpoints.save(
+                trainer.state_dict(), round=trainer.round, epoch=in_episode, tag=tag, best=best
+            )
+        except OSError as error:
+            text = f"{error.strerror or error}"
+            self._server.emitter.emit(
+                CheckpointFailed(
+                    path=str(self._checkpoints.folder), error=text, reason=reason, command=command
+                )
+            )
+            logger.error("checkpoint (%s) failed: %s; the ones before it are intact", reason, text)
+            raise
+        self._server.emitter.emit(
+            CheckpointSaved(
+                path=str(saved.path),
+                bytes=saved.bytes,
+                seconds=time.perf_counter() - begin,
+                reason=reason,
+                command=command,
+            )
+        )
+        return saved
+
+    def close(self, *, failed: str | None = None) -> None:
+        """Answer every command that is still open: the stops are done, the others will not be."""
+        for command in self._stopping:
+            if failed is None:
+                self._server.done(command, {"stopped": True})
+            else:
+                self._server.failed(command, "internal", failed)
+        open_ones = [*self._escalations.values(), *([self._profiling] if self._profiling else [])]
+        for command in [*open_ones, *self._server.mailbox.poll()]:
+            self._server.failed(command, "cancelled", "the run ended before it was carried out")
+
+    # --- the commands ------------------------------------------------------------------------------
+
+    def _carry_out(self, trainer: Saveable) -> None:
+        for command in self._server.mailbox.poll():
+            self._actions[command.method](command, trainer)
+
+    def _pause(self, command: Command, trainer: Saveable) -> None:
+        self._paused = True
+        self._server.set_state("PAUSED", f"by {command.client}")
+        self._server.done(command, {"round": trainer.round, "epoch": trainer.epoch})
+
+    def _resume(self, command: Command, trainer: Saveable) -> None:
+        self._paused = False
+        self._server.set_state("TRAINING", f"by {command.client}")
+        self._server.done(command, {"round": trainer.round, "epoch": trainer.epoch})
+
+    def _checkpoint(self, command: Command, trainer: Saveable) -> None:
+        assert isinstance(command.params, CheckpointParams)
+        try:
+            saved = self.save(trainer, "command", tag=command.params.tag, command=command.id)
+        except OSError as error:
+            self._server.failed(command, "internal", f"{self._checkpoints.folder}: {error.strerror}")
+            return
+        self._server.done(command, {"path": str(saved.path), "bytes": saved.bytes})
+
+    def _stop_command(self, command: Command, trainer: Saveable) -> None:
+        assert isinstance(command.params, StopParams)
+        self._stopping.append(command)
+        if command.params.mode == "after_round":
+            self._stop_after_round = command
+            self._paused = False
+            return
+        reason = f"stop by {command.client}"
+        self._stop = StopRun(reason, checkpoint=command.params.checkpoint)
+        self._server.set_state("STOPPING", reason)
+
+    def _escalate(self, command: Command, trainer: Saveable) -> None:
+        assert isinstance(command.params, EscalateParams)
+        params = command.params
+        self._escalations[command.id] = command
+        self.levels_changed(
+            self._levels.escalate(
+                params.level,
+                params.epochs,
+                env=params.env,
+                reason=f"by {command.client}",
+                command=command.id,
+            )
+        )
+
+    def _profiler_start(self, command: Command, trainer: Saveable) -> None:
+        assert isinstance(command.params, ProfilerStartParams)
+        if self._profiler.active:
+            self._server.failed(command, "busy", "the profiler is recording already")
+            return
+        self._profiling = command
+        self._profiler.start(command.params.epochs, command=command.id)
+
+    def _profiler_stop(self, command: Command, trainer: Saveable) -> None:
+        if not self._profiler.active:
+            self._server.failed(command, "not_found", "the profiler is not recording")
+            return
+        self._profiler.stop()
+        self._server.done(command, {"stopped": True})

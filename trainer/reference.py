@@ -1,0 +1,40 @@
+"""Writes docs/configuration.md from the types: `python -m trainer.reference`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .settings import OPTIONS, load, to_toml
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+HEAD = """# Configuration
+
+Made by `make docs` from `trainer/config.py`; do not edit.
+
+Sources, the later ones win: the defaults below, the saved configuration of a run that is resumed,
+`--config file.toml`, the environment, `--set key=value`. An unknown key and a value out of range are errors
+that name the key, the value and what is allowed. `esper-daemon options` prints this list;
+`esper-daemon options --toml` prints the merged configuration as a file to start from.
+
+| key | default | allowed | what it is for | environment |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    rows = [
+        f"| `{o.key}` | `{_short(o.default)}` | {o.allowed.replace('|', chr(92) + '|')} | {o.description} "
+        f"| `{o.variable}` |"
+        for o in OPTIONS.values()
+    ]
+    return HEAD + "\n".join(rows) + "\n\nAs a file:\n\n```toml\n" + to_toml(load()) + "```\n"
+
+
+def _short(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
