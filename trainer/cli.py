@@ -48,9 +48,7 @@ def main() -> None:
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _RUN = click.argument("run", required=False)
-_WAIT = click.option(
-    "--wait/--no-wait", default=True, help="Wait for the effect (default) or only for the answer."
-)
+_WAIT = click.option("--wait/--no-wait", default=True, help="Wait for the effect, or only for the answer.")
 
 
 def _print(value: dict[str, Any], as_json: bool) -> None:
@@ -109,11 +107,8 @@ def list_command(everything: bool, as_json: bool) -> None:
         click.echo("no live run; start one with: esper-daemon start --detach")
         return
     for run in runs:
-        row = _row(run)
-        click.echo(
-            f"{row['id']}  {row['name']:<24} {'live' if row['live'] else 'ended':<6} {row['state'] or '--':<10} "
-            f"pid {row['pid'] or '--'}"
-        )
+        life = "live" if run.live else "ended"
+        click.echo(f"{run.id}  {run.name:<24} {life:<6} {run.state or '--':<10} pid {run.pid or '--'}")
 
 
 def _row(run: RunInfo) -> dict[str, Any]:
@@ -202,9 +197,7 @@ def profile(run: str | None, epochs: int, wait: bool, as_json: bool) -> None:
 @main.command()
 @_RUN
 @click.option("-f", "--follow", is_flag=True, help="Go on as events come in.")
-@click.option(
-    "-n", "--lines", type=int, default=20, show_default=True, help="How many of the last to begin with."
-)
+@click.option("-n", "--lines", type=int, default=20, show_default=True, help="How many to begin with.")
 @click.option("--type", "types", multiple=True, help="Only these event types.")
 @_JSON
 def tail(run: str | None, follow: bool, lines: int, types: tuple[str, ...], as_json: bool) -> None:

@@ -183,7 +183,7 @@ class Operator:
             return
         self._server.done(command, {"path": str(saved.path), "bytes": saved.bytes})
 
-    def _stop_command(self, command: Command, trainer: Saveable) -> None:
+    def _stop_command(self, command: Command, _trainer: Saveable) -> None:
         assert isinstance(command.params, StopParams)
         self._stopping.append(command)
         if command.params.mode == "after_round":
@@ -194,7 +194,7 @@ class Operator:
         self._stop = StopRun(reason, checkpoint=command.params.checkpoint)
         self._server.set_state("STOPPING", reason)
 
-    def _escalate(self, command: Command, trainer: Saveable) -> None:
+    def _escalate(self, command: Command, _trainer: Saveable) -> None:
         assert isinstance(command.params, EscalateParams)
         params = command.params
         self._escalations[command.id] = command
@@ -208,7 +208,7 @@ class Operator:
             )
         )
 
-    def _profiler_start(self, command: Command, trainer: Saveable) -> None:
+    def _profiler_start(self, command: Command, _trainer: Saveable) -> None:
         assert isinstance(command.params, ProfilerStartParams)
         if self._profiler.active:
             self._server.failed(command, "busy", "the profiler is recording already")
@@ -216,7 +216,7 @@ class Operator:
         self._profiling = command
         self._profiler.start(command.params.epochs, command=command.id)
 
-    def _profiler_stop(self, command: Command, trainer: Saveable) -> None:
+    def _profiler_stop(self, command: Command, _trainer: Saveable) -> None:
         if not self._profiler.active:
             self._server.failed(command, "not_found", "the profiler is not recording")
             return
