@@ -379,7 +379,7 @@ class PPOUpdate:
     value_loss: float
     entropy: float
     """Normalised by the logarithm of the number of legal choices, 0..1."""
-    head_entropy: dict[str, float]
+    head_entropy: dict[str, float | None]
     approx_kl: float
     clip_fraction: float
     ratio_min: float
