@@ -37,11 +37,11 @@ def _cpu() -> str:
 
 
 def finish(name: str, figures: Mapping[str, float], targets: Mapping[str, tuple[str, float]]) -> NoReturn:
-    """Print `{name, figures, targets, held, machine}` as one line and leave (a figure that is no number is null).
+    """Print `{name, figures, targets, held, machine}` as one line of JSON and leave.
 
     Args:
         name: of the benchmark.
-        figures: what was measured.
+        figures: what was measured; NaN becomes null.
         targets: figure -> (operator, bound); each is to be among the figures. NaN holds nothing.
     """
     for key, (op, bound) in targets.items():

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from .events import Level
+from .events import STREAMS, Level
 
 RunState = Literal["STARTING", "TRAINING", "PAUSED", "STOPPING"]
 RUN_STATES: tuple[RunState, ...] = ("STARTING", "TRAINING", "PAUSED", "STOPPING")
@@ -20,6 +20,12 @@ Socket = Literal["qry", "ctl"]
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of a method; the empty ones are this class itself."""
+
+
+class SnapshotParams(Params, frozen=True):
+    streams: Annotated[
+        tuple[Literal["life", "metric", "trace", "log"], ...], Meta(description="only these streams")
+    ] = STREAMS
 
 
 class ReplayParams(Params, frozen=True):
@@ -72,18 +78,22 @@ METHODS: dict[str, Method] = {
         Method(name="hello", socket="qry", effect="identity, state, thresholds, limits"),
         Method(name="ping", socket="qry", effect="an empty answer"),
         Method(name="status", socket="qry", effect="state, clock, beat, queues, clients"),
-        Method(name="snapshot", socket="qry", effect="the newest events, as a second frame of NDJSON"),
+        Method(name="snapshot", socket="qry", params=SnapshotParams,
+               effect="the newest events, as a second frame of NDJSON"),
         Method(name="replay", socket="qry", params=ReplayParams, effect="a range of events, as NDJSON"),
         Method(name="schema", socket="qry", effect="JSON Schema of all events and requests"),
-        Method(name="pause", socket="ctl", states=("STARTING", "TRAINING"), effect="run.state PAUSED"),
-        Method(name="resume", socket="ctl", states=("PAUSED",), effect="run.state TRAINING"),
+        Method(name="pause", socket="ctl", states=("STARTING", "TRAINING"), effect="run.state PAUSED",
+               refused="it is paused already"),
+        Method(name="resume", socket="ctl", states=("PAUSED",), effect="run.state TRAINING",
+               refused="it is not paused"),
         Method(name="checkpoint", socket="ctl", params=CheckpointParams, states=_ACTIVE,
                effect="checkpoint.saved"),
         Method(name="stop", socket="ctl", params=StopParams, states=_ACTIVE, effect="run.state STOPPING"),
         Method(name="telemetry.escalate", socket="ctl", params=EscalateParams, states=_ACTIVE,
                effect="telemetry.level"),
         Method(name="profiler.start", socket="ctl", params=ProfilerStartParams,
-               states=("STARTING", "TRAINING"), effect="profiler.started, then profiler.finished"),
+               states=("STARTING", "TRAINING"), effect="profiler.started, then profiler.finished",
+               refused="no epochs run while it is paused; resume first"),
         Method(name="profiler.stop", socket="ctl", states=_ACTIVE, effect="profiler.finished"),
     )
 }  # fmt: skip
@@ -101,14 +111,14 @@ class RequestMeta(Struct, frozen=True):
     expect: Expect = Expect()
     deadline: int | None = None
     """Wall time of the daemon in microseconds after which the request must not be carried out."""
-    client: str = ""
-    reason: str = ""
+    client: Annotated[str, Meta(max_length=64)] = ""
+    reason: Annotated[str, Meta(max_length=256)] = ""
 
 
 class Request(Struct, frozen=True):
     """One request; `id` is made by the client and is also the key for de-duplication."""
 
-    id: str
+    id: Annotated[str, Meta(min_length=1, max_length=64)]
     method: str
     params: dict[str, Any] = field(default_factory=dict)
     meta: RequestMeta = RequestMeta()
@@ -128,7 +138,9 @@ class ReplyMeta(Struct, frozen=True):
     """True where the answer is the stored one of an earlier request with the same id."""
 
 
-class Reply(Struct, frozen=True, omit_defaults=True):
+class Reply(Struct, frozen=True):
+    """Exactly one of `result` and `error` is on the wire; `id` is null where the request had none to read."""
+
     id: str | None
     meta: ReplyMeta
     result: dict[str, Any] | None = None

@@ -2,7 +2,7 @@
 
 An event is a plain dataclass (orjson writes those natively; `slots=True` would make it three times
 slower). The decorator gives it its name on the wire, its stream and how many of it a snapshot keeps;
-`decode_event` reads it back through msgspec, which validates into the same classes.
+`wire.decode_line` reads it back through msgspec, which validates into the same classes.
 
 Conventions: losses are nats, accuracies are fractions 0..1, durations are seconds, sizes are bytes, wall
 times are microseconds since the epoch. Per-env data travels as columns: lists of N, or N lists of S
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 Stream = Literal["life", "metric", "trace", "log"]
 STREAMS: tuple[Stream, ...] = ("life", "metric", "trace", "log")
 Severity = Literal["info", "warning", "critical"]
 Level = Literal["OFF", "MINIMAL", "NORMAL", "DEBUG"]
+EventClass: TypeAlias = type[Any]
 LEVELS: tuple[Level, ...] = ("OFF", "MINIMAL", "NORMAL", "DEBUG")
 
 
@@ -28,11 +29,15 @@ class EventSpec:
 
     type: str
     stream: Stream
-    cls: type
+    cls: EventClass
     keep: int
     """How many of the newest a snapshot holds (per key, where there is one)."""
     key: tuple[str, ...]
     """Fields of ctx or data that tell subjects apart, e.g. ("env", "slot")."""
+    subjects: int = 4096
+    """How many keys a snapshot holds at most; the one longest unchanged goes first."""
+    version: int = 1
+    """`tv` on the wire: raised when the meaning of a field changes, which only a new major may do."""
 
 
 EVENTS: dict[str, EventSpec] = {}
@@ -41,12 +46,12 @@ _T = TypeVar("_T")
 
 
 def event(
-    type_: str, stream: Stream, *, keep: int = 1, key: tuple[str, ...] = ()
+    type_: str, stream: Stream, *, keep: int = 1, key: tuple[str, ...] = (), subjects: int = 4096
 ) -> Callable[[type[_T]], type[_T]]:
     """Register a dataclass as the event `type_` on `stream`."""
 
     def register(cls: type[_T]) -> type[_T]:
-        spec = EventSpec(type=type_, stream=stream, cls=cls, keep=keep, key=key)
+        spec = EventSpec(type=type_, stream=stream, cls=cls, keep=keep, key=key, subjects=subjects)
         assert type_ not in EVENTS, f"two events named {type_}"
         EVENTS[type_] = _SPEC_OF[cls] = spec
         return cls
@@ -285,7 +290,7 @@ class ProfilerFinished:
     error: str | None = None
 
 
-@event("command.accepted", "life", keep=1, key=("id",))
+@event("command.accepted", "life", keep=1, key=("id",), subjects=64)
 @dataclass(kw_only=True)
 class CommandAccepted:
     """Audit: who asked for what, when."""
@@ -296,6 +301,8 @@ class CommandAccepted:
     client: str
     uid: int | None = None
     pid: int | None = None
+    reason: str = ""
+    """What the one who asked gave as the reason."""
 
 
 @event("command.refused", "life", keep=20)
@@ -312,7 +319,7 @@ class CommandRefused:
     pid: int | None = None
 
 
-@event("command.done", "life", keep=1, key=("id",))
+@event("command.done", "life", keep=1, key=("id",), subjects=64)
 @dataclass(kw_only=True)
 class CommandDone:
     """The effect of an accepted command has taken place."""
@@ -323,7 +330,7 @@ class CommandDone:
     seconds: float
 
 
-@event("command.failed", "life", keep=1, key=("id",))
+@event("command.failed", "life", keep=1, key=("id",), subjects=64)
 @dataclass(kw_only=True)
 class CommandFailed:
     """An accepted command could not be carried out."""
