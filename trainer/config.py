@@ -53,15 +53,17 @@ class SeedsConfig(Section, frozen=True):
         tuple[str, ...], Meta(min_length=1, max_length=16, description="kinds of seeds on offer")
     ] = ("norm", "attention", "depthwise", "conv_light")
     gates: Annotated[Literal["permissive", "strict"], Meta(description="see docs/training.md")] = "permissive"
-    min_training_epochs: Annotated[int, _count("epochs in TRAINING before G2; 0 = a twelfth of the episode",
-                                               ge=0)] = 0
+    min_training_epochs: Annotated[
+        int, _count("epochs in TRAINING before G2; 0 = a twelfth of the episode", ge=0)
+    ] = 0
     min_blending_epochs: Annotated[int, _count("epochs in BLENDING before G3 (strict)", ge=0)] = 3
     embargo_epochs: Annotated[int, _count("epochs a pruned slot stays closed", ge=0)] = 2
 
 
 class PolicyConfig(Section, frozen=True):
     kind: Annotated[
-        Literal["ppo"], Meta(description="who decides")
+        Literal["ppo", "fixed", "random", "no_growth"],
+        Meta(description="who decides: PPO, or a rule to compare it with"),
     ] = "ppo"
     hidden: Annotated[int, _count("width of the LSTM and its heads", ge=8, le=4096)] = 64
 
@@ -80,8 +82,14 @@ class PPOConfig(Section, frozen=True):
 
 
 class RewardConfig(Section, frozen=True):
-    mode: Annotated[Literal["shaped"], Meta(description="see docs/training.md")] = "shaped"
+    mode: Annotated[
+        Literal["shaped", "sparse"],
+        Meta(description="shaped = final accuracy less rent, told early; sparse = told at the end"),
+    ] = "shaped"
     rent: Annotated[float, _number("cost of added parameters, relative to the host's", le=10.0)] = 0.01
+    contribution: Annotated[float, _number("shaped: weight of what seeds contribute", le=10.0)] = 0.2
+    stage: Annotated[float, _number("shaped: weight of how far seeds are in their lives", le=10.0)] = 0.05
+    rollback_penalty: Annotated[float, _number("cost of an epoch that the governor undid", le=100.0)] = 0.2
 
 
 class TelemetryConfig(Section, frozen=True):

@@ -1,0 +1,129 @@
+"""Actions as tensors: eight factors, their masks, how they are drawn and how probable they were.
+
+The joint probability is p(op) p(slot | op) prod p(head | slot), over the heads that matter for the op
+(`stages.HEADS_OF_OP`); a head that does not matter has index 0 and carries no log-probability, no entropy and
+no gradient. Everything here is a pure function of tensors: nothing branches on a tensor's value, so that
+`torch.compile(fullgraph=True)` takes it whole.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..seeds.stages import (
+    ALPHA_SPEEDS,
+    ALPHA_TARGETS,
+    HEAD_NAMES,
+    HEADS_OF_OP,
+    TEMPOS,
+    Curve,
+    Op,
+    Style,
+)
+
+Logits = tuple[Tensor, ...]
+"""One tensor a head, in the order of `HEAD_NAMES`: op [..., 6], slot [..., 6, S], others [..., S, size]."""
+
+
+class Evaluation(NamedTuple):
+    """What a policy thinks of given actions; all [..., heads], 0 where the head does not matter."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    """Nats."""
+    relevant: Tensor
+    """bool: the head matters for the op chosen."""
+    choices: Tensor
+    """int64: how many choices were legal; 1 where the head does not matter."""
+
+
+class ActionSpace:
+    """Sizes of the heads and which of them matter for an op.
+
+    Args:
+        slots: S.
+        blueprints: how many kinds of seeds are on offer.
+        device: where masks and actions live.
+
+    Attributes:
+        sizes: choices per head, in the order of `HEAD_NAMES`.
+        relevant_OH: bool [ops, heads], `HEADS_OF_OP` as a table.
+    """
+
+    def __init__(self, slots: int, blueprints: int, device: torch.device | str = "cpu") -> None:
+        self.sizes: tuple[int, ...] = (
+            len(Op), slots, blueprints, len(Style), len(TEMPOS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS),
+            len(Curve),
+        )  # fmt: skip
+        self.relevant_OH = torch.tensor(
+            [[head == "op" or head in HEADS_OF_OP[op] for head in HEAD_NAMES] for op in Op], device=device
+        )
+
+    def sample(self, logits: Logits, legal: Tensor, uniform: Tensor) -> Tensor:
+        """Draw actions.
+
+        Args:
+            logits: see `Logits`.
+            legal: bool [..., 6, S].
+            uniform: [..., heads] in [0, 1); the same numbers draw the same actions.
+
+        Returns:
+            int64 [..., heads] in the order of `HEAD_NAMES`; 0 where the head does not matter.
+        """
+        op = _draw(logits[0], legal.any(-1), uniform[..., 0])
+        relevant = self.relevant_OH[op]
+        slot = _draw(_at(logits[1], op), self._slot_mask(legal, op, relevant), uniform[..., 1])
+        picked = [op, slot]
+        for head in range(2, len(HEAD_NAMES)):
+            scores = _at(logits[head], slot)
+            picked.append(_draw(scores, torch.ones_like(scores, dtype=torch.bool), uniform[..., head]))
+        return torch.stack(picked, -1) * relevant
+
+    def evaluate(self, logits: Logits, actions: Tensor, legal: Tensor) -> Evaluation:
+        """Log-probability and entropy of every head for actions int64 [..., heads]."""
+        op, slot = actions[..., 0], actions[..., 1]
+        relevant = self.relevant_OH[op]
+        scores = [logits[0], _at(logits[1], op), *(_at(head, slot) for head in logits[2:])]
+        masks = [legal.any(-1), self._slot_mask(legal, op, relevant)]
+        log_probs, entropies, choices = [], [], []
+        for head, score in enumerate(scores):
+            if head < len(masks):
+                score = _masked(score, masks[head])
+                choices.append(masks[head].sum(-1))
+            else:
+                choices.append(torch.full_like(op, score.shape[-1]))
+            log_p = score.log_softmax(-1)
+            log_probs.append(log_p.gather(-1, actions[..., head, None]).squeeze(-1))
+            entropies.append(-(log_p.exp() * log_p).sum(-1))
+        return Evaluation(
+            log_prob=torch.stack(log_probs, -1).where(relevant, 0.0),
+            entropy=torch.stack(entropies, -1).where(relevant, 0.0),
+            relevant=relevant,
+            choices=torch.stack(choices, -1).where(relevant, 1),
+        )
+
+    def _slot_mask(self, legal: Tensor, op: Tensor, relevant: Tensor) -> Tensor:
+        """Slots legal for the op, bool [..., S]; all of them where the slot does not matter."""
+        return _at(legal, op) | ~relevant[..., 1, None]
+
+
+def _at(table: Tensor, index: Tensor) -> Tensor:
+    """Row `index` [...] of each table [..., rows, columns]: [..., columns]."""
+    where = index[..., None, None].expand(*index.shape, 1, table.shape[-1])
+    return table.gather(-2, where).squeeze(-2)
+
+
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    """Illegal choices get the lowest finite score: probability and gradient exactly 0, never a NaN."""
+    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+
+def _draw(scores: Tensor, mask: Tensor, uniform: Tensor) -> Tensor:
+    """Inverse transform sampling among the legal choices: int64 [...]."""
+    cdf = _masked(scores, mask).softmax(-1).cumsum(-1)
+    index = (cdf <= uniform[..., None] * cdf[..., -1:]).sum(-1)
+    last_legal = (mask * torch.arange(mask.shape[-1], device=mask.device)).amax(-1)
+    return torch.minimum(index, last_legal)

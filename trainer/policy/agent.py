@@ -1,0 +1,139 @@
+"""Who acts for N envs: the PPO policy, or a fixed rule behind the same interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protocol.errors import EsperError
+
+from .. import rng
+from ..config import Config
+from ..seeds.stages import HEAD_NAMES
+from ..seeds.table import SlotTable
+from ..signals import Signals
+from .actions import ActionSpace, Logits
+from .baselines import FIXED_BLUEPRINT, RULES
+from .network import ActorCritic
+from .observation import LAYOUT_VERSION, Observation, Observer
+from .ppo import PPO
+from .rollout import Decision
+
+
+class PolicyMismatch(EsperError):
+    """A checkpoint's policy does not fit the run's configuration or this version."""
+
+    exit_code = 9
+
+
+class Agent:
+    """Decides for N envs in lockstep.
+
+    Args:
+        cfg: the whole configuration; `cfg.policy.kind` says who decides.
+        slots: S.
+        host_parameters: of a host without seeds.
+        device: where everything lives.
+
+    Attributes:
+        ppo: the learner, or None where the policy is a fixed rule.
+    """
+
+    def __init__(
+        self, cfg: Config, *, slots: int, host_parameters: int, device: torch.device | str = "cpu"
+    ) -> None:
+        n, blueprints = cfg.envs.count, cfg.seeds.blueprints
+        self.cfg = cfg
+        self.space = ActionSpace(slots, len(blueprints), device)
+        self.observer = Observer(
+            n, slots, episode_epochs=cfg.episode_epochs, host_parameters=host_parameters, device=device
+        )
+        self.ppo: PPO | None = None
+        if cfg.policy.kind == "ppo":
+            network = ActorCritic(self.space, cfg.policy.hidden, cfg.seed).to(device)
+            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed)
+            self._hidden = network.initial(n)
+        plant = FIXED_BLUEPRINT if FIXED_BLUEPRINT in blueprints else blueprints[-1]
+        self._plant = blueprints.index(plant)
+        self._envs = torch.arange(n, device=device)
+        self.begin_episode(0)
+
+    def begin_episode(self, round: int) -> None:
+        """All envs start afresh; `round` keys the random numbers of their actions."""
+        self._round = round
+        self._reset = torch.ones_like(self._envs, dtype=torch.bool)
+        self.observer.begin_episode()
+
+    def reset_hidden(self, envs: Tensor) -> None:
+        """Forget what was going on in the envs bool [N]: theirs were rolled back."""
+        self._reset = self._reset | envs
+
+    @torch.no_grad()
+    def act(self, table: SlotTable, signals: Signals, legal: Tensor, epoch: int) -> Decision:
+        """Choose one action per env.
+
+        Args:
+            table: slots after the automatic transitions of this epoch.
+            signals: what the last epoch measured.
+            legal: bool [N, ops, S].
+            epoch: 0-based in the episode.
+        """
+        seen = self.observer.observe(table, signals, epoch)
+        logits, value = self._think(seen, legal)
+        key = rng.key(self.cfg.seed, rng.Purpose.ACTION, self._envs, self._round, epoch)
+        actions = self.space.sample(logits, legal, rng.uniform(key, len(HEAD_NAMES)))
+        log_prob = self.space.evaluate(logits, actions, legal).log_prob
+        reset, self._reset = self._reset, torch.zeros_like(self._reset)
+        return Decision(actions, seen, legal, log_prob, value, reset)
+
+    def acted(self, decision: Decision, executed: Tensor) -> None:
+        """Learn which actions took effect, bool [N]; the next observation shows it."""
+        self.observer.acted(decision.actions[:, 0], executed)
+
+    def _think(self, seen: Observation, legal: Tensor) -> tuple[Logits, Tensor]:
+        """Logits [N, ...] of every head and V(s) [N]; a rule expects nothing, its V is 0."""
+        if self.ppo is None:
+            rule = RULES[self.cfg.policy.kind]
+            return rule(self.space, legal, self._plant), torch.zeros_like(seen.base[:, 0])
+        network = self.ppo.network
+        step = Observation(**{name: row.unsqueeze(0) for name, row in vars(seen).items()})
+        out = network(step, self._hidden, self._reset.unsqueeze(0))
+        self._hidden = out.h[0], out.c[0]
+        return tuple(head[0] for head in out.logits), network.value(out.value[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next decision and update depend on, in mid-episode too."""
+        state: dict[str, Any] = {
+            "kind": self.cfg.policy.kind, "layout": LAYOUT_VERSION, "round": self._round,
+            "reset": self._reset, "observer": self.observer.state_dict(),
+        }  # fmt: skip
+        if self.ppo is not None:
+            state |= {
+                "network": self.ppo.network.state_dict(), "ppo": self.ppo.state_dict(),
+                "hidden": list(self._hidden),
+            }  # fmt: skip
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`.
+
+        Raises:
+            PolicyMismatch: it is of another policy, layout or size.
+        """
+        for name, mine in (("kind", self.cfg.policy.kind), ("layout", LAYOUT_VERSION)):
+            if state[name] != mine:
+                raise PolicyMismatch(f"the checkpoint's policy has {name} {state[name]!r}, this run {mine!r}")
+        device = self._envs.device
+        self._round, self._reset = state["round"], state["reset"].to(device)
+        self.observer.load_state_dict(state["observer"])
+        if self.ppo is not None:
+            try:
+                self.ppo.network.load_state_dict(state["network"])
+            except RuntimeError as error:
+                reason = str(error).strip().splitlines()[-1].strip()
+                raise PolicyMismatch(f"the checkpoint's policy network does not fit: {reason}") from None
+            self.ppo.load_state_dict(state["ppo"])
+            h, c = state["hidden"]
+            self._hidden = h.to(device), c.to(device)

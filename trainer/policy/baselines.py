@@ -1,0 +1,62 @@
+"""Policies that do not learn: what PPO has to beat, on the same seeds.
+
+Each is a function from what is legal to preferences (logits) of every head, so that its actions are drawn,
+masked and logged exactly as the learned ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..seeds.stages import ALPHA_TARGETS, Op
+from .actions import ActionSpace, Logits
+
+Rule = Callable[[ActionSpace, Tensor, int], Logits]
+"""(action space, legal bool [N, ops, S], index of the blueprint to plant) -> logits."""
+
+SURE = 1e4
+"""A lead in logits that leaves the rest a probability of exactly 0."""
+FIXED_SLOTS = 2
+"""How many slots, from the first, the fixed schedule fills."""
+FIXED_BLUEPRINT = "conv_light"
+"""What it plants where it is on offer; otherwise the last kind on offer."""
+_FIXED_ORDER = (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE)
+"""What it does as soon as it may; the later ones first."""
+
+
+def random(space: ActionSpace, legal: Tensor, blueprint: int) -> Logits:  # noqa: ARG001
+    """Every legal op, then every legal slot for it, then every choice of the other heads alike."""
+    n, slots = legal.shape[0], space.sizes[1]
+    ops = len(Op)
+    others = (torch.zeros(n, slots, size, device=legal.device) for size in space.sizes[2:])
+    return (
+        torch.zeros(n, ops, device=legal.device),
+        torch.zeros(n, ops, slots, device=legal.device),
+        *others,
+    )
+
+
+def no_growth(space: ActionSpace, legal: Tensor, blueprint: int) -> Logits:
+    """Always WAIT: what the host can do by itself."""
+    logits = random(space, legal, blueprint)
+    logits[0][:, Op.WAIT] = SURE
+    return logits
+
+
+def fixed(space: ActionSpace, legal: Tensor, blueprint: int) -> Logits:
+    """Plant `blueprint` in the first slots, blend it in whole and keep it, each step as soon as it may be."""
+    logits = random(space, legal, blueprint)
+    mine = legal[..., :FIXED_SLOTS].any(-1)
+    for rank, op in enumerate(_FIXED_ORDER, start=1):
+        logits[0][:, op] = torch.where(mine[:, op], rank * SURE, -SURE)
+    logits[0][:, [Op.SET_ALPHA, Op.PRUNE]] = -SURE
+    logits[1][:] = -SURE * torch.arange(space.sizes[1], device=legal.device)
+    for head, choice in ((2, blueprint), (3, 0), (4, 0), (5, len(ALPHA_TARGETS) - 1), (6, 0), (7, 0)):
+        logits[head][..., choice] = SURE
+    return logits
+
+
+RULES: dict[str, Rule] = {"fixed": fixed, "random": random, "no_growth": no_growth}

@@ -1,0 +1,1 @@
+"""What an action earned: batched kernels over N envs."""
