@@ -44,6 +44,9 @@ THRESHOLDS: dict[str, Threshold] = {
                   hint="share of layers with a usable gradient is low"),
         Threshold(signal="gradient_exploding", warning=5.0, critical=10.0, raise_after=2,
                   hint="lower the learning rate or clip"),
+        Threshold(signal="gradient_vanishing", warning=1e-6, critical=1e-8, low=True, raise_after=2,
+                  hint="hardly any gradient arrives: look for dead units or a saturated blend"),
+        Threshold(signal="nonfinite", warning=1.0, critical=1.0, hint="NaN or infinite values"),
         Threshold(signal="lstm_rms", warning=5.0, critical=10.0, hint="the recurrent state saturates"),
         Threshold(signal="lstm_rms_low", warning=1e-4, critical=1e-6, low=True,
                   hint="the recurrent state has died"),
@@ -53,6 +56,10 @@ THRESHOLDS: dict[str, Threshold] = {
                   clear_ratio=1.1, hint="the policy has nearly stopped exploring"),
         Threshold(signal="explained_variance", warning=0.3, critical=0.0, low=True,
                   hint="the critic does not predict the returns"),
+        Threshold(signal="value_collapse", warning=0.1, critical=-0.4, low=True,
+                  hint="the critic predicts worse than it should by now; limits move with the run"),
+        Threshold(signal="return_std", warning=1e-3, critical=1e-6, low=True,
+                  hint="all returns are equal: the policy has nothing to learn from"),
         Threshold(signal="ratio_max", warning=1.5, critical=2.0, hint="probability ratios are wide"),
         Threshold(signal="ratio_explosion", warning=5.0, critical=5.0, hint="a probability ratio exploded"),
         Threshold(signal="ratio_collapse", warning=0.1, critical=0.1, low=True,
@@ -63,6 +70,11 @@ THRESHOLDS: dict[str, Threshold] = {
         Threshold(signal="telemetry_share", warning=0.03, critical=0.05, hint="lower the telemetry level"),
         Threshold(signal="stalled_epochs", warning=10.0, critical=30.0, raise_after=3,
                   hint="no better accuracy for this many epochs"),
+        Threshold(signal="accuracy_lost", warning=0.15, critical=0.30, raise_after=2, clear_ratio=0.7,
+                  hint="validation accuracy fell this far below the episode's best"),
         Threshold(signal="queue_drops", warning=1.0, critical=1000.0, hint="telemetry was refused"),
     )
 }  # fmt: skip
+
+VALUE_COLLAPSE_PHASES: tuple[tuple[float, float], ...] = ((0.10, -0.5), (0.25, -0.2), (0.75, 0.0), (1.0, 0.1))
+"""(up to this share of the run, explained variance below which the critic has collapsed)."""

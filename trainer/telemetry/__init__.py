@@ -1,0 +1,1 @@
+"""What a run says of itself: levels, frames, drift, anomalies, layers, profiles, phases, the machine."""

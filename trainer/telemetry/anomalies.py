@@ -1,0 +1,257 @@
+"""Trouble, noticed: one table of checks, all of them run by one call.
+
+A check compares a reading with its row of `protocol.thresholds`. It is raised after so many breaches in a
+row, follows its severity, and is cleared only after so many calm readings in a row; in between it stays
+raised, and nothing is said again. A reading that is absent (NaN) changes nothing: what is not measured can
+neither be raised nor cleared. Runs on the host, on the columns of the one transfer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from protocol.events import Anomaly, Severity
+from protocol.thresholds import THRESHOLDS
+
+Scope = Literal["env", "seed", "policy", "head", "critic", "system", "telemetry"]
+Readings = Mapping[str, NDArray[Any] | float]
+"""By the `signal` of checks: one value per source of the scope; NaN where not measured."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that can go wrong with each source of a scope."""
+
+    scope: Scope
+    kind: str
+    threshold: str
+
+    @property
+    def signal(self) -> str:
+        """The reading that it looks at."""
+        return f"{self.scope}.{self.kind}"
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("env", "loss_nonfinite", "nonfinite"),
+    Check("env", "gradient_nonfinite", "nonfinite"),
+    Check("env", "gradient_exploding", "gradient_exploding"),
+    Check("env", "gradient_vanishing", "gradient_vanishing"),
+    Check("env", "gradient_health", "gradient_health"),
+    Check("env", "norm_drift", "norm_drift"),
+    Check("env", "health_drift", "health_drift"),
+    Check("env", "stalled", "stalled_epochs"),
+    Check("env", "degraded", "accuracy_lost"),
+    Check("seed", "gradient_nonfinite", "nonfinite"),
+    Check("seed", "gradient_exploding", "gradient_exploding"),
+    Check("seed", "gradient_vanishing", "gradient_vanishing"),
+    Check("seed", "gradient_health", "gradient_health"),
+    Check("seed", "norm_drift", "norm_drift"),
+    Check("seed", "health_drift", "health_drift"),
+    Check("policy", "nonfinite", "nonfinite"),
+    Check("policy", "kl_spike", "kl"),
+    Check("policy", "clip_fraction", "clip_fraction"),
+    Check("policy", "ratio_explosion", "ratio_explosion"),
+    Check("policy", "ratio_collapse", "ratio_collapse"),
+    Check("policy", "entropy_collapse", "entropy"),
+    Check("policy", "gradient_exploding", "total_grad_norm"),
+    Check("policy", "norm_drift", "norm_drift"),
+    Check("policy", "lstm_saturated", "lstm_rms"),
+    Check("policy", "lstm_dead", "lstm_rms_low"),
+    Check("policy", "low_return_variance", "return_std"),
+    Check("policy", "slow_update", "update_seconds"),
+    Check("head", "entropy_collapse", "entropy"),
+    Check("head", "norm_drift", "norm_drift"),
+    Check("critic", "value_collapse", "value_collapse"),
+    Check("critic", "norm_drift", "norm_drift"),
+    Check("system", "memory", "memory"),
+    Check("telemetry", "queue_drops", "queue_drops"),
+    Check("telemetry", "share", "telemetry_share"),
+)
+
+
+def _checks_by_scope() -> dict[str, list[Check]]:
+    scopes: dict[str, list[Check]] = {}
+    for check in CHECKS:
+        scopes.setdefault(check.scope, []).append(check)
+    return scopes
+
+
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
+
+
+class Emits(Protocol):
+    """What telemetry needs of the wire's emitter."""
+
+    def emit(self, event: Any, env: int | None = None) -> None: ...
+
+
+class AnomalyDetector:
+    """Runs the checks and tells what was raised, changed and cleared.
+
+    Args:
+        emitter: where `anomaly` events go.
+        sources: the names of each scope's sources; a scope that is left out has one, named as itself.
+        env_of: for scopes whose sources belong to envs, the env of each source.
+    """
+
+    def __init__(
+        self,
+        emitter: Emits,
+        sources: Mapping[Scope, Sequence[str]],
+        env_of: Mapping[Scope, Sequence[int]],
+    ) -> None:
+        self._emitter = emitter
+        self._rows: dict[str, slice] = {}
+        self._subjects: list[tuple[Check, str, int | None]] = []
+        for check in CHECKS:
+            names = sources.get(check.scope, [check.scope])
+            envs = env_of.get(check.scope, [None] * len(names))
+            begin = len(self._subjects)
+            self._subjects += [(check, name, env) for name, env in zip(names, envs, strict=True)]
+            self._rows[check.signal] = slice(begin, len(self._subjects))
+        self._rows_of_scope: dict[str, NDArray[np.intp]] = {
+            scope: np.stack([np.arange(len(self._subjects))[self._rows[c.signal]] for c in checks])
+            for scope, checks in _checks_by_scope().items()
+        }
+        """[checks, sources] rows of each scope."""
+        rows = [THRESHOLDS[check.threshold] for check, _, _ in self._subjects]
+        # Everything is compared as "sign * value >= sign * limit", so that low limits need no case.
+        self._sign = np.array([-1.0 if t.low else 1.0 for t in rows])
+        self._raise_after = np.array([t.raise_after for t in rows])
+        self._clear_after = np.array([t.clear_after for t in rows])
+        self._clear_ratio = np.array([t.clear_ratio for t in rows])
+        self._set_limits(np.array([[t.warning, t.critical] for t in rows]).T)
+        k = len(rows)
+        self._active = np.zeros(k, dtype=np.int8)
+        """[K] severity in force; 0 = quiet."""
+        self._breaches = np.zeros(k, dtype=np.int64)
+        """[K] in a row."""
+        self._calm = np.zeros(k, dtype=np.int64)
+        """[K] readings in a row that speak for a lower severity."""
+        self._count = np.zeros(k, dtype=np.int64)
+        """[K] breaches since it was raised, those that raised it included."""
+        self._since = np.zeros(k, dtype=np.int64)
+        self._evaluated = np.zeros(k, dtype=np.bool_)
+
+    def check_all(
+        self, readings: Readings, *, limits: Mapping[str, tuple[float, float]] | None = None
+    ) -> None:
+        """Run every check on what was measured.
+
+        Args:
+            readings: by signal; a signal without a check is an error, a check without a reading is passed.
+            limits: (warning, critical) of signals whose limits move; they hold until set again.
+        """
+        if limits:
+            moved = self._limits.copy()
+            for signal, pair in limits.items():
+                moved[:, self._rows[signal]] = np.reshape(pair, (2, 1))
+            self._set_limits(moved)
+        value = np.full(len(self._subjects), np.nan)
+        for signal, reading in readings.items():
+            value[self._rows[signal]] = reading
+        present = ~np.isnan(value)
+        self._evaluated |= present
+        severity = self._severity(value, self._raise_at)
+        if not severity.any() and not self._active.any():
+            self._breaches[present] = 0
+            return
+        self._step(value, present, severity)
+
+    def retire(self, scope: Scope, gone: NDArray[np.bool_]) -> None:
+        """The sources where `gone` is true are no more: forget them, and clear what they had raised."""
+        rows = self._rows_of_scope[scope][:, gone.reshape(-1)].reshape(-1)
+        self._breaches[rows] = 0
+        self._calm[rows] = 0
+        for i in rows[self._active[rows] > 0]:
+            severity = int(self._active[i])
+            self._active[i] = 0
+            self._tell(i, severity, None)
+
+    @property
+    def active(self) -> int:
+        """How many are raised."""
+        return int(np.count_nonzero(self._active))
+
+    def never_evaluated(self) -> list[str]:
+        """Signals of checks that have had no reading yet."""
+        return [c.signal for c in CHECKS if not self._evaluated[self._rows[c.signal]].any()]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: torch.from_numpy(array.copy()) for name, array in self._state().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, array in self._state().items():
+            array[:] = state[name].numpy()
+
+    def _state(self) -> dict[str, NDArray[Any]]:
+        return {
+            "active": self._active,
+            "breaches": self._breaches,
+            "calm": self._calm,
+            "count": self._count,
+            "since": self._since,
+        }
+
+    def _set_limits(self, limits: NDArray[np.float64]) -> None:
+        """Take [2, K] warning and critical limits."""
+        self._limits = limits
+        self._raise_at = self._sign * limits
+        self._hold_at = self._raise_at * self._clear_ratio
+
+    def _severity(self, value: NDArray[Any], signed_limits: NDArray[np.float64]) -> NDArray[np.int8]:
+        """[K] 0, 1 or 2: how many of the two limits are reached; an absent value is 0."""
+        warning, critical = (self._sign * value >= signed_limits).astype(np.int8)
+        severity: NDArray[np.int8] = warning + critical
+        return severity
+
+    def _step(self, value: NDArray[Any], present: NDArray[np.bool_], severity: NDArray[np.int8]) -> None:
+        breach = severity > 0
+        self._breaches[breach] += 1
+        self._breaches[present & ~breach] = 0
+        before = self._active.copy()
+
+        raised = breach & (before == 0) & (self._breaches >= self._raise_after)
+        self._count[raised] = self._breaches[raised] - 1
+        self._since[raised] = time.time_ns() // 1000
+        worse = (before > 0) & (severity > before)
+        up = raised | worse
+        self._active[up] = severity[up]
+
+        held = self._severity(value, self._hold_at)
+        calmer = present & (before > 0) & (held < before)
+        self._calm[calmer] += 1
+        self._calm[present & ~calmer] = 0
+        down = calmer & (self._calm >= self._clear_after)
+        self._active[down] = held[down]
+        self._calm[down] = 0
+
+        self._count[breach & (self._active > 0)] += 1
+        for i in np.flatnonzero(self._active != before):
+            self._tell(i, max(int(self._active[i]), int(before[i]) if self._active[i] == 0 else 0), value[i])
+
+    def _tell(self, i: int | np.intp, severity: int, value: float | None) -> None:
+        check, source, env = self._subjects[i]
+        limit = self._limits[max(int(self._active[i]) - 1, 0), i]
+        self._emitter.emit(
+            Anomaly(
+                kind=check.kind,
+                source=source,
+                severity=SEVERITIES[severity],
+                active=bool(self._active[i]),
+                value=None if value is None else float(value),
+                threshold=float(limit),
+                count=int(self._count[i]),
+                since=int(self._since[i]),
+                hint=THRESHOLDS[check.threshold].hint,
+            ),
+            env=env,
+        )

@@ -1,0 +1,85 @@
+"""Which columns the host gets of an epoch: what was decided, and what came of it.
+
+The loop transfers them together or apart, as it needs; the names do not collide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..seeds.table import SlotTable
+from ..signals import Signals
+
+LAYER_STATISTICS = ("grad_norm", "grad_rms", "grad_max", "zero_fraction", "nonfinite", "weight_norm")
+"""Columns [L, N] of the `layers` event."""
+
+
+def decision_columns(
+    *,
+    stage_before: Tensor,
+    stage_advanced: Tensor,
+    table: SlotTable,
+    actions: Tensor,
+    gates: Mapping[str, Mapping[str, Tensor]],
+) -> dict[str, Tensor]:
+    """What was decided for the coming epoch.
+
+    Args:
+        stage_before: [N, S] stages in the epoch before.
+        stage_advanced: [N, S] stages after the automatic transitions, before the actions.
+        table: the slot table after the actions.
+        actions: [N, heads], op first, slot second.
+        gates: for each gate its checks, bool [N, S], as the policy's mask saw them.
+    """
+    columns = {
+        "stage.before": stage_before,
+        "stage.advanced": stage_advanced,
+        "stage": table.stage,
+        "blueprint": table.blueprint,
+        "alpha": table.alpha,
+        "epochs_in_stage": table.epochs_in_stage,
+        "contribution.last": table.contribution,
+        "op": actions[:, 0],
+        "slot": actions[:, 1],
+    }
+    for gate, checks in gates.items():
+        for check, passed in checks.items():
+            columns[f"gate.{gate}.{check}"] = passed
+    return columns
+
+
+def outcome_columns(
+    *,
+    signals: Signals,
+    reward: Tensor,
+    components: Mapping[str, Tensor],
+    layers: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """What the epoch came to.
+
+    Args:
+        signals: as measured.
+        reward: [N].
+        components: [N] each; they sum to the reward.
+        layers: per-layer statistics [L, N] by the names of `LAYER_STATISTICS`, where they were asked for.
+    """
+    columns = {f.name: getattr(signals, f.name) for f in fields(signals)}
+    columns["reward"] = reward
+    columns |= {f"reward.{name}": value for name, value in components.items()}
+    columns |= {f"layer.{name}": (layers or {})[name] for name in LAYER_STATISTICS if layers}
+    return columns
+
+
+def nullable(values: NDArray[Any], absent: NDArray[np.bool_]) -> list[Any]:
+    """Nested lists for an event, with None where `absent` is true; NaN elsewhere stays NaN."""
+    if not absent.any():
+        return values.tolist()  # type: ignore[no-any-return]
+    boxed = values.astype(object)
+    boxed[absent] = None
+    return boxed.tolist()  # type: ignore[no-any-return]

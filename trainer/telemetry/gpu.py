@@ -1,0 +1,51 @@
+"""An NVIDIA GPU's load, memory and temperature, where nvidia-ml-py is installed."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+import torch
+
+from protocol.events import SystemSample
+
+logger = logging.getLogger(__name__)
+
+
+class NvidiaGPU:
+    """The device the run computes on, asked through NVML."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+
+    @classmethod
+    def find(cls, device: torch.device) -> NvidiaGPU | None:
+        """NVML's view of a CUDA device; None where there is none or nvidia-ml-py is not installed."""
+        if device.type != "cuda":
+            return None
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            logger.info("no figures of the GPU: nvidia-ml-py is not installed")
+            return None
+        try:
+            nvml.nvmlInit()
+            # By UUID: CUDA_VISIBLE_DEVICES numbers devices for torch, not for NVML.
+            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+            return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
+        except nvml.NVMLError as error:
+            logger.warning("no figures of the GPU: %s", error)
+            return None
+
+    def fill(self, sample: SystemSample) -> None:
+        """Put the GPU's figures into a sample; one that NVML refuses stays not measured."""
+        nvml, handle = self._nvml, self._handle
+        try:
+            used = nvml.nvmlDeviceGetMemoryInfo(handle)
+            sample.gpu_memory, sample.gpu_memory_total = int(used.used), int(used.total)
+            sample.gpu_percent = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            sample.gpu_celsius = float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+        except nvml.NVMLError as error:
+            logger.debug("NVML: %s", error)

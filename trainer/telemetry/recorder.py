@@ -1,0 +1,335 @@
+"""From frames to events: what happened in an epoch, a round and an update, told at the level in force.
+
+An epoch is recorded in two steps, because its outcome reaches the host later than its decisions: `decided`
+before the hosts train, `finished` when their signals have arrived. The recorder keeps the clock of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.events import (
+    EpochFinished,
+    LayerStatistics,
+    Level,
+    PPOUpdate,
+    RoundFinished,
+    RoundStarted,
+    SystemSample,
+)
+
+from ..seeds.stages import HEAD_NAMES, HEADS_OF_OP, Op, Stage
+from .anomalies import AnomalyDetector, Emits
+from .columns import LAYER_STATISTICS, nullable
+from .drift import HOST, POLICY, SEED, DriftMonitor
+from .levels import LevelCode, Levels
+from .readings import (
+    AccuracyRecord,
+    gradient_readings,
+    loss_readings,
+    system_readings,
+    update_readings,
+    value_collapse_limits,
+)
+from .seed_events import SeedEvents
+from .transfer import Frame
+
+NO_SEED = (Stage.DORMANT, Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING)
+_OP_HAS_SLOT = np.array(["slot" in HEADS_OF_OP[op] for op in Op])
+
+
+class Emitter(Emits, Protocol):
+    """What the recorder needs of the wire's emitter."""
+
+    def clock(self, *, round: int, epoch: int, level: Level) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunShape:
+    """What names the columns."""
+
+    envs: int
+    slots: Sequence[str]
+    blueprints: Sequence[str]
+    layers: Sequence[str]
+    seed_parameters: Sequence[Sequence[int]]
+    """[S][B] parameters of a seed by slot and blueprint."""
+    rounds: int
+    """Rounds asked for; 0 = without an end."""
+
+
+class Recorder:
+    """Turns frames into events and runs drift and anomaly checks on them.
+
+    Args:
+        emitter: the wire.
+        shape: names of columns.
+        levels: what is in force.
+    """
+
+    def __init__(self, emitter: Emitter, shape: RunShape, levels: Levels) -> None:
+        self._emitter = emitter
+        self._shape = shape
+        self._levels = levels
+        n, s = shape.envs, len(shape.slots)
+        hosts = [f"env{env:02d}" for env in range(n)]
+        seeds = [f"{host}.{slot}" for host in hosts for slot in shape.slots]
+        heads = [f"policy.{head}" for head in HEAD_NAMES]
+        self._env_drift = DriftMonitor(hosts + seeds, [HOST] * n + [SEED] * (n * s))
+        self._policy_drift = DriftMonitor(["policy", *heads, "critic"], [POLICY] * (len(heads) + 2))
+        self._anomalies = AnomalyDetector(
+            emitter,
+            {"env": hosts, "seed": seeds, "head": heads},
+            {"env": range(n), "seed": [env for env in range(n) for _ in range(s)]},
+        )
+        self._accuracy = AccuracyRecord(n)
+        self._seeds = SeedEvents(emitter, shape.slots, shape.blueprints, shape.seed_parameters, n)
+        self._round = 0
+        self._epoch = 0
+        self._return = np.zeros(n)
+        self._decision: Frame = {}
+        self._outcome: Frame = {}
+        self._level_N = levels.by_env
+        self._level: Level = levels.level
+
+    # --- a round -----------------------------------------------------------------------------------
+
+    def round_started(self, round: int) -> None:
+        """N fresh hosts begin an episode."""
+        self._round, self._epoch = round, 0
+        self._return[:] = 0.0
+        self._seeds.restart()
+        self._accuracy.restart()
+        self._tick_clock(self._levels.level)
+        self._emitter.emit(RoundStarted(rounds=self._shape.rounds))
+
+    def decided(self, frame: Frame) -> None:
+        """Seeds have moved on and the policy has chosen; the epoch is about to be trained.
+
+        Args:
+            frame: the columns of `decision_columns`.
+        """
+        self._decision = frame
+        self._level_N = self._levels.by_env
+        self._level = self._levels.level
+        self._tick_clock(self._level)
+        self._seeds.tell(frame)
+        stage = frame["stage"]
+        fresh = (frame["stage.advanced"] == Stage.DORMANT) & (stage == Stage.GERMINATED)
+        if fresh.any():
+            self._env_drift.restart(np.concatenate([np.zeros(len(fresh), dtype=bool), fresh.reshape(-1)]))
+        self._anomalies.retire("seed", np.isin(stage, NO_SEED))
+
+    def finished(
+        self,
+        frame: Frame,
+        *,
+        seconds: float,
+        phases: dict[str, float],
+        sample: SystemSample | None = None,
+        dropped: int = 0,
+    ) -> None:
+        """The epoch's outcome has arrived.
+
+        Args:
+            frame: the columns of `outcome_columns`.
+            seconds: wall time of the epoch.
+            phases: its parts, which sum to it.
+            sample: the machine, if a new sample was taken since the last epoch.
+            dropped: events refused for want of room since the last epoch.
+        """
+        self._outcome = frame
+        self._epoch += 1
+        self._tick_clock(self._level)
+        self._return += frame["reward"]
+        gradients = _Gradients.of(frame, self._level_N)
+        if self._level != "OFF":
+            self._emitter.emit(self._epoch_event(frame, gradients, seconds, phases))
+        readings: dict[str, Any] = {
+            "telemetry.queue_drops": float(dropped),
+            "telemetry.share": phases.get("telemetry", 0.0) / seconds,
+        }
+        if sample is not None:
+            readings |= system_readings(sample)
+        if gradients.measured:
+            readings |= self._drift(gradients)
+        readings |= loss_readings(frame)
+        readings["env.stalled"], readings["env.degraded"] = self._accuracy.update(frame["val_accuracy"])
+        if "layer.grad_norm" in frame and self._level == "DEBUG":
+            self._emitter.emit(self._layers_event(frame))
+        self._anomalies.check_all(readings)
+
+    def updated(self, update: PPOUpdate) -> None:
+        """The policy has learnt from the round."""
+        readings: dict[str, Any] = dict(update_readings(update, HEAD_NAMES))
+        if self._level != "OFF":
+            self._emitter.emit(update)
+        if LevelCode[self._level] >= LevelCode.NORMAL:
+            readings |= self._drift_of_policy(update)
+        limits = value_collapse_limits(self._round, self._shape.rounds)
+        self._anomalies.check_all(readings, limits={"critic.value_collapse": limits})
+
+    def round_finished(self, seconds: float, test_accuracy: NDArray[np.floating[Any]] | None = None) -> None:
+        """The round is over, its update included.
+
+        Args:
+            seconds: wall time of the round.
+            test_accuracy: [N], where it was measured.
+        """
+        accuracy, parameters = self._outcome["val_accuracy"], self._outcome["parameters"]
+        p10, p50, p90 = np.percentile(self._return, (10, 50, 90)).tolist()
+        self._emitter.emit(
+            RoundFinished(
+                seconds=seconds,
+                env_epochs_per_second=self._shape.envs * self._epoch / seconds,
+                return_mean=float(self._return.mean()),
+                return_p10=p10,
+                return_p50=p50,
+                return_p90=p90,
+                accuracy_mean=float(accuracy.mean()),
+                accuracy_best=float(accuracy.max()),
+                best_env=int(accuracy.argmax()),
+                test_accuracy_mean=None if test_accuracy is None else float(test_accuracy.mean()),
+                test_accuracy_best=None if test_accuracy is None else float(test_accuracy.max()),
+                parameters_mean=float(parameters.mean()),
+                final_accuracy=accuracy.tolist(),
+                final_return=self._return.tolist(),
+                **asdict(self._seeds.tally),
+            )
+        )
+
+    def system(self, sample: SystemSample) -> None:
+        """The machine was looked at; safe from another thread."""
+        if self._levels.level != "OFF":
+            self._emitter.emit(sample)
+
+    # --- parts of an epoch -------------------------------------------------------------------------
+
+    def _tick_clock(self, level: Level) -> None:
+        self._emitter.clock(round=self._round, epoch=self._epoch, level=level)
+
+    def _epoch_event(
+        self, frame: Frame, gradients: _Gradients, seconds: float, phases: dict[str, float]
+    ) -> EpochFinished:
+        decision = self._decision
+        op, blueprint, contribution = decision["op"], decision["blueprint"], frame["contribution"]
+        return EpochFinished(
+            seconds=seconds,
+            train_loss=frame["train_loss"].tolist(),
+            train_accuracy=frame["train_accuracy"].tolist(),
+            val_loss=frame["val_loss"].tolist(),
+            val_accuracy=frame["val_accuracy"].tolist(),
+            reward=frame["reward"].tolist(),
+            episode_return=self._return.tolist(),
+            op=op.tolist(),
+            action_slot=nullable(decision["slot"], ~_OP_HAS_SLOT[op]),
+            host_grad_norm=nullable(gradients.host_norm, np.isnan(gradients.host_health)),
+            host_health=nullable(gradients.host_health, np.isnan(gradients.host_health)),
+            stage=decision["stage"].tolist(),
+            epochs_in_stage=decision["epochs_in_stage"].tolist(),
+            alpha=decision["alpha"].tolist(),
+            blueprint=nullable(blueprint, blueprint < 0),
+            contribution=nullable(contribution, np.isnan(contribution)),
+            seed_grad_norm=nullable(gradients.seed_norm, np.isnan(gradients.seed_health)),
+            seed_health=nullable(gradients.seed_health, np.isnan(gradients.seed_health)),
+            parameters=frame["parameters"].astype(np.int64).tolist(),
+            reward_components={
+                name.removeprefix("reward."): frame[name].tolist()
+                for name in frame
+                if name.startswith("reward.")
+            },
+            phases=phases,
+        )
+
+    def _drift(self, gradients: _Gradients) -> dict[str, Any]:
+        """Publish the drift of hosts and seeds; readings of theirs."""
+        n = self._shape.envs
+        norm = np.concatenate([gradients.host_norm, gradients.seed_norm.reshape(-1)])
+        health = np.concatenate([gradients.host_health, gradients.seed_health.reshape(-1)])
+        event = self._env_drift.update(norm, health)
+        if event is not None:
+            self._emitter.emit(event)
+        readings: dict[str, Any] = {}
+        for scope, rows in (("env", slice(0, n)), ("seed", slice(n, None))):
+            readings |= gradient_readings(scope, norm[rows], health[rows])
+            readings[f"{scope}.norm_drift"] = self._env_drift.norm_drift[rows]
+            readings[f"{scope}.health_drift"] = self._env_drift.health_drift[rows]
+        return readings
+
+    def _drift_of_policy(self, update: PPOUpdate) -> dict[str, Any]:
+        heads = [update.head_grad_norm.get(head) for head in HEAD_NAMES]
+        norm = np.array([update.grad_norm, *heads, update.critic_grad_norm], dtype=np.float64)
+        event = self._policy_drift.update(norm, np.full_like(norm, np.nan))
+        if event is not None:
+            self._emitter.emit(event)
+        drift = self._policy_drift.norm_drift
+        return {
+            "policy.norm_drift": drift[0],
+            "head.norm_drift": drift[1:-1],
+            "critic.norm_drift": drift[-1],
+        }
+
+    def _layers_event(self, frame: Frame) -> LayerStatistics:
+        """A layer that did not run in an env (no such seed) has no zero fraction: it is not measured."""
+        asked = self._level_N >= LevelCode.DEBUG
+        absent = ~asked[None, :] | np.isnan(frame["layer.zero_fraction"])
+        columns = {name: nullable(frame[f"layer.{name}"], absent) for name in LAYER_STATISTICS}
+        return LayerStatistics(layer=list(self._shape.layers), **columns)
+
+    # --- across boots ------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "round": self._round,
+            "epoch": self._epoch,
+            "return": self._return.tolist(),
+            "seeds": self._seeds.state_dict(),
+            "accuracy": self._accuracy.state_dict(),
+            "env_drift": self._env_drift.state_dict(),
+            "policy_drift": self._policy_drift.state_dict(),
+            "anomalies": self._anomalies.state_dict(),
+            "levels": self._levels.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._round, self._epoch = state["round"], state["epoch"]
+        self._return = np.array(state["return"])
+        self._seeds.load_state_dict(state["seeds"])
+        self._accuracy.load_state_dict(state["accuracy"])
+        self._env_drift.load_state_dict(state["env_drift"])
+        self._policy_drift.load_state_dict(state["policy_drift"])
+        self._anomalies.load_state_dict(state["anomalies"])
+        self._levels.load_state_dict(state["levels"])
+
+
+@dataclass
+class _Gradients:
+    """Norms and health in float64, NaN where they are not measured or the env's level leaves them out."""
+
+    host_norm: NDArray[np.float64]
+    host_health: NDArray[np.float64]
+    seed_norm: NDArray[np.float64]
+    seed_health: NDArray[np.float64]
+    measured: bool
+
+    @classmethod
+    def of(cls, frame: Frame, level_N: NDArray[np.int8]) -> _Gradients:
+        wanted = level_N >= LevelCode.NORMAL
+
+        def column(name: str) -> NDArray[np.float64]:
+            values = frame[name].astype(np.float64)
+            values[~wanted] = np.nan
+            return values
+
+        return cls(
+            column("host_grad_norm"),
+            column("host_health"),
+            column("seed_grad_norm"),
+            column("seed_health"),
+            bool(wanted.any()),
+        )

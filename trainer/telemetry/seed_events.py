@@ -1,0 +1,132 @@
+"""What seeds did, told: each stage they entered and by whose doing, each gate whose verdict changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.events import SeedGate, SeedStage
+
+from ..seeds.stages import Stage
+from .anomalies import Emits
+from .transfer import Frame
+
+GATE_OF_STAGE: dict[str, Stage] = {"G2": Stage.TRAINING, "G3": Stage.BLENDING, "G5": Stage.HOLDING}
+"""In which stage a seed asks to pass a gate; G0 and G1 stop nobody who is there."""
+
+
+@dataclass
+class Tally:
+    """What the seeds of a round have done."""
+
+    germinated: int = 0
+    fossilized: int = 0
+    pruned: int = 0
+
+
+class SeedEvents:
+    """Emits `seed.stage` and `seed.gate`.
+
+    Args:
+        emitter: where they go.
+        slots: names of the S slots.
+        blueprints: names of the B blueprints.
+        parameters: [S][B] parameters of a seed by slot and blueprint.
+        envs: N.
+    """
+
+    def __init__(
+        self,
+        emitter: Emits,
+        slots: Sequence[str],
+        blueprints: Sequence[str],
+        parameters: Sequence[Sequence[int]],
+        envs: int,
+    ) -> None:
+        self._emitter = emitter
+        self._slots = slots
+        self._blueprints = blueprints
+        self._parameters = parameters
+        self._verdict = np.zeros((envs, len(slots)), dtype=np.int64)
+        """[N, S] the last told evaluation: number of the gate << 32, and one bit per check; 0 = none."""
+        self.tally = Tally()
+
+    def restart(self) -> None:
+        """A round begins: no seeds, nothing done."""
+        self.tally = Tally()
+        self._verdict[:] = 0
+
+    def tell(self, frame: Frame) -> None:
+        """Tell what changed, in the order in which it did.
+
+        Args:
+            frame: the columns of `decision_columns`.
+        """
+        advanced = frame["stage.advanced"]
+        self._stages(frame, frame["stage.before"], advanced, "auto")
+        self._gates(frame, advanced)
+        self._stages(frame, advanced, frame["stage"], "policy")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"verdict": self._verdict.tolist(), "tally": asdict(self.tally)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._verdict = np.array(state["verdict"], dtype=np.int64)
+        self.tally = Tally(**state["tally"])
+
+    def _stages(
+        self, frame: Frame, before: NDArray[Any], after: NDArray[Any], by: Literal["auto", "policy"]
+    ) -> None:
+        for env, slot in np.argwhere(before != after).tolist():
+            stage = Stage(int(after[env, slot]))
+            self.tally.germinated += stage is Stage.GERMINATED
+            self.tally.fossilized += stage is Stage.FOSSILIZED
+            self.tally.pruned += stage is Stage.PRUNED
+            # A slot that is freed and planted in one epoch has its new blueprint already.
+            blueprint = -1 if stage is Stage.DORMANT else int(frame["blueprint"][env, slot])
+            contribution = float(frame["contribution.last"][env, slot])
+            self._emitter.emit(
+                SeedStage(
+                    slot=self._slots[slot],
+                    from_stage=Stage(int(before[env, slot])).name,
+                    to_stage=stage.name,
+                    blueprint=None if blueprint < 0 else self._blueprints[blueprint],
+                    alpha=float(frame["alpha"][env, slot]),
+                    by=by,
+                    parameters=0 if blueprint < 0 else self._parameters[slot][blueprint],
+                    contribution=None if np.isnan(contribution) else contribution,
+                ),
+                env=env,
+            )
+
+    def _gates(self, frame: Frame, stage: NDArray[Any]) -> None:
+        gates = _checks_by_gate(frame)
+        verdict = np.zeros_like(self._verdict)
+        for number, (gate, checks) in enumerate(gates, start=1):
+            bits = np.full_like(verdict, number << 32)
+            for i, check in enumerate(checks):
+                bits += frame[f"gate.{gate}.{check}"].astype(np.int64) << i
+            verdict = np.where(stage == GATE_OF_STAGE[gate], bits, verdict)
+        for env, slot in np.argwhere((verdict != self._verdict) & (verdict != 0)).tolist():
+            gate, checks = gates[(int(verdict[env, slot]) >> 32) - 1]
+            results = {check: bool(frame[f"gate.{gate}.{check}"][env, slot]) for check in checks}
+            passed = all(results.values())
+            self._emitter.emit(
+                SeedGate(slot=self._slots[slot], gate=gate, passed=passed, checks=results), env=env
+            )
+        self._verdict = verdict
+
+
+def _checks_by_gate(frame: Frame) -> list[tuple[str, list[str]]]:
+    """The gates that seeds wait at and their checks, by the frame's columns, in a fixed order."""
+    found: dict[str, list[str]] = {gate: [] for gate in GATE_OF_STAGE}
+    for column in sorted(frame):
+        if column.startswith("gate."):
+            _, gate, check = column.split(".", 2)
+            if gate in found:
+                found[gate].append(check)
+    return [(gate, checks) for gate, checks in found.items() if checks]

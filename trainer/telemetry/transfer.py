@@ -1,0 +1,70 @@
+"""The one copy from device to host per epoch: many columns packed into one tensor.
+
+Every transfer from a GPU waits for it, so all that the host wants to know of an epoch travels together, as
+bytes: integers, booleans and floats arrive exactly as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Frame = dict[str, NDArray[Any]]
+"""Columns by name, on the host; views of one buffer that nobody else holds."""
+
+_NUMPY: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float64: np.dtype(np.float64),
+    torch.int64: np.dtype(np.int64),
+    torch.float32: np.dtype(np.float32),
+    torch.int32: np.dtype(np.int32),
+    torch.uint8: np.dtype(np.uint8),
+    torch.bool: np.dtype(np.bool_),
+}
+
+
+class Transfer:
+    """Packs named tensors of any shape, copies once, unpacks.
+
+    Attributes:
+        count: transfers made so far.
+        bytes: bytes moved so far.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+
+    def __call__(self, columns: Mapping[str, Tensor]) -> Frame:
+        """Copy all columns to the host.
+
+        Args:
+            columns: tensors on one device, of float64/32, int64/32, uint8 or bool.
+
+        Returns:
+            The same names and shapes as numpy arrays; later changes of the tensors do not reach them.
+        """
+        # Widest elements first, so that every column begins at a multiple of its own width.
+        order = sorted(columns, key=lambda name: -columns[name].element_size())
+        packed = torch.cat([_bytes(columns[name]) for name in order])
+        buffer = packed.to("cpu").numpy()
+        self.count += 1
+        self.bytes += buffer.nbytes
+        frame: Frame = {}
+        at = 0
+        for name in order:
+            tensor = columns[name]
+            end = at + tensor.numel() * tensor.element_size()
+            column: NDArray[Any] = buffer[at:end].view(_NUMPY[tensor.dtype])
+            frame[name] = column.reshape(tuple(tensor.shape))
+            at = end
+        return frame
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The elements' memory, in order."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
