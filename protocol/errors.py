@@ -53,6 +53,12 @@ class EsperError(Exception):
     exit_code = 1
 
 
+class BadName(EsperError):
+    """Not a name for a run."""
+
+    exit_code = 2
+
+
 class RunNotFound(EsperError):
     """No run of that name, or none that answers."""
 

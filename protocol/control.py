@@ -1,0 +1,364 @@
+"""What a request goes through before it is answered or handed to the trainer. No socket in here.
+
+parse → validate → known id? → method → deadline, boot, state → answer (qry) or mailbox (ctl). Every way
+out is a typed error that names what is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from .commands import METHODS, ErrorBody, Method, Params, Reply, ReplyMeta, Request, RunState, Socket
+from .errors import ERRORS, RequestError
+from .events import CommandAccepted, CommandRefused
+from .version import PROTOCOL_VERSION
+from .wire import encode_reply
+
+logger = logging.getLogger(__name__)
+
+REQUEST_BYTES = 1024 * 1024
+MAILBOX = 64
+REMEMBERED = 1024
+REMEMBERED_S = 600.0
+
+Answer = tuple[dict[str, Any], bytes | None]
+"""Result of a query and, for large ones, a second frame of NDJSON."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """An accepted command on its way to the trainer."""
+
+    id: str
+    method: str
+    params: Params
+    client: str
+    uid: int | None
+    pid: int | None
+    reason: str
+    received: int
+    """Wall time, microseconds."""
+
+
+class Mailbox:
+    """Accepted commands, from the I/O thread to the trainer."""
+
+    def __init__(self) -> None:
+        self._commands: deque[Command] = deque()
+        self._arrived = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def put(self, command: Command) -> None:
+        """Hand over one command; the caller has checked that there is room."""
+        self._commands.append(command)
+        self._arrived.set()
+
+    def poll(self) -> list[Command]:
+        """All that arrived since, oldest first; one truth test where there is nothing."""
+        if not self._commands:
+            return []
+        self._arrived.clear()
+        taken = []
+        while self._commands:
+            taken.append(self._commands.popleft())
+        return taken
+
+    def wait(self, timeout: float) -> bool:
+        """Sleep until a command is there, at most `timeout` seconds; says whether one is."""
+        self._arrived.wait(timeout)
+        return bool(self._commands)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who asked: told by the kernel on ipc, unknown elsewhere."""
+
+    uid: int | None = None
+    pid: int | None = None
+
+    @classmethod
+    def parse(cls, address: str) -> Peer:
+        """From libzmq's `Peer-Address`: `localhost:<uid>:<gid>:<pid>` on ipc."""
+        parts = address.split(":")
+        if len(parts) != 4 or not (parts[1].isdecimal() and parts[3].isdecimal()):
+            return cls()
+        return cls(uid=int(parts[1]), pid=int(parts[3]))
+
+
+class ControlServer:
+    """The rules of the two request sockets.
+
+    Args:
+        boot: id of this boot.
+        state: the run's state now.
+        answer: answers a query; may raise RequestError.
+        mailbox: where accepted commands go.
+        emit: takes the audit events.
+    """
+
+    def __init__(
+        self,
+        *,
+        boot: str,
+        state: Callable[[], RunState],
+        answer: Callable[[str, Params], Answer],
+        mailbox: Mailbox,
+        emit: Callable[[object], None],
+    ) -> None:
+        self._boot = boot
+        self._state = state
+        self._answer = answer
+        self._mailbox = mailbox
+        self._emit = emit
+        self._remembered: OrderedDict[str, tuple[float, bytes, Reply]] = OrderedDict()
+        self.requests = 0
+        self.junk = 0
+        """Messages that were no request at all."""
+
+    def handle(self, socket: Socket, frames: list[bytes], peer: Peer) -> list[bytes] | None:
+        """One message of a ROUTER in, the message to send back out; None where nobody can be answered.
+
+        Args:
+            socket: which one it came in on.
+            frames: identity first; then an empty delimiter (REQ, and DEALERs that imitate it) or none.
+            peer: who sent it.
+        """
+        self.requests += 1
+        envelope, rest = _split(frames)
+        if not envelope:
+            self.junk += 1
+            return None
+        if len(rest) != 1:
+            self.junk += 1
+            error = RequestError("invalid_request", f"a request is one frame of JSON, this has {len(rest)}")
+            return [*envelope, encode_reply(self._reply(None, error=error))]
+        return [*envelope, *self._respond(socket, rest[0], peer)]
+
+    def _respond(self, socket: Socket, body: bytes, peer: Peer) -> list[bytes]:
+        try:
+            request = _parse(body)
+        except RequestError as error:
+            self.junk += 1
+            return [encode_reply(self._reply(_salvage_id(body), error=error))]
+        digest = hashlib.blake2b(body, digest_size=16).digest()
+        try:
+            earlier = self._earlier(request.id, digest) if socket == "ctl" else None
+            if earlier is not None:
+                return [encode_reply(earlier)]
+            method, params = self._check(socket, request)
+            if socket == "qry":
+                result, attachment = self._answer(method.name, params)
+                reply = encode_reply(self._reply(request.id, result=result))
+                return [reply] if attachment is None else [reply, attachment]
+            self._accept(request, params, peer)
+            accepted = self._reply(request.id, result={"state": "accepted"})
+        except RequestError as error:
+            return [encode_reply(self._refuse(socket, request, digest, peer, error))]
+        except Exception:
+            logger.exception("request %s failed", request.method)
+            failed = RequestError("internal", f"{request.method} failed; the daemon's log says why")
+            return [encode_reply(self._reply(request.id, error=failed))]
+        self._remember(request.id, digest, accepted)
+        return [encode_reply(accepted)]
+
+    # --- checks ------------------------------------------------------------------------------------
+
+    def _check(self, socket: Socket, request: Request) -> tuple[Method, Params]:
+        meta = request.meta
+        if meta.v != PROTOCOL_VERSION:
+            raise RequestError(
+                "version",
+                f"protocol version {meta.v} is not spoken here, only {PROTOCOL_VERSION}",
+                {"min": PROTOCOL_VERSION, "max": PROTOCOL_VERSION},
+            )
+        method = METHODS.get(request.method)
+        if method is None or method.socket != socket:
+            where = f"; it is on the {method.socket} socket" if method else ""
+            known = sorted(m.name for m in METHODS.values() if m.socket == socket)
+            raise RequestError(
+                "unknown_method", f"no method {request.method[:64]!r} on {socket}{where}", {"known": known}
+            )
+        try:
+            params = msgspec.convert(request.params, method.params)
+        except (msgspec.ValidationError, RecursionError) as error:
+            reason, path = _path_of(error)
+            raise RequestError(
+                "invalid_params", f"{method.name}: {reason} at {path}", {"path": path}
+            ) from None
+        self._check_conditions(request, method)
+        return method, params
+
+    def _check_conditions(self, request: Request, method: Method) -> None:
+        meta, state, now = request.meta, self._state(), _now()
+        if meta.deadline is not None and now > meta.deadline:
+            late = (now - meta.deadline) / 1e6
+            raise RequestError(
+                "deadline", f"{method.name} came {late:.1f} s too late and was not carried out", {"now": now}
+            )
+        if meta.expect.boot is not None and meta.expect.boot != self._boot:
+            raise RequestError(
+                "boot_mismatch",
+                f"{method.name} was meant for boot {meta.expect.boot[:16]}; this is {self._boot}",
+                {"boot": self._boot},
+            )
+        if state not in method.states:
+            kind = "shutting_down" if state == "STOPPING" else "wrong_state"
+            why = method.refused if method.refused and state != "STOPPING" else f"the run is {state}"
+            raise RequestError(
+                kind, f"{method.name} refused: {why}", {"state": state, "allowed": list(method.states)}
+            )
+        if meta.expect.state is not None and meta.expect.state != state:
+            raise RequestError(
+                "wrong_state",
+                f"{method.name} was meant for state {meta.expect.state}; the run is {state}",
+                {"state": state, "allowed": [meta.expect.state]},
+            )
+
+    def _accept(self, request: Request, params: Params, peer: Peer) -> None:
+        if len(self._mailbox) >= MAILBOX:
+            raise RequestError(
+                "overloaded",
+                f"{len(self._mailbox)} commands wait for the trainer's next epoch",
+                {"retry_after_ms": 1000},
+            )
+        client = request.meta.client or (f"pid {peer.pid}" if peer.pid else "unknown")
+        self._emit(
+            CommandAccepted(
+                id=request.id,
+                method=request.method,
+                params=msgspec.to_builtins(params),
+                client=client,
+                uid=peer.uid,
+                pid=peer.pid,
+                reason=request.meta.reason,
+            )
+        )
+        self._mailbox.put(
+            Command(
+                id=request.id,
+                method=request.method,
+                params=params,
+                client=client,
+                uid=peer.uid,
+                pid=peer.pid,
+                reason=request.meta.reason,
+                received=_now(),
+            )
+        )
+
+    def _refuse(
+        self, socket: Socket, request: Request, digest: bytes, peer: Peer, error: RequestError
+    ) -> Reply:
+        reply = self._reply(request.id, error=error)
+        if socket == "ctl":
+            if not ERRORS[error.kind].retryable and error.kind != "id_reused":
+                self._remember(request.id, digest, reply)
+            self._emit(
+                CommandRefused(
+                    id=request.id,
+                    method=request.method[:64],
+                    code=error.code,
+                    message=error.message,
+                    client=request.meta.client,
+                    uid=peer.uid,
+                    pid=peer.pid,
+                )
+            )
+        return reply
+
+    # --- the same request again --------------------------------------------------------------------
+
+    def _earlier(self, id_: str, digest: bytes) -> Reply | None:
+        """The answer given to this id before.
+
+        Raises:
+            RequestError: the id came with another body.
+        """
+        now = time.monotonic()
+        while self._remembered and now - next(iter(self._remembered.values()))[0] > REMEMBERED_S:
+            self._remembered.popitem(last=False)
+        known = self._remembered.get(id_)
+        if known is None:
+            return None
+        if known[1] != digest:
+            raise RequestError("id_reused", f"id {id_} was used before with another body; make a new id")
+        earlier = known[2]
+        return msgspec.structs.replace(earlier, meta=self._meta(replayed=True))
+
+    def _remember(self, id_: str, digest: bytes, reply: Reply) -> None:
+        self._remembered[id_] = (time.monotonic(), digest, reply)
+        while len(self._remembered) > REMEMBERED:
+            self._remembered.popitem(last=False)
+
+    def _reply(
+        self, id_: str | None, *, result: dict[str, Any] | None = None, error: RequestError | None = None
+    ) -> Reply:
+        body = None
+        if error is not None:
+            kind = ERRORS[error.kind]
+            data = {"kind": kind.kind, "retryable": kind.retryable, **error.data}
+            body = ErrorBody(code=kind.code, message=error.message, data=data)
+        return Reply(id=id_, meta=self._meta(), result=result, error=body)
+
+    def _meta(self, *, replayed: bool = False) -> ReplyMeta:
+        return ReplyMeta(boot=self._boot, ts=_now(), replayed=replayed)
+
+
+class _IdAlone(msgspec.Struct):
+    id: str
+
+
+_request = msgspec.json.Decoder(Request)
+_id_alone = msgspec.json.Decoder(_IdAlone)
+
+
+def _split(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Routing envelope and what follows it."""
+    if not frames:
+        return [], []
+    if b"" in frames[1:]:
+        end = frames.index(b"", 1) + 1
+        return frames[:end], frames[end:]
+    return frames[:1], frames[1:]
+
+
+def _parse(body: bytes) -> Request:
+    if len(body) > REQUEST_BYTES:
+        raise RequestError("too_large", f"a request may have {REQUEST_BYTES} bytes, this has {len(body)}")
+    try:
+        return _request.decode(body)
+    except msgspec.ValidationError as error:
+        reason, path = _path_of(error)
+        raise RequestError("invalid_request", f"{reason} at {path}", {"path": path}) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError("parse", f"not JSON: {error}") from None
+
+
+def _path_of(error: Exception) -> tuple[str, str]:
+    """msgspec's message, split into what is wrong and where."""
+    reason, _, path = str(error).partition(" - at `")
+    return reason, path.rstrip("`") or "$"
+
+
+def _salvage_id(body: bytes) -> str | None:
+    """The id of a request that is wrong elsewhere, so that its sender can match the error."""
+    try:
+        id_: str = _id_alone.decode(body[:REQUEST_BYTES]).id[:64]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return id_
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

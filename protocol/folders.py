@@ -1,0 +1,120 @@
+"""Folders that nobody else may enter, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import platformdirs
+
+from .errors import FolderError
+
+SOCKET_PATH_LIMIT = 107
+"""Bytes a Unix socket's path may have on Linux."""
+
+
+def esper_home(home: Path | None = None) -> Path:
+    """Where runs live: `home`, else `$ESPER_HOME`, else the platform's data folder."""
+    if home is not None:
+        return home
+    return Path(os.environ.get("ESPER_HOME") or platformdirs.user_data_dir("esper")).expanduser()
+
+
+def make_private(path: Path, *, advice: str, readable: bool = False) -> Path:
+    """Make `path` (and its parents) with mode 0700, or check the one that is there.
+
+    Args:
+        path: the folder.
+        advice: what the operator can do where it cannot be made.
+        readable: others may look into one that is there, but not write.
+
+    Raises:
+        FolderError: it cannot be made, is a link, belongs to somebody else or is open to others.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"cannot make the folder {path}: {error.strerror}; {advice}") from None
+    _check_private(path, mask=0o022 if readable else 0o077)
+    return path
+
+
+def _check_private(path: Path, *, mask: int) -> None:
+    """Refuse a folder that somebody else could put things into (or read from, by the mask).
+
+    Raises:
+        FolderError: it is a link, no folder, belongs to another user or is open to others.
+    """
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
+        raise FolderError(f"{path} is not a folder of its own (a link or a file); move it away")
+    if status.st_uid != os.getuid():
+        raise FolderError(
+            f"{path} belongs to uid {status.st_uid}, not to you (uid {os.getuid()}); move it away"
+        )
+    if status.st_mode & mask:
+        mode = stat.S_IMODE(status.st_mode)
+        raise FolderError(f"{path} is open to others (mode {mode:04o}); run: chmod 700 {path}")
+
+
+def socket_folder(run_id: str) -> Path:
+    """The folder of a run's sockets, made and checked.
+
+    `$XDG_RUNTIME_DIR/esper/<id>`, else `/run/user/<uid>/esper/<id>`, else `<temp>/esper-<uid>/<id>`.
+
+    Raises:
+        FolderError: it cannot be used, or a socket in it would have too long a path.
+    """
+    folder = _socket_base() / run_id
+    length = len(os.fsencode(folder / "qry"))
+    if length > SOCKET_PATH_LIMIT:
+        raise FolderError(
+            f"the socket path {folder / 'qry'} has {length} bytes and the system's limit is "
+            f"{SOCKET_PATH_LIMIT}; set XDG_RUNTIME_DIR to a shorter folder of yours with mode 0700"
+        )
+    advice = "set XDG_RUNTIME_DIR to a folder of yours with mode 0700"
+    make_private(folder.parent, advice=advice)
+    return make_private(folder, advice=advice)
+
+
+def _socket_base() -> Path:
+    candidates = [os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"]
+    for text in candidates:
+        base = Path(text)
+        if text and base.is_dir():
+            status = base.stat()
+            if status.st_uid != os.getuid() or status.st_mode & 0o022:
+                mode = stat.S_IMODE(status.st_mode)
+                raise FolderError(
+                    f"{base} is not yours alone to write (uid {status.st_uid}, mode {mode:04o}); "
+                    "set XDG_RUNTIME_DIR to a folder of yours with mode 0700"
+                )
+            return base / "esper"
+    return Path(tempfile.gettempdir()) / f"esper-{os.getuid()}"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` in one step, mode 0600, on the disk before this returns.
+
+    Raises:
+        FolderError: the disk or the folder refused.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise FolderError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,253 @@
+"""Runs on this machine: their folders, who is alive, how to reach it by a few letters of its name.
+
+$ESPER_HOME/runs/<name>/   run.json  lock  connection.json  events.jsonl  daemon.log  checkpoints/  traces/
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from .errors import BadName, FolderError, NameTaken, RunNotFound
+from .folders import esper_home, make_private, socket_folder, write_atomically
+from .journal import LastWords, last_words
+from .lock import Held, Holder, Lock, holder_of
+
+_T = TypeVar("_T")
+_ADVICE = "set ESPER_HOME to a folder of yours"
+NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+
+
+class Connection(Struct, frozen=True):
+    """How to reach a live daemon: `connection.json`."""
+
+    v: int
+    run: str
+    name: str
+    boot: str
+    pid: int
+    starttime: int
+    """Start of the process in microseconds, which tells it from a later one with the same pid."""
+    started: int
+    """When the daemon opened its sockets, microseconds."""
+    endpoints: dict[str, str]
+    """`ev`, `qry`, `ctl`."""
+    host: str
+    version: str
+
+
+class _Identity(Struct, frozen=True):
+    id: str
+    name: str
+    created: int
+
+
+class RunFolder:
+    """A run's folder, held by this process until `release`; see `claim`."""
+
+    def __init__(self, path: Path, identity: _Identity, lock: Lock, *, existed: bool) -> None:
+        self.path = path
+        self.id = identity.id
+        self.name = identity.name
+        self.created = identity.created
+        self.existed = existed
+        """Whether the run was there before."""
+        self.events = path / "events.jsonl"
+        self.log = path / "daemon.log"
+        self.checkpoints = path / "checkpoints"
+        self.traces = path / "traces"
+        self.connection = path / "connection.json"
+        self._lock = lock
+
+    @classmethod
+    def claim(cls, name: str | None = None, *, prefix: str = "run", home: Path | None = None) -> RunFolder:
+        """Take the run `name`, new or not, or a new one `<prefix>-<4 hex digits>`.
+
+        Raises:
+            BadName: not a name for a run.
+            NameTaken: a live daemon holds it.
+            FolderError: the folder cannot be made or used.
+        """
+        runs = esper_home(home) / "runs"
+        for folder in (runs.parent, runs):
+            make_private(folder, advice=_ADVICE, readable=True)
+        if name is None:
+            name = _new_name(prefix, runs)
+        if not NAME.match(name):
+            raise BadName(
+                f"{name!r} is no name for a run: up to 64 letters, digits, '-', '_' and '.', "
+                "a letter or digit first"
+            )
+        path = make_private(runs / name, advice=_ADVICE)
+        try:
+            lock = Lock(path / "lock")
+        except Held as held:
+            raise NameTaken(
+                f"run {name} is held by pid {held.holder.pid} since {_moment(held.holder.since)}; "
+                "use another name or stop it"
+            ) from None
+        except OSError as error:
+            raise FolderError(f"cannot lock {path / 'lock'}: {error.strerror}") from None
+        try:
+            return cls._open(path, name, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _open(cls, path: Path, name: str, lock: Lock) -> RunFolder:
+        identity = _read(path / "run.json", _Identity)
+        existed = identity is not None
+        if identity is None:
+            identity = _Identity(id=secrets.token_hex(4), name=name, created=time.time_ns() // 1000)
+            write_atomically(path / "run.json", msgspec.json.encode(identity))
+        for part in ("checkpoints", "traces"):
+            make_private(path / part, advice=_ADVICE)
+        return cls(path, identity, lock, existed=existed)
+
+    def socket_folder(self) -> Path:
+        """The folder of this run's sockets, made and checked.
+
+        Raises:
+            FolderError: it cannot be used.
+        """
+        return socket_folder(self.id)
+
+    def release(self) -> None:
+        """Let another process take the run."""
+        self._lock.release()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run as seen from outside."""
+
+    name: str
+    id: str
+    path: Path
+    created: int
+    holder: Holder | None
+    """The live process, or None."""
+    connection: Connection | None
+    """Of the live daemon, once its sockets are open."""
+
+    @property
+    def live(self) -> bool:
+        return self.holder is not None
+
+    @property
+    def began(self) -> int:
+        """When its newest boot began, as far as is known; microseconds."""
+        return self.connection.started if self.connection else self.created
+
+    def last_words(self) -> LastWords | None:
+        """Where the journal says it is, or was when it ended."""
+        return last_words(self.path / "events.jsonl")
+
+    def describe(self) -> str:
+        """One word for its state: the trainer's own, or STOPPED, FAILED (said so), DIED (said nothing)."""
+        words = self.last_words()
+        if self.live:
+            return (words.state if words and not words.stopped else None) or "STARTING"
+        if words is None or words.stopped is None:
+            return "DIED"
+        return "FAILED" if words.stopped.exit_code else "STOPPED"
+
+
+def list_runs(home: Path | None = None) -> list[RunInfo]:
+    """All runs of this user, newest first."""
+    found = []
+    try:
+        paths = list((esper_home(home) / "runs").iterdir())
+    except OSError:
+        return []
+    for path in paths:
+        identity = _read(path / "run.json", _Identity)
+        if identity is not None:
+            found.append(_inspect(path, identity))
+    return sorted(found, key=lambda run: run.began, reverse=True)
+
+
+def find_run(prefix: str | None = None, *, live_only: bool = False, home: Path | None = None) -> RunInfo:
+    """The run meant by a name, or by the beginning of a name or id that only one has.
+
+    Args:
+        prefix: None means the newest live run (where `live_only` is off: else the newest of all).
+        live_only: leave out the dead.
+        home: instead of `$ESPER_HOME`.
+
+    Raises:
+        RunNotFound: none, or more than one; the message names the candidates.
+    """
+    runs = list_runs(home)
+    if live_only:
+        dead = [run for run in runs if not run.live]
+        runs = [run for run in runs if run.live]
+    if prefix is None:
+        live = [run for run in runs if run.live]
+        if not runs:
+            what = "live run" if live_only else "run"
+            raise RunNotFound(f"no {what} found; start one with: esper-daemon start")
+        return (live or runs)[0]
+    exact = [run for run in runs if prefix in (run.name, run.id)]
+    matches = exact or [run for run in runs if run.name.startswith(prefix) or run.id.startswith(prefix)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise RunNotFound(f"{prefix} may be any of {_names(matches)}; type more of it")
+    if live_only and any(run.name.startswith(prefix) or run.id.startswith(prefix) for run in dead):
+        raise RunNotFound(f"run {prefix} is not alive; live: {_names(runs)}")
+    raise RunNotFound(f"no run {prefix}; there are: {_names(runs)}")
+
+
+def _inspect(path: Path, identity: _Identity) -> RunInfo:
+    holder = holder_of(path / "lock")
+    connection = _read(path / "connection.json", Connection) if holder else None
+    if connection is not None and holder is not None and connection.pid != holder.pid:
+        connection = None
+    return RunInfo(
+        name=path.name,
+        id=identity.id,
+        path=path,
+        created=identity.created,
+        holder=holder,
+        connection=connection,
+    )
+
+
+def _new_name(prefix: str, runs: Path) -> str:
+    while (runs / (name := f"{prefix}-{secrets.token_hex(2)}")).exists():
+        pass
+    return name
+
+
+def _read(path: Path, cls: type[_T]) -> _T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=cls)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _names(runs: list[RunInfo]) -> str:
+    names = [run.name for run in runs[:8]]
+    return ", ".join(names) + (f" and {len(runs) - 8} more" if len(runs) > 8 else "") if names else "none"
+
+
+def _moment(us: int) -> str:
+    if not us:
+        return "an unknown time"
+    return datetime.fromtimestamp(us / 1e6, tz=UTC).astimezone().isoformat(sep=" ", timespec="seconds")

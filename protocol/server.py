@@ -1,0 +1,316 @@
+"""The daemon's side of the wire: one thread that owns all sockets and the journal.
+
+The trainer's threads leave events in `emitter` and take commands from `mailbox`; they never touch a socket.
+The thread wakes 20 times a second for telemetry and at once for a request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import secrets
+import socket as system
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import zmq
+
+from .commands import RunState, Socket
+from .control import Command, ControlServer, Mailbox, Peer
+from .emitter import Emitter
+from .errors import FolderError
+from .events import CommandDone, CommandFailed, RunStateChanged
+from .folders import write_atomically
+from .journal import Journal
+from .publisher import Publisher
+from .queries import Queries
+from .runs import Connection, RunFolder
+from .version import PROTOCOL_VERSION, __version__
+from .wire import HEARTBEAT_TOPIC, Heartbeat, TrainerBeat, encode_heartbeat
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.05
+HEARTBEAT_S = 1.0
+SEND_HIGH_WATER = 200
+INBOUND_BYTES = 4 * 1024 * 1024
+"""A larger message costs its sender the connection; one over `control.REQUEST_BYTES` still gets an answer."""
+LINGER_MS = 500
+CLOSE_S = 10.0
+REQUESTS_PER_TURN = 64
+
+
+class Server:
+    """Sockets, journal and control plane of one boot.
+
+    Args:
+        run: claimed by this process; stays claimed after `close`.
+        hello: what the trainer adds to the answer of `hello` (its configuration, device and so on).
+
+    Raises:
+        FolderError: the journal cannot be opened.
+    """
+
+    def __init__(self, run: RunFolder, *, hello: dict[str, Any]) -> None:
+        self.run = run
+        self.boot = secrets.token_hex(4)
+        self.emitter = Emitter()
+        self.mailbox = Mailbox()
+        self.error: str | None = None
+        """Why the I/O thread ended before `close`; None while all is well."""
+        self.started = time.time_ns() // 1000
+        self._state: RunState = "STARTING"
+        self._beat = (0, 0, time.monotonic())
+        self._bye: str | None = None
+        self._subscribers = 0
+        self._unanswered = 0
+        self._journal = Journal(run.events)
+        self._publisher = Publisher(
+            self.emitter, self._journal, run=run.id, boot=self.boot, send=self._send_event
+        )
+        self._control = ControlServer(
+            boot=self.boot,
+            state=lambda: self._state,
+            answer=Queries(self, self._publisher, self._journal, extra=hello).answer,
+            mailbox=self.mailbox,
+            emit=self.emitter.emit,
+        )
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    # --- for the trainer ---------------------------------------------------------------------------
+
+    @property
+    def state(self) -> RunState:
+        """The run's state, as the rules of the methods see it."""
+        return self._state
+
+    def set_state(self, state: RunState, reason: str = "") -> None:
+        """Enter a state, at once for the control plane; safe in a signal handler."""
+        self._state = state
+        self.emitter.emit(RunStateChanged(state=state, reason=reason))
+
+    def beat(self, round: int, epoch: int) -> None:
+        """Say that the trainer lives; the heartbeat carries the age of this."""
+        self._beat = (round, epoch, time.monotonic())
+
+    def done(self, command: Command, result: dict[str, Any]) -> None:
+        """Tell that a command has taken effect."""
+        seconds = time.time_ns() / 1e9 - command.received / 1e6
+        self.emitter.emit(
+            CommandDone(id=command.id, method=command.method, result=result, seconds=max(0.0, seconds))
+        )
+
+    def failed(self, command: Command, kind: str, message: str) -> None:
+        """Tell that an accepted command could not be carried out; `kind` is one of `errors.ERRORS`."""
+        self.emitter.emit(CommandFailed(id=command.id, method=command.method, kind=kind, message=message))
+
+    @property
+    def trainer_beat(self) -> TrainerBeat:
+        """State, clock and age of the trainer's last beat."""
+        round_, epoch, at = self._beat
+        age = int((time.monotonic() - at) * 1000)
+        return TrainerBeat(state=self._state, round=round_, epoch=epoch, beat_age_ms=age)
+
+    @property
+    def subscribers(self) -> int:
+        """Clients subscribed to the heartbeat."""
+        return self._subscribers
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Requests handled, messages that were none, answers whose asker had gone."""
+        return {
+            "requests": self._control.requests,
+            "junk": self._control.junk,
+            "unanswered": self._unanswered,
+        }
+
+    # --- life --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the sockets, write the connection file, start the thread.
+
+        Raises:
+            FolderError: the sockets' folder cannot be used or a socket cannot be bound.
+        """
+        folder = self.run.socket_folder()
+        self._context = zmq.Context()
+        try:
+            self._ev = self._open_publisher(folder / "ev")
+            self._qry = self._open_router(folder / "qry", own_user_only=False)
+            self._ctl = self._open_router(folder / "ctl", own_user_only=True)
+            self._paths = {name: folder / name for name in ("ev", "qry", "ctl")}
+            self._write_connection()
+        except FolderError:
+            self._context.destroy(linger=0)
+            raise
+        self._thread = threading.Thread(target=self._main, name="esper-wire", daemon=True)
+        self._thread.start()
+
+    def close(self, reason: str = "closed") -> None:
+        """Publish what waits, say good-bye, close all; takes 10 s at most. The lock stays with the run."""
+        self._bye = reason
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+            if self._thread.is_alive():
+                logger.error("the wire did not close within %d s; leaving it behind", CLOSE_S)
+        else:
+            self._journal.close()
+
+    def _open_publisher(self, path: Path) -> zmq.Socket[bytes]:
+        assert self._context is not None
+        socket = self._context.socket(zmq.XPUB)
+        socket.set(zmq.XPUB_VERBOSER, 1)
+        socket.set(zmq.XPUB_WELCOME_MSG, HEARTBEAT_TOPIC)
+        socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
+        return self._bind(socket, path)
+
+    def _open_router(self, path: Path, *, own_user_only: bool) -> zmq.Socket[bytes]:
+        assert self._context is not None
+        socket = self._context.socket(zmq.ROUTER)
+        socket.set(zmq.ROUTER_MANDATORY, 1)
+        if own_user_only:
+            socket.set(zmq.IPC_FILTER_UID, os.getuid())
+        return self._bind(socket, path)
+
+    def _bind(self, socket: zmq.Socket[bytes], path: Path) -> zmq.Socket[bytes]:
+        """Common options; the file of a daemon that died is removed, which the run's lock makes safe."""
+        socket.set(zmq.LINGER, LINGER_MS)
+        socket.set(zmq.MAXMSGSIZE, INBOUND_BYTES)
+        socket.set(zmq.HANDSHAKE_IVL, 10_000)
+        socket.set(zmq.HEARTBEAT_IVL, 2_000)
+        socket.set(zmq.HEARTBEAT_TIMEOUT, 6_000)
+        mask = os.umask(0o177)
+        try:
+            path.unlink(missing_ok=True)
+            socket.bind(f"ipc://{path}")
+        except (zmq.ZMQError, OSError) as error:
+            raise FolderError(f"cannot open the socket {path}: {error.strerror}") from None
+        finally:
+            os.umask(mask)
+        return socket
+
+    def _write_connection(self) -> None:
+        connection = Connection(
+            v=PROTOCOL_VERSION,
+            run=self.run.id,
+            name=self.run.name,
+            boot=self.boot,
+            pid=os.getpid(),
+            starttime=int(psutil.Process().create_time() * 1e6),
+            started=self.started,
+            endpoints={name: f"ipc://{path}" for name, path in self._paths.items()},
+            host=system.gethostname(),
+            version=__version__,
+        )
+        write_atomically(self.run.connection, msgspec.json.format(msgspec.json.encode(connection)))
+
+    # --- the thread --------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            self._serve()
+            self._leave()
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            logger.exception("the wire failed; training goes on without it")
+        finally:
+            self._close_all()
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self._ev, self._qry, self._ctl):
+            poller.register(socket, zmq.POLLIN)
+        next_tick = next_heartbeat = time.monotonic()
+        while not self._closing.is_set():
+            wait = max(0.0, next_tick - time.monotonic())
+            ready = dict(poller.poll(math.ceil(wait * 1000)))
+            if self._ctl in ready:
+                self._answer("ctl", self._ctl)
+            if self._qry in ready:
+                self._answer("qry", self._qry)
+            if self._ev in ready:
+                self._count_subscribers()
+            now = time.monotonic()
+            if now >= next_tick:
+                more = self._publisher.tick()
+                next_tick = now if more else now + TICK_S
+            if now >= next_heartbeat:
+                self._send_heartbeat()
+                next_heartbeat = max(next_heartbeat + HEARTBEAT_S, now)
+
+    def _leave(self) -> None:
+        while self._publisher.tick():
+            pass
+        self._send_heartbeat()
+
+    def _close_all(self) -> None:
+        assert self._context is not None
+        with contextlib.suppress(OSError):
+            self._journal.close()
+        self._context.destroy(linger=LINGER_MS)
+        for path in (*self._paths.values(), self.run.connection):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def _answer(self, name: Socket, socket: zmq.Socket[bytes]) -> None:
+        for _ in range(REQUESTS_PER_TURN):
+            try:
+                message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            frames = [frame.bytes for frame in message]
+            reply = self._control.handle(name, frames, _peer(message[-1]))
+            if reply is None:
+                continue
+            try:
+                socket.send_multipart(reply, zmq.NOBLOCK)
+            except zmq.ZMQError as error:
+                self._unanswered += 1
+                logger.info("an answer on %s found nobody: %s", name, error.strerror)
+
+    def _count_subscribers(self) -> None:
+        for _ in range(REQUESTS_PER_TURN):
+            try:
+                frame = self._ev.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if frame[1:] == HEARTBEAT_TOPIC:
+                self._subscribers += 1 if frame[0] == 1 else -1
+
+    def _send_event(self, frames: list[bytes]) -> None:
+        self._ev.send_multipart(frames, zmq.NOBLOCK)
+
+    def _send_heartbeat(self) -> None:
+        self._ev.send_multipart(
+            encode_heartbeat(
+                Heartbeat(
+                    v=PROTOCOL_VERSION,
+                    run=self.run.id,
+                    boot=self.boot,
+                    ts=time.time_ns() // 1000,
+                    last=self._publisher.last,
+                    dropped=self.emitter.dropped,
+                    trainer=self.trainer_beat,
+                    clients=self._subscribers,
+                    bye=self._bye,
+                )
+            ),
+            zmq.NOBLOCK,
+        )
+
+
+def _peer(frame: zmq.Frame) -> Peer:
+    try:
+        return Peer.parse(str(frame.get("Peer-Address")))
+    except zmq.ZMQError:
+        return Peer()
