@@ -1,0 +1,113 @@
+"""A world small enough to learn in seconds: slots that pay once their seed is blended in.
+
+Its rules are the table's: GERMINATE plants, ADVANCE blends (no training, no ramps), PRUNE clears, FOSSILIZE
+keeps. A blended seed of the right kind lifts the accuracy of its env by what its slot is worth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from protocol.events import PPOUpdate
+from trainer.config import Config
+from trainer.policy.agent import Agent
+from trainer.policy.gae import gae
+from trainer.policy.rollout import Rollout
+from trainer.reward.shaped import Reward, Terms, total
+from trainer.seeds.stages import Op, Stage
+from trainer.seeds.table import SlotTable
+from trainer.signals import Signals
+
+WORTH = (0.25, 0.3, -0.1)
+"""Accuracy that each slot adds with the right blueprint; half of it with a wrong one."""
+RIGHT_BLUEPRINT = 3
+BARREN = 0.3
+HOST_PARAMETERS = 274
+SEED_PARAMETERS = 590
+
+
+@dataclass
+class Garden:
+    """N envs with one slot per entry of `WORTH`."""
+
+    n: int
+    table: SlotTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = SlotTable.empty(self.n, len(WORTH))
+
+    def legal(self) -> Tensor:
+        """bool [N, ops, S]."""
+        stage = self.table.stage
+        legal = torch.zeros(self.n, len(Op), len(WORTH), dtype=torch.bool)
+        legal[:, Op.WAIT] = True
+        legal[:, Op.GERMINATE] = stage == Stage.DORMANT
+        legal[:, Op.ADVANCE] = (stage == Stage.GERMINATED) | (stage == Stage.BLENDING)
+        legal[:, Op.PRUNE] = (stage == Stage.GERMINATED) | (stage == Stage.BLENDING)
+        legal[:, Op.FOSSILIZE] = stage == Stage.HOLDING
+        return legal
+
+    def apply(self, actions: Tensor) -> Tensor:
+        """Take actions [N, heads]; bool [N], all of them took effect."""
+        env = torch.arange(self.n)
+        op, slot, blueprint = actions[:, 0], actions[:, 1], actions[:, 2]
+        stage = self.table.stage[env, slot]
+        following = torch.tensor([0, Stage.GERMINATED, -1, 0, Stage.DORMANT, Stage.FOSSILIZED])[op]
+        following = torch.where(op == Op.ADVANCE, stage * 0 + Stage.BLENDING, following)
+        following = torch.where((op == Op.ADVANCE) & (stage == Stage.BLENDING), Stage.HOLDING, following)
+        following = torch.where(op == Op.WAIT, stage, following)
+        self.table.stage[env, slot] = following
+        kind = torch.where(op == Op.GERMINATE, blueprint, self.table.blueprint[env, slot])
+        self.table.blueprint[env, slot] = torch.where(following == Stage.DORMANT, -1, kind)
+        self.table.epochs_in_stage += 1
+        self.table.epochs_in_stage[env, slot] *= op == Op.WAIT
+        return torch.ones(self.n, dtype=torch.bool)
+
+    def measure(self) -> Signals:
+        """The epoch's outcome."""
+        worth = torch.tensor(WORTH).expand(self.n, -1)
+        worth = torch.where(self.table.blueprint == RIGHT_BLUEPRINT, worth, worth / 2)
+        blended = (self.table.stage >= Stage.BLENDING) & (self.table.stage <= Stage.FOSSILIZED)
+        contribution = worth * blended
+        accuracy = BARREN + contribution.sum(1)
+        signals = Signals.unmeasured(self.n, len(WORTH))
+        signals.val_accuracy = signals.train_accuracy = accuracy
+        signals.val_loss = signals.train_loss = 1 - accuracy
+        signals.contribution = contribution.where(blended, torch.nan)
+        self.table.contribution = signals.contribution.clone()
+        live = self.table.stage != Stage.DORMANT
+        signals.parameters = HOST_PARAMETERS + SEED_PARAMETERS * live.sum(1).float()
+        return signals
+
+
+def make(cfg: Config) -> tuple[Agent, Reward]:
+    terms = Terms(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 0.1, HOST_PARAMETERS)
+    agent = Agent(cfg, slots=len(WORTH), host_parameters=HOST_PARAMETERS)
+    return agent, Reward(terms, cfg.envs.count)
+
+
+def play(agent: Agent, reward: Reward, round: int) -> tuple[Rollout, Signals]:
+    """One episode of all envs."""
+    cfg = agent.cfg
+    garden = Garden(cfg.envs.count)
+    signals = Signals.unmeasured(cfg.envs.count, len(WORTH))
+    rollout = Rollout(cfg.episode_epochs, cfg.envs.count, len(WORTH))
+    agent.begin_episode(round)
+    reward.begin_episode()
+    unharmed = torch.zeros(cfg.envs.count, dtype=torch.bool)
+    for epoch in range(cfg.episode_epochs):
+        decision = agent.act(garden.table, signals, garden.legal(), epoch)
+        agent.acted(decision, garden.apply(decision.actions))
+        signals = garden.measure()
+        rollout.store(epoch, decision, total(reward(garden.table, signals, epoch, unharmed)))
+    return rollout, signals
+
+
+def learn(agent: Agent, rollout: Rollout) -> PPOUpdate:
+    assert agent.ppo is not None
+    cfg = agent.cfg.ppo
+    advantage, returns = gae(rollout.reward, rollout.value, gamma=cfg.gamma, lam=cfg.gae_lambda)
+    return agent.ppo.update(rollout, advantage, returns)

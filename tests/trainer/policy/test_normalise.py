@@ -1,0 +1,45 @@
+"""Running statistics equal those of all data at once, however it arrives."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.policy.normalise import RunningNorm
+
+numbers = st.floats(-1e3, 1e3, allow_nan=False) | st.just(float("nan"))
+
+
+@given(st.lists(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=100)
+def test_batches_add_up(batches: list[list[tuple[float, float]]]) -> None:
+    norm = RunningNorm(2)
+    for batch in batches:
+        norm.update(torch.tensor(batch, dtype=torch.float64))
+    data = np.array([row for batch in batches for row in batch])
+    for column in range(2):
+        known = data[:, column][~np.isnan(data[:, column])]
+        assert norm.count[column] == len(known)
+        if len(known):
+            np.testing.assert_allclose(norm.mean[column], known.mean(), atol=1e-9)
+            np.testing.assert_allclose(norm.m2[column], known.var() * len(known), atol=1e-6, rtol=1e-9)
+
+
+def test_nothing_known_changes_nothing_and_absent_stays_absent() -> None:
+    norm = RunningNorm(2)
+    x = torch.tensor([[1.0, torch.nan]])
+    assert norm(x)[0, 0] == 1
+    norm.update(x)
+    norm.update(torch.tensor([[3.0, torch.inf]]))
+    z = norm(torch.tensor([[3.0, torch.nan]]))
+    assert z[0, 0] == 1
+    assert z[0, 1].isnan()
+    assert norm.mean[1] == norm.count[1] == 0
+
+
+def test_outliers_are_limited() -> None:
+    norm = RunningNorm(1)
+    norm.update(torch.randn(100, 1))
+    assert norm(torch.tensor([[1e9]])).item() == 8
