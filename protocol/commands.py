@@ -55,6 +55,9 @@ class EscalateParams(Params, frozen=True):
 
 class ProfilerStartParams(Params, frozen=True):
     epochs: Annotated[int, Meta(ge=1, le=100, description="epochs to record")] = 2
+    with_update: Annotated[
+        bool, Meta(description="wait for a round's last epochs and record its PPO update, too")
+    ] = False
 
 
 class Method(Struct, frozen=True, kw_only=True):

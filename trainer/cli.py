@@ -187,11 +187,12 @@ def escalate(run: str | None, level: Any, epochs: int, env: int | None, wait: bo
 @main.command()
 @_RUN
 @click.option("--epochs", type=int, default=2, show_default=True, help="Epochs to record.")
+@click.option("--with-update", is_flag=True, help="Wait for a round's end and record its PPO update, too.")
 @_WAIT
 @_JSON
-def profile(run: str | None, epochs: int, wait: bool, as_json: bool) -> None:
+def profile(run: str | None, epochs: int, with_update: bool, wait: bool, as_json: bool) -> None:
     """Record a profile; says where the trace is and what took longest."""
-    _command(lambda client: client.profile(epochs=epochs, wait=wait), run, as_json)
+    _command(lambda c: c.profile(epochs=epochs, with_update=with_update, wait=wait), run, as_json)
 
 
 @main.command()

@@ -1,32 +1,163 @@
 """PPO over growing networks: the algorithm, in order.
 
-A round is N episodes in lockstep and one PPO update. An episode is T epochs of N freshly built hosts. In each
-epoch the policy picks one action per host, the hosts train on their batches and are validated, and the change
-in what they are worth is the reward.
+A round is N episodes in lockstep and one PPO update. An episode is T epochs of N freshly built hosts. Before
+each epoch the policy picks one action per host; the hosts train on their batches and are validated; what they
+gained, less what they cost, is the reward. See docs/training.md.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from dataclasses import fields
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .config import Config
 from .data.dataset import Dataset
 from .hosts.population import Population
+from .observer import Observer
 from .policy.agent import Agent
 from .policy.gae import gae
-from .policy.rollout import Rollout
-from .reward.shaped import Reward
-from .seeds import lifecycle
+from .policy.rollout import Decision, Observation, Rollout
+from .reward.shaped import Reward, Terms, total
+from .seeds.lifecycle import Lifecycle
 from .signals import Signals
+from .telemetry.columns import decision_columns, outcome_columns
 
 
-class Observer(Protocol):
-    """Who watches the loop and carries out commands at its safe points."""
+class Trainer:
+    """The whole state of a training run; `state_dict` between two epochs holds all of it.
 
-    def round_started(self, trainer: Trainer) -> None: ...
+    Args:
+        cfg: the run's configuration.
+        data: images on the device.
+        device: where everything lives.
+    """
 
-    def epoch_finished(self, trainer: Trainer) -> None: ...
+    def __init__(self, cfg: Config, data: Dataset, device: torch.device) -> None:
+        n, slots = cfg.envs.count, len(cfg.host.channels)
+        self.cfg = cfg
+        self.population = Population(cfg, data, device)
+        self.table = self.population.table
+        self.lifecycle = Lifecycle(cfg)
+        host_parameters = self.population.host_parameters
+        self.agent = Agent(cfg, slots=slots, host_parameters=host_parameters, device=device)
+        terms = Terms(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 1.0 / data.classes, host_parameters)
+        self.reward = Reward(terms, n, device)
+        self.rollout = Rollout(cfg.episode_epochs, n, slots, device)
+        self.signals = Signals.unmeasured(n, slots, device)
+        self.decision: Decision | None = None
+        self.never = torch.zeros(n, dtype=torch.bool, device=device)
+        self.round = 0
+        self.epoch = 0
 
-    def round_finished(self, trainer: Trainer) -> None: ...
+    def run(self, observer: Observer) -> None:
+        """Train round after round for as long as the observer wants another."""
+        while self.epoch > 0 or observer.wants_round(self.round):
+            self.play(observer)
+            self.learn(observer)
+
+    def play(self, observer: Observer) -> None:
+        """One episode of all envs, from wherever it stands."""
+        if self.epoch == 0:
+            self.begin_episode(observer)
+        while self.epoch < self.cfg.episode_epochs:
+            observer.epoch_begins(self.epoch, self.cfg.episode_epochs)
+            self.signals = self.population.run_epoch(self.round, self.epoch, layers=observer.layer_envs)
+            with observer.phase("reward"):
+                components = self.reward(self.table, self.signals, self.epoch, self.never)
+                reward_N = total(components)
+                assert self.decision is not None
+                self.rollout.store(self.epoch, self.decision, reward_N)
+            self.epoch += 1
+            columns = outcome_columns(
+                signals=self.signals,
+                reward=reward_N,
+                components=components,
+                layers=self.population.layer_statistics,
+            )
+            if self.epoch < self.cfg.episode_epochs:
+                columns |= self.decide(observer)
+            self.see(columns, observer)
+            observer.epoch_finished(self)
+
+    def begin_episode(self, observer: Observer) -> None:
+        """N fresh hosts, and the first decision about them."""
+        self.round += 1
+        observer.round_begins(self.round)
+        self.population.begin_episode(self.round)
+        self.agent.begin_episode(self.round)
+        self.reward.begin_episode()
+        self.signals = Signals.unmeasured(*self.table.shape, self.table.stage.device)
+        self.see(self.decide(observer), observer)
+
+    def decide(self, observer: Observer) -> dict[str, Tensor]:
+        """Seeds move on by themselves, then the policy acts; the columns tell what came of it."""
+        with observer.phase("decide"):
+            before = self.table.stage.clone()
+            self.lifecycle.advance(self.table, self.signals)
+            advanced = self.table.stage.clone()
+            legal = self.lifecycle.legal(self.table, self.signals)
+            gates = self.lifecycle.gates(self.table, self.signals)
+            self.decision = self.agent.act(self.table, self.signals, legal, self.epoch)
+        with observer.phase("act"):
+            actions = self.decision.actions
+            executed = self.lifecycle.apply(self.table, actions, legal, self.signals)
+            self.agent.acted(self.decision, executed)
+        return decision_columns(
+            stage_before=before, stage_advanced=advanced, table=self.table, actions=actions, gates=gates
+        )
+
+    def see(self, columns: dict[str, Tensor], observer: Observer) -> None:
+        """The one transfer of an epoch: telemetry, and which seeds live where in the coming one."""
+        frame = observer.see(columns)
+        if "stage" in frame:
+            self.population.prepare(frame["stage"], frame["blueprint"])
+
+    def learn(self, observer: Observer) -> None:
+        """One PPO update over the round's rollout."""
+        update = None
+        if self.agent.ppo is not None:
+            with observer.phase("update"):
+                ppo = self.cfg.ppo
+                advantage, returns = gae(
+                    self.rollout.reward, self.rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda
+                )
+                update = self.agent.ppo.update(self.rollout, advantage, returns)
+        with observer.phase("test"):
+            test_accuracy = self.population.test()[1].cpu().numpy()
+        self.epoch = 0
+        observer.round_finished(self, update, test_accuracy)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next epoch depends on: tensors, numbers and containers of them."""
+        decision = None
+        if self.decision is not None and self.epoch > 0:
+            decision = {**vars(self.decision), "observation": vars(self.decision.observation)}
+        return {
+            "round": self.round,
+            "epoch": self.epoch,
+            "population": self.population.state_dict(),
+            "agent": self.agent.state_dict(),
+            "reward": self.reward.state_dict(),
+            "rollout": self.rollout.state_dict(),
+            "signals": {f.name: getattr(self.signals, f.name) for f in fields(self.signals)},
+            "decision": decision,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict` of a run with the same configuration."""
+        device = self.table.stage.device
+        self.round, self.epoch = state["round"], state["epoch"]
+        self.population.load_state_dict(state["population"])
+        self.agent.load_state_dict(state["agent"])
+        self.reward.load_state_dict(state["reward"])
+        self.rollout.load_state_dict(state["rollout"])
+        self.signals = Signals(**{k: v.to(device) for k, v in state["signals"].items()})
+        if state["decision"] is not None:
+            parts = dict(state["decision"])
+            seen = Observation(**{k: v.to(device) for k, v in parts.pop("observation").items()})
+            self.decision = Decision(observation=seen, **{k: v.to(device) for k, v in parts.items()})
+        if self.epoch > 0:
+            self.population.prepare(self.table.stage.cpu().numpy(), self.table.blueprint.cpu().numpy())

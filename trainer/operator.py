@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from protocol.commands import CheckpointParams, EscalateParams, ProfilerStartParams, StopParams
 from protocol.control import Command
-from protocol.events import CheckpointFailed, CheckpointSaved, TelemetryLevel
+from protocol.events import (
+    CheckpointFailed,
+    CheckpointSaved,
+    ProfilerFinished,
+    ProfilerStarted,
+    TelemetryLevel,
+)
 from protocol.server import Server
 
 from .checkpoint import Checkpoints, Saved
@@ -28,11 +36,14 @@ class StopRun(Exception):
         self.checkpoint = checkpoint
 
 
-class Saveable(Protocol):
-    """What a checkpoint is made of (the trainer)."""
+class Run(Protocol):
+    """What is steered and saved."""
 
-    round: int
-    epoch: int
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -41,24 +52,31 @@ class Operator:
     """Carries out accepted commands at epoch boundaries and answers with `command.done` or `.failed`.
 
     Args:
+        run: what is steered and saved.
         server: where commands come from and events go to.
         checkpoints: where checkpoints are kept.
         levels: what is collected.
+        traces: folder of the profiler's traces.
+
+    Attributes:
         profiler: records on command.
     """
 
-    def __init__(self, server: Server, checkpoints: Checkpoints, levels: Levels, profiler: Profiler) -> None:
+    def __init__(
+        self, run: Run, server: Server, checkpoints: Checkpoints, levels: Levels, traces: Path
+    ) -> None:
+        self._run = run
         self._server = server
         self._checkpoints = checkpoints
         self._levels = levels
-        self._profiler = profiler
+        self.profiler = Profiler(traces, self._profiler_tells)
         self._stop: StopRun | None = None
         self._stop_after_round: Command | None = None
         self._stopping: list[Command] = []
         self._paused = False
         self._escalations: dict[str, Command] = {}
         self._profiling: Command | None = None
-        self._actions: dict[str, Callable[[Command, Saveable], None]] = {
+        self._actions: dict[str, Callable[[Command], None]] = {
             "pause": self._pause,
             "resume": self._resume,
             "checkpoint": self._checkpoint,
@@ -82,17 +100,17 @@ class Operator:
 
     # --- at the boundaries -------------------------------------------------------------------------
 
-    def at_epoch_end(self, trainer: Saveable) -> None:
+    def at_epoch_end(self) -> None:
         """Carry out what waits; while paused, stay here.
 
         Raises:
             StopRun: the run is to end now.
         """
-        self._carry_out(trainer)
+        self._carry_out()
         while self._paused and self._stop is None:
             self._server.mailbox.wait(0.25)
-            self._server.beat(trainer.round, trainer.epoch)
-            self._carry_out(trainer)
+            self._server.beat(self._run.round, self._run.epoch)
+            self._carry_out()
         if self._stop is not None:
             raise self._stop
 
@@ -104,28 +122,27 @@ class Operator:
                 command = self._escalations.pop(change.command)
                 self._server.done(command, {"level": change.level})
 
-    def profiler_finished(self, result: dict[str, Any], error: str | None) -> None:
-        """The profiler wrote its trace, or failed to."""
-        command, self._profiling = self._profiling, None
-        if command is None:
+    def _profiler_tells(self, event: ProfilerStarted | ProfilerFinished) -> None:
+        self._server.emitter.emit(event)
+        if isinstance(event, ProfilerStarted) or self._profiling is None:
             return
-        if error is None:
-            self._server.done(command, result)
+        command, self._profiling = self._profiling, None
+        if event.error is None:
+            self._server.done(command, {"path": event.path, "bytes": event.bytes, "top": event.top})
         else:
-            self._server.failed(command, "internal", error)
+            self._server.failed(command, "internal", event.error)
 
-    def save(self, trainer: Saveable, reason: str, **kwargs: Any) -> Saved:
+    def save(self, reason: str, *, tag: str = "", command: str | None = None, best: bool = False) -> Saved:
         """Write a checkpoint and say so.
 
         Raises:
             OSError: the disk refused; said in `checkpoint.failed`, older checkpoints are intact.
         """
-        tag, command, best = kwargs.get("tag", ""), kwargs.get("command"), kwargs.get("best", False)
         begin = time.perf_counter()
-        in_episode = trainer.epoch or None
+        in_episode = self._run.epoch or None
         try:
             saved = self._checkpoints.save(
-                trainer.state_dict(), round=trainer.round, epoch=in_episode, tag=tag, best=best
+                self._run.state_dict(), round=self._run.round, epoch=in_episode, tag=tag, best=best
             )
         except OSError as error:
             text = f"{error.strerror or error}"
@@ -147,6 +164,11 @@ class Operator:
         )
         return saved
 
+    def save_or_say(self, reason: str, *, best: bool = False) -> None:
+        """Like `save`, for checkpoints that nobody waits for: a refusal has been told, the run goes on."""
+        with contextlib.suppress(OSError):
+            self.save(reason, best=best)
+
     def close(self, *, failed: str | None = None) -> None:
         """Answer every command that is still open: the stops are done, the others will not be."""
         for command in self._stopping:
@@ -160,30 +182,30 @@ class Operator:
 
     # --- the commands ------------------------------------------------------------------------------
 
-    def _carry_out(self, trainer: Saveable) -> None:
+    def _carry_out(self) -> None:
         for command in self._server.mailbox.poll():
-            self._actions[command.method](command, trainer)
+            self._actions[command.method](command)
 
-    def _pause(self, command: Command, trainer: Saveable) -> None:
+    def _pause(self, command: Command) -> None:
         self._paused = True
         self._server.set_state("PAUSED", f"by {command.client}")
-        self._server.done(command, {"round": trainer.round, "epoch": trainer.epoch})
+        self._server.done(command, {"round": self._run.round, "epoch": self._run.epoch})
 
-    def _resume(self, command: Command, trainer: Saveable) -> None:
+    def _resume(self, command: Command) -> None:
         self._paused = False
         self._server.set_state("TRAINING", f"by {command.client}")
-        self._server.done(command, {"round": trainer.round, "epoch": trainer.epoch})
+        self._server.done(command, {"round": self._run.round, "epoch": self._run.epoch})
 
-    def _checkpoint(self, command: Command, trainer: Saveable) -> None:
+    def _checkpoint(self, command: Command) -> None:
         assert isinstance(command.params, CheckpointParams)
         try:
-            saved = self.save(trainer, "command", tag=command.params.tag, command=command.id)
+            saved = self.save("command", tag=command.params.tag, command=command.id)
         except OSError as error:
             self._server.failed(command, "internal", f"{self._checkpoints.folder}: {error.strerror}")
             return
         self._server.done(command, {"path": str(saved.path), "bytes": saved.bytes})
 
-    def _stop_command(self, command: Command, _trainer: Saveable) -> None:
+    def _stop_command(self, command: Command) -> None:
         assert isinstance(command.params, StopParams)
         self._stopping.append(command)
         if command.params.mode == "after_round":
@@ -194,31 +216,37 @@ class Operator:
         self._stop = StopRun(reason, checkpoint=command.params.checkpoint)
         self._server.set_state("STOPPING", reason)
 
-    def _escalate(self, command: Command, _trainer: Saveable) -> None:
+    def _escalate(self, command: Command) -> None:
         assert isinstance(command.params, EscalateParams)
         params = command.params
-        self._escalations[command.id] = command
-        self.levels_changed(
-            self._levels.escalate(
+        try:
+            changes = self._levels.escalate(
                 params.level,
                 params.epochs,
                 env=params.env,
                 reason=f"by {command.client}",
                 command=command.id,
             )
-        )
+        except ValueError as error:
+            self._server.failed(command, "invalid_params", str(error))
+            return
+        self._escalations[command.id] = command
+        self.levels_changed(changes)
 
-    def _profiler_start(self, command: Command, _trainer: Saveable) -> None:
+    def _profiler_start(self, command: Command) -> None:
         assert isinstance(command.params, ProfilerStartParams)
-        if self._profiler.active:
-            self._server.failed(command, "busy", "the profiler is recording already")
+        try:
+            self.profiler.start(
+                command.params.epochs, command=command.id, with_update=command.params.with_update
+            )
+        except ValueError as error:
+            self._server.failed(command, "busy", str(error))
             return
         self._profiling = command
-        self._profiler.start(command.params.epochs, command=command.id)
 
-    def _profiler_stop(self, command: Command, _trainer: Saveable) -> None:
-        if not self._profiler.active:
+    def _profiler_stop(self, command: Command) -> None:
+        if not self.profiler.active:
             self._server.failed(command, "not_found", "the profiler is not recording")
             return
-        self._profiler.stop()
+        self.profiler.stop()
         self._server.done(command, {"stopped": True})

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from protocol.emitter import Emitter
 from protocol.events import (
     EpochFinished,
     LayerStatistics,
@@ -24,7 +26,7 @@ from protocol.events import (
 )
 
 from ..seeds.stages import HEAD_NAMES, HEADS_OF_OP, Op, Stage
-from .anomalies import AnomalyDetector, Emits
+from .anomalies import AnomalyDetector
 from .columns import LAYER_STATISTICS, nullable
 from .drift import HOST, POLICY, SEED, DriftMonitor
 from .levels import LevelCode, Levels
@@ -39,14 +41,9 @@ from .readings import (
 from .seed_events import SeedEvents
 from .transfer import Frame
 
-NO_SEED = (Stage.DORMANT, Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING)
+_NO_SEED = np.isin(list(Stage), (Stage.DORMANT, Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING))
+"""By stage: there is no seed in the slot."""
 _OP_HAS_SLOT = np.array(["slot" in HEADS_OF_OP[op] for op in Op])
-
-
-class Emitter(Emits, Protocol):
-    """What the recorder needs of the wire's emitter."""
-
-    def clock(self, *, round: int, epoch: int, level: Level) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,6 @@ class RunShape:
     envs: int
     slots: Sequence[str]
     blueprints: Sequence[str]
-    layers: Sequence[str]
     seed_parameters: Sequence[Sequence[int]]
     """[S][B] parameters of a seed by slot and blueprint."""
     rounds: int
@@ -94,8 +90,15 @@ class Recorder:
         self._return = np.zeros(n)
         self._decision: Frame = {}
         self._outcome: Frame = {}
+        self._sample: SystemSample | None = None
+        self._dropped = 0
         self._level_N = levels.by_env
         self._level: Level = levels.level
+
+    @property
+    def round(self) -> int:
+        """The round that the clock of events shows."""
+        return self._round
 
     # --- a round -----------------------------------------------------------------------------------
 
@@ -115,15 +118,18 @@ class Recorder:
             frame: the columns of `decision_columns`.
         """
         self._decision = frame
-        self._level_N = self._levels.by_env
-        self._level = self._levels.level
-        self._tick_clock(self._level)
         self._seeds.tell(frame)
         stage = frame["stage"]
         fresh = (frame["stage.advanced"] == Stage.DORMANT) & (stage == Stage.GERMINATED)
         if fresh.any():
             self._env_drift.restart(np.concatenate([np.zeros(len(fresh), dtype=bool), fresh.reshape(-1)]))
-        self._anomalies.retire("seed", np.isin(stage, NO_SEED))
+        self._anomalies.retire("seed", _NO_SEED[stage])
+
+    def epoch_begins(self) -> None:
+        """The epoch is about to be trained: what is told of it is settled now."""
+        self._level_N = self._levels.by_env
+        self._level = self._levels.level
+        self._tick_clock(self._level)
 
     def finished(
         self,
@@ -131,8 +137,7 @@ class Recorder:
         *,
         seconds: float,
         phases: dict[str, float],
-        sample: SystemSample | None = None,
-        dropped: int = 0,
+        layer_names: Sequence[str] = (),
     ) -> None:
         """The epoch's outcome has arrived.
 
@@ -140,8 +145,7 @@ class Recorder:
             frame: the columns of `outcome_columns`.
             seconds: wall time of the epoch.
             phases: its parts, which sum to it.
-            sample: the machine, if a new sample was taken since the last epoch.
-            dropped: events refused for want of room since the last epoch.
+            layer_names: names of the rows of the frame's `layer.*` columns, where it has them.
         """
         self._outcome = frame
         self._epoch += 1
@@ -151,17 +155,18 @@ class Recorder:
         if self._level != "OFF":
             self._emitter.emit(self._epoch_event(frame, gradients, seconds, phases))
         readings: dict[str, Any] = {
-            "telemetry.queue_drops": float(dropped),
+            "telemetry.queue_drops": self._newly_dropped(),
             "telemetry.share": phases.get("telemetry", 0.0) / seconds,
         }
+        sample, self._sample = self._sample, None
         if sample is not None:
             readings |= system_readings(sample)
         if gradients.measured:
             readings |= self._drift(gradients)
         readings |= loss_readings(frame)
         readings["env.stalled"], readings["env.degraded"] = self._accuracy.update(frame["val_accuracy"])
-        if "layer.grad_norm" in frame and self._level == "DEBUG":
-            self._emitter.emit(self._layers_event(frame))
+        if layer_names and self._level == "DEBUG":
+            self._emitter.emit(self._layers_event(frame, layer_names))
         self._anomalies.check_all(readings)
 
     def updated(self, update: PPOUpdate) -> None:
@@ -174,8 +179,10 @@ class Recorder:
         limits = value_collapse_limits(self._round, self._shape.rounds)
         self._anomalies.check_all(readings, limits={"critic.value_collapse": limits})
 
-    def round_finished(self, seconds: float, test_accuracy: NDArray[np.floating[Any]] | None = None) -> None:
-        """The round is over, its update included.
+    def round_finished(
+        self, seconds: float, test_accuracy: NDArray[np.floating[Any]] | None = None
+    ) -> RoundFinished:
+        """The round is over, its update included; returns the event that says so.
 
         Args:
             seconds: wall time of the round.
@@ -183,32 +190,38 @@ class Recorder:
         """
         accuracy, parameters = self._outcome["val_accuracy"], self._outcome["parameters"]
         p10, p50, p90 = np.percentile(self._return, (10, 50, 90)).tolist()
-        self._emitter.emit(
-            RoundFinished(
-                seconds=seconds,
-                env_epochs_per_second=self._shape.envs * self._epoch / seconds,
-                return_mean=float(self._return.mean()),
-                return_p10=p10,
-                return_p50=p50,
-                return_p90=p90,
-                accuracy_mean=float(accuracy.mean()),
-                accuracy_best=float(accuracy.max()),
-                best_env=int(accuracy.argmax()),
-                test_accuracy_mean=None if test_accuracy is None else float(test_accuracy.mean()),
-                test_accuracy_best=None if test_accuracy is None else float(test_accuracy.max()),
-                parameters_mean=float(parameters.mean()),
-                final_accuracy=accuracy.tolist(),
-                final_return=self._return.tolist(),
-                **asdict(self._seeds.tally),
-            )
+        summary = RoundFinished(
+            seconds=seconds,
+            env_epochs_per_second=self._shape.envs * self._epoch / seconds,
+            return_mean=float(self._return.mean()),
+            return_p10=p10,
+            return_p50=p50,
+            return_p90=p90,
+            accuracy_mean=float(accuracy.mean()),
+            accuracy_best=float(accuracy.max()),
+            best_env=int(accuracy.argmax()),
+            test_accuracy_mean=None if test_accuracy is None else float(test_accuracy.mean()),
+            test_accuracy_best=None if test_accuracy is None else float(test_accuracy.max()),
+            parameters_mean=float(parameters.mean()),
+            final_accuracy=accuracy.tolist(),
+            final_return=self._return.tolist(),
+            **asdict(self._seeds.tally),
         )
+        self._emitter.emit(summary)
+        return summary
 
     def system(self, sample: SystemSample) -> None:
-        """The machine was looked at; safe from another thread."""
+        """The machine was looked at; safe from another thread. The next epoch checks the newest sample."""
+        self._sample = sample
         if self._levels.level != "OFF":
             self._emitter.emit(sample)
 
     # --- parts of an epoch -------------------------------------------------------------------------
+
+    def _newly_dropped(self) -> int:
+        """Events refused for want of room since the last call."""
+        dropped, self._dropped = self._dropped, sum(self._emitter.dropped.values())
+        return self._dropped - dropped
 
     def _tick_clock(self, level: Level) -> None:
         self._emitter.clock(round=self._round, epoch=self._epoch, level=level)
@@ -274,12 +287,15 @@ class Recorder:
             "critic.norm_drift": drift[-1],
         }
 
-    def _layers_event(self, frame: Frame) -> LayerStatistics:
+    def _layers_event(self, frame: Frame, names: Sequence[str]) -> LayerStatistics:
         """A layer that did not run in an env (no such seed) has no zero fraction: it is not measured."""
         asked = self._level_N >= LevelCode.DEBUG
         absent = ~asked[None, :] | np.isnan(frame["layer.zero_fraction"])
-        columns = {name: nullable(frame[f"layer.{name}"], absent) for name in LAYER_STATISTICS}
-        return LayerStatistics(layer=list(self._shape.layers), **columns)
+        columns = {name: frame[f"layer.{name}"] for name in LAYER_STATISTICS}
+        columns["nonfinite"] = np.where(absent, 0, columns["nonfinite"]).astype(np.int64)
+        return LayerStatistics(
+            layer=list(names), **{name: nullable(values, absent) for name, values in columns.items()}
+        )
 
     # --- across boots ------------------------------------------------------------------------------
 
@@ -294,6 +310,7 @@ class Recorder:
             "policy_drift": self._policy_drift.state_dict(),
             "anomalies": self._anomalies.state_dict(),
             "levels": self._levels.state_dict(),
+            "decision": {name: torch.from_numpy(column.copy()) for name, column in self._decision.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -305,6 +322,7 @@ class Recorder:
         self._policy_drift.load_state_dict(state["policy_drift"])
         self._anomalies.load_state_dict(state["anomalies"])
         self._levels.load_state_dict(state["levels"])
+        self._decision = {name: column.numpy() for name, column in state["decision"].items()}
 
 
 @dataclass

@@ -1,0 +1,244 @@
+"""The life of the daemon's process: from its folder and its lock to its last event."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+import torch
+
+from protocol.errors import NameTaken, RunNotFound
+from protocol.events import RunStarted, RunStopped
+from protocol.runs import RunFolder, find_run
+from protocol.server import Server
+from protocol.version import __version__
+
+from . import settings
+from .checkpoint import CheckpointError, Checkpoints
+from .config import Config
+from .data.registry import load_dataset
+from .detach import is_detached, report_ready
+from .device import limit_threads, resolve
+from .logs import set_up
+from .loop import Trainer
+from .observer import Observer
+from .operator import Operator, StopRun
+from .policy.ppo import PolicyDiverged
+from .seeds.stages import HEAD_NAMES, Op, Stage
+from .telemetry.levels import Levels
+from .telemetry.recorder import Recorder, RunShape
+from .telemetry.system import SystemSampler
+
+logger = logging.getLogger(__name__)
+
+FAILED = 11
+INTERRUPTED = 130
+
+
+class _Interrupted(BaseException):
+    """A second signal: leave now."""
+
+
+def run_daemon(*, name: str | None, resume: str | None, file: Path | None, sets: Iterable[str]) -> int:
+    """Train in this process until the run is done, stopped or has failed.
+
+    Returns:
+        The process's exit code.
+
+    Raises:
+        EsperError: it could not be started; nothing was trained.
+    """
+    saved = None
+    if resume is not None:
+        name = find_run(resume).name
+        saved = _saved_configuration(name)
+    config = settings.load(file=file, environ=os.environ, sets=sets, saved=saved)
+    device = resolve(config.device)
+    with RunFolder.claim(name, prefix=config.task.dataset) as run:
+        if run.existed and resume is None and run.events.exists():
+            raise NameTaken(
+                f"run {run.name} has been trained before; go on with --resume {run.name} or choose another name"
+            )
+        (run.path / "config.json").write_bytes(msgspec.json.encode(config))
+        return _Daemon(run, config, device, resumed=resume is not None).live()
+
+
+def _saved_configuration(name: str) -> Mapping[str, Any]:
+    path = find_run(name).path / "config.json"
+    try:
+        tree: Mapping[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunNotFound(f"run {name} cannot be resumed: {path}: {error}") from None
+    return tree
+
+
+class _Daemon:
+    """One boot of one run."""
+
+    def __init__(self, run: RunFolder, config: Config, device: torch.device, *, resumed: bool) -> None:
+        limit_threads()
+        self.run = run
+        self.config = config
+        self.device = device
+        self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
+        self.trainer = Trainer(config, load_dataset(config, device), device)
+        self.levels = Levels(config.telemetry.level, config.envs.count)
+        self.server = Server(run, hello={"task": config.task.dataset, "config": msgspec.to_builtins(config)})
+        population = self.trainer.population
+        self.shape = RunShape(
+            envs=config.envs.count,
+            slots=population.slot_names,
+            blueprints=config.seeds.blueprints,
+            layers=population.layer_names,
+            seed_parameters=population.seed_parameters,
+            rounds=config.rounds,
+        )
+        self.recorder = Recorder(self.server.emitter, self.shape, self.levels)
+        self.operator = Operator(self, self.server, self.checkpoints, self.levels, run.traces)
+        self.sampler = SystemSampler(run.path, device, self.recorder.system)
+        self.observer = Observer(
+            self.server,
+            self.recorder,
+            self.levels,
+            self.operator,
+            self.sampler,
+            rounds=config.rounds,
+            device=device,
+        )
+        self.resumed_round = self._restore() if resumed else None
+        self._signals = 0
+
+    def _restore(self) -> int | None:
+        """Load the newest checkpoint; None where there is none yet (then training begins anew)."""
+        newest = self.checkpoints.latest()
+        if newest is None:
+            return None
+        path, state = newest
+        _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(self.config))
+        self.trainer.load_state_dict(state["trainer"])
+        self.observer.load_state_dict(state["observer"])
+        return self.trainer.round if self.trainer.epoch == 0 else self.trainer.round - 1
+
+    # --- what a checkpoint is made of (operator.Run) -------------------------------------------
+
+    @property
+    def round(self) -> int:
+        return self.trainer.round
+
+    @property
+    def epoch(self) -> int:
+        return self.trainer.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "config": msgspec.json.encode(self.config).decode(),
+            "trainer": self.trainer.state_dict(),
+            "observer": self.observer.state_dict(),
+        }
+
+    # --- life --------------------------------------------------------------------------------------
+
+    def live(self) -> int:
+        """Open up, train, close in order; the exit code."""
+        self.server.start()
+        log = set_up(self.run.log, self.server.emitter, terminal=not is_detached())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self._announce()
+        if is_detached():
+            report_ready(self.run.log)
+        self.sampler.start()
+        self.server.set_state("TRAINING")
+        reason, code, error = self._train()
+        self.sampler.close()
+        self.operator.close(failed=error)
+        self.server.emitter.emit(
+            RunStopped(reason=reason, exit_code=code, rounds=self.trainer.round, error=error)
+        )
+        self.server.close()
+        log.flush()
+        return code
+
+    def _train(self) -> tuple[str, int, str | None]:
+        """(reason, exit code, error) of the run's end."""
+        try:
+            self.trainer.run(self.observer)
+        except StopRun as stop:
+            if stop.checkpoint:
+                self.operator.save_or_say(f"stop: {stop.reason}")
+            return stop.reason, 0, None
+        except _Interrupted:
+            return "interrupted", INTERRUPTED, None
+        except PolicyDiverged as diverged:
+            logger.error("%s", diverged)
+            return "the policy diverged", FAILED, str(diverged)
+        except torch.OutOfMemoryError as memory:
+            logger.exception("out of memory on %s", self.device)
+            return "out of memory", FAILED, f"{memory}"
+        except Exception as error:
+            logger.exception("training failed")
+            return "training failed", FAILED, f"{type(error).__name__}: {error}"
+        return self.operator.stops_after_round or f"{self.trainer.round} rounds are done", 0, None
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            raise _Interrupted
+        self.operator.request_stop(signal.Signals(number).name)
+
+    def _announce(self) -> None:
+        config, population = self.config, self.trainer.population
+        self.server.emitter.emit(
+            RunStarted(
+                run=self.run.id,
+                name=self.run.name,
+                boot=self.server.boot,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                version=__version__,
+                torch=torch.__version__,
+                device=str(self.device),
+                task=config.task.dataset,
+                policy=config.policy.kind,
+                envs=config.envs.count,
+                slots=list(population.slot_names),
+                blueprints=list(config.seeds.blueprints),
+                stages=[stage.name for stage in Stage],
+                ops=[op.name for op in Op],
+                heads=list(HEAD_NAMES),
+                episode_epochs=config.episode_epochs,
+                rounds=config.rounds,
+                host_parameters=population.host_parameters,
+                seed=config.seed,
+                config=msgspec.to_builtins(config),
+                resumed_round=self.resumed_round,
+            )
+        )
+        if not is_detached():
+            print(f"run {self.run.name} ({self.run.id}) on {self.device}: {self.run.path}", file=sys.stderr)
+
+
+_MAY_CHANGE = ("rounds", "device", "telemetry.", "checkpoint.", "envs.threads")
+"""Options that a resumed run may be given anew; the others shape what the checkpoint holds."""
+
+
+def _require_same_shape(path: Path, saved: dict[str, Any], now: dict[str, Any], prefix: str = "") -> None:
+    for key, value in now.items():
+        name = prefix + key
+        if name.startswith(_MAY_CHANGE):
+            continue
+        if isinstance(value, dict):
+            _require_same_shape(path, saved.get(key, {}), value, name + ".")
+        elif key in saved and saved[key] != json.loads(json.dumps(value)):
+            raise CheckpointError(
+                f"checkpoint {path.name} was made with {name} = {saved[key]}; it cannot go on with {value}"
+            )
