@@ -66,7 +66,7 @@ def run_daemon(*, name: str | None, resume: str | None, file: Path | None, sets:
     with RunFolder.claim(name, prefix=config.task.dataset) as run:
         if run.existed and resume is None and run.events.exists():
             raise NameTaken(
-                f"run {run.name} has been trained before; go on with --resume {run.name} or choose another name"
+                f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
             )
         (run.path / "config.json").write_bytes(msgspec.json.encode(config))
         return _Daemon(run, config, device, resumed=resume is not None).live()
