@@ -39,14 +39,14 @@ class Figures:
         nonfinite_in_a_row: Tensor,
     ) -> Figures:
         """Bring everything to the host: one transfer, whatever the number of minibatches."""
-        residual = returns - rollout.value
+        residual, ops = returns - rollout.value, rollout.actions[..., 0]
         whole = {
             "advantage_mean": advantage.mean(),
             "advantage_std": advantage.std(),
             "return_std": returns.std(),
             "explained_variance": 1 - residual.var() / returns.var(),
             "nonfinite_in_a_row": nonfinite_in_a_row,
-            "op_fraction": torch.nn.functional.one_hot(rollout.actions[..., 0], len(Op))
+            "op_fraction": (ops.unsqueeze(-1) == torch.arange(len(Op), device=ops.device))
             .double()
             .mean((0, 1)),
         }

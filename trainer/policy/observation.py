@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..seeds.stages import Op, Stage
 from ..seeds.table import SlotTable
@@ -127,8 +126,8 @@ class Observer:
         return torch.cat([torch.stack(now), self._past]).T
 
     def _base_plain(self, table: SlotTable, signals: Signals, epoch: int) -> Tensor:
-        shares = F.one_hot(table.stage, len(Stage)).float().mean(1)
-        last_op = F.one_hot(self._last_op + 1, len(Op) + 1)[:, 1:].float()
+        shares = _codes(table.stage, len(Stage)).mean(1)
+        last_op = _codes(self._last_op, len(Op))
         growth = (signals.parameters / self._host_parameters).clamp(min=1).log()
         time = torch.full_like(growth, epoch / self._epochs)
         return torch.cat([torch.stack([time, growth], 1), shares, last_op, self._executed[:, None]], 1)
@@ -140,8 +139,7 @@ class Observer:
             table.pruning, table.contribution_age / self._epochs, table.epochs_in_stage / self._epochs,
             table.age / self._epochs, table.embargo / self._epochs,
         ]  # fmt: skip
-        stage = F.one_hot(table.stage, len(Stage)).float()
-        return torch.cat([stage, torch.stack([c.float() for c in columns], -1)], -1)
+        return torch.cat([_codes(table.stage, len(Stage)), torch.stack([c.float() for c in columns], -1)], -1)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {
@@ -164,6 +162,11 @@ def _slot_measured(table: SlotTable, signals: Signals) -> Tensor:
 
 def _features(measured: Tensor, plain: Tensor) -> Tensor:
     return torch.cat([measured, measured.isnan().float(), plain], -1)
+
+
+def _codes(index: Tensor, count: int) -> Tensor:
+    """One-hot [..., count]; -1 is all zeros. (`one_hot` of torch reads its input back to check it.)"""
+    return (index.unsqueeze(-1) == torch.arange(count, device=index.device)).float()
 
 
 def _loss(loss: Tensor) -> Tensor:

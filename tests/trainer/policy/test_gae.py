@@ -17,10 +17,7 @@ def naive(
     for t in range(t_max):
         advantage, weight = 0.0, 1.0
         for k in range(t, t_max):
-            if ends[k]:
-                following = final[k]
-            else:
-                following = value[k + 1] if k + 1 < t_max else 0.0
+            following = final[k] if ends[k] else value[k + 1]
             advantage += weight * (reward[k] + gamma * following - value[k])
             weight *= gamma * lam
             if ends[k]:

@@ -1,0 +1,278 @@
+"""The PPO update against a plain float64 reference, its gate, its bookkeeping and its resume."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from protocol.events import PPOUpdate
+from trainer.config import PPOConfig
+from trainer.policy.agent import Agent
+from trainer.policy.gae import gae
+from trainer.policy.network import ActorCritic
+from trainer.policy.ppo import PPO, PolicyDiverged, ppo_loss
+from trainer.policy.rollout import Rollout
+from trainer.seeds.stages import HEAD_NAMES, HEADS_OF_OP, Op
+from trainer.settings import load
+
+from .garden import WORTH, learn, make, play
+
+SETS = ("envs.count=6", "episode_epochs=8", "policy.hidden=16")
+
+
+def setup(*sets: str) -> tuple[Agent, PPO, Rollout]:
+    agent, reward = make(load(sets=[*SETS, *sets]))
+    rollout, _ = play(agent, reward, 1)
+    assert agent.ppo is not None
+    return agent, agent.ppo, rollout
+
+
+def double(rollout: Rollout) -> Rollout:
+    copy = rollout.envs(torch.arange(rollout.reward.shape[1]))
+    for name in ("log_prob", "value", "reward"):
+        setattr(copy, name, getattr(copy, name).double())
+    for name in ("base", "slot"):
+        setattr(copy.observation, name, getattr(copy.observation, name).double())
+    return copy
+
+
+def reference(
+    network: ActorCritic, batch: Rollout, advantage: Tensor, target: Tensor, cfg: PPOConfig
+) -> Tensor:
+    """The loss by its definition: loops over steps, envs and heads, log-probabilities by hand."""
+    t_max, n = advantage.shape
+    out = network(batch.observation, network.initial(n), batch.reset)
+    total = torch.zeros((), dtype=torch.float64)
+    for t in range(t_max):
+        for env in range(n):
+            legal = batch.legal[t, env]
+            op, slot = Op(int(batch.actions[t, env, 0])), int(batch.actions[t, env, 1])
+            for head, name in enumerate(HEAD_NAMES):
+                if name != "op" and name not in HEADS_OF_OP[op]:
+                    continue
+                scores = out.logits[head][t, env]
+                choice = int(batch.actions[t, env, head])
+                if name == "op":
+                    open_ = [o for o in range(len(Op)) if legal[o].any()]
+                elif name == "slot":
+                    scores = scores[op]
+                    open_ = [s for s in range(len(WORTH)) if legal[op, s]]
+                else:
+                    scores = scores[slot]
+                    open_ = list(range(len(scores)))
+                p = torch.stack([scores[c] for c in open_]).exp()
+                p = p / p.sum()
+                ratio = p[open_.index(choice)] / batch.log_prob[t, env, head].exp()
+                a = advantage[t, env]
+                clipped = min(max(ratio.item(), 1 - cfg.clip), 1 + cfg.clip)
+                total = total - (ratio * a if (ratio * a).item() <= clipped * a.item() else clipped * a)
+                if len(open_) > 1:
+                    total = total + cfg.entropy_coefficient * (p * p.log()).sum() / math.log(len(open_))
+            error = out.value[t, env] - target[t, env]
+            total = total + cfg.value_coefficient * error * error / 2
+    return total / (t_max * n)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_loss_and_gradients_are_those_of_the_definition(seed: int) -> None:
+    agent, ppo, rollout = setup(f"seed={seed + 1}", "ppo.entropy_coefficient=0.1")
+    network, cfg, batch = ppo.network.double(), agent.cfg.ppo, double(rollout)
+    g = torch.Generator().manual_seed(seed)
+    # Log-probabilities of an older policy, so that ratios leave the clip range on both sides.
+    relevant = agent.space.relevant_OH[batch.actions[..., 0]]
+    batch.log_prob += relevant * 0.4 * torch.randn(batch.log_prob.shape, generator=g, dtype=torch.float64)
+    advantage, target = (torch.randn(batch.reward.shape, generator=g).double() for _ in range(2))
+
+    loss = ppo_loss(network, agent.space, batch, advantage, target, cfg)
+    expected = reference(network, batch, advantage, target, cfg)
+    assert loss.clipped > 0.2
+    torch.testing.assert_close(loss.total, expected, rtol=1e-10, atol=1e-12)
+    parameters = list(network.parameters())
+    mine = torch.autograd.grad(loss.total, parameters)
+    plain = torch.autograd.grad(expected, parameters, allow_unused=True)
+    for gradient, known in zip(mine, plain, strict=True):
+        torch.testing.assert_close(
+            gradient, torch.zeros_like(gradient) if known is None else known, rtol=1e-8, atol=1e-12
+        )
+
+
+def test_before_the_first_step_the_policy_is_the_one_that_acted() -> None:
+    agent, ppo, rollout = setup()
+    flat = torch.zeros_like(rollout.reward)
+    loss = ppo_loss(ppo.network, agent.space, rollout, flat, flat, agent.cfg.ppo)
+    assert loss.kl.abs() < 1e-6
+    assert (loss.ratio_min - 1).abs() < 1e-5
+    assert (loss.ratio_max - 1).abs() < 1e-5
+
+
+def advantages(rollout: Rollout) -> tuple[Tensor, Tensor]:
+    return gae(rollout.reward, rollout.value, gamma=0.99, lam=0.95)
+
+
+def weights(ppo: PPO) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in ppo.network.named_parameters()}
+
+
+def moments(ppo: PPO) -> list[Tensor]:
+    return [value.clone() for state in ppo.optimizer.state.values() for value in state.values()]
+
+
+def test_what_an_update_reports() -> None:
+    agent, ppo, rollout = setup()
+    advantage, returns = advantages(rollout)
+    before = weights(ppo)
+    event = ppo.update(rollout, advantage, returns)
+    cfg = agent.cfg.ppo
+    assert (event.epochs, event.minibatches) == (cfg.epochs, cfg.epochs * cfg.minibatches)
+    assert not event.early_stop
+    assert event.skipped_nonfinite == 0
+    residual = (returns - rollout.value).double()
+    explained = 1 - residual.var() / returns.double().var()
+    assert event.explained_variance == pytest.approx(explained.item(), abs=1e-4)
+    assert event.return_std == pytest.approx(returns.std().item(), rel=1e-5)
+    assert event.advantage_mean == pytest.approx(advantage.mean().item(), abs=1e-6)
+    for op in Op:
+        share = (rollout.actions[..., 0] == op).double().mean().item()
+        assert event.op_fraction[op.name] == pytest.approx(share)
+    used = {"op"} | {h for op in Op if event.op_fraction[op.name] for h in HEADS_OF_OP[op]}
+    assert {name for name, norm in event.head_grad_norm.items() if norm} == used
+    assert {name for name, entropy in event.head_entropy.items() if entropy is not None} == used
+    assert all(0 < e <= 1.0001 for e in event.head_entropy.values() if e is not None)
+    assert 0 < event.entropy <= 1.0001
+    assert event.grad_norm > 0
+    assert event.critic_grad_norm is not None
+    assert event.critic_grad_norm <= event.grad_norm
+    assert event.lstm_h_rms is not None
+    assert 0 < event.lstm_h_rms < 1
+    assert any(not torch.equal(before[name], p) for name, p in ppo.network.named_parameters())
+    again = msgspec.convert(msgspec.to_builtins(event), PPOUpdate)
+    assert again == event
+
+
+def test_the_returns_of_a_constant_world_explain_nothing() -> None:
+    _, ppo, rollout = setup()
+    event = ppo.update(rollout, torch.zeros_like(rollout.reward), torch.ones_like(rollout.reward))
+    assert event.explained_variance is None
+
+
+def test_a_step_whose_loss_is_not_finite_changes_nothing() -> None:
+    _, ppo, rollout = setup("ppo.epochs=1", "ppo.minibatches=2")
+    advantage, returns = advantages(rollout)
+    ppo.update(rollout, advantage, returns)
+    before, moments_before = weights(ppo), moments(ppo)
+    rollout.log_prob[0, :] = -math.inf
+    event = ppo.update(rollout, advantage, returns)
+    assert event.skipped_nonfinite == 2
+    assert (event.minibatches, event.epochs) == (0, 0)
+    assert math.isnan(event.policy_loss)
+    for name, p in ppo.network.named_parameters():
+        if not name.startswith("critic"):  # the critic is rescaled to the new returns, its values stay
+            assert torch.equal(before[name], p), name
+    assert all(torch.equal(a, b) for a, b in zip(moments_before, moments(ppo), strict=True))
+
+
+def test_one_bad_env_costs_only_its_own_minibatches() -> None:
+    _, ppo, rollout = setup("ppo.epochs=2", "ppo.minibatches=3", "ppo.target_kl=0")
+    rollout.log_prob[2, 1] = math.nan
+    event = ppo.update(rollout, *advantages(rollout))
+    assert event.skipped_nonfinite == 2
+    assert event.minibatches == 4
+    assert all(p.isfinite().all() for p in ppo.network.parameters())
+    assert math.isfinite(event.policy_loss)
+
+
+def test_three_in_a_row_end_the_training_with_the_reason() -> None:
+    _, ppo, rollout = setup("ppo.epochs=1", "ppo.minibatches=2")
+    advantage, returns = advantages(rollout)
+    rollout.log_prob[:] = math.nan
+    ppo.update(rollout, advantage, returns)
+    with pytest.raises(PolicyDiverged) as caught:
+        ppo.update(rollout, advantage, returns)
+    assert "4 steps in a row" in str(caught.value)
+    assert "ppo.learning_rate" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_policy_that_moved_too_far_is_left_where_it_is() -> None:
+    _, ppo, rollout = setup("ppo.target_kl=1e-6", "ppo.minibatches=2", "ppo.epochs=5")
+    event = ppo.update(rollout, *advantages(rollout))
+    assert event.early_stop
+    assert event.minibatches == 1
+    assert event.approx_kl > 1e-6
+    other_agent, other, other_rollout = setup("ppo.target_kl=0", "ppo.minibatches=2", "ppo.epochs=5")
+    assert not other.update(other_rollout, *advantages(other_rollout)).early_stop
+    assert other_agent.cfg.ppo.target_kl == 0
+
+
+class ScalarReads(TorchDispatchMode):
+    """Counts reads of a tensor's value by the host: item(), float(), bool() and their like."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def transfers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    seen: list[int] = []
+    real = Tensor.cpu
+
+    def counted(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        seen.append(self.numel())
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Tensor, "cpu", counted)
+    return seen
+
+
+@pytest.mark.finding("HP-7")
+def test_an_update_brings_everything_over_at_once(transfers: list[int]) -> None:
+    _, ppo, rollout = setup()
+    with ScalarReads() as reads:
+        ppo.update(rollout, *advantages(rollout))
+    assert len(transfers) == 1
+    assert reads.count == 0
+
+
+@pytest.mark.finding("HP-1")
+def test_deciding_reads_nothing_back(transfers: list[int]) -> None:
+    agent, reward = make(load(sets=SETS))
+    play(agent, reward, 1)
+    with ScalarReads() as reads:
+        play(agent, reward, 2)
+    assert reads.count == 0
+    assert transfers == []
+
+
+def test_a_resumed_run_goes_on_bit_for_bit() -> None:
+    cfg = load(sets=SETS)
+    agent, reward = make(cfg)
+    for round in (1, 2, 3):
+        rollout, _ = play(agent, reward, round)
+        learn(agent, rollout)
+    buffer = io.BytesIO()
+    torch.save(agent.state_dict(), buffer)
+    buffer.seek(0)
+    resumed, other_reward = make(cfg)
+    resumed.load_state_dict(torch.load(buffer, weights_only=True))
+    for round in (4, 5):
+        events = []
+        for one, pay in ((agent, reward), (resumed, other_reward)):
+            rollout, _ = play(one, pay, round)
+            event = learn(one, rollout)
+            event.seconds = 0.0
+            events.append((event, rollout.state_dict()))
+        assert events[0][0] == events[1][0]
+        for name, value in events[0][1].items():
+            assert torch.equal(value.nan_to_num(-9), events[1][1][name].nan_to_num(-9)), name
+    mine, theirs = agent.state_dict()["network"], resumed.state_dict()["network"]
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
