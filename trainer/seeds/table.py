@@ -10,6 +10,11 @@ from torch import Tensor
 from .stages import Stage
 
 
+def is_in(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
+    """bool, whether each stage code is one of `stages`."""
+    return torch.stack([stage == s for s in stages]).any(0)
+
+
 @dataclass
 class SlotTable:
     """All tensors are [N, S]. Changed in place by `lifecycle`; read by everybody else."""
@@ -75,6 +80,22 @@ class SlotTable:
     def rows(self, start: int, stop: int) -> SlotTable:
         """A view of envs start..stop: writes go through."""
         return SlotTable(**{f.name: getattr(self, f.name)[start:stop] for f in fields(self)})
+
+    def record_contribution(self, measured: Tensor) -> None:
+        """Take in an epoch's contributions, float [N, S], NaN where none was measured."""
+        fresh = ~measured.isnan()
+        change = measured - self.contribution
+        self.contribution_velocity.copy_(torch.where(fresh, change, self.contribution_velocity))
+        self.contribution.copy_(torch.where(fresh, measured, self.contribution))
+        older = torch.where(self.contribution_age >= 0, self.contribution_age + 1, -1)
+        self.contribution_age.copy_(torch.where(fresh, 0, older))
+
+    def clear(self, where: Tensor) -> None:
+        """Make the slots of a bool [N, S] dormant and forget their seeds."""
+        fresh = SlotTable.empty(*self.shape, device=self.stage.device)
+        for f in fields(self):
+            current = getattr(self, f.name)
+            current.copy_(torch.where(where, getattr(fresh, f.name), current))
 
     def state_dict(self) -> dict[str, Tensor]:
         return {f.name: getattr(self, f.name).clone() for f in fields(self)}

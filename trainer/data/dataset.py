@@ -1,0 +1,117 @@
+"""A dataset: images as bytes on the training device, in three splits, checked once when it is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from protocol.errors import EsperError
+
+from .. import rng
+
+
+class DataError(EsperError):
+    """A dataset cannot be used; the message names it, the fault and what to do."""
+
+    exit_code = 9
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images and labels that belong together."""
+
+    images: Tensor
+    """uint8 [M, C, H, W]."""
+    labels: Tensor
+    """int64 [M], 0..classes-1."""
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+    def to(self, device: torch.device | str) -> Split:
+        return Split(self.images.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images to learn.
+
+    The policy is rewarded on `val`; `test` is only reported. `mean` and `std` are those of the training
+    images, per channel, in units of the stored bytes.
+    """
+
+    name: str
+    classes: int
+    shape: tuple[int, int, int]
+    """C, H, W."""
+    train: Split
+    val: Split
+    test: Split
+    mean: Tensor
+    """float64 [C]."""
+    std: Tensor
+    """float64 [C]."""
+
+    @classmethod
+    def of(cls, name: str, classes: int, train: Split, val: Split, test: Split) -> Dataset:
+        """Check the splits and measure the normalisation.
+
+        Raises:
+            DataError: a split is empty, its shapes disagree, or a label is out of range.
+        """
+        for part, split in (("train", train), ("validation", val), ("test", test)):
+            _check(f"{name}: {part} split", split, classes, train.images.shape[1:])
+        pixels = train.images.double()
+        mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3), correction=0)
+        channels, height, width = train.images.shape[1:]
+        return cls(name, classes, (channels, height, width), train, val, test, mean, std.clamp_min(1e-6))
+
+    def to(self, device: torch.device | str) -> Dataset:
+        """The same dataset with its tensors on `device`."""
+        return replace(
+            self,
+            train=self.train.to(device), val=self.val.to(device), test=self.test.to(device),
+            mean=self.mean.to(device), std=self.std.to(device),
+        )  # fmt: skip
+
+
+def _check(what: str, split: Split, classes: int, shape: torch.Size) -> None:
+    images, labels = split.images, split.labels
+    if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1:] != shape:
+        wanted = "x".join(map(str, shape))
+        raise DataError(
+            f"{what}: images are {images.dtype} {tuple(images.shape)}, not uint8 [M, {wanted}]; "
+            "the files do not belong together"
+        )
+    if len(images) == 0 or labels.shape != (len(images),):
+        raise DataError(
+            f"{what}: {len(images)} images but labels of shape {tuple(labels.shape)}; get the files anew"
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise DataError(
+            f"{what}: labels run from {low} to {high}, not within 0..{classes - 1}; get the label file anew"
+        )
+
+
+def stratified(labels: Tensor, fractions: tuple[float, ...]) -> list[Tensor]:
+    """Split indices so that every class is divided in the same proportions, always in the same way.
+
+    Args:
+        labels: int64 [M].
+        fractions: shares that sum to 1, one per split.
+
+    Returns:
+        One sorted int64 index tensor per fraction; together they hold every index once.
+    """
+    total = labels.shape[0]
+    shuffled = rng.permutation(rng.key(0, rng.Purpose.SPLIT), total)
+    by_class = shuffled[torch.argsort(labels[shuffled], stable=True)]
+    size = torch.bincount(labels)[labels[by_class]]
+    first = (torch.cumsum(torch.bincount(labels), 0) - torch.bincount(labels))[labels[by_class]]
+    position = (torch.arange(total) - first + 0.5) / size
+    edges = torch.cumsum(torch.tensor(fractions, dtype=torch.float64), 0)[:-1]
+    part = torch.bucketize(position.double(), edges)
+    return [by_class[part == k].sort().values for k in range(len(fractions))]

@@ -1,0 +1,1 @@
+"""The networks being grown: n hosts and their seeds, trained as one stacked program."""

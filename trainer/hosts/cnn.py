@@ -1,0 +1,105 @@
+"""The convolutional host: blocks with a slot behind each, mean over the map, a linear head.
+
+A block is a bias-free convolution, batch norm, ReLU and, while the map is at least 2x2, a max pool that
+halves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..stacked import Init, Parameters, batch_norm, conv, linear, pooled
+
+EPSILON = 1e-5
+"""Of the batch norms, as torch.nn's."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block and the slot behind it."""
+
+    inputs: int
+    channels: int
+    size: tuple[int, int]
+    """Of the map in the slot."""
+    pool: bool
+
+
+class CNN:
+    """The architecture; parameters are passed in, stacked over n hosts.
+
+    Args:
+        channels: width of each block.
+        kernel: of every convolution, 1 or 3.
+        shape: C, H, W of an image.
+        classes: outputs of the head.
+    """
+
+    def __init__(
+        self, channels: tuple[int, ...], kernel: int, shape: tuple[int, int, int], classes: int
+    ) -> None:
+        self.kernel, self.classes = kernel, classes
+        self.head_names = ("head.weight", "head.bias")
+        inputs, height, width = shape
+        self.widest = inputs * height * width
+        """Numbers in the largest activation of one host and image."""
+        self.blocks: list[Block] = []
+        for count in channels:
+            self.widest = max(self.widest, count * height * width)
+            pool = min(height, width) >= 2
+            if pool:
+                height, width = height // 2, width // 2
+            self.blocks.append(Block(inputs, count, (height, width), pool))
+            inputs = count
+
+    def specs(self) -> dict[str, Init]:
+        """Trainable tensors of one host."""
+        specs: dict[str, Init] = {}
+        for i, block in enumerate(self.blocks):
+            fan_in = block.inputs * self.kernel**2
+            shape = (block.channels, block.inputs, self.kernel, self.kernel)
+            specs[f"block{i}.conv.weight"] = Init(shape, fan_in=fan_in)
+            specs[f"block{i}.norm.weight"] = Init((block.channels,), fill=1.0)
+            specs[f"block{i}.norm.bias"] = Init((block.channels,))
+        last = self.blocks[-1].channels
+        specs["head.weight"] = Init((self.classes, last), fan_in=last)
+        specs["head.bias"] = Init((self.classes,), fan_in=last)
+        return specs
+
+    def buffer_specs(self) -> dict[str, Init]:
+        """Running statistics of one host."""
+        specs: dict[str, Init] = {}
+        for i, block in enumerate(self.blocks):
+            specs[f"block{i}.norm.mean"] = Init((block.channels,))
+            specs[f"block{i}.norm.var"] = Init((block.channels,), fill=1.0)
+        return specs
+
+    def train_block(self, i: int, x: Tensor, weights: Parameters, buffers: Parameters) -> Tensor:
+        """Block i in training: [B, n*I, H, W] -> [B, n*C, h, w]; updates the running statistics."""
+        x = conv(x, weights[f"block{i}.conv.weight"])
+        x = batch_norm(x, weights, buffers, f"block{i}.norm", training=True)
+        return self._activate(i, x)
+
+    def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, Tensor]:
+        """Weight [n, C, I, k, k] and bias [n, C] of block i with its running statistics folded in."""
+        name = f"block{i}.norm"
+        scale = weights[f"{name}.weight"] * torch.rsqrt(buffers[f"{name}.var"] + EPSILON)
+        weight = weights[f"block{i}.conv.weight"] * scale[:, :, None, None, None]
+        return weight, weights[f"{name}.bias"] - buffers[f"{name}.mean"] * scale
+
+    def eval_block(self, i: int, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Block i in validation, as `folded`; `x` may be [B, I, H, W] where all hosts see the same."""
+        return self._activate(i, conv(x, weight, bias))
+
+    def head(self, x: Tensor, weights: Parameters) -> Tensor:
+        """Logits [n, B, classes] from the last slot's output [B, n*C, h, w]."""
+        weight = weights["head.weight"]
+        return linear(pooled(x, weight.shape[0]), weight, weights["head.bias"])
+
+    def _activate(self, i: int, x: Tensor) -> Tensor:
+        x = torch.relu(x)
+        return F.max_pool2d(x, 2) if self.blocks[i].pool else x

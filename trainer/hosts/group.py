@@ -1,0 +1,182 @@
+"""A host group: n hosts and their seeds as one stacked program, trained and validated together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import rng
+from ..config import Config
+from ..data.batches import Batches, Images
+from ..data.dataset import Dataset
+from ..seeds.stages import Stage
+from ..seeds.table import SlotTable
+from ..stacked import Parameters, initialise
+from . import plan
+from .cnn import CNN
+from .gradients import LayerStatistics, layer_statistics, norm_and_health, row_norms
+from .optimizer import StackedSGD
+from .plan import Columns, SlotRun, Topology
+from .seeding import SeedPool
+from .validation import Score, Validation
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What an epoch of training measured for n hosts: float32 on the device, gradients of the last step."""
+
+    loss: Tensor
+    """[n] mean over the epoch's batches."""
+    accuracy: Tensor
+    """[n]"""
+    host_grad_norm: Tensor
+    """[n]"""
+    host_health: Tensor
+    """[n]"""
+    seed_grad_norm: Tensor
+    """[n, S]; NaN where no seed learns."""
+    seed_health: Tensor
+    """[n, S]; NaN where no seed learns."""
+    layers: LayerStatistics | None
+
+
+class HostGroup:
+    """Some hosts of a population.
+
+    Args:
+        envs: int64 [n], global indices of the hosts, on the device.
+        table: the population's slot table, the rows of these hosts; a view.
+    """
+
+    def __init__(
+        self, config: Config, data: Dataset, model: CNN, pool: SeedPool, envs: Tensor, table: SlotTable,
+        dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        self.envs, self.table = envs, table
+        self._config, self._model, self._pool, self._dtype = config, model, pool, dtype
+        n, device = len(envs), envs.device
+
+        def zeros(shape: tuple[int, ...]) -> Tensor:
+            return torch.zeros(n, *shape, dtype=dtype, device=device)
+
+        specs = {**model.specs(), **pool.specs()}
+        self.weights = {name: zeros(s.shape).requires_grad_() for name, s in specs.items()}
+        self.buffers = {name: zeros(s.shape) for name, s in model.buffer_specs().items()}
+        self.optimizer = StackedSGD(self.weights, config.host.learning_rate, config.host.momentum)
+        self._batches = Batches(Images(data.train, data, dtype), envs, config.seed, config.task.batch_size)
+        self._val = Images(data.val, data, dtype)
+        self._test = Images(data.test, data, dtype)
+        self._runs: list[list[SlotRun]] = [[] for _ in pool.slots]
+        self._validation = Validation(model, pool)
+
+    def __len__(self) -> int:
+        return len(self.envs)
+
+    @torch.no_grad()
+    def begin_episode(self, round_: int) -> None:
+        """Fresh hosts without seeds."""
+        keys = rng.key(self._config.seed, rng.Purpose.HOST, self.envs, round_)
+        for tensor in (*self.weights.values(), *self.optimizer.momentum.values()):
+            tensor.zero_()
+        for name, values in initialise(self._model.specs(), keys, self._dtype).items():
+            self.weights[name].copy_(values)
+        for name, spec in self._model.buffer_specs().items():
+            self.buffers[name].fill_(spec.fill)
+
+    def prepare(self, topology: Topology, round_: int, epoch: int) -> None:
+        """Plan an epoch for this topology; draw the weights of the seeds born in it."""
+        self._pool.tidy(self.weights, self.optimizer.momentum, self.table)
+        keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, round_, epoch)
+        everyone = np.arange(len(self))
+        for slot in range(len(self._pool.slots)):
+            if (topology.stage[:, slot] == Stage.GERMINATED).any():
+                self._pool.germinate(self.weights, topology, slot, rng.fold(keys, slot))
+            columns = Columns(topology, self.table, slot, self._dtype)
+            if self._config.envs.plan == "masked":
+                self._runs[slot] = plan.masked(columns, len(self._pool.kinds))
+            else:
+                self._runs[slot] = plan.gather(columns, everyone, columns.isolated | columns.blended)
+        self._validation.prepare(topology, self.table, self._dtype)
+
+    def train(self, round_: int, epoch: int, layers: Tensor | None = None) -> Trained:
+        """One epoch of steps.
+
+        Args:
+            epoch: from 0 within the round; says which images come.
+            layers: bool [n], whose layers to report on.
+        """
+        steps = self._config.task.batches_per_epoch
+        learners = [self._learners(slot) for slot in range(len(self._pool.slots))]
+        names = [*self._model.specs(), *(name for of_slot in learners for name in of_slot)]
+        loss_sum = correct = torch.zeros(len(self), dtype=self._dtype, device=self.envs.device)
+        gradients: tuple[Tensor, ...] = ()
+        for step in range(epoch * steps, (epoch + 1) * steps):
+            x, labels = self._batches.at(round_, step)
+            loss, hits, gradients = self.gradients(x, labels, names)
+            self.optimizer.step(names, gradients)
+            loss_sum = loss_sum + loss
+            correct = correct + hits
+        seen = steps * self._config.task.batch_size
+        return self._trained(loss_sum / steps, correct / seen, learners, names, gradients, layers)
+
+    def gradients(
+        self, x: Tensor, labels: Tensor, names: list[str]
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Loss [n], correct answers [n] and the gradients of the named weights for one batch."""
+        for slot, runs in enumerate(self._runs):
+            x = self._model.train_block(slot, x, self.weights, self.buffers)
+            x = self._pool.run(slot, x, len(self), runs, self.weights)
+        logits = self._model.head(x, self.weights)
+        each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        loss = each.view_as(labels).mean(1)
+        gradients = torch.autograd.grad(loss.sum(), [self.weights[name] for name in names])
+        return loss.detach(), (logits.detach().argmax(2) == labels).sum(1), gradients
+
+    def validate(self) -> Score:
+        """Loss, accuracy and contributions on the validation images."""
+        return self._validation.run(self._val, self.weights, self.buffers, contributions=True)
+
+    def test(self) -> Score:
+        """Loss and accuracy on the test images."""
+        return self._validation.run(self._test, self.weights, self.buffers, contributions=False)
+
+    def state(self) -> dict[str, Parameters]:
+        """All that outlives an epoch, as the live tensors [n, ...]."""
+        return {"weights": self.weights, "momentum": self.optimizer.momentum, "buffers": self.buffers}
+
+    def _learners(self, slot: int) -> dict[str, Tensor]:
+        """The seed tensors that this epoch trains in a slot, and in which hosts (bool [n])."""
+        return {
+            name: self._pool.learners(slot, module, self.table)
+            for run in self._runs[slot]
+            for module in self._pool.modules(run)
+            for name in self._pool.names(slot, module)
+        }
+
+    def _trained(
+        self, loss: Tensor, accuracy: Tensor, learners: list[dict[str, Tensor]], names: list[str],
+        gradients: tuple[Tensor, ...], layers: Tensor | None,
+    ) -> Trained:  # fmt: skip
+        sizes = [len(self._model.specs()), *(len(of_slot) for of_slot in learners)]
+        everywhere = torch.ones_like(self.envs, dtype=torch.bool)
+        present = torch.stack([everywhere] * sizes[0] + [m for of_slot in learners for m in of_slot.values()])
+        (host_norm, host_health), *seeds = map(
+            norm_and_health, torch.split(row_norms(gradients), sizes), torch.split(present, sizes)
+        )
+        statistics = None
+        if layers is not None:
+            weights = [self.weights[name] for name in names]
+            statistics = layer_statistics(names, gradients, weights, present & layers)
+        return Trained(
+            loss=loss.float(),
+            accuracy=accuracy.float(),
+            host_grad_norm=host_norm,
+            host_health=host_health,
+            seed_grad_norm=torch.stack([norm for norm, _ in seeds], dim=1),
+            seed_health=torch.stack([health for _, health in seeds], dim=1),
+            layers=statistics,
+        )

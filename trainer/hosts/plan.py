@@ -1,0 +1,146 @@
+"""Plans: which hosts run which seeds in an epoch, as index tensors made once per topology.
+
+`gather` runs the live seeds only. `masked` runs every blueprint on every host and picks by masks, so that
+the operations never change, whatever the topology. Both give `SlotRun`s that the group executes alike.
+Topology comes as host copies (numpy) of the slot table's columns; what varies with the epoch, like alpha,
+stays on the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..seeds.blend import Block, Segment
+from ..seeds.stages import BLENDED, ISOLATED, Style
+from ..seeds.table import SlotTable, is_in
+
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Host copies of the slot table's columns that decide what runs: int64 [n, S]."""
+
+    stage: Codes
+    blueprint: Codes
+    style: Codes
+
+    @classmethod
+    def of(cls, stage: Any, blueprint: Any, style: Any) -> Topology:
+        """From anything numpy reads (CPU tensors too); copied, so that later changes do not show."""
+        columns = (np.array(column, dtype=np.int64) for column in (stage, blueprint, style))
+        return cls(*columns)
+
+    def rows(self, start: int, stop: int) -> Topology:
+        return Topology(self.stage[start:stop], self.blueprint[start:stop], self.style[start:stop])
+
+    @property
+    def isolated(self) -> NDArray[np.bool_]:
+        return np.isin(self.stage, ISOLATED)
+
+    @property
+    def blended(self) -> NDArray[np.bool_]:
+        return np.isin(self.stage, BLENDED)
+
+
+@dataclass(frozen=True)
+class SlotRun:
+    """A segment of one slot with the values it needs, for k rows."""
+
+    segment: Segment
+    blueprints: tuple[tuple[int, Tensor | None], ...]
+    """Which to run, and the bool [k] of rows that take its result (None: all)."""
+    owners: Tensor | None
+    """int64 [k], whose seed each row runs; None where it is that of the host in the same place."""
+    alpha: Tensor
+    """float [k]; 0 where the seed is isolated or absent."""
+    gated: Tensor | None
+    """bool [k], rows of style GATE; None where there is none."""
+    frozen: Tensor
+    """bool [k], rows whose seed does not learn."""
+
+
+def _index(values: NDArray[np.int64], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
+
+
+class Columns:
+    """One slot of a group, ready to be planned: topology on the host, alpha and pruning on the device."""
+
+    def __init__(self, topology: Topology, table: SlotTable, slot: int, dtype: torch.dtype) -> None:
+        self.blueprint = topology.blueprint[:, slot]
+        self.style = topology.style[:, slot]
+        self.isolated = topology.isolated[:, slot]
+        self.blended = topology.blended[:, slot]
+        self.alpha = table.alpha[:, slot].to(dtype)
+        self.pruning = table.pruning[:, slot]
+        self.stage = table.stage[:, slot]
+        self.blueprint_on_device = table.blueprint[:, slot]
+        self.style_on_device = table.style[:, slot]
+        self.device = table.stage.device
+
+
+def gather(columns: Columns, owners: Codes, run: NDArray[np.bool_]) -> list[SlotRun]:
+    """Plan a slot for R rows: live seeds only.
+
+    Args:
+        owners: [R], the env of each row; in training row i is env i.
+        run: bool [R], rows whose seed is to run.
+    """
+    blueprint = columns.blueprint[owners]
+    return [_segment(columns, owners, np.flatnonzero(run & (blueprint == b)), int(b))
+            for b in np.unique(blueprint[run])]  # fmt: skip
+
+
+def _segment(columns: Columns, owners: Codes, rows: Codes, blueprint: int) -> SlotRun:
+    isolated, style = columns.isolated[owners[rows]], columns.style[owners[rows]]
+    kind = np.where(isolated, 3, np.choose(style, (0, 2, 1)))
+    order = np.argsort(kind, kind="stable")
+    rows, kind = rows[order], kind[order]
+    linear, attached = int(np.searchsorted(kind, 2)), int(np.searchsorted(kind, 3))
+    index, device = _index(rows, columns.device), columns.device
+    edges = ((0, linear, False, False), (linear, attached, True, False), (attached, len(rows), False, True))
+    blocks = tuple(
+        Block(start, stop, index[start:stop], multiply, apart)
+        for start, stop, multiply, apart in edges
+        if stop > start
+    )
+    owner = _index(owners[rows], device)
+    gated = bool((kind == 1).any())
+    return SlotRun(
+        segment=Segment(rows=index, attached=attached, blocks=blocks),
+        blueprints=((blueprint, None),),
+        owners=owner,
+        alpha=columns.alpha.index_select(0, owner),
+        gated=_mask(kind == 1, device) if gated else None,
+        frozen=columns.pruning.index_select(0, owner),
+    )
+
+
+def _mask(values: NDArray[np.bool_], device: torch.device) -> Tensor:
+    return torch.from_numpy(values).to(device, non_blocking=True)
+
+
+def masked(columns: Columns, blueprints: int) -> list[SlotRun]:
+    """Plan a slot for all n hosts and all blueprints; reads nothing of the topology on the host."""
+    n = columns.stage.shape[0]
+    isolated, blended = is_in(columns.stage, ISOLATED), is_in(columns.stage, BLENDED)
+    multiply = columns.style_on_device == Style.MULTIPLY
+    live = isolated | blended
+    block = Block(0, n, None, multiply, isolated)
+    choose = tuple((b, live & (columns.blueprint_on_device == b)) for b in range(blueprints))
+    run = SlotRun(
+        segment=Segment(rows=None, attached=blended, blocks=(block,)),
+        blueprints=choose,
+        owners=None,
+        alpha=torch.where(blended, columns.alpha, 0.0),
+        gated=columns.style_on_device == Style.GATE,
+        frozen=columns.pruning,
+    )
+    return [run]

@@ -1,0 +1,193 @@
+"""All hosts of a run: split into groups that train on threads, behind one interface over [N] tensors."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..config import Config
+from ..data.dataset import Dataset
+from ..seeds.blueprints import blueprint
+from ..seeds.stages import BLENDED, ISOLATED, Style
+from ..seeds.table import SlotTable, is_in
+from ..signals import Signals
+from .cnn import CNN
+from .gradients import LayerStatistics
+from .group import HostGroup, Trained
+from .plan import Topology
+from .seeding import SeedPool
+from .validation import Score
+
+GROUP_BYTES = 8 << 20
+"""Size of a group's widest activation on a CPU; beyond it a stacked step falls out of the caches."""
+MIN_GROUP = 4
+"""Fewer hosts than this in a group are not worth a thread of their own."""
+
+T = TypeVar("T")
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def group_size(config: Config, widest: int, threads: int, device: torch.device) -> int:
+    """Hosts per stacked program: as configured, else what fits the caches and feeds every thread.
+
+    Args:
+        widest: numbers in the largest activation of one host and image.
+    """
+    n = config.envs.count
+    if config.envs.group_size:
+        return min(n, config.envs.group_size)
+    if device.type != "cpu":
+        return n
+    fits = max(1, GROUP_BYTES // (4 * widest * config.task.batch_size))
+    share = max(MIN_GROUP, -(-n // threads))
+    return min(n, fits, share)
+
+
+class Population:
+    """N hosts with S slots each.
+
+    One epoch of the run calls `prepare`, then `run_epoch`. Everything random is keyed by the global index
+    of an env, so that results do not depend on how envs are grouped.
+
+    Args:
+        first_env: global index of the first env.
+        dtype: of weights and activations.
+
+    Raises:
+        BlueprintError: a configured blueprint is unknown or does not fit the host.
+    """
+
+    def __init__(
+        self, config: Config, data: Dataset, device: torch.device | str, *, first_env: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        device = torch.device(device)
+        self.model = CNN(config.host.channels, config.host.kernel, data.shape, data.classes)
+        self.pool = SeedPool(self.model, [blueprint(name) for name in config.seeds.blueprints])
+        self.slots = self.pool.slots
+        n = config.envs.count
+        self.table = SlotTable.empty(n, len(self.slots), device)
+        self.parameters_host = sum(spec.count for spec in self.model.specs().values())
+        self.parameters_seed = self.pool.parameters().to(device)
+        """int64 [S, K]: numbers that a seed of each blueprint adds in each slot."""
+        self._parameters_gate = self.pool.gate_parameters().to(device)
+        self._device = device
+        threads = config.envs.threads or cores()
+        size = group_size(config, self.model.widest, threads, device)
+        envs = torch.arange(first_env, first_env + n, device=device)
+        self._spans = [(start, min(start + size, n)) for start in range(0, n, size)]
+        self.groups = [
+            HostGroup(config, data, self.model, self.pool, envs[a:b], self.table.rows(a, b), dtype)
+            for a, b in self._spans
+        ]
+        threads = min(threads, len(self.groups)) if device.type == "cpu" else 1
+        self._workers = ThreadPoolExecutor(threads, "hosts", lambda: torch.set_num_threads(1))
+        self.seconds: dict[str, float] = {"train": 0.0, "validate": 0.0}
+        """Wall time of the last epoch's phases."""
+        self.layer_statistics: LayerStatistics | None = None
+        """Of the last epoch, where it was asked for."""
+        self._topology: Topology | None = None
+
+    def begin_episode(self, round_: int) -> None:
+        """Freshly built hosts, dormant slots."""
+        self.table.reset()
+        self._each(lambda i: self.groups[i].begin_episode(round_))
+
+    def prepare(self, stage: Any, blueprint: Any, style: Any) -> None:
+        """Take the topology of the coming epoch.
+
+        Args:
+            stage: [N, S], like `blueprint` and `style` a copy of the table's column in host memory (numpy
+                or CPU tensor).
+        """
+        self._topology = Topology.of(stage, blueprint, style)
+
+    def run_epoch(self, round_: int, epoch: int, *, layers: Tensor | None = None) -> Signals:
+        """Train every host for an epoch and validate it.
+
+        Args:
+            epoch: from 0 within the round.
+            layers: bool [N], envs whose layers to report on in `layer_statistics`.
+        """
+        topology = self._topology
+        assert topology is not None, "prepare comes first"
+
+        def train(i: int) -> Trained:
+            start, stop = self._spans[i]
+            self.groups[i].prepare(topology.rows(start, stop), round_, epoch)
+            return self.groups[i].train(round_, epoch, None if layers is None else layers[start:stop])
+
+        begun = time.perf_counter()
+        trained = self._each(train)
+        halfway = time.perf_counter()
+        scores = self._each(lambda i: self.groups[i].validate())
+        self.seconds = {"train": halfway - begun, "validate": time.perf_counter() - halfway}
+        parts = [part.layers for part in trained if part.layers is not None]
+        self.layer_statistics = LayerStatistics.joined(parts) if parts else None
+        signals = self._signals(trained, scores)
+        self.table.record_contribution(signals.contribution)
+        return signals
+
+    def test(self) -> tuple[Tensor, Tensor]:
+        """Loss [N] and accuracy [N] on the test images, with the seeds of the last epoch."""
+        scores = self._each(lambda i: self.groups[i].test())
+        return torch.cat([s.loss for s in scores]), torch.cat([s.accuracy for s in scores])
+
+    def parameters(self) -> Tensor:
+        """int64 [N]: numbers in each host and its live seeds."""
+        table = self.table
+        live = is_in(table.stage, (*ISOLATED, *BLENDED))
+        slots = torch.arange(len(self.slots), device=self._device)
+        seeds = self.parameters_seed[slots, table.blueprint.clamp_min(0)]
+        gates = torch.where(table.style == Style.GATE, self._parameters_gate, 0)
+        return self.parameters_host + torch.where(live, seeds + gates, 0).sum(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of everything that lives on: the table, and stacked [N, ...] tensors in any grouping."""
+        states = [group.state() for group in self.groups]
+        stacked = {
+            kind: {name: torch.cat([s[kind][name].detach() for s in states]) for name in states[0][kind]}
+            for kind in states[0]
+        }
+        return {"table": self.table.state_dict(), **stacked}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`; `prepare` comes next."""
+        self.table.load_state_dict(state["table"])
+        for (start, stop), group in zip(self._spans, self.groups, strict=True):
+            for kind, tensors in group.state().items():
+                for name, tensor in tensors.items():
+                    tensor.copy_(state[kind][name][start:stop])
+
+    def close(self) -> None:
+        """End the worker threads."""
+        self._workers.shutdown()
+
+    def _each(self, work: Callable[[int], T]) -> list[T]:
+        """Run `work` for every group, on the workers where there is more than one."""
+        return list(self._workers.map(work, range(len(self.groups))))
+
+    def _signals(self, trained: list[Trained], scores: list[Score]) -> Signals:
+        return Signals(
+            train_loss=torch.cat([t.loss for t in trained]),
+            train_accuracy=torch.cat([t.accuracy for t in trained]),
+            val_loss=torch.cat([s.loss for s in scores]),
+            val_accuracy=torch.cat([s.accuracy for s in scores]),
+            contribution=torch.cat([s.contribution for s in scores]),
+            host_grad_norm=torch.cat([t.host_grad_norm for t in trained]),
+            host_health=torch.cat([t.host_health for t in trained]),
+            seed_grad_norm=torch.cat([t.seed_grad_norm for t in trained]),
+            seed_health=torch.cat([t.seed_health for t in trained]),
+            parameters=self.parameters().float(),
+        )

@@ -1,0 +1,105 @@
+"""Counter-based random numbers: every draw is a pure function of a key and a position.
+
+A key is made from the run's seed, a purpose and any number of coordinates (env, round, epoch, ...), so that
+results depend neither on how envs are grouped, nor on what other envs do, nor on the state of a generator:
+a checkpoint holds none. All of it is wrapping int64 arithmetic on tensors, the same on every device.
+
+The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014, with the constants of Stafford's variant 13); position i of a key is the i-th
+output of SplitMix64 started at that key. That a hashed counter makes a sound generator is Salmon, Moraes,
+Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+
+class Purpose(IntEnum):
+    """What a key is for; draws of different purposes never meet."""
+
+    SPLIT = 1
+    HOST = 2
+    SEED = 3
+    ORDER = 4
+    ACTION = 5
+    POLICY = 6
+    MINIBATCH = 7
+    SYNTHETIC = 8
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_MIX1 = _signed(0xBF58476D1CE4E5B9)
+_MIX2 = _signed(0x94D049BB133111EB)
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical shift: int64's own is arithmetic."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser, a bijection of 64 bits; int64, any shape."""
+    x = (x ^ _shift_right(x, 30)) * _MIX1
+    x = (x ^ _shift_right(x, 27)) * _MIX2
+    return x ^ _shift_right(x, 31)
+
+
+def fold(key: Tensor, coordinate: int | Tensor) -> Tensor:
+    """The key one level down: int64, broadcast of `key` and `coordinate`."""
+    inner = torch.as_tensor(coordinate, dtype=torch.int64, device=key.device) + _GOLDEN
+    return mix((key ^ mix(inner)) + _GOLDEN)
+
+
+def key(seed: int, purpose: Purpose, *coordinates: int | Tensor) -> Tensor:
+    """A key from the run's seed, a purpose and coordinates.
+
+    Args:
+        coordinates: ints or int64 tensors that broadcast together; the device is that of the first tensor.
+
+    Returns:
+        int64 of the coordinates' broadcast shape.
+    """
+    device = next((c.device for c in coordinates if isinstance(c, Tensor)), None)
+    result = fold(torch.tensor(seed, dtype=torch.int64, device=device), int(purpose))
+    for coordinate in coordinates:
+        result = fold(result, coordinate)
+    return result
+
+
+def bits(key: Tensor, count: int) -> Tensor:
+    """int64 [*key.shape, count] of uniformly distributed 64-bit words."""
+    counter = torch.arange(1, count + 1, dtype=torch.int64, device=key.device) * _GOLDEN
+    return mix(key.unsqueeze(-1) + counter)
+
+
+def uniform(key: Tensor, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[*key.shape, count] uniform on the open interval (0, 1).
+
+    The values are the odd multiples of 2**-24, exact in float32: the same numbers in every dtype, never 0
+    or 1, with mean exactly one half.
+    """
+    odd = (_shift_right(bits(key, count), 41) << 1) | 1
+    return odd.to(dtype) * 2.0**-24
+
+
+def normal(key: Tensor, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[*key.shape, count] standard normal, by Box and Muller's transform (1958)."""
+    pairs = (count + 1) // 2
+    u = uniform(key, 2 * pairs, dtype)
+    radius = torch.sqrt(-2.0 * torch.log(u[..., :pairs]))
+    angle = (2.0 * math.pi) * u[..., pairs:]
+    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1)[..., :count]
+
+
+def permutation(key: Tensor, count: int) -> Tensor:
+    """int64 [*key.shape, count]: an independent random order of 0..count-1 for every key."""
+    return torch.argsort(bits(key, count), dim=-1, stable=True)

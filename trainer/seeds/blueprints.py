@@ -1,0 +1,178 @@
+"""The kinds of seeds: small modules that keep the shape of their slot, run for k rows at once.
+
+Every one is the identity at birth and yet has a gradient from the first step: either its branch is scaled
+by a `gain` that begins at 0 (ReZero: Bachlechner et al., 2021), which itself gets a gradient, or its last
+linear layer begins at 0 with something other than 0 in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from protocol.errors import EsperError
+
+from .. import rng
+from ..stacked import Init, Parameters, conv, group_norm, initialise, linear, per_channel, pooled
+
+Specs = dict[str, Init]
+
+
+class BlueprintError(EsperError):
+    """A blueprint is unknown or does not do what it promises."""
+
+    exit_code = 9
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A kind of seed."""
+
+    name: str
+    specs: Callable[[int], Specs]
+    """Tensors of one seed in a slot of so many channels, in the order in which they are drawn."""
+    forward: Callable[[Tensor, Parameters], Tensor]
+    """x [B, k*C, H, W] and tensors [k, ...] -> [B, k*C, H, W]; row i uses the i-th seed's alone."""
+    identity_at_birth: bool
+
+    def parameters(self, channels: int) -> int:
+        """Numbers that one seed adds to its host."""
+        return sum(spec.count for spec in self.specs(channels).values())
+
+
+def _branch(x: Tensor, branch: Tensor, gain: Tensor) -> Tensor:
+    return x + branch * per_channel(gain, x.shape[1] // gain.shape[0])
+
+
+def _norm_specs(name: str, channels: int) -> Specs:
+    return {f"{name}.weight": Init((channels,), fill=1.0), f"{name}.bias": Init((channels,))}
+
+
+def _normed(x: Tensor, p: Parameters, name: str = "norm") -> Tensor:
+    return group_norm(x, p[f"{name}.weight"], p[f"{name}.bias"])
+
+
+def _conv_init(outputs: int, inputs: int, kernel: int) -> Init:
+    return Init((outputs, inputs, kernel, kernel), fan_in=inputs * kernel * kernel)
+
+
+def _norm(c: int) -> Specs:
+    return {**_norm_specs("norm", c), "gain": Init()}
+
+
+def _norm_forward(x: Tensor, p: Parameters) -> Tensor:
+    return _branch(x, _normed(x, p) - x, p["gain"])
+
+
+def _attention(c: int) -> Specs:
+    hidden = max(4, c // 4)
+    return {
+        "squeeze.weight": Init((hidden, c), fan_in=c), "squeeze.bias": Init((hidden,), fan_in=c),
+        "excite.weight": Init((c, hidden)), "excite.bias": Init((c,)),
+    }  # fmt: skip
+
+
+def _attention_forward(x: Tensor, p: Parameters) -> Tensor:
+    """Squeeze and excitation (Hu et al., 2018), scaled so that channels begin at 1 and reach 0..2."""
+    n = p["squeeze.weight"].shape[0]
+    hidden = torch.relu(linear(pooled(x, n), p["squeeze.weight"], p["squeeze.bias"]))
+    scale = 2.0 * torch.sigmoid(linear(hidden, p["excite.weight"], p["excite.bias"]))
+    return x * scale.transpose(0, 1).reshape(x.shape[0], -1, 1, 1)
+
+
+def _depthwise(c: int) -> Specs:
+    return {
+        "depth.weight": _conv_init(c, 1, 3), "point.weight": _conv_init(c, c, 1),
+        **_norm_specs("norm", c), "gain": Init(),
+    }  # fmt: skip
+
+
+def _depthwise_forward(x: Tensor, p: Parameters) -> Tensor:
+    """Depthwise separable convolution (Chollet, 2017)."""
+    y = conv(conv(x, p["depth.weight"], groups=p["depth.weight"].shape[1]), p["point.weight"])
+    return _branch(x, torch.relu(_normed(y, p)), p["gain"])
+
+
+def _conv(kernel: int) -> Callable[[int], Specs]:
+    return lambda c: {"conv.weight": _conv_init(c, c, kernel), **_norm_specs("norm", c), "gain": Init()}
+
+
+def _conv_forward(x: Tensor, p: Parameters) -> Tensor:
+    return _branch(x, torch.relu(_normed(conv(x, p["conv.weight"]), p)), p["gain"])
+
+
+def _heavy(c: int) -> Specs:
+    return {
+        "first.weight": _conv_init(c, c, 3), **_norm_specs("norm1", c),
+        "second.weight": _conv_init(c, c, 3), **_norm_specs("norm2", c), "gain": Init(),
+    }  # fmt: skip
+
+
+def _heavy_forward(x: Tensor, p: Parameters) -> Tensor:
+    """The two convolutions of a residual block (He et al., 2016)."""
+    y = torch.relu(_normed(conv(x, p["first.weight"]), p, "norm1"))
+    y = torch.relu(_normed(conv(y, p["second.weight"]), p, "norm2"))
+    return _branch(x, y, p["gain"])
+
+
+def _bottleneck(c: int) -> Specs:
+    narrow = max(2, c // 4)
+    return {
+        "reduce.weight": _conv_init(narrow, c, 1), **_norm_specs("norm1", narrow),
+        "conv.weight": _conv_init(narrow, narrow, 3), **_norm_specs("norm2", narrow),
+        "expand.weight": _conv_init(c, narrow, 1), "gain": Init(),
+    }  # fmt: skip
+
+
+def _bottleneck_forward(x: Tensor, p: Parameters) -> Tensor:
+    y = torch.relu(_normed(conv(x, p["reduce.weight"]), p, "norm1"))
+    y = torch.relu(_normed(conv(y, p["conv.weight"]), p, "norm2"))
+    return _branch(x, conv(y, p["expand.weight"]), p["gain"])
+
+
+BLUEPRINTS: dict[str, Blueprint] = {
+    b.name: b
+    for b in (
+        Blueprint("norm", _norm, _norm_forward, identity_at_birth=True),
+        Blueprint("attention", _attention, _attention_forward, identity_at_birth=True),
+        Blueprint("depthwise", _depthwise, _depthwise_forward, identity_at_birth=True),
+        Blueprint("bottleneck", _bottleneck, _bottleneck_forward, identity_at_birth=True),
+        Blueprint("conv_small", _conv(1), _conv_forward, identity_at_birth=True),
+        Blueprint("conv_light", _conv(3), _conv_forward, identity_at_birth=True),
+        Blueprint("conv_heavy", _heavy, _heavy_forward, identity_at_birth=True),
+    )
+}
+
+
+def blueprint(name: str) -> Blueprint:
+    """The blueprint of that name.
+
+    Raises:
+        BlueprintError: there is none.
+    """
+    if name not in BLUEPRINTS:
+        raise BlueprintError(
+            f"seeds.blueprints: no blueprint named {name!r}; there are {', '.join(BLUEPRINTS)}"
+        )
+    return BLUEPRINTS[name]
+
+
+def verify(kind: Blueprint, channels: int, size: tuple[int, int]) -> None:
+    """Run a newborn seed once: it must keep the shape and be the identity where it says so.
+
+    Raises:
+        BlueprintError: it does not.
+    """
+    keys = rng.key(0, rng.Purpose.SEED, torch.arange(2))
+    x = rng.normal(rng.key(0, rng.Purpose.SEED, 2), 2 * 2 * channels * size[0] * size[1], torch.float64)
+    x = x.view(2, 2 * channels, *size).contiguous(memory_format=torch.channels_last)
+    y = kind.forward(x, initialise(kind.specs(channels), keys, torch.float64))
+    if y.shape != x.shape:
+        raise BlueprintError(
+            f"blueprint {kind.name} turns {tuple(x.shape)} into {tuple(y.shape)}; a seed must keep the shape"
+        )
+    if kind.identity_at_birth and (y - x).abs().max() > 1e-6:
+        raise BlueprintError(f"blueprint {kind.name} claims to be the identity at birth and is not")

@@ -1,0 +1,184 @@
+"""The life of seeds: gates, legal ops, what an action does, and what happens by itself.
+
+One epoch calls, in this order: `advance` (what is due by itself), `legal` (what the policy may do), `apply`
+(what it does; ramps then move by one epoch, so that the table's alpha is the one in force while the hosts
+train). All of it is tensor arithmetic over [N, S]; nothing looks at a value from Python.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from protocol.thresholds import THRESHOLDS
+
+from ..config import Config
+from ..signals import Signals
+from . import alpha
+from .stages import ALPHA_SPEEDS, ALPHA_TARGETS, BLENDED, HEAD_NAMES, ISOLATED, TEMPOS, Op, Stage
+from .table import SlotTable, is_in
+
+HEALTHY = 0.7
+"""Least share of a seed's tensors with a usable gradient, G2 and G5."""
+EXPLODING = THRESHOLDS["gradient_exploding"].critical
+IMPROVEMENT = 0.005
+"""Strict G2: gain of validation accuracy since the seed began to train."""
+GRADIENT_RATIO = 0.10
+"""Strict G2: least gradient norm of the seed relative to the host's."""
+CONTRIBUTION = 0.01
+"""Strict G5: least contribution."""
+
+Checks = dict[str, Tensor]
+
+
+def passed(checks: Checks) -> Tensor:
+    """bool [N, S]: every check of a gate holds."""
+    return torch.stack(list(checks.values())).all(0)
+
+
+class Lifecycle:
+    """The rules of one run."""
+
+    def __init__(self, config: Config) -> None:
+        seeds = config.seeds
+        self._strict = seeds.gates == "strict"
+        self.min_training_epochs = seeds.min_training_epochs or max(1, config.episode_epochs // 12)
+        self._min_blending_epochs = seeds.min_blending_epochs
+        self._embargo_epochs = seeds.embargo_epochs
+
+    def gates(self, table: SlotTable, signals: Signals) -> dict[str, Checks]:
+        """Every check of every gate, as bool [N, S]; a signal that was not measured fails its checks."""
+        stage, epochs = table.stage, table.epochs_in_stage
+        norm, healthy = signals.seed_grad_norm, signals.seed_health >= HEALTHY
+        g2 = {
+            "training": stage == Stage.TRAINING,
+            "min_epochs": epochs >= self.min_training_epochs,
+            "gradient_measured": ~norm.isnan(),
+            "not_exploding": norm <= EXPLODING,
+            "healthy": healthy,
+        }
+        g3 = {
+            "blending": stage == Stage.BLENDING,
+            "alpha_at_one": table.alpha == 1.0,
+            "not_moving": ~alpha.moving(table) & ~table.pruning,
+        }
+        g5 = {
+            "holding": stage == Stage.HOLDING,
+            "contribution_measured": ~table.contribution.isnan(),
+            "healthy": healthy,
+        }
+        if self._strict:
+            gain = signals.val_accuracy.unsqueeze(1) - table.accuracy_at_stage
+            g2["improved"] = gain >= IMPROVEMENT
+            g2["gradient_ratio"] = norm >= GRADIENT_RATIO * signals.host_grad_norm.unsqueeze(1)
+            g3["min_epochs"] = epochs >= self._min_blending_epochs
+            g5["contributes"] = table.contribution >= CONTRIBUTION
+        return {
+            "G0": {"dormant": stage == Stage.DORMANT},
+            "G1": {"germinated": stage == Stage.GERMINATED},
+            "G2": g2,
+            "G3": g3,
+            "G5": g5,
+        }
+
+    def legal(self, table: SlotTable, signals: Signals) -> Tensor:
+        """bool [N, len(Op), S]: what may be done to which slot. WAIT is legal on every slot."""
+        gates = self.gates(table, signals)
+        stage = table.stage
+        mask = torch.zeros(stage.shape[0], len(Op), stage.shape[1], dtype=torch.bool, device=stage.device)
+        mask[:, Op.WAIT] = True
+        mask[:, Op.GERMINATE] = passed(gates["G0"])
+        mask[:, Op.ADVANCE] = passed(gates["G2"])
+        grafted = is_in(stage, (Stage.BLENDING, Stage.HOLDING))
+        mask[:, Op.SET_ALPHA] = grafted & ~alpha.moving(table) & ~table.pruning
+        mask[:, Op.PRUNE] = (is_in(stage, ISOLATED) | grafted) & ~table.pruning
+        mask[:, Op.FOSSILIZE] = passed(gates["G5"])
+        return mask
+
+    def advance(self, table: SlotTable, signals: Signals) -> None:
+        """What happens by itself at the beginning of an epoch; ages count the epoch just finished."""
+        before = table.stage.clone()
+        occupied = (before != Stage.DORMANT).to(torch.int64)
+        table.epochs_in_stage += occupied
+        table.age += occupied
+        landed = alpha.landed(table)
+        table.ramp_epochs.masked_fill_(landed, 0)
+        table.ramp_done.masked_fill_(landed, 0)
+        gates = self.gates(table, signals)
+
+        self._enter(table, Stage.TRAINING, passed(gates["G1"]), signals)
+        self._enter(table, Stage.HOLDING, passed(gates["G3"]), signals)
+        self._remove(table, landed & table.pruning, signals)
+        closed = before == Stage.PRUNED
+        self._enter(table, Stage.EMBARGOED, closed, signals)
+        table.embargo.masked_fill_(closed, self._embargo_epochs)
+        waiting = before == Stage.EMBARGOED
+        table.embargo -= waiting.to(torch.int64)
+        self._enter(table, Stage.RESETTING, waiting & (table.embargo == 0), signals)
+        table.clear(before == Stage.RESETTING)
+
+    def apply(self, table: SlotTable, actions: Tensor, legal: Tensor, signals: Signals) -> Tensor:
+        """Carry out one action per env where it is legal, then move every ramp by one epoch.
+
+        Args:
+            actions: int64 [N, 8], one choice per head in the order of `HEAD_NAMES`.
+            legal: as `legal` gave it for this table.
+
+        Returns:
+            bool [N]: which were executed; exactly those that are legal.
+        """
+        head = {name: actions[:, i : i + 1] for i, name in enumerate(HEAD_NAMES)}
+        envs = torch.arange(actions.shape[0], device=actions.device)
+        executed = legal[envs, actions[:, 0], actions[:, 1]]
+        slots = torch.arange(table.shape[1], device=actions.device)
+        chosen = executed.unsqueeze(1) & (slots == head["slot"])
+
+        def asked(op: Op) -> Tensor:
+            return chosen & (head["op"] == op)
+
+        def choice(values: tuple[int, ...] | tuple[float, ...], name: str) -> Tensor:
+            return torch.tensor(values, device=actions.device)[head[name]]
+
+        self._germinate(table, asked(Op.GERMINATE), head, choice(TEMPOS, "tempo"), signals)
+        target, speed = choice(ALPHA_TARGETS, "alpha_target"), choice(ALPHA_SPEEDS, "alpha_speed")
+        curve = head["alpha_curve"]
+        blend = asked(Op.ADVANCE)
+        self._enter(table, Stage.BLENDING, blend, signals)
+        alpha.start(table, blend, target, table.tempo, curve)
+        retarget = asked(Op.SET_ALPHA)
+        lowered = retarget & (table.stage == Stage.HOLDING) & (target < 1.0)
+        self._enter(table, Stage.BLENDING, lowered, signals)
+        alpha.start(table, retarget, target, speed, curve)
+        self._prune(table, asked(Op.PRUNE), speed, curve, signals)
+        self._enter(table, Stage.FOSSILIZED, asked(Op.FOSSILIZE), signals)
+        alpha.step(table)
+        return executed
+
+    def _germinate(
+        self, table: SlotTable, where: Tensor, head: dict[str, Tensor], tempo: Tensor, signals: Signals
+    ) -> None:
+        self._enter(table, Stage.GERMINATED, where, signals)
+        table.blueprint.copy_(torch.where(where, head["blueprint"], table.blueprint))
+        table.style.copy_(torch.where(where, head["style"], table.style))
+        table.tempo.copy_(torch.where(where, tempo, table.tempo))
+
+    def _prune(self, table: SlotTable, where: Tensor, speed: Tensor, curve: Tensor, signals: Signals) -> None:
+        """A grafted seed fades over `speed` epochs, frozen; another goes at once."""
+        fade = where & is_in(table.stage, BLENDED) & (speed > 0)
+        self._enter(table, Stage.BLENDING, fade & (table.stage == Stage.HOLDING), signals)
+        table.pruning |= fade
+        alpha.start(table, fade, torch.zeros_like(table.alpha), speed, curve)
+        self._remove(table, where & ~fade, signals)
+
+    def _remove(self, table: SlotTable, where: Tensor, signals: Signals) -> None:
+        self._enter(table, Stage.PRUNED, where, signals)
+        table.pruning &= ~where
+        for moving in (table.alpha, table.alpha_target, table.ramp_epochs, table.ramp_done):
+            moving.masked_fill_(where, 0)
+
+    @staticmethod
+    def _enter(table: SlotTable, stage: Stage, where: Tensor, signals: Signals) -> None:
+        table.stage.masked_fill_(where, int(stage))
+        table.epochs_in_stage.masked_fill_(where, 0)
+        accuracy = signals.val_accuracy.unsqueeze(1).to(table.accuracy_at_stage.dtype)
+        table.accuracy_at_stage.copy_(torch.where(where, accuracy, table.accuracy_at_stage))

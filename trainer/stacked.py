@@ -1,0 +1,131 @@
+"""Operations on n small networks side by side.
+
+Activations of n networks are one tensor [B, n*C, H, W] in channels_last memory (that is, [B, H, W, n, C]),
+their parameters one tensor [n, ...]. A grouped convolution, a batch norm over n*C channels and a group norm
+with n times the groups are then exactly n separate ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import rng
+
+Parameters = dict[str, Tensor]
+"""Stacked tensors [n, ...] by name."""
+
+
+@dataclass(frozen=True)
+class Init:
+    """Shape of one network's tensor and how it begins.
+
+    With a `fan_in` it is uniform in ±1/sqrt(fan_in) (LeCun et al., "Efficient backprop", 1998; also
+    torch.nn's default for convolutions and linear layers), else it is filled with `fill`.
+    """
+
+    shape: tuple[int, ...] = ()
+    fan_in: int = 0
+    fill: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Numbers in it, for one network."""
+        return torch.Size(self.shape).numel()
+
+
+def initialise(specs: dict[str, Init], keys: Tensor, dtype: torch.dtype) -> Parameters:
+    """Fresh tensors [n, *shape] for n networks, each a function of its own key (int64 [n])."""
+    out: Parameters = {}
+    for position, (name, spec) in enumerate(specs.items()):
+        shape = (keys.shape[0], *spec.shape)
+        if spec.fan_in:
+            unit = rng.uniform(rng.fold(keys, position), spec.count, dtype)
+            out[name] = ((2.0 * unit - 1.0) * spec.fan_in**-0.5).view(shape)
+        else:
+            out[name] = torch.full(shape, spec.fill, dtype=dtype, device=keys.device)
+    return out
+
+
+def to_rows(x: Tensor, n: int) -> Tensor:
+    """[B, n*C, H, W] seen as [B, H, W, n, C]; no copy where `x` is in channels_last memory."""
+    x = x.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+    return x.view(*x.shape[:3], n, x.shape[3] // n)
+
+
+def to_channels(x: Tensor) -> Tensor:
+    """[B, H, W, n, C] seen as [B, n*C, H, W] in channels_last memory."""
+    return x.flatten(3).permute(0, 3, 1, 2)
+
+
+def per_channel(values: Tensor, channels: int) -> Tensor:
+    """[n] or [n, C] as [1, n*C, 1, 1], to scale activations with."""
+    if values.dim() == 1:
+        values = values.unsqueeze(1).expand(-1, channels)
+    return values.reshape(1, -1, 1, 1)
+
+
+def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
+    """n convolutions that keep the size of the map.
+
+    Args:
+        x: [B, n*I, H, W], or [B, I, H, W] where all n see the same.
+        weight: [n, O, I/groups, k, k] with odd k.
+        bias: [n, O].
+        groups: of each of the n convolutions.
+
+    Returns:
+        [B, n*O, H, W].
+    """
+    n, _, inputs, _, kernel = weight.shape
+    shared = x.shape[1] == inputs * groups and groups == 1
+    return F.conv2d(
+        x,
+        weight.flatten(0, 1),
+        None if bias is None else bias.flatten(),
+        padding=kernel // 2,
+        groups=1 if shared else n * groups,
+    )
+
+
+def batch_norm(x: Tensor, parameters: Parameters, buffers: Parameters, name: str, training: bool) -> Tensor:
+    """n batch norms; in training the running statistics [n, C] are updated in place (momentum 0.1)."""
+    return F.batch_norm(
+        x,
+        buffers[f"{name}.mean"].view(-1),
+        buffers[f"{name}.var"].view(-1),
+        parameters[f"{name}.weight"].flatten(),
+        parameters[f"{name}.bias"].flatten(),
+        training=training,
+    )
+
+
+def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """n group norms with one group for every eight channels (at least one).
+
+    torch 2.13 crashes in the backward of an affine group norm whose channels_last input requires no
+    gradient; such an input is scaled outside of it.
+
+    Args:
+        x: [B, n*C, H, W].
+        weight: [n, C].
+        bias: [n, C].
+    """
+    n, channels = weight.shape
+    groups = n * (channels // 8 if channels % 8 == 0 else 1)
+    if torch.is_grad_enabled() and not x.requires_grad:
+        return F.group_norm(x, groups) * per_channel(weight, channels) + per_channel(bias, channels)
+    return F.group_norm(x, groups, weight.flatten(), bias.flatten())
+
+
+def pooled(x: Tensor, n: int) -> Tensor:
+    """Mean over the map: [n, B, C] from [B, n*C, H, W]."""
+    return x.mean((2, 3)).view(x.shape[0], n, -1).transpose(0, 1)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """n linear layers: x [n, B, I], weight [n, O, I], bias [n, O] -> [n, B, O]."""
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
