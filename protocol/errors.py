@@ -41,6 +41,7 @@ ERRORS: dict[str, ErrorKind] = {
         ErrorKind(-32011, "shutting_down", "the daemon is stopping", 4),
         ErrorKind(-32012, "range_gone", "these sequence numbers are no longer held", 5),
         ErrorKind(-32013, "too_large", "the request is too large", 5),
+        ErrorKind(-32014, "no_reply", "nobody answered before the deadline (told by the client)", 3, True),
         ErrorKind(-32015, "cancelled", "cancelled before it was carried out", 7),
     )
 }  # fmt: skip
@@ -99,8 +100,8 @@ class RequestError(EsperError):
 
     @property
     def code(self) -> int:
-        return ERRORS[self.kind].code
+        return ERRORS.get(self.kind, ERRORS["internal"]).code
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]
-        return ERRORS[self.kind].exit_code
+        return ERRORS.get(self.kind, ERRORS["internal"]).exit_code

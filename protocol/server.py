@@ -239,7 +239,10 @@ class Server:
             if self._qry in ready:
                 self._answer("qry", self._qry)
             if self._ev in ready:
+                before = self._subscribers
                 self._count_subscribers()
+                if self._subscribers > before:
+                    next_heartbeat = 0.0
             now = time.monotonic()
             if now >= next_tick:
                 more = self._publisher.tick()

@@ -1,0 +1,165 @@
+"""Requests in flight: sent once the daemon is known, repeated under the same id, given up in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from .commands import METHODS, Expect, Reply, RequestMeta, Socket
+from .errors import BY_CODE, RequestError
+from .version import PROTOCOL_VERSION
+from .wire import WireError, decode_reply, encode_request, new_id
+
+RESEND_S = 2.0
+
+
+@dataclass
+class Call:
+    """One request and what to do with its answer."""
+
+    method: str
+    params: dict[str, Any]
+    done: Callable[[Call, Reply | None, bytes], None]
+    """Called once with the reply and its second frame; with None where the deadline passed without one."""
+    deadline: float | None
+    """On the monotonic clock; None repeats for as long as the daemon is attached."""
+    reason: str = ""
+    id: str = field(default_factory=new_id)
+    asked: float = field(default_factory=time.monotonic)
+    body: bytes | None = None
+    sent: float | None = None
+
+    @property
+    def socket(self) -> Socket:
+        return METHODS[self.method].socket
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was asked for."""
+        return time.monotonic() - self.asked
+
+
+class Calls:
+    """The request sockets of one client and what is under way on them. Not thread-safe.
+
+    Args:
+        client: how the client calls itself in the audit events.
+    """
+
+    def __init__(self, client: str) -> None:
+        self._client = client
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._calls: dict[str, Call] = {}
+        self._boot: str | None = None
+        self._offset_us = 0
+        self.bad = 0
+        """Frames that were no reply."""
+
+    def attach(self, context: zmq.Context[zmq.Socket[bytes]], endpoints: Mapping[str, str]) -> None:
+        """Connect to a daemon."""
+        self.detach()
+        for name in ("qry", "ctl"):
+            socket = context.socket(zmq.DEALER)
+            socket.set(zmq.LINGER, 0)
+            socket.set(zmq.IMMEDIATE, 1)
+            socket.set(zmq.RECONNECT_IVL, 100)
+            socket.set(zmq.RECONNECT_IVL_MAX, 2_000)
+            socket.connect(endpoints[name])
+            self._sockets[name] = socket
+
+    def detach(self) -> None:
+        """Drop the connection and the requests without a deadline; the others go on at the next daemon."""
+        for socket in self._sockets.values():
+            socket.close(linger=0)
+        self._sockets = {}
+        self._boot = None
+        self._calls = {id_: call for id_, call in self._calls.items() if call.deadline is not None}
+
+    def identify(self, boot: str, offset_us: int) -> None:
+        """What `hello` told: from now on requests carry the boot and deadlines on the daemon's clock."""
+        self._boot = boot
+        self._offset_us = offset_us
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """For a poller."""
+        return list(self._sockets.values())
+
+    @property
+    def pending(self) -> list[Call]:
+        """Requests without an answer, oldest first."""
+        return list(self._calls.values())
+
+    def ask(self, call: Call) -> str:
+        """Take up a request; `step` sends it. Returns its id."""
+        self._calls[call.id] = call
+        return call.id
+
+    def step(self) -> None:
+        """Take answers, send what waits, repeat what got no answer, give up what is too late."""
+        self._receive()
+        now = time.monotonic()
+        for call in list(self._calls.values()):
+            if call.deadline is not None and now > call.deadline:
+                self._calls.pop(call.id, None)
+                call.done(call, None, b"")
+            elif call.sent is None or now - call.sent > RESEND_S:
+                self._send(call, now)
+
+    def _send(self, call: Call, now: float) -> None:
+        if not self._sockets or (self._boot is None and call.method != "hello"):
+            return
+        if call.body is None:
+            call.body = self._encode(call, now)
+        try:
+            self._sockets[call.socket].send_multipart([b"", call.body], zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        call.sent = now
+
+    def _encode(self, call: Call, now: float) -> bytes:
+        """The body is made once: a repeat with other bytes would be another request."""
+        deadline = None
+        if call.deadline is not None:
+            deadline = time.time_ns() // 1000 + self._offset_us + int((call.deadline - now) * 1e6)
+        meta = RequestMeta(
+            v=PROTOCOL_VERSION,
+            expect=Expect(boot=None if call.method == "hello" else self._boot),
+            deadline=deadline,
+            client=self._client,
+            reason=call.reason,
+        )
+        return encode_request(call.id, call.method, call.params, meta)
+
+    def _receive(self) -> None:
+        for socket in self.sockets:
+            while not socket.closed:
+                try:
+                    frames = socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                self._take(frames)
+
+    def _take(self, frames: list[bytes]) -> None:
+        body = frames[1:] if frames[0] == b"" else frames
+        try:
+            reply = decode_reply(body[0] if body else b"")
+        except WireError:
+            self.bad += 1
+            return
+        call = self._calls.pop(reply.id or "", None)
+        if call is not None:
+            call.done(call, reply, body[1] if len(body) > 1 else b"")
+
+
+def error_of(reply: Reply) -> RequestError | None:
+    """The typed error in a reply, or None."""
+    if reply.error is None:
+        return None
+    known = BY_CODE.get(reply.error.code)
+    kind = str(reply.error.data.get("kind") or (known.kind if known else "internal"))
+    return RequestError(kind, reply.error.message, reply.error.data)

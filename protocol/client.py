@@ -1,0 +1,232 @@
+"""Steer a run from Python:
+
+from protocol import connect
+with connect("digits-7f3a") as run:
+    run.checkpoint(tag="before", wait=True)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from .calls import Call, Calls, error_of
+from .commands import Reply
+from .errors import NoReply, RequestError
+from .events import STREAMS, CommandDone, CommandFailed, Level, Stream
+from .runs import Connection, RunInfo, find_run
+from .subscriber import Reset, Subscriber
+from .wire import Event, decode_line
+
+STARTING_S = 10.0
+
+
+class Client:
+    """One daemon, asked and commanded; blocking, not thread-safe. See `connect`.
+
+    Every command gives what the daemon answered: its id and the state `accepted`. With `wait=True` it waits
+    for the effect and gives the result told by `command.done`.
+    """
+
+    def __init__(self, run: RunInfo, connection: Connection, *, client: str, home: Path | None) -> None:
+        self.run = run
+        self.boot = connection.boot
+        self._home = home
+        self._client = client
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._calls = Calls(client)
+        self._calls.attach(self._context, connection.endpoints)
+        asked = time.time_ns() // 1000
+        reply, _ = self._exchange("hello", {}, deadline_s=STARTING_S)
+        self.boot = reply.meta.boot
+        self._calls.identify(self.boot, reply.meta.ts - (asked + time.time_ns() // 1000) // 2)
+
+    # --- questions ---------------------------------------------------------------------------------
+
+    def hello(self) -> dict[str, Any]:
+        """Who the daemon is: identity, state, thresholds, methods, limits."""
+        return self.call("hello")
+
+    def status(self) -> dict[str, Any]:
+        """State, clock, beat, queues, journal, clients."""
+        return self.call("status")
+
+    def ping(self) -> float:
+        """Seconds to the daemon and back."""
+        begin = time.perf_counter()
+        self.call("ping")
+        return time.perf_counter() - begin
+
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of all events and requests."""
+        return self.call("schema")
+
+    def snapshot(self, streams: Sequence[Stream] = STREAMS) -> list[Event]:
+        """The newest events of each type and subject."""
+        _, body = self._exchange("snapshot", {"streams": list(streams)})
+        return [decode_line(line) for line in body.split(b"\n")] if body else []
+
+    def events(self, streams: Sequence[Stream] = STREAMS, timeout: float | None = None) -> Iterator[Event]:
+        """The snapshot's events, then new ones as they come; see `Subscriber.events`."""
+        with self._subscriber(streams) as subscriber:
+            yield from subscriber.events(timeout)
+
+    # --- commands ----------------------------------------------------------------------------------
+
+    def pause(self, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
+        """Hold training at the end of the epoch."""
+        return self._command("pause", {}, wait, reason)
+
+    def resume(self, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
+        """Go on training."""
+        return self._command("resume", {}, wait, reason)
+
+    def checkpoint(self, tag: str = "", *, wait: bool = False, reason: str = "") -> dict[str, Any]:
+        """Save a checkpoint at the end of the epoch."""
+        return self._command("checkpoint", {"tag": tag}, wait, reason)
+
+    def stop(
+        self, mode: str = "after_epoch", *, checkpoint: bool = True, wait: bool = False, reason: str = ""
+    ) -> dict[str, Any]:
+        """End the run at the end of the epoch, or of the round with `mode="after_round"`."""
+        return self._command("stop", {"mode": mode, "checkpoint": checkpoint}, wait, reason)
+
+    def escalate(
+        self,
+        level: Level = "DEBUG",
+        epochs: int = 5,
+        env: int | None = None,
+        *,
+        wait: bool = False,
+        reason: str = "",
+    ) -> dict[str, Any]:
+        """Collect at `level` for exactly `epochs` epochs, then fall back."""
+        return self._command(
+            "telemetry.escalate", {"level": level, "epochs": epochs, "env": env}, wait, reason
+        )
+
+    def profile(self, epochs: int = 2, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
+        """Record the profiler's trace over the next epochs."""
+        return self._command("profiler.start", {"epochs": epochs}, wait, reason)
+
+    def stop_profile(self, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
+        """End the recording early; the trace is written all the same."""
+        return self._command("profiler.stop", {}, wait, reason)
+
+    # --- how ---------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        method: str,
+        params: dict[str, Any] | None = None,
+        *,
+        deadline_s: float = 10.0,
+        reason: str = "",
+    ) -> dict[str, Any]:
+        """Ask any method and give its result; repeated with the same id while no answer comes.
+
+        Raises:
+            RequestError: the daemon refused; says why.
+            NoReply: it did not answer within `deadline_s`, and will not carry the request out later.
+        """
+        reply, _ = self._exchange(method, params or {}, deadline_s=deadline_s, reason=reason)
+        return {"id": reply.id, **(reply.result or {})} if reply.result is not None else {}
+
+    def wait_for(self, id_: str, timeout: float | None = None) -> dict[str, Any]:
+        """Wait for the effect of an accepted command and give its result.
+
+        Raises:
+            RequestError: it could not be carried out.
+            NoReply: the daemon ended or restarted before, or `timeout` seconds have passed.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        name = self.run.name
+        with self._subscriber(("life",)) as subscriber:
+            while True:
+                for item in subscriber.drain(0.05):
+                    if isinstance(item, Reset) and subscriber.boot != self.boot:
+                        raise NoReply(f"run {name} restarted before {id_} took effect")
+                    if isinstance(item, Event) and getattr(item.data, "id", None) == id_:
+                        if isinstance(item.data, CommandDone):
+                            return {"id": id_, **item.data.result}
+                        if isinstance(item.data, CommandFailed):
+                            raise RequestError(item.data.kind, item.data.message, {"id": id_})
+                if subscriber.state in ("ended", "lost"):
+                    raise NoReply(f"run {name} ended before {id_} took effect")
+                if end is not None and time.monotonic() > end:
+                    raise NoReply(f"{id_} has not taken effect after {timeout:g} s; it may still")
+                subscriber.wait(0.1)
+
+    def _command(self, method: str, params: dict[str, Any], wait: bool, reason: str) -> dict[str, Any]:
+        accepted = self.call(method, params, reason=reason)
+        return self.wait_for(accepted["id"]) if wait else accepted
+
+    def _exchange(
+        self, method: str, params: dict[str, Any], *, deadline_s: float = 10.0, reason: str = ""
+    ) -> tuple[Reply, bytes]:
+        answers: list[tuple[Reply | None, bytes]] = []
+        call = Call(
+            method,
+            params,
+            lambda _, reply, body: answers.append((reply, body)),
+            time.monotonic() + deadline_s,
+            reason,
+        )
+        self._calls.ask(call)
+        self._calls.step()
+        poller = zmq.Poller()
+        for socket in self._calls.sockets:
+            poller.register(socket, zmq.POLLIN)
+        while not answers:
+            poller.poll(20)
+            self._calls.step()
+        reply, body = answers[0]
+        if reply is None:
+            raise NoReply(
+                f"run {self.run.name} (pid {self.run.holder.pid if self.run.holder else '?'}) "
+                f"did not answer {method} within {deadline_s:g} s"
+            )
+        if error := error_of(reply):
+            raise error
+        return reply, body
+
+    def _subscriber(self, streams: Sequence[Stream]) -> Subscriber:
+        return Subscriber(self.run.name, streams=streams, client=self._client, home=self._home)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._calls.detach()
+        self._context.destroy(linger=0)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(name: str | None = None, *, client: str = "python", home: Path | None = None) -> Client:
+    """Connect to a live run.
+
+    Args:
+        name: its name, id or the beginning of one; None for the newest.
+        client: how to call yourself in the run's audit events.
+        home: instead of `$ESPER_HOME`.
+
+    Raises:
+        RunNotFound: no such live run, or more than one.
+        NoReply: it does not answer.
+        RequestError: it speaks another protocol version.
+    """
+    end = time.monotonic() + STARTING_S
+    while True:
+        run = find_run(name, live_only=True, home=home)
+        if run.connection is not None:
+            return Client(run, run.connection, client=client, home=home)
+        if time.monotonic() > end:
+            raise NoReply(f"run {run.name} is starting and has not opened its sockets in {STARTING_S:g} s")
+        time.sleep(0.05)

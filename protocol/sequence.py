@@ -1,0 +1,50 @@
+"""One stream put back in order: what can be delivered now, and what is missing. No socket in here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Sequencer:
+    """Takes lines by number, in any order and with repeats; gives each once, in order.
+
+    Args:
+        last: the number after which delivery begins.
+    """
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        """The newest number delivered."""
+        self._known = last
+        self._held: dict[int, bytes] = {}
+
+    def offer(self, first: int, lines: Sequence[bytes]) -> list[bytes]:
+        """Take the lines `first`, `first + 1`, ...; returns what can be delivered now, without a hole."""
+        self.tell(first + len(lines) - 1)
+        if first > self.last + 1:
+            self._held.update(zip(range(first, first + len(lines)), lines, strict=True))
+            return []
+        ready = list(lines[self.last + 1 - first :])
+        self.last += len(ready)
+        while self._held and (line := self._held.pop(self.last + 1, None)) is not None:
+            ready.append(line)
+            self.last += 1
+        if self._held and ready:
+            self._held = {seq: line for seq, line in self._held.items() if seq > self.last}
+        return ready
+
+    def tell(self, last: int) -> None:
+        """Learn that numbers up to `last` exist."""
+        self._known = max(self._known, last)
+
+    @property
+    def behind(self) -> int:
+        """How many numbers that exist are not delivered yet."""
+        return self._known - self.last
+
+    @property
+    def missing(self) -> tuple[int, int] | None:
+        """The first hole, as (first, last), or None."""
+        if not self.behind:
+            return None
+        return self.last + 1, min(self._held) - 1 if self._held else self._known

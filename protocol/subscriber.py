@@ -1,0 +1,484 @@
+"""The reader's side of the wire: a run's events in order and without a hole, over restarts of the daemon.
+
+Joining: subscribe → the welcome or a heartbeat shows that the subscriptions are in force → hello → snapshot →
+the queued batches from there on. Holes are found by numbers (a lost tail by the heartbeat) and filled by
+`replay`. One class for scripts (`events`) and for a screen's timer (`drain`); it never blocks in `drain`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import zmq
+
+from .calls import Call, Calls, error_of
+from .commands import METHODS
+from .commands import Reply as WireReply
+from .errors import RequestError, RunNotFound
+from .events import STREAMS, Stream
+from .lock import holder_of
+from .runs import Connection, RunInfo, find_run
+from .sequence import Sequencer
+from .thresholds import THRESHOLDS
+from .version import PROTOCOL_VERSION
+from .wire import (
+    HEARTBEAT_TOPIC,
+    TOPICS,
+    Event,
+    Heartbeat,
+    WireError,
+    decode_batch,
+    decode_heartbeat,
+    decode_line,
+)
+
+LinkState = Literal["searching", "connecting", "live", "slow", "stale", "lost", "ended"]
+_BY_SEVERITY: dict[str | None, LinkState] = {None: "live", "warning": "slow", "critical": "stale"}
+LOST_S = 15.0
+LOOK_S = 0.5
+TOO_FAR_BEHIND = 50_000
+EARLY_BATCHES = 4_096
+READY_LINES = 20_000
+RECEIVE_HIGH_WATER = 1_000
+
+
+@dataclass(frozen=True)
+class Reset:
+    """What follows begins from nothing: the reader drops what it knew. Comes before every snapshot."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class LinkChanged:
+    """The link entered a state."""
+
+    state: LinkState
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a `request`; exactly one of `result` and `error` is set."""
+
+    id: str
+    method: str
+    result: dict[str, Any] | None
+    error: RequestError | None
+    """Of kind `no_reply` where the deadline passed without an answer."""
+    rtt_s: float
+
+
+Item = Reset | Event | Reply | LinkChanged
+
+
+@dataclass
+class Stats:
+    """Counters since the subscriber was made."""
+
+    events: int = 0
+    bytes: int = 0
+    gaps: int = 0
+    """Holes found."""
+    repaired: int = 0
+    """Events that a replay brought."""
+    skipped: int = 0
+    """Events passed over because the reader was too far behind or they are no longer held."""
+    bad: int = 0
+    """Frames and lines that were not understood."""
+    last_bad: str = ""
+
+
+class Subscriber:
+    """Follows one run. Made before any run exists, it waits for one. Not thread-safe.
+
+    Args:
+        name: a run's name, id or the beginning of one; None follows the newest live run, and after its end
+            the next one.
+        streams: which to read.
+        client: how it calls itself in the audit events.
+        home: instead of `$ESPER_HOME`.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        streams: Sequence[Stream] = STREAMS,
+        client: str = "python",
+        home: Path | None = None,
+    ) -> None:
+        self._name = name
+        self._streams = tuple(streams)
+        self._home = home
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._calls = Calls(client)
+        self._ev: zmq.Socket[bytes] | None = None
+        self._run: RunInfo | None = None
+        self._boot: str | None = None
+        self._phase: Literal["barrier", "hello", "snapshot", "joined"] = "barrier"
+        self._sequencers: dict[str, Sequencer] = {}
+        self._early: list[tuple[str, int, list[bytes]]] = []
+        self._repairing: set[str] = set()
+        self._ready: deque[bytes | Item] = deque()
+        self._reason = "joined"
+        self._heard = 0.0
+        self._look_at = 0.0
+        self._dead = False
+        self.state: LinkState = "searching"
+        self.problem: str | None = None
+        """Why there is no connection, in words; None where there is one."""
+        self.hello: dict[str, Any] | None = None
+        """What the daemon said of itself."""
+        self.heartbeat: Heartbeat | None = None
+        """The newest one."""
+        self.stats = Stats()
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def drain(self, budget_s: float = 0.01) -> list[Item]:
+        """Everything that is there by now, in order; never blocks, and stops after about `budget_s`."""
+        end = time.monotonic() + budget_s
+        self._look()
+        self._calls.step()
+        while len(self._ready) < READY_LINES and self._read_one():
+            if time.monotonic() > end:
+                break
+        self._repair()
+        self._calls.step()
+        self._judge()
+        items: list[Item] = []
+        while self._ready:
+            item = self._ready.popleft()
+            if isinstance(item, bytes):
+                self._decode_into(items, item)
+            else:
+                items.append(item)
+            if time.monotonic() > end:
+                break
+        return items
+
+    def items(self, timeout: float | None = None) -> Iterator[Item]:
+        """Items as they come, until the run ends in order or nothing came for `timeout` seconds."""
+        quiet_since = time.monotonic()
+        while True:
+            items = self.drain(0.05)
+            if items:
+                yield from items
+                quiet_since = time.monotonic()
+                continue
+            if self.state == "ended":
+                return
+            if timeout is not None and time.monotonic() - quiet_since > timeout:
+                return
+            self.wait(0.1)
+
+    def events(self, timeout: float | None = None) -> Iterator[Event]:
+        """Events as they come; ends as `items` does."""
+        return (item for item in self.items(timeout) if isinstance(item, Event))
+
+    def wait(self, timeout: float) -> None:
+        """Sleep until something can be read, at most `timeout` seconds."""
+        poller = zmq.Poller()
+        for socket in [*self._calls.sockets, *([self._ev] if self._ev else [])]:
+            poller.register(socket, zmq.POLLIN)
+        poller.poll(int(timeout * 1000))
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last heartbeat, None before the first."""
+        return time.monotonic() - self._heard if self.heartbeat else None
+
+    @property
+    def run(self) -> RunInfo | None:
+        """The run that is followed, as it was found."""
+        return self._run
+
+    @property
+    def boot(self) -> str | None:
+        """The boot of the daemon that is followed."""
+        return self._boot
+
+    # --- asking ------------------------------------------------------------------------------------
+
+    def request(
+        self, method: str, params: dict[str, Any] | None = None, deadline_s: float = 10.0, reason: str = ""
+    ) -> str:
+        """Ask something; the answer comes as a `Reply` from `drain`. Never blocks.
+
+        Args:
+            method: one of `commands.METHODS`.
+            params: its parameters.
+            deadline_s: after so long it is neither carried out nor waited for.
+            reason: for the audit event.
+
+        Returns:
+            The request's id, which its effect event carries too.
+
+        Raises:
+            ValueError: no such method.
+        """
+        if method not in METHODS:
+            raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
+        deadline = time.monotonic() + deadline_s
+        return self._calls.ask(Call(method, params or {}, self._answered, deadline, reason))
+
+    @property
+    def pending(self) -> list[Call]:
+        """Own requests without an answer, oldest first."""
+        return [call for call in self._calls.pending if call.deadline is not None]
+
+    def _answered(self, call: Call, reply: WireReply | None, _: bytes) -> None:
+        if reply is None:
+            told = "it was sent" if call.sent else "it was never sent, there was no connection"
+            error: RequestError | None = RequestError(
+                "no_reply", f"no answer to {call.method} in {call.age:.0f} s; {told}"
+            )
+            result = None
+        else:
+            error, result = error_of(reply), reply.result
+        self._ready.append(Reply(call.id, call.method, result, error, call.age))
+
+    # --- finding the daemon ------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Find a daemon where there is none, or the next boot where this one is silent or gone."""
+        now = time.monotonic()
+        silent = self.age is None or self.age > THRESHOLDS["link_age"].warning
+        if now < self._look_at or not (silent or self.state == "ended"):
+            return
+        self._look_at = now + LOOK_S
+        try:
+            run = find_run(self._wanted(), live_only=True, home=self._home)
+        except RunNotFound as error:
+            self.problem = str(error)
+            return
+        if run.connection is None:
+            self.problem = f"run {run.name} is starting"
+        elif run.connection.boot != self._boot:
+            self._open(run, run.connection)
+
+    def _wanted(self) -> str | None:
+        """The run asked for; without a name, the one at hand for as long as it lives."""
+        if self._run is None:
+            return self._name
+        self._dead = holder_of(self._run.path / "lock") is None
+        return self._run.name if self._name is not None or not self._dead else None
+
+    def _open(self, run: RunInfo, connection: Connection) -> None:
+        again = self._boot is not None
+        self._close_link()
+        self._run, self._boot, self._dead = run, connection.boot, False
+        self._reason = f"run {run.name}, {'new boot' if again else 'boot'} {connection.boot}"
+        self.problem = self.heartbeat = self.hello = None
+        self._sequencers, self._phase = {}, "barrier"
+        socket = self._context.socket(zmq.SUB)
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER)
+        socket.set(zmq.RECONNECT_IVL, 100)
+        socket.set(zmq.RECONNECT_IVL_MAX, 2_000)
+        for stream in self._streams:
+            socket.subscribe(TOPICS[stream])
+        socket.subscribe(HEARTBEAT_TOPIC)
+        socket.connect(connection.endpoints["ev"])
+        self._ev = socket
+        self._calls.attach(self._context, connection.endpoints)
+        self._enter("connecting")
+
+    def _close_link(self) -> None:
+        if self._ev is not None:
+            self._ev.close(linger=0)
+            self._ev = None
+        self._calls.detach()
+        self._early.clear()
+        self._repairing.clear()
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._close_link()
+        self._context.destroy(linger=0)
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- joining -----------------------------------------------------------------------------------
+
+    def _say_hello(self) -> None:
+        self._phase = "hello"
+        self._calls.ask(Call("hello", {}, self._hello_came, None))
+
+    def _hello_came(self, call: Call, reply: WireReply | None, _: bytes) -> None:
+        assert reply is not None
+        assert call.sent is not None
+        if reply.result is None or reply.result.get("protocol") != PROTOCOL_VERSION:
+            theirs = (
+                reply.error.message if reply.error else f"protocol {(reply.result or {}).get('protocol')}"
+            )
+            self.problem = f"the daemon does not speak protocol {PROTOCOL_VERSION}: {theirs}"
+            self._close_link()
+            return
+        if reply.meta.boot != self._boot:
+            self._lose_boot()
+            return
+        self.hello = reply.result
+        half_way = time.time_ns() // 1000 - int((time.monotonic() - call.sent) / 2 * 1e6)
+        self._calls.identify(reply.meta.boot, reply.meta.ts - half_way)
+        self._ask_snapshot()
+
+    def _ask_snapshot(self) -> None:
+        self._phase = "snapshot"
+        params = {"streams": list(self._streams)}
+        self._calls.ask(Call("snapshot", params, self._snapshot_came, None))
+
+    def _snapshot_came(self, _: Call, reply: WireReply | None, body: bytes) -> None:
+        assert reply is not None
+        if reply.result is None:
+            self._lose_boot()
+            return
+        self._ready.append(Reset(self._reason))
+        self._ready.extend(body.split(b"\n") if body else [])
+        seq: dict[str, int] = reply.result["seq"]
+        for stream, old in self._sequencers.items():
+            self.stats.skipped += max(0, seq[stream] - old.last)
+        self._sequencers = {stream: Sequencer(last) for stream, last in seq.items()}
+        self._repairing.clear()
+        self._phase = "joined"
+        early, self._early = self._early, []
+        for stream, first, lines in early:
+            self._deliver(stream, first, lines)
+
+    def _lose_boot(self) -> None:
+        """Another boot answers at this address: start over as soon as its connection file is found."""
+        self._close_link()
+        self._heard, self.heartbeat = 0.0, None
+        self._boot = "gone"
+        self._look_at = 0.0
+
+    # --- the stream --------------------------------------------------------------------------------
+
+    def _read_one(self) -> bool:
+        if self._ev is None:
+            return False
+        try:
+            frames = self._ev.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self.stats.bytes += sum(map(len, frames))
+        try:
+            self._take(frames)
+        except WireError as error:
+            self._note_bad(error)
+        return True
+
+    def _take(self, frames: list[bytes]) -> None:
+        if frames[0] == HEARTBEAT_TOPIC:
+            if self._phase == "barrier":
+                self._say_hello()
+            if len(frames) > 1:
+                self._take_heartbeat(decode_heartbeat(frames[1]))
+            return
+        if len(frames) != 3:
+            raise WireError(f"a batch has 3 frames, this has {len(frames)}")
+        header, lines = decode_batch(frames[1], frames[2])
+        if header.boot != self._boot:
+            self._lose_boot()
+        elif self._phase == "joined":
+            self._deliver(header.stream, header.first, lines)
+        elif len(self._early) < EARLY_BATCHES:
+            self._early.append((header.stream, header.first, lines))
+
+    def _take_heartbeat(self, heartbeat: Heartbeat) -> None:
+        if heartbeat.boot != self._boot:
+            self._lose_boot()
+            return
+        self.heartbeat = heartbeat
+        self._heard = time.monotonic()
+        for stream, sequencer in self._sequencers.items():
+            sequencer.tell(heartbeat.last.get(stream, 0))
+
+    def _deliver(self, stream: str, first: int, lines: list[bytes]) -> None:
+        sequencer = self._sequencers.get(stream)
+        if sequencer is not None:
+            self._ready.extend(sequencer.offer(first, lines))
+
+    def _repair(self) -> None:
+        if self._phase != "joined":
+            return
+        for stream, sequencer in self._sequencers.items():
+            missing = sequencer.missing
+            if sequencer.behind > TOO_FAR_BEHIND:
+                self._start_over(f"{sequencer.behind} events behind on {stream}")
+                return
+            if missing is not None and stream not in self._repairing:
+                self.stats.gaps += 1
+                self._ask_replay(stream, *missing)
+
+    def _ask_replay(self, stream: str, first: int, last: int) -> None:
+        self._repairing.add(stream)
+        params = {"stream": stream, "first": first, "last": last}
+        self._calls.ask(Call("replay", params, self._replay_came, None))
+
+    def _replay_came(self, call: Call, reply: WireReply | None, body: bytes) -> None:
+        assert reply is not None
+        stream = call.params["stream"]
+        if stream not in self._repairing:
+            return
+        if reply.result is None or not reply.result["n"]:
+            self._start_over(f"{stream} {call.params['first']}..{call.params['last']} is no longer held")
+            return
+        lines = body.split(b"\n")
+        self.stats.repaired += len(lines)
+        self._deliver(stream, call.params["first"], lines)
+        missing = self._sequencers[stream].missing
+        if reply.result["more"] and missing is not None:
+            self._ask_replay(stream, *missing)
+        else:
+            self._repairing.discard(stream)
+
+    def _start_over(self, reason: str) -> None:
+        self._reason = reason
+        self._early.clear()
+        self._repairing.clear()
+        self._ask_snapshot()
+
+    def _decode_into(self, items: list[Item], line: bytes) -> None:
+        try:
+            items.append(decode_line(line))
+        except WireError as error:
+            self._note_bad(error)
+        else:
+            self.stats.events += 1
+
+    def _note_bad(self, error: WireError) -> None:
+        self.stats.bad += 1
+        self.stats.last_bad = str(error)
+
+    # --- the link ----------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        """Which state the link is in, from the heartbeat and the run's lock."""
+        if self._run is None:
+            state: LinkState = "searching"
+        elif self.heartbeat is not None and self.heartbeat.bye is not None:
+            state = "ended"
+        elif self._dead or self._ev is None:
+            state = "lost"
+        elif self.age is None or self._phase != "joined":
+            state = "connecting"
+        elif self.age >= LOST_S:
+            state = "lost"
+        else:
+            state = _BY_SEVERITY[THRESHOLDS["link_age"].severity(self.age)]
+        self._enter(state)
+
+    def _enter(self, state: LinkState) -> None:
+        if state != self.state:
+            self.state = state
+            self._ready.append(LinkChanged(state))
