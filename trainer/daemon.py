@@ -25,7 +25,7 @@ from protocol.version import __version__
 from . import settings
 from .checkpoint import CheckpointError, Checkpoints
 from .config import Config
-from .data.registry import load_dataset
+from .data.registry import load as load_dataset
 from .detach import is_detached, report_ready
 from .device import limit_threads, resolve
 from .logs import set_up
@@ -90,16 +90,15 @@ class _Daemon:
         self.config = config
         self.device = device
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
-        self.trainer = Trainer(config, load_dataset(config, device), device)
+        self.trainer = Trainer(config, load_dataset(config.task.dataset, device), device)
         self.levels = Levels(config.telemetry.level, config.envs.count)
         self.server = Server(run, hello={"task": config.task.dataset, "config": msgspec.to_builtins(config)})
         population = self.trainer.population
         self.shape = RunShape(
             envs=config.envs.count,
-            slots=population.slot_names,
+            slots=population.slots,
             blueprints=config.seeds.blueprints,
-            layers=population.layer_names,
-            seed_parameters=population.seed_parameters,
+            seed_parameters=population.parameters_seed.tolist(),
             rounds=config.rounds,
         )
         self.recorder = Recorder(self.server.emitter, self.shape, self.levels)
@@ -110,7 +109,6 @@ class _Daemon:
             self.recorder,
             self.levels,
             self.operator,
-            self.sampler,
             rounds=config.rounds,
             device=device,
         )
@@ -210,14 +208,14 @@ class _Daemon:
                 task=config.task.dataset,
                 policy=config.policy.kind,
                 envs=config.envs.count,
-                slots=list(population.slot_names),
+                slots=population.slots,
                 blueprints=list(config.seeds.blueprints),
                 stages=[stage.name for stage in Stage],
                 ops=[op.name for op in Op],
                 heads=list(HEAD_NAMES),
                 episode_epochs=config.episode_epochs,
                 rounds=config.rounds,
-                host_parameters=population.host_parameters,
+                host_parameters=population.parameters_host,
                 seed=config.seed,
                 config=msgspec.to_builtins(config),
                 resumed_round=self.resumed_round,

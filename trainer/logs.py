@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import IO
 
+from protocol.emitter import Emitter
 from protocol.events import LogLine
-from protocol.publisher import Emitter
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 

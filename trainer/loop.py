@@ -7,6 +7,7 @@ gained, less what they cost, is the reward. See docs/training.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -19,7 +20,8 @@ from .hosts.population import Population
 from .observer import Observer
 from .policy.agent import Agent
 from .policy.gae import gae
-from .policy.rollout import Decision, Observation, Rollout
+from .policy.observation import Observation
+from .policy.rollout import Decision, Rollout
 from .reward.shaped import Reward, Terms, total
 from .seeds.lifecycle import Lifecycle
 from .signals import Signals
@@ -41,7 +43,7 @@ class Trainer:
         self.population = Population(cfg, data, device)
         self.table = self.population.table
         self.lifecycle = Lifecycle(cfg)
-        host_parameters = self.population.host_parameters
+        host_parameters = self.population.parameters_host
         self.agent = Agent(cfg, slots=slots, host_parameters=host_parameters, device=device)
         terms = Terms(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 1.0 / data.classes, host_parameters)
         self.reward = Reward(terms, n, device)
@@ -71,15 +73,16 @@ class Trainer:
                 assert self.decision is not None
                 self.rollout.store(self.epoch, self.decision, reward_N)
             self.epoch += 1
+            layers = self.population.layer_statistics
             columns = outcome_columns(
                 signals=self.signals,
                 reward=reward_N,
                 components=components,
-                layers=self.population.layer_statistics,
+                layers=vars(layers) if layers else None,
             )
             if self.epoch < self.cfg.episode_epochs:
                 columns |= self.decide(observer)
-            self.see(columns, observer)
+            self.see(columns, observer, layers.names if layers else ())
             observer.epoch_finished(self)
 
     def begin_episode(self, observer: Observer) -> None:
@@ -105,15 +108,16 @@ class Trainer:
             actions = self.decision.actions
             executed = self.lifecycle.apply(self.table, actions, legal, self.signals)
             self.agent.acted(self.decision, executed)
-        return decision_columns(
+        columns = decision_columns(
             stage_before=before, stage_advanced=advanced, table=self.table, actions=actions, gates=gates
         )
+        return columns | {"style": self.table.style}
 
-    def see(self, columns: dict[str, Tensor], observer: Observer) -> None:
+    def see(self, columns: dict[str, Tensor], observer: Observer, layers: Sequence[str] = ()) -> None:
         """The one transfer of an epoch: telemetry, and which seeds live where in the coming one."""
-        frame = observer.see(columns)
+        frame = observer.see(columns, layers)
         if "stage" in frame:
-            self.population.prepare(frame["stage"], frame["blueprint"])
+            self.population.prepare(frame["stage"], frame["blueprint"], frame["style"])
 
     def learn(self, observer: Observer) -> None:
         """One PPO update over the round's rollout."""
@@ -160,4 +164,5 @@ class Trainer:
             seen = Observation(**{k: v.to(device) for k, v in parts.pop("observation").items()})
             self.decision = Decision(observation=seen, **{k: v.to(device) for k, v in parts.items()})
         if self.epoch > 0:
-            self.population.prepare(self.table.stage.cpu().numpy(), self.table.blueprint.cpu().numpy())
+            table = self.table
+            self.population.prepare(*(c.cpu().numpy() for c in (table.stage, table.blueprint, table.style)))

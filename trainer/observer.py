@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ from protocol.server import Server
 from .operator import Operator
 from .telemetry.levels import Levels
 from .telemetry.recorder import Recorder
-from .telemetry.system import SystemSampler
 from .telemetry.timer import PhaseTimer
 from .telemetry.transfer import Frame, Transfer
 
@@ -40,7 +39,6 @@ class Observer:
         recorder: turns what is seen into events.
         levels: how much is collected.
         operator: carries out commands and writes checkpoints.
-        sampler: looks at the machine.
         rounds: rounds to train in all; 0 = without an end.
         device: of the run.
     """
@@ -51,7 +49,6 @@ class Observer:
         recorder: Recorder,
         levels: Levels,
         operator: Operator,
-        sampler: SystemSampler,
         *,
         rounds: int,
         device: torch.device,
@@ -60,13 +57,10 @@ class Observer:
         self._recorder = recorder
         self._levels = levels
         self._operator = operator
-        self._sampler = sampler
         self._rounds = rounds
         self._device = device
         self._timer = PhaseTimer()
         self._transfer = Transfer()
-        self._outcome: Frame | None = None
-        self._dropped = 0
         self._round_began = time.perf_counter()
         self._best_return = -np.inf
 
@@ -99,12 +93,17 @@ class Observer:
         with self._timer.phase(name):
             yield
 
-    def see(self, columns: dict[str, Tensor]) -> Frame:
-        """The epoch's one transfer; tells what was decided for the next one."""
+    def see(self, columns: dict[str, Tensor], layers: Sequence[str]) -> Frame:
+        """The epoch's one transfer: what came of it, and what was decided for the next one.
+
+        Args:
+            columns: of `decision_columns`, `outcome_columns` or both.
+            layers: names of the rows of the `layer.*` columns, where there are any.
+        """
         with self._timer.phase("telemetry"):
             frame = self._transfer(columns)
             if "reward" in frame:
-                self._finish_epoch(frame)
+                self._finish_epoch(frame, layers)
             if "stage" in frame:
                 self._recorder.decided(frame)
         return frame
@@ -147,16 +146,8 @@ class Observer:
         self._recorder.load_state_dict(state["recorder"])
         self._best_return = state["best_return"]
 
-    def _finish_epoch(self, frame: Frame) -> None:
+    def _finish_epoch(self, frame: Frame, layers: Sequence[str]) -> None:
         seconds, phases = self._timer.lap()
-        dropped = sum(self._server.emitter.dropped.values())
-        self._recorder.finished(
-            frame,
-            seconds=seconds,
-            phases=phases,
-            sample=self._sampler.take(),
-            dropped=dropped - self._dropped,
-        )
-        self._dropped = dropped
+        self._recorder.finished(frame, seconds=seconds, phases=phases, layer_names=layers)
         self._operator.profiler.epoch_end()
         self._operator.levels_changed(self._levels.tick())
