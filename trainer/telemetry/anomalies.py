@@ -11,12 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from protocol.emitter import Emitter
 from protocol.events import Anomaly, Severity
 from protocol.thresholds import THRESHOLDS
 
@@ -87,12 +88,6 @@ def _checks_by_scope() -> dict[str, list[Check]]:
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 
 
-class Emits(Protocol):
-    """What telemetry needs of the wire's emitter."""
-
-    def emit(self, event: Any, env: int | None = None) -> None: ...
-
-
 class AnomalyDetector:
     """Runs the checks and tells what was raised, changed and cleared.
 
@@ -104,7 +99,7 @@ class AnomalyDetector:
 
     def __init__(
         self,
-        emitter: Emits,
+        emitter: Emitter,
         sources: Mapping[Scope, Sequence[str]],
         env_of: Mapping[Scope, Sequence[int]],
     ) -> None:

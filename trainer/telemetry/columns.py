@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..seeds.stages import Stage
 from ..seeds.table import SlotTable
 from ..signals import Signals
 
+GATE_OF_STAGE: dict[str, Stage] = {"G2": Stage.TRAINING, "G3": Stage.BLENDING, "G5": Stage.HOLDING}
+"""In which stage a seed asks to pass a gate; G0 and G1 stop nobody who is there."""
 LAYER_STATISTICS = ("grad_norm", "grad_rms", "grad_max", "zero_fraction", "nonfinite", "weight_norm")
 """Columns [L, N] of the `layers` event."""
 
@@ -48,8 +51,8 @@ def decision_columns(
         "op": actions[:, 0],
         "slot": actions[:, 1],
     }
-    for gate, checks in gates.items():
-        for check, passed in checks.items():
+    for gate in GATE_OF_STAGE:
+        for check, passed in gates[gate].items():
             columns[f"gate.{gate}.{check}"] = passed
     return columns
 

@@ -43,46 +43,44 @@ POLICY = Smoothing(momentum=0.95, warmup=20)
 
 
 class Average:
-    """Bias-corrected exponential averages of K independent sources."""
+    """Bias-corrected exponential averages of K sources, of two signals each: arrays are [2, K]."""
 
     def __init__(self, momentum: Floats, warmup: NDArray[np.int64]) -> None:
         self._momentum = momentum
         self._warmup = warmup
-        self._moment = np.zeros_like(momentum)
-        self._weight = np.zeros_like(momentum)
+        shape = (2, *momentum.shape)
+        self._moment = np.zeros(shape)
+        self._weight = np.zeros(shape)
         """1 - beta^t, summed as the moment is, so that a constant stream averages to itself exactly."""
-        self._count = np.zeros_like(warmup)
+        self._count = np.zeros(shape, dtype=np.int64)
 
     @property
     def value(self) -> Floats:
-        """[K] the averages; NaN where there was no sample."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(self._count > 0, self._moment / self._weight, np.nan)
+        """The averages; NaN where there was no sample."""
+        return np.divide(
+            self._moment, self._weight, out=np.full_like(self._moment, np.nan), where=self._count > 0
+        )
 
     def drift_and_update(self, sample: Floats) -> Floats:
-        """[K] drift of each sample against its average so far, which then takes the sample in."""
+        """Drift of each sample against its average so far, which then takes the sample in."""
         average = self.value
-        with np.errstate(invalid="ignore"):
-            drift = np.abs(sample - average) / np.maximum(average, EPSILON)
+        drift: Floats = np.abs(sample - average) / np.maximum(average, EPSILON)
         drift[self._count < self._warmup] = np.nan
         taken = np.isfinite(sample)
-        beta = self._momentum[taken]
-        self._moment[taken] = beta * self._moment[taken] + (1.0 - beta) * sample[taken]
-        self._weight[taken] = beta * self._weight[taken] + (1.0 - beta)
-        self._count[taken] += 1
+        beta = np.where(taken, self._momentum, 1.0)
+        self._moment = beta * self._moment + (1.0 - beta) * np.where(taken, sample, 0.0)
+        self._weight = beta * self._weight + (1.0 - beta)
+        self._count += taken
         return drift
 
     def restart(self, mask: NDArray[np.bool_]) -> None:
-        """Forget the sources where `mask` is true."""
+        """Forget the sources where `mask` [K] is true."""
         for array in (self._moment, self._weight, self._count):
-            array[mask] = 0
+            array[:, mask] = 0
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        return {
-            "moment": torch.from_numpy(self._moment.copy()),
-            "weight": torch.from_numpy(self._weight.copy()),
-            "count": torch.from_numpy(self._count.copy()),
-        }
+        arrays = {"moment": self._moment, "weight": self._weight, "count": self._count}
+        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         self._moment[:] = state["moment"].numpy()
@@ -103,12 +101,10 @@ class DriftMonitor:
         momentum = np.array([s.momentum for s in smoothing], dtype=np.float64)
         warmup = np.array([s.warmup for s in smoothing], dtype=np.int64)
         assert momentum.shape == (len(self.sources),)
-        self._norm = Average(momentum, warmup)
-        self._health = Average(momentum, warmup)
-        absent = np.full(len(self.sources), np.nan)
-        self.norm_drift: Floats = absent
+        self._average = Average(momentum, warmup)
+        self.norm_drift: Floats = np.full(len(self.sources), np.nan)
         """[K] of the last update; NaN where it has none."""
-        self.health_drift: Floats = absent.copy()
+        self.health_drift: Floats = self.norm_drift
 
     def update(self, norm: Floats, health: Floats) -> Drift | None:
         """Take in one sample per source.
@@ -120,8 +116,7 @@ class DriftMonitor:
         Returns:
             The event, with the sources that were measured; None where none was.
         """
-        self.norm_drift = self._norm.drift_and_update(norm)
-        self.health_drift = self._health.drift_and_update(health)
+        self.norm_drift, self.health_drift = self._average.drift_and_update(np.stack([norm, health]))
         rows = np.flatnonzero(~(np.isnan(norm) & np.isnan(health)))
         if rows.size == 0:
             return None
@@ -130,24 +125,23 @@ class DriftMonitor:
             values = values[rows]
             return nullable(values, np.isnan(values))
 
+        norm_ema, health_ema = self._average.value
         return Drift(
             source=[self.sources[i] for i in rows],
             norm=norm[rows].tolist(),
-            norm_ema=column(self._norm.value),
+            norm_ema=column(norm_ema),
             norm_drift=column(self.norm_drift),
             health=column(health),
-            health_ema=column(self._health.value),
+            health_ema=column(health_ema),
             health_drift=column(self.health_drift),
         )
 
     def restart(self, mask: NDArray[np.bool_]) -> None:
         """Forget the sources where `mask` [K] is true: another seed lives there now."""
-        self._norm.restart(mask)
-        self._health.restart(mask)
+        self._average.restart(mask)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"norm": self._norm.state_dict(), "health": self._health.state_dict()}
+        return self._average.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._norm.load_state_dict(state["norm"])
-        self._health.load_state_dict(state["health"])
+        self._average.load_state_dict(state)

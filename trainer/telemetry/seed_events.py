@@ -9,14 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.emitter import Emitter
 from protocol.events import SeedGate, SeedStage
 
 from ..seeds.stages import Stage
-from .anomalies import Emits
+from .columns import GATE_OF_STAGE
 from .transfer import Frame
-
-GATE_OF_STAGE: dict[str, Stage] = {"G2": Stage.TRAINING, "G3": Stage.BLENDING, "G5": Stage.HOLDING}
-"""In which stage a seed asks to pass a gate; G0 and G1 stop nobody who is there."""
 
 
 @dataclass
@@ -41,7 +39,7 @@ class SeedEvents:
 
     def __init__(
         self,
-        emitter: Emits,
+        emitter: Emitter,
         slots: Sequence[str],
         blueprints: Sequence[str],
         parameters: Sequence[Sequence[int]],
@@ -53,6 +51,8 @@ class SeedEvents:
         self._parameters = parameters
         self._verdict = np.zeros((envs, len(slots)), dtype=np.int64)
         """[N, S] the last told evaluation: number of the gate << 32, and one bit per check; 0 = none."""
+        self._gates: list[tuple[str, list[str]]] = []
+        """Gates and their checks, as the first frame names them."""
         self.tally = Tally()
 
     def restart(self) -> None:
@@ -68,7 +68,7 @@ class SeedEvents:
         """
         advanced = frame["stage.advanced"]
         self._stages(frame, frame["stage.before"], advanced, "auto")
-        self._gates(frame, advanced)
+        self._verdicts(frame, advanced)
         self._stages(frame, advanced, frame["stage"], "policy")
 
     def state_dict(self) -> dict[str, Any]:
@@ -103,16 +103,16 @@ class SeedEvents:
                 env=env,
             )
 
-    def _gates(self, frame: Frame, stage: NDArray[Any]) -> None:
-        gates = _checks_by_gate(frame)
+    def _verdicts(self, frame: Frame, stage: NDArray[Any]) -> None:
+        self._gates = self._gates or _checks_by_gate(frame)
         verdict = np.zeros_like(self._verdict)
-        for number, (gate, checks) in enumerate(gates, start=1):
+        for number, (gate, checks) in enumerate(self._gates, start=1):
             bits = np.full_like(verdict, number << 32)
             for i, check in enumerate(checks):
                 bits += frame[f"gate.{gate}.{check}"].astype(np.int64) << i
             verdict = np.where(stage == GATE_OF_STAGE[gate], bits, verdict)
         for env, slot in np.argwhere((verdict != self._verdict) & (verdict != 0)).tolist():
-            gate, checks = gates[(int(verdict[env, slot]) >> 32) - 1]
+            gate, checks = self._gates[(int(verdict[env, slot]) >> 32) - 1]
             results = {check: bool(frame[f"gate.{gate}.{check}"][env, slot]) for check in checks}
             passed = all(results.values())
             self._emitter.emit(
@@ -123,10 +123,9 @@ class SeedEvents:
 
 def _checks_by_gate(frame: Frame) -> list[tuple[str, list[str]]]:
     """The gates that seeds wait at and their checks, by the frame's columns, in a fixed order."""
-    found: dict[str, list[str]] = {gate: [] for gate in GATE_OF_STAGE}
+    found: dict[str, list[str]] = {}
     for column in sorted(frame):
         if column.startswith("gate."):
             _, gate, check = column.split(".", 2)
-            if gate in found:
-                found[gate].append(check)
-    return [(gate, checks) for gate, checks in found.items() if checks]
+            found.setdefault(gate, []).append(check)
+    return list(found.items())

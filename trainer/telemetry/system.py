@@ -72,7 +72,6 @@ class SystemSampler:
         self._process = psutil.Process()
         self._process.cpu_percent()  # the first call only sets the mark
         self._gpu = NvidiaGPU.find(device)
-        self._latest: SystemSample | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-sampler", daemon=True)
 
@@ -84,11 +83,6 @@ class SystemSampler:
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
-
-    def take(self) -> SystemSample | None:
-        """The newest sample, once; None if there was none since the last call."""
-        sample, self._latest = self._latest, None
-        return sample
 
     def sample(self) -> SystemSample:
         """Look at the machine now.
@@ -124,5 +118,4 @@ class SystemSampler:
                 failing = True
                 continue
             failing = False
-            self._latest = sample
             self._publish(sample)

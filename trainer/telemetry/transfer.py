@@ -17,6 +17,7 @@ from torch import Tensor
 Frame = dict[str, NDArray[Any]]
 """Columns by name, on the host; views of one buffer that nobody else holds."""
 
+# Widest elements first, so that every column begins at a multiple of its own width.
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.float64: np.dtype(np.float64),
     torch.int64: np.dtype(np.int64),
@@ -48,23 +49,24 @@ class Transfer:
         Returns:
             The same names and shapes as numpy arrays; later changes of the tensors do not reach them.
         """
-        # Widest elements first, so that every column begins at a multiple of its own width.
-        order = sorted(columns, key=lambda name: -columns[name].element_size())
-        packed = torch.cat([_bytes(columns[name]) for name in order])
-        buffer = packed.to("cpu").numpy()
+        by_dtype: dict[torch.dtype, list[str]] = {dtype: [] for dtype in _NUMPY}
+        for name, tensor in columns.items():
+            by_dtype[tensor.dtype].append(name)
+        groups = [
+            torch.cat([columns[name].detach().reshape(-1) for name in names]).view(torch.uint8)
+            for names in by_dtype.values()
+            if names
+        ]
+        buffer = torch.cat(groups).to("cpu").numpy()
         self.count += 1
         self.bytes += buffer.nbytes
         frame: Frame = {}
         at = 0
-        for name in order:
-            tensor = columns[name]
-            end = at + tensor.numel() * tensor.element_size()
-            column: NDArray[Any] = buffer[at:end].view(_NUMPY[tensor.dtype])
-            frame[name] = column.reshape(tuple(tensor.shape))
-            at = end
+        for dtype, names in by_dtype.items():
+            for name in names:
+                tensor = columns[name]
+                end = at + tensor.numel() * tensor.element_size()
+                column: NDArray[Any] = buffer[at:end].view(_NUMPY[dtype])
+                frame[name] = column.reshape(tuple(tensor.shape))
+                at = end
         return frame
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """The elements' memory, in order."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
