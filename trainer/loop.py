@@ -66,7 +66,9 @@ class Trainer:
             self.begin_episode(observer)
         while self.epoch < self.cfg.episode_epochs:
             observer.epoch_begins(self.epoch, self.cfg.episode_epochs)
-            self.signals = self.population.run_epoch(self.round, self.epoch, layers=observer.layer_envs)
+            with observer.phase("train"):
+                self.signals = self.population.run_epoch(self.round, self.epoch, layers=observer.layer_envs)
+            observer.was_validation(self.population.seconds["validate"])
             with observer.phase("reward"):
                 components = self.reward(self.table, self.signals, self.epoch, self.never)
                 reward_N = total(components)

@@ -93,6 +93,10 @@ class Observer:
         with self._timer.phase(name):
             yield
 
+    def was_validation(self, seconds: float) -> None:
+        """So much of the last training phase was validation."""
+        self._timer.move("train", "validate", seconds)
+
     def see(self, columns: dict[str, Tensor], layers: Sequence[str]) -> Frame:
         """The epoch's one transfer: what came of it, and what was decided for the next one.
 
