@@ -109,9 +109,12 @@ class Client:
             "telemetry.escalate", {"level": level, "epochs": epochs, "env": env}, wait, reason
         )
 
-    def profile(self, epochs: int = 2, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
-        """Record the profiler's trace over the next epochs."""
-        return self._command("profiler.start", {"epochs": epochs}, wait, reason)
+    def profile(
+        self, epochs: int = 2, *, with_update: bool = False, wait: bool = False, reason: str = ""
+    ) -> dict[str, Any]:
+        """Record the profiler's trace over the next epochs, or over a round's last ones and its update."""
+        params = {"epochs": epochs, "with_update": with_update}
+        return self._command("profiler.start", params, wait, reason)
 
     def stop_profile(self, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
         """End the recording early; the trace is written all the same."""
@@ -134,7 +137,7 @@ class Client:
             NoReply: it did not answer within `deadline_s`, and will not carry the request out later.
         """
         reply, _ = self._exchange(method, params or {}, deadline_s=deadline_s, reason=reason)
-        return {"id": reply.id, **(reply.result or {})} if reply.result is not None else {}
+        return reply.result or {}
 
     def wait_for(self, id_: str, timeout: float | None = None) -> dict[str, Any]:
         """Wait for the effect of an accepted command and give its result.
@@ -162,8 +165,9 @@ class Client:
                 subscriber.wait(0.1)
 
     def _command(self, method: str, params: dict[str, Any], wait: bool, reason: str) -> dict[str, Any]:
-        accepted = self.call(method, params, reason=reason)
-        return self.wait_for(accepted["id"]) if wait else accepted
+        reply, _ = self._exchange(method, params, reason=reason)
+        assert reply.id is not None
+        return self.wait_for(reply.id) if wait else {"id": reply.id, **(reply.result or {})}
 
     def _exchange(
         self, method: str, params: dict[str, Any], *, deadline_s: float = 10.0, reason: str = ""
@@ -182,13 +186,12 @@ class Client:
         for socket in self._calls.sockets:
             poller.register(socket, zmq.POLLIN)
         while not answers:
-            poller.poll(20)
+            poller.poll(20 if call.sent else 1)
             self._calls.step()
         reply, body = answers[0]
         if reply is None:
             raise NoReply(
-                f"run {self.run.name} (pid {self.run.holder.pid if self.run.holder else '?'}) "
-                f"did not answer {method} within {deadline_s:g} s"
+                f"run {self.run.name} (pid {self.run.pid}) did not answer {method} within {deadline_s:g} s"
             )
         if error := error_of(reply):
             raise error

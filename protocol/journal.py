@@ -27,6 +27,7 @@ SCAN_BYTES = 4 * 1024 * 1024
 WAITING_BYTES = 16 * 1024 * 1024
 _RETRY_S = 1.0
 _BLOCK = 1024 * 1024
+_TAIL_BLOCK = 64 * 1024
 
 
 class Journal:
@@ -196,7 +197,7 @@ def _line_start(fd: int, end: int) -> int:
     """Where the line that ends at `end` begins (its own newline, if any, does not count)."""
     position = end - 1
     while position > 0:
-        begin = max(0, position - _BLOCK)
+        begin = max(0, position - _TAIL_BLOCK)
         newline = os.pread(fd, position - begin, begin).rfind(b"\n")
         if newline >= 0:
             return begin + newline + 1
@@ -239,6 +240,19 @@ def read(path: Path, *, on_bad: Callable[[int, WireError], None] | None = None) 
                 on_bad(number, error)
                 continue
             yield event
+
+
+def newest_lines(path: Path, *, limit: int = 8 * 1024 * 1024) -> list[tuple[str, int, bytes]]:
+    """The lines in the last `limit` bytes of a journal, as (stream, seq, line); none where there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    heads = ((LINE_HEAD.match(line), line) for line in lines[:-1])
+    return [(head[2].decode(), int(head[1]), line) for head, line in heads if head]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ $ESPER_HOME/runs/<name>/   run.json  lock  connection.json  events.jsonl  daemon
 
 from __future__ import annotations
 
+import functools
 import re
 import secrets
 import time
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from .errors import BadName, FolderError, NameTaken, RunNotFound
 from .folders import esper_home, make_private, socket_folder, write_atomically
-from .journal import LastWords, last_words
+from .journal import last_words
 from .lock import Held, Holder, Lock, holder_of
 
 _T = TypeVar("_T")
@@ -154,18 +155,23 @@ class RunInfo:
         """When its newest boot began, as far as is known; microseconds."""
         return self.connection.started if self.connection else self.created
 
-    def last_words(self) -> LastWords | None:
-        """Where the journal says it is, or was when it ended."""
-        return last_words(self.path / "events.jsonl")
+    @property
+    def pid(self) -> int | None:
+        """Of the live process."""
+        return self.holder.pid if self.holder else None
 
-    def describe(self) -> str:
-        """One word for its state: the trainer's own, or STOPPED, FAILED (said so), DIED (said nothing)."""
-        words = self.last_words()
-        if self.live:
-            return (words.state if words and not words.stopped else None) or "STARTING"
-        if words is None or words.stopped is None:
-            return "DIED"
-        return "FAILED" if words.stopped.exit_code else "STOPPED"
+    @functools.cached_property
+    def state(self) -> str:
+        """From the journal's tail, when first asked for: the trainer's own word while it lives (LIVE where
+        the tail does not hold it), afterwards STOPPED, FAILED, or DIED where it left no last word."""
+        words = last_words(self.path / "events.jsonl")
+        if not self.live:
+            if words is None or words.stopped is None:
+                return "DIED"
+            return "FAILED" if words.stopped.exit_code else "STOPPED"
+        if self.connection is None or words is None or words.stopped is not None:
+            return "STARTING"
+        return words.state or "LIVE"
 
 
 def list_runs(home: Path | None = None) -> list[RunInfo]:

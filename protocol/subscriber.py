@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +20,8 @@ from .commands import METHODS
 from .commands import Reply as WireReply
 from .errors import RequestError, RunNotFound
 from .events import STREAMS, Stream
+from .items import Item, LinkChanged, LinkState, Reply, Reset, Stats
+from .journal import newest_lines
 from .lock import holder_of
 from .runs import Connection, RunInfo, find_run
 from .sequence import Sequencer
@@ -37,7 +38,8 @@ from .wire import (
     decode_line,
 )
 
-LinkState = Literal["searching", "connecting", "live", "slow", "stale", "lost", "ended"]
+__all__ = ["Event", "Item", "LinkChanged", "LinkState", "Reply", "Reset", "Stats", "Subscriber"]
+
 _BY_SEVERITY: dict[str | None, LinkState] = {None: "live", "warning": "slow", "critical": "stale"}
 LOST_S = 15.0
 LOOK_S = 0.5
@@ -45,52 +47,6 @@ TOO_FAR_BEHIND = 50_000
 EARLY_BATCHES = 4_096
 READY_LINES = 20_000
 RECEIVE_HIGH_WATER = 1_000
-
-
-@dataclass(frozen=True)
-class Reset:
-    """What follows begins from nothing: the reader drops what it knew. Comes before every snapshot."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class LinkChanged:
-    """The link entered a state."""
-
-    state: LinkState
-
-
-@dataclass(frozen=True)
-class Reply:
-    """The answer to a `request`; exactly one of `result` and `error` is set."""
-
-    id: str
-    method: str
-    result: dict[str, Any] | None
-    error: RequestError | None
-    """Of kind `no_reply` where the deadline passed without an answer."""
-    rtt_s: float
-
-
-Item = Reset | Event | Reply | LinkChanged
-
-
-@dataclass
-class Stats:
-    """Counters since the subscriber was made."""
-
-    events: int = 0
-    bytes: int = 0
-    gaps: int = 0
-    """Holes found."""
-    repaired: int = 0
-    """Events that a replay brought."""
-    skipped: int = 0
-    """Events passed over because the reader was too far behind or they are no longer held."""
-    bad: int = 0
-    """Frames and lines that were not understood."""
-    last_bad: str = ""
 
 
 class Subscriber:
@@ -186,6 +142,8 @@ class Subscriber:
         poller = zmq.Poller()
         for socket in [*self._calls.sockets, *([self._ev] if self._ev else [])]:
             poller.register(socket, zmq.POLLIN)
+        if any(call.sent is None for call in self._calls.pending):
+            timeout = min(timeout, 0.01)
         poller.poll(int(timeout * 1000))
 
     @property
@@ -468,7 +426,7 @@ class Subscriber:
             state: LinkState = "searching"
         elif self.heartbeat is not None and self.heartbeat.bye is not None:
             state = "ended"
-        elif self._dead or self._ev is None:
+        elif self._dead or self.problem is not None:
             state = "lost"
         elif self.age is None or self._phase != "joined":
             state = "connecting"
@@ -476,7 +434,21 @@ class Subscriber:
             state = "lost"
         else:
             state = _BY_SEVERITY[THRESHOLDS["link_age"].severity(self.age)]
+        if self._dead:
+            self._finish(self._run)
         self._enter(state)
+
+    def _finish(self, run: RunInfo | None) -> None:
+        """The daemon is gone: what it still owed may be in its journal."""
+        owed = {name: one for name, one in self._sequencers.items() if one.behind}
+        if run is None or not owed or self._phase != "joined":
+            return
+        for stream, seq, line in newest_lines(run.path / "events.jsonl"):
+            if stream in owed and seq > owed[stream].last:
+                self._deliver(stream, seq, [line])
+                self.stats.repaired += 1
+        self.stats.skipped += sum(one.behind for one in owed.values())
+        self._sequencers = {}
 
     def _enter(self, state: LinkState) -> None:
         if state != self.state:

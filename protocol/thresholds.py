@@ -1,4 +1,4 @@
-"""The one table of thresholds: the trainer's detectors read it, the hello carries it, the TUI colours by it."""
+"""The one table of thresholds: the trainer's detectors read it, hello carries it, the TUI colours by it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ THRESHOLDS: dict[str, Threshold] = {
     for t in (
         Threshold(signal="link_age", warning=2.0, critical=5.0, hint="seconds since the last heartbeat"),
         Threshold(signal="norm_drift", warning=0.5, critical=1.0, raise_after=2, clear_after=5,
-                  clear_ratio=0.8, hint="gradient norm left its average: escalate (T) and look at the layers"),
+                  clear_ratio=0.8, hint="gradient norm left its average: escalate (T), look at the layers"),
         Threshold(signal="health_drift", warning=0.5, critical=1.0, raise_after=2, clear_after=5,
-                  clear_ratio=0.8, hint="gradient health left its average: look for dead or exploding layers"),
+                  clear_ratio=0.8, hint="gradient health left its average: dead or exploding layers?"),
         Threshold(signal="gradient_health", warning=0.8, critical=0.3, low=True, raise_after=2,
                   hint="share of layers with a usable gradient is low"),
         Threshold(signal="gradient_exploding", warning=5.0, critical=10.0, raise_after=2,
@@ -64,10 +64,10 @@ THRESHOLDS: dict[str, Threshold] = {
         Threshold(signal="ratio_explosion", warning=5.0, critical=5.0, hint="a probability ratio exploded"),
         Threshold(signal="ratio_collapse", warning=0.1, critical=0.1, low=True,
                   hint="a probability ratio collapsed"),
-        Threshold(signal="total_grad_norm", warning=5.0, critical=10.0, hint="policy gradient before clipping"),
+        Threshold(signal="total_grad_norm", warning=5.0, critical=10.0, hint="policy gradient, unclipped"),
         Threshold(signal="memory", warning=0.75, critical=0.90, hint="share of memory in use"),
         Threshold(signal="update_seconds", warning=1.5, critical=3.0, hint="PPO update is slow"),
-        Threshold(signal="telemetry_share", warning=0.03, critical=0.05, hint="lower the telemetry level"),
+        Threshold(signal="telemetry_share", warning=0.03, critical=0.05, raise_after=3, clear_after=3, hint="lower the telemetry level"),
         Threshold(signal="stalled_epochs", warning=10.0, critical=30.0, raise_after=3,
                   hint="no better accuracy for this many epochs"),
         Threshold(signal="accuracy_lost", warning=0.15, critical=0.30, raise_after=2, clear_ratio=0.7,

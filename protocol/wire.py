@@ -66,6 +66,8 @@ class Event:
     ctx: Context
     data: Any
     """An instance of the class registered for `type`, or `Unknown`."""
+    line: bytes = dataclasses.field(default=b"", repr=False, compare=False)
+    """As it was on the wire."""
 
 
 class Stamped(NamedTuple):
@@ -213,7 +215,7 @@ def decode_line(line: bytes) -> Event:
             data = Unknown(type=e.type, raw=bytes(e.data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not an event: {error} in {line[:80]!r}") from None
-    return Event(seq=e.seq, ts=e.ts, type=e.type, stream=e.stream, tv=e.tv, ctx=e.ctx, data=data)
+    return Event(e.seq, e.ts, e.type, e.stream, e.tv, e.ctx, data, line)
 
 
 def _decoder(type_: str) -> msgspec.json.Decoder[Any]:

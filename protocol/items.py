@@ -1,0 +1,57 @@
+"""What a subscriber hands out beside events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .errors import RequestError
+from .wire import Event
+
+LinkState = Literal["searching", "connecting", "live", "slow", "stale", "lost", "ended"]
+
+
+@dataclass(frozen=True)
+class Reset:
+    """What follows begins from nothing: the reader drops what it knew. Comes before every snapshot."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class LinkChanged:
+    """The link entered a state."""
+
+    state: LinkState
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a `request`; exactly one of `result` and `error` is set."""
+
+    id: str
+    method: str
+    result: dict[str, Any] | None
+    error: RequestError | None
+    """Of kind `no_reply` where the deadline passed without an answer."""
+    rtt_s: float
+
+
+Item = Reset | Event | Reply | LinkChanged
+
+
+@dataclass
+class Stats:
+    """Counters since the subscriber was made."""
+
+    events: int = 0
+    bytes: int = 0
+    gaps: int = 0
+    """Holes found."""
+    repaired: int = 0
+    """Events that a replay, or the journal of a daemon that is gone, brought."""
+    skipped: int = 0
+    """Events passed over because the reader was too far behind or they are no longer held."""
+    bad: int = 0
+    """Frames and lines that were not understood."""
+    last_bad: str = ""
