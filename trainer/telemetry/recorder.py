@@ -1,7 +1,7 @@
 """From frames to events: what happened in an epoch, a round and an update, told at the level in force.
 
-An epoch is recorded in two steps, because its outcome reaches the host later than its decisions: `decided`
-before the hosts train, `finished` when their signals have arrived. The recorder keeps the clock of events.
+An epoch is recorded in three steps: `decided` when seeds have moved and the policy has chosen, `epoch_begins`
+before the hosts train, `finished` when their signals are on the host. The recorder keeps the clock of events.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Recorder:
         self._emitter.emit(RoundStarted(rounds=self._shape.rounds))
 
     def decided(self, frame: Frame) -> None:
-        """Seeds have moved on and the policy has chosen; the epoch is about to be trained.
+        """Seeds have moved on and the policy has chosen, for the coming epoch.
 
         Args:
             frame: the columns of `decision_columns`.
@@ -215,6 +215,10 @@ class Recorder:
         self._sample = sample
         if self._levels.level != "OFF":
             self._emitter.emit(sample)
+
+    def never_evaluated(self) -> list[str]:
+        """Signals of checks that have had no reading so far."""
+        return self._anomalies.never_evaluated()
 
     # --- parts of an epoch -------------------------------------------------------------------------
 

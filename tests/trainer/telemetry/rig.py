@@ -20,7 +20,7 @@ from trainer.signals import Signals
 from trainer.telemetry.columns import decision_columns, outcome_columns
 from trainer.telemetry.levels import Levels
 from trainer.telemetry.recorder import Recorder, RunShape
-from trainer.telemetry.transfer import Transfer
+from trainer.telemetry.transfer import Frame, Transfer
 
 SLOTS = ("r0c0", "r0c1")
 BLUEPRINTS = ("norm", "conv_light")
@@ -87,35 +87,47 @@ class Rig:
         values = {"op": int(op), "slot": slot, "blueprint": 1} | heads
         return torch.tensor([[values.get(name, 0) for name in HEAD_NAMES]] * self.n)
 
-    def finish(
+    def train(
         self,
         fault: Fault | None = None,
         *,
         telemetry: float = 0.001,
         layers: dict[str, torch.Tensor] | None = None,
     ) -> None:
-        self.signals = self.healthy_signals()
-        if fault is not None:
-            fault(self.signals)
-        self.epoch += 1
-        components = {"gain": torch.full((self.n,), 0.25), "rent": torch.full((self.n,), -0.05)}
-        frame = self.transfer(
-            outcome_columns(
-                signals=self.signals, reward=sum(components.values()), components=components, layers=layers
-            )
-        )
+        """One epoch from its beginning to its outcome and the tick of the levels."""
+        self.recorder.epoch_begins()
+        frame = self.outcome(fault, layers)
         phases = {"train": 0.9, "telemetry": telemetry, "other": 0.1 - telemetry}
         names = [f"layer{i}" for i in range(len(layers["grad_norm"]))] if layers else ()
         self.recorder.finished(frame, seconds=1.0, phases=phases, layer_names=names)
         for event in self.levels.tick():
             self.emitter.emit(event)
 
+    def outcome(self, fault: Fault | None = None, layers: dict[str, torch.Tensor] | None = None) -> Frame:
+        """The frame of an epoch's outcome: healthy, but for the fault."""
+        self.signals = self.healthy_signals()
+        self.table.contribution.copy_(self.signals.contribution)
+        if fault is not None:
+            fault(self.signals)
+        self.epoch += 1
+        components = {"gain": torch.full((self.n,), 0.25), "rent": torch.full((self.n,), -0.05)}
+        return self.transfer(
+            outcome_columns(
+                signals=self.signals,
+                reward=components["gain"] + components["rent"],
+                components=components,
+                layers=layers,
+            )
+        )
+
     def run_epoch(self, fault: Fault | None = None, **kwargs: Any) -> None:
-        """Decide and finish; a new round where the old one is over."""
+        """Train an epoch and decide about the next one; a new round where the old one is over."""
         if self.round == 0 or self.epoch == EPISODE:
             self.begin_round()
-        self.decide()
-        self.finish(fault, **kwargs)
+            self.decide()
+        self.train(fault, **kwargs)
+        if self.epoch < EPISODE:
+            self.decide()
 
     def update(self, **changes: Any) -> None:
         self.recorder.updated(dataclasses.replace(healthy_update(), **changes))

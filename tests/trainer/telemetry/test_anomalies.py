@@ -1,0 +1,198 @@
+"""When a check raises, changes and clears, against a reference that does one source at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.emitter import Emitter
+from protocol.events import Anomaly
+from protocol.thresholds import THRESHOLDS, Threshold
+from trainer.telemetry.anomalies import CHECKS, AnomalyDetector
+
+ENVS = 3
+
+
+def detector(emitter: Emitter) -> AnomalyDetector:
+    hosts = [f"env{i:02d}" for i in range(ENVS)]
+    return AnomalyDetector(
+        emitter,
+        {"env": hosts, "seed": [f"{h}.r0c0" for h in hosts]},
+        {"env": range(ENVS), "seed": range(ENVS)},
+    )
+
+
+def told(emitter: Emitter) -> list[Anomaly]:
+    return [item.event for item in emitter.drain(10**6)]  # type: ignore[misc]
+
+
+class OneSource:
+    """The rules in plain words, for one source."""
+
+    def __init__(self, threshold: Threshold) -> None:
+        self.t = threshold
+        self.active = self.breaches = self.calm = self.count = 0
+
+    def severity(self, value: float, ratio: float = 1.0) -> int:
+        reached = [
+            value <= limit * ratio if self.t.low else value >= limit * ratio
+            for limit in (self.t.warning, self.t.critical)
+        ]
+        return sum(reached)
+
+    def step(self, value: float) -> tuple[int, int] | None:
+        """(severity, count) if it is to be told."""
+        if math.isnan(value):
+            return None
+        before, now = self.active, self.severity(value)
+        self.breaches = self.breaches + 1 if now else 0
+        if before == 0:
+            if now and self.breaches >= self.t.raise_after:
+                self.active, self.count = now, self.breaches
+        else:
+            self.count += now > 0
+            held = self.severity(value, self.t.clear_ratio)
+            if now > before:
+                self.active = now
+            self.calm = self.calm + 1 if held < before else 0
+            if self.calm >= self.t.clear_after:
+                self.active, self.calm = held, 0
+        return (self.active, self.count) if self.active != before else None
+
+
+def around(threshold: Threshold) -> st.SearchStrategy[float]:
+    limits = (threshold.warning, threshold.critical)
+    return st.sampled_from([limit * f for limit in limits for f in (0.5, 0.75, 0.95, 1.0, 1.05, 1.2, 2.0)])
+
+
+@pytest.mark.parametrize("kind", ["norm_drift", "gradient_health", "gradient_exploding", "stalled"])
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_all_sources_at_once_equal_one_at_a_time(kind: str, data: st.DataObject) -> None:
+    check = next(c for c in CHECKS if c.scope == "env" and c.kind == kind)
+    threshold = THRESHOLDS[check.threshold]
+    value = st.just(math.nan) | around(threshold)
+    stream = data.draw(st.lists(st.lists(value, min_size=ENVS, max_size=ENVS), max_size=40))
+    emitter = Emitter()
+    found = detector(emitter)
+    reference = [OneSource(threshold) for _ in range(ENVS)]
+    for values in stream:
+        found.check_all({check.signal: np.array(values)})
+        expected = []
+        for env, (source, x) in enumerate(zip(reference, values, strict=True)):
+            change = source.step(x)
+            if change is not None:
+                expected.append((env, change[0] > 0, x, change[1]))
+        events = [(item.env, item.event) for item in emitter.drain(10**6)]
+        assert [(env, e.active, e.value, e.count) for env, e in events] == expected  # type: ignore[attr-defined]
+
+
+def test_a_raise_says_all_there_is_to_say_and_is_said_once() -> None:
+    emitter = Emitter()
+    found = detector(emitter)
+    before = time.time_ns() // 1000
+    for _ in range(10):
+        found.check_all({"env.norm_drift": np.array([0.1, 0.7, 0.1])})
+    (event,) = told(emitter)
+    assert (event.kind, event.source, event.severity) == ("norm_drift", "env01", "warning")
+    assert (event.value, event.threshold, event.count, event.active) == (0.7, 0.5, 2, True)
+    assert before <= event.since <= time.time_ns() // 1000
+    assert "escalate" in event.hint
+    assert found.active == 1
+
+
+def test_severity_changes_and_hysteresis() -> None:
+    emitter = Emitter()
+    found = detector(emitter)
+
+    def feed(value: float, times: int = 1) -> list[tuple[str, bool]]:
+        for _ in range(times):
+            found.check_all({"env.norm_drift": np.array([value, 0.0, 0.0])})
+        return [(e.severity, e.active) for e in told(emitter)]
+
+    assert feed(0.6, 2) == [("warning", True)]
+    assert feed(1.2) == [("critical", True)]
+    assert feed(0.85, 20) == []  # under the critical limit, above 0.8 of it: stays
+    assert feed(0.45, 5) == [("warning", True)]
+    assert feed(0.45, 20) == []  # under the warning, above 0.8 of it: stays
+    assert feed(0.3, 4) == []
+    assert feed(0.3) == [("warning", False)]
+
+
+def test_what_is_not_measured_is_neither_raised_nor_cleared() -> None:
+    emitter = Emitter()
+    found = detector(emitter)
+    found.check_all({"env.norm_drift": np.array([0.7, np.nan, 0.0])})
+    found.check_all({"env.norm_drift": np.array([np.nan, np.nan, 0.0])})
+    found.check_all({})
+    assert told(emitter) == []
+    found.check_all({"env.norm_drift": np.array([0.7, np.nan, 0.0])})
+    assert [e.source for e in told(emitter)] == ["env00"]
+    for _ in range(20):
+        found.check_all({"env.norm_drift": np.full(ENVS, np.nan)})
+    assert told(emitter) == []
+    assert found.active == 1
+
+
+def test_gone_seeds_take_their_anomalies_along() -> None:
+    emitter = Emitter()
+    found = detector(emitter)
+    found.check_all({"seed.gradient_nonfinite": np.array([1.0, 0.0, 1.0])})
+    found.check_all({"seed.norm_drift": np.array([0.9, 0.9, 0.9])})
+    assert len(told(emitter)) == 2
+    found.retire("seed", np.array([True, True, False]))
+    (cleared,) = told(emitter)
+    assert (cleared.source, cleared.active, cleared.value) == ("env00.r0c0", False, None)
+    found.check_all({"seed.norm_drift": np.array([0.9, 0.9, 0.9])})  # the second in a row for the third only
+    assert [e.source for e in told(emitter)] == ["env02.r0c0"]
+
+
+def test_limits_that_move() -> None:
+    emitter = Emitter()
+    found = detector(emitter)
+    found.check_all({"critic.value_collapse": -0.1}, limits={"critic.value_collapse": (-0.5, -1.0)})
+    assert told(emitter) == []
+    found.check_all({"critic.value_collapse": -0.1}, limits={"critic.value_collapse": (0.0, -0.5)})
+    (event,) = told(emitter)
+    assert (event.source, event.severity, event.threshold) == ("critic", "warning", 0.0)
+
+
+def test_a_reading_without_a_check_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        detector(Emitter()).check_all({"env.mood": np.zeros(ENVS)})
+
+
+def test_resume_is_exact() -> None:
+    random = np.random.default_rng(3)
+    stream: list[dict[str, Any]] = [
+        {"env.norm_drift": random.random(ENVS) * 1.5, "env.gradient_health": random.random(ENVS)}
+        for _ in range(60)
+    ]
+
+    def events(cut: int | None) -> list[Anomaly]:
+        emitter = Emitter()
+        found = detector(emitter)
+        for i, readings in enumerate(stream):
+            if i == cut:
+                state = {name: tensor.clone() for name, tensor in found.state_dict().items()}
+                assert all(isinstance(value, torch.Tensor) for value in state.values())
+                found = detector(emitter)
+                found.load_state_dict(state)
+            found.check_all(readings)
+        return [dataclasses.replace(e, since=0) for e in told(emitter)]
+
+    assert events(cut=25) == events(cut=None)
+
+
+def test_every_check_has_its_threshold_and_its_hint() -> None:
+    assert len({c.signal for c in CHECKS}) == len(CHECKS)
+    for check in CHECKS:
+        assert THRESHOLDS[check.threshold].hint

@@ -1,0 +1,179 @@
+"""Every kind of anomaly: a fault goes in, is raised for the right source, and clears after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from protocol.events import LogLine
+from protocol.thresholds import THRESHOLDS
+from trainer.seeds.stages import HEAD_NAMES
+from trainer.signals import Signals
+from trainer.telemetry.anomalies import CHECKS
+
+from .rig import EPISODE, Rig, healthy_update, machine
+
+SICK = 2
+"""The env that faults are put into."""
+HEAD = HEAD_NAMES[2]
+WARM = EPISODE + 10
+"""Epochs before a fault: averages are warm, the second episode's seeds are six epochs old."""
+
+
+@dataclass(frozen=True)
+class Injection:
+    """How to bring a fault about in one epoch or update, and by whose name it should be raised."""
+
+    source: str
+    inject: Callable[[Rig], None]
+    heal: Callable[[Rig], None] = Rig.run_epoch
+    epochs: int = 6
+
+
+def signal(name: str, value: float, *, slot: int | None = None) -> Callable[[Rig], None]:
+    def fault(signals: Signals) -> None:
+        tensor = getattr(signals, name)
+        if slot is None:
+            tensor[SICK] = value
+        else:
+            tensor[SICK, slot] = value
+
+    return lambda rig: rig.run_epoch(fault)
+
+
+def updated(**changes: object) -> Callable[[Rig], None]:
+    return lambda rig: rig.update(**changes)
+
+
+def heads(name: str, value: float) -> Callable[[Rig], None]:
+    return lambda rig: rig.update(**{name: getattr(healthy_update(), name) | {HEAD: value}})
+
+
+def used(share: float) -> Callable[[Rig], None]:
+    def run(rig: Rig) -> None:
+        rig.recorder.system(machine(share))
+        rig.run_epoch()
+
+    return run
+
+
+def overflow(rig: Rig) -> None:
+    for _ in range(5000):
+        rig.emitter.emit(LogLine(level="INFO", logger="test", message="flood"))
+    rig.run_epoch()
+
+
+ENV, SEED = f"env{SICK:02d}", f"env{SICK:02d}.r0c0"
+EPOCH, UPDATE = Rig.run_epoch, Rig.update
+INJECTIONS: dict[str, Injection] = {
+    "env.loss_nonfinite": Injection(ENV, signal("train_loss", float("nan"))),
+    "env.gradient_nonfinite": Injection(ENV, signal("host_grad_norm", float("nan"))),
+    "env.gradient_exploding": Injection(ENV, signal("host_grad_norm", 50.0)),
+    "env.gradient_vanishing": Injection(ENV, signal("host_grad_norm", 1e-9)),
+    "env.gradient_health": Injection(ENV, signal("host_health", 0.2)),
+    "env.norm_drift": Injection(ENV, signal("host_grad_norm", 3.0)),
+    "env.health_drift": Injection(ENV, signal("host_health", 0.4)),
+    "env.stalled": Injection(ENV, signal("val_accuracy", 0.1), epochs=13),
+    "env.degraded": Injection(ENV, signal("val_accuracy", 0.05)),
+    "seed.gradient_nonfinite": Injection(SEED, signal("seed_grad_norm", float("inf"), slot=0)),
+    "seed.gradient_exploding": Injection(SEED, signal("seed_grad_norm", 50.0, slot=0)),
+    "seed.gradient_vanishing": Injection(SEED, signal("seed_grad_norm", 0.0, slot=0)),
+    "seed.gradient_health": Injection(SEED, signal("seed_health", 0.0, slot=0)),
+    "seed.norm_drift": Injection(SEED, signal("seed_grad_norm", 2.0, slot=0)),
+    "seed.health_drift": Injection(SEED, signal("seed_health", 0.3, slot=0)),
+    "policy.nonfinite": Injection("policy", updated(skipped_nonfinite=1), UPDATE),
+    "policy.kl_spike": Injection("policy", updated(approx_kl=0.2), UPDATE),
+    "policy.clip_fraction": Injection("policy", updated(clip_fraction=0.6), UPDATE),
+    "policy.ratio_explosion": Injection("policy", updated(ratio_max=12.0), UPDATE),
+    "policy.ratio_collapse": Injection("policy", updated(ratio_min=0.01), UPDATE),
+    "policy.entropy_collapse": Injection("policy", updated(entropy=0.02), UPDATE),
+    "policy.gradient_exploding": Injection("policy", updated(grad_norm=40.0), UPDATE),
+    "policy.norm_drift": Injection("policy", updated(grad_norm=3.0), UPDATE),
+    "policy.lstm_saturated": Injection("policy", updated(lstm_c_rms=8.0), UPDATE),
+    "policy.lstm_dead": Injection("policy", updated(lstm_h_rms=1e-7), UPDATE),
+    "policy.low_return_variance": Injection("policy", updated(return_std=0.0), UPDATE),
+    "policy.slow_update": Injection("policy", updated(seconds=9.0), UPDATE),
+    "head.entropy_collapse": Injection(f"policy.{HEAD}", heads("head_entropy", 0.01), UPDATE),
+    "head.norm_drift": Injection(f"policy.{HEAD}", heads("head_grad_norm", 2.0), UPDATE),
+    "critic.value_collapse": Injection("critic", updated(explained_variance=-2.0), UPDATE),
+    "critic.norm_drift": Injection("critic", updated(critic_grad_norm=5.0), UPDATE),
+    "system.memory": Injection("system", used(0.95), used(0.3)),
+    "telemetry.queue_drops": Injection("telemetry", overflow),
+    "telemetry.share": Injection("telemetry", lambda rig: rig.run_epoch(telemetry=0.09)),
+}
+
+
+def warmed_up() -> Rig:
+    rig = Rig(rounds=1000)
+    for _ in range(WARM):
+        rig.run_epoch()
+        rig.update()
+    assert rig.take("anomaly") == []
+    return rig
+
+
+def test_every_check_has_an_injection() -> None:
+    assert set(INJECTIONS) == {check.signal for check in CHECKS}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.signal)
+def test_raised_attributed_and_cleared(check: object) -> None:
+    signal_, kind = check.signal, check.kind  # type: ignore[attr-defined]
+    threshold = THRESHOLDS[check.threshold]  # type: ignore[attr-defined]
+    injection = INJECTIONS[signal_]
+    rig = warmed_up()
+    raised_at = None
+    for epoch in range(1, injection.epochs + 1):
+        injection.inject(rig)
+        raised = [e for e in rig.take("anomaly") if e.data.kind == kind]
+        if raised and raised_at is None:
+            raised_at = epoch
+            (event,) = raised
+    assert raised_at is not None, f"{signal_} was not raised"
+    if kind != "stalled":  # which counts epochs itself
+        assert raised_at == threshold.raise_after
+    assert event.data.source == injection.source
+    assert event.data.active
+    assert event.data.hint == threshold.hint
+    assert event.ctx.env == (SICK if injection.source.startswith("env") else None)
+
+    cleared = []
+    for _ in range(EPISODE):
+        injection.heal(rig)
+        cleared += [e for e in rig.take("anomaly") if e.data.kind == kind and not e.data.active]
+        if cleared:
+            break
+    assert [e.data.source for e in cleared] == [injection.source]
+
+
+def test_only_the_sick_env_is_named() -> None:
+    rig = warmed_up()
+    for _ in range(5):
+        rig.run_epoch(lambda signals: signals.host_grad_norm[SICK].fill_(30.0))
+    assert {e.data.source for e in rig.take("anomaly")} == {ENV}
+
+
+def test_no_false_alarm_in_healthy_rounds() -> None:
+    rig = Rig(envs=8)
+    for _ in range(22):  # the policy's averages need 20 updates
+        for _ in range(EPISODE):
+            rig.recorder.system(machine())
+            rig.run_epoch()
+        rig.update()
+    assert rig.take("anomaly") == []
+    assert rig.recorder.never_evaluated() == []
+
+
+def test_a_check_that_nobody_feeds_is_found_out() -> None:
+    rig = Rig()
+    rig.run_epoch()
+    assert "policy.kl_spike" in rig.recorder.never_evaluated()
+    assert "env.norm_drift" in rig.recorder.never_evaluated()  # warming up
+
+
+def test_a_flat_return_does_not_accuse_the_critic() -> None:
+    rig = warmed_up()
+    rig.update(return_std=1e-9, explained_variance=-50.0)
+    assert [e.data.kind for e in rig.take("anomaly")] == ["low_return_variance"]
