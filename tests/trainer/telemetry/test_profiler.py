@@ -1,0 +1,179 @@
+"""The profiler writes real traces of exactly the window asked for, and never harms the run."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from protocol.events import ProfilerFinished, ProfilerStarted
+from trainer.telemetry.profiler import Profiler
+from trainer.telemetry.timer import PhaseTimer
+from trainer.telemetry.trace import top_operators
+
+torch.set_num_threads(1)
+
+
+class Run:
+    """A loop with real operators: two worker threads train, then one update per round."""
+
+    def __init__(self, folder: Path, epochs: int = 4) -> None:
+        self.told: list[Any] = []
+        self.profiler = Profiler(folder, self.told.append)
+        self.timer = PhaseTimer()
+        self.epochs = epochs
+
+    def round(self, number: int) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            for epoch in range(self.epochs):
+                self.profiler.epoch_begin(number, epoch, self.epochs - epoch)
+                with self.timer.phase("train"):
+                    list(pool.map(train, range(2)))
+                self.profiler.epoch_end()
+        with self.timer.phase("update"):
+            torch.linalg.svd(torch.eye(8))
+        self.profiler.round_end()
+
+
+def train(_: int) -> None:
+    a = torch.ones(16, 16)
+    for _ in range(5):
+        a = torch.mm(a, a) / 16
+
+
+def trace(finished: ProfilerFinished) -> list[dict[str, Any]]:
+    with open(finished.path) as file:
+        return json.load(file)["traceEvents"]  # type: ignore[no-any-return]
+
+
+def names(events: list[dict[str, Any]], category: str) -> list[str]:
+    return [e["name"] for e in events if e.get("cat") == category]
+
+
+def test_a_window_of_epochs(tmp_path: Path) -> None:
+    run = Run(tmp_path / "traces")
+    run.profiler.start(2, command="c1")
+    assert run.profiler.active
+    run.round(1)
+    started, finished = run.told
+    assert started == ProfilerStarted(epochs=2, command="c1")
+    assert (finished.epochs, finished.command, finished.error) == (2, "c1", None)
+    assert finished.bytes == Path(finished.path).stat().st_size
+    assert Path(finished.path).name == "round-000001-epoch-00000.json"
+    assert not run.profiler.active
+
+    events = trace(finished)
+    assert names(events, "cpu_op").count("aten::mm") == 2 * 2 * 5  # both workers, both epochs
+    assert names(events, "user_annotation").count("train") == 2
+    assert "update" not in names(events, "user_annotation")
+    top = {row["name"]: row for row in finished.top}
+    assert top["aten::mm"]["calls"] == 20
+    assert top["aten::mm"]["on"] == "cpu"
+    assert 0 < top["aten::mm"]["share"] < 1
+    assert [path.name for path in tmp_path.rglob("*.partial")] == []
+
+
+def test_a_window_with_the_update_waits_for_the_rounds_end(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.profiler.start(1, with_update=True)
+    run.round(3)
+    _, finished = run.told
+    assert Path(finished.path).name == "round-000003-epoch-00003.json"
+    assert finished.epochs == 1
+    events = trace(finished)
+    assert names(events, "user_annotation").count("train") == 1
+    assert "update" in names(events, "user_annotation")
+    assert "aten::linalg_svd" in names(events, "cpu_op")
+
+
+def test_a_window_across_a_rounds_end_holds_the_update(tmp_path: Path) -> None:
+    run = Run(tmp_path, epochs=2)
+    run.profiler.start(3)
+    run.round(1)
+    assert run.profiler.active
+    run.round(2)
+    _, finished = run.told
+    assert finished.epochs == 3
+    assert names(trace(finished), "user_annotation").count("update") == 1
+
+
+def test_stop_writes_what_there_is(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.profiler.start(100, command="c")
+    run.round(1)
+    run.profiler.stop()
+    _, finished = run.told
+    assert (finished.epochs, finished.error) == (4, None)
+    assert "aten::mm" in names(trace(finished), "cpu_op")
+
+
+def test_stop_before_anything_was_recorded(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.profiler.start(2, command="c")
+    run.profiler.stop()
+    (finished,) = run.told
+    assert finished.command == "c"
+    assert "before an epoch" in finished.error
+    run.profiler.stop()
+    assert len(run.told) == 1
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.profiler.start(1)
+    with pytest.raises(ValueError, match="already"):
+        run.profiler.start(1)
+
+
+def test_two_windows_at_the_same_place_keep_both_traces(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for _ in range(2):
+        run.profiler.start(1)
+        run.round(1)
+    paths = {e.path for e in run.told if isinstance(e, ProfilerFinished)}
+    assert len(paths) == 2
+    assert all(Path(path).exists() for path in paths)
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "traces").write_text("a file")
+    run = Run(tmp_path / "traces")
+    run.profiler.start(1, command="c")
+    run.round(1)
+    _, finished = run.told
+    assert finished.command == "c"
+    assert str(tmp_path / "traces") in finished.error
+    run.profiler = Profiler(tmp_path / "elsewhere", run.told.append)
+    run.profiler.start(1)
+    run.round(2)
+    assert run.told[-1].error is None
+
+
+def event(name: str, ts: float, dur: float, tid: int = 1, cat: str = "cpu_op") -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
+
+
+def test_self_time_is_what_is_left_of_the_children() -> None:
+    events = [
+        event("outer", 0, 100),
+        event("inner", 10, 30),
+        event("leaf", 15, 10),
+        event("inner", 50, 20),
+        event("outer", 0, 7, tid=2),  # the same time on another thread is another lane
+        event("matmul", 0, 50, tid=7, cat="kernel"),
+        event("train", 0, 500, cat="user_annotation"),
+    ]
+    rows = {
+        (r["name"], r["on"]): (r["calls"], r["self_us"], r["share"])
+        for r in top_operators({"traceEvents": events})
+    }
+    assert rows == {
+        ("outer", "cpu"): (2, 57.0, 0.5327),
+        ("inner", "cpu"): (2, 40.0, 0.3738),
+        ("leaf", "cpu"): (1, 10.0, 0.0935),
+        ("matmul", "device"): (1, 50.0, 1.0),
+    }

@@ -1,0 +1,131 @@
+"""The machine's figures are real ones, and sampling never ends the run."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from protocol.events import SystemSample
+from trainer.telemetry.gpu import NvidiaGPU
+from trainer.telemetry.system import SystemSampler, memory
+
+CPU = torch.device("cpu")
+
+
+def test_samples_arrive_and_stop(tmp_path: Path) -> None:
+    samples: list[SystemSample] = []
+    two = threading.Event()
+
+    def publish(sample: SystemSample) -> None:
+        samples.append(sample)
+        if len(samples) == 2:
+            two.set()
+
+    sampler = SystemSampler(tmp_path, CPU, publish, interval=0.01)
+    sampler.start()
+    assert two.wait(20)
+    sampler.close()
+    count = len(samples)
+    sample = samples[-1]
+    assert abs(sample.rss - psutil.Process().memory_info().rss) < 2**30
+    assert 0 < sample.memory_used <= sample.memory_total
+    assert sample.cores == len(os.sched_getaffinity(0))
+    assert sample.disk_free > 0
+    assert (sample.gpu_percent, sample.gpu_memory) == (None, None)
+    assert not any(thread.name == "system-sampler" for thread in threading.enumerate())
+    assert len(samples) == count
+
+
+def test_a_folder_that_is_gone_is_said_once_and_survived(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    again = threading.Event()
+    sampler = SystemSampler(folder, CPU, lambda sample: again.set(), interval=0.005)
+    failed = threading.Event()
+    real = sampler.sample
+
+    def sample() -> SystemSample:
+        try:
+            return real()
+        except OSError:
+            failed.set()
+            raise
+
+    sampler.sample = sample  # type: ignore[method-assign]
+    sampler.start()
+    assert failed.wait(20)
+    folder.mkdir()
+    assert again.wait(20)
+    sampler.close()
+    assert sum("cannot be sampled" in record.message for record in caplog.records) == 1
+
+
+def cgroup(tmp_path: Path, limit: str) -> tuple[Path, Path]:
+    folder = tmp_path / "fs" / "job" / "step"
+    folder.mkdir(parents=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{3 * 2**20}\n")
+    (folder / "memory.stat").write_text(f"anon 100\ninactive_file {2**20}\n")
+    membership = tmp_path / "cgroup"
+    membership.write_text("0::/job/step\n")
+    return tmp_path / "fs", membership
+
+
+def test_a_cgroups_limit_is_the_memory_there_is(tmp_path: Path) -> None:
+    assert memory(*cgroup(tmp_path, str(4 * 2**20))) == (4 * 2**20, 2 * 2**20)
+
+
+@pytest.mark.parametrize("limit", ["max", str(2**60)])
+def test_a_limit_above_the_machine_is_none(tmp_path: Path, limit: str) -> None:
+    assert memory(*cgroup(tmp_path, limit))[0] == psutil.virtual_memory().total
+
+
+def test_no_cgroup_at_all(tmp_path: Path) -> None:
+    total, used = memory(tmp_path, tmp_path / "none")
+    assert total == psutil.virtual_memory().total
+    assert 0 < used < total
+
+
+class FakeNVML:
+    """The part of NVML that is called, with the temperature refused."""
+
+    NVML_TEMPERATURE_GPU = 0
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+        return SimpleNamespace(used=5, total=10)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
+        return SimpleNamespace(gpu=71)
+
+    def nvmlDeviceGetTemperature(self, handle: Any, kind: int) -> Any:
+        raise self.NVMLError("not supported")
+
+
+def test_what_the_gpu_refuses_stays_not_measured(tmp_path: Path) -> None:
+    sample = SystemSampler(tmp_path, CPU, lambda sample: None).sample()
+    NvidiaGPU(FakeNVML(), handle=0).fill(sample)
+    assert (sample.gpu_memory, sample.gpu_memory_total, sample.gpu_percent) == (5, 10, 71.0)
+    assert sample.gpu_celsius is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_a_real_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    held = torch.zeros(2**28, dtype=torch.uint8, device="cuda")
+    sample = SystemSampler(tmp_path, torch.device("cuda", 0), lambda sample: None).sample()
+    assert sample.gpu_memory is not None
+    assert sample.gpu_memory_total is not None
+    assert held.numel() <= sample.gpu_memory <= sample.gpu_memory_total
+    assert sample.gpu_percent is not None
