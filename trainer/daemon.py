@@ -69,7 +69,7 @@ def run_daemon(*, name: str | None, resume: str | None, file: Path | None, sets:
                 f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
             )
         (run.path / "config.json").write_bytes(msgspec.json.encode(config))
-        return _Daemon(run, config, device, resumed=resume is not None).live()
+        return Daemon(run, config, device, resumed=resume is not None).live()
 
 
 def _saved_configuration(name: str) -> Mapping[str, Any]:
@@ -81,7 +81,7 @@ def _saved_configuration(name: str) -> Mapping[str, Any]:
     return tree
 
 
-class _Daemon:
+class Daemon:
     """One boot of one run."""
 
     def __init__(self, run: RunFolder, config: Config, device: torch.device, *, resumed: bool) -> None:
