@@ -56,7 +56,7 @@ THRESHOLDS: dict[str, Threshold] = {
                   clear_ratio=1.1, hint="the policy has nearly stopped exploring"),
         Threshold(signal="explained_variance", warning=0.3, critical=0.0, low=True,
                   hint="the critic does not predict the returns"),
-        Threshold(signal="value_collapse", warning=0.1, critical=-0.4, low=True,
+        Threshold(signal="value_collapse", warning=0.1, critical=-0.4, low=True, raise_after=3,
                   hint="the critic predicts worse than it should by now; limits move with the run"),
         Threshold(signal="return_std", warning=1e-3, critical=1e-6, low=True,
                   hint="all returns are equal: the policy has nothing to learn from"),

@@ -24,6 +24,8 @@ from protocol.thresholds import THRESHOLDS
 Scope = Literal["env", "seed", "policy", "head", "critic", "system", "telemetry"]
 Readings = Mapping[str, NDArray[Any] | float]
 """By the `signal` of checks: one value per source of the scope; NaN where not measured."""
+Limits = dict[str, tuple[float, float]]
+"""(warning, critical) by signal."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +138,12 @@ class AnomalyDetector:
         self._since = np.zeros(k, dtype=np.int64)
         self._evaluated = np.zeros(k, dtype=np.bool_)
 
-    def check_all(
-        self, readings: Readings, *, limits: Mapping[str, tuple[float, float]] | None = None
-    ) -> None:
+    def check_all(self, readings: Readings, *, limits: Limits | None = None) -> None:
         """Run every check on what was measured.
 
         Args:
             readings: by signal; a signal without a check is an error, a check without a reading is passed.
-            limits: (warning, critical) of signals whose limits move; they hold until set again.
+            limits: of signals whose limits move; they hold until set again.
         """
         if limits:
             moved = self._limits.copy()

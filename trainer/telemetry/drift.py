@@ -6,11 +6,14 @@ against the average of the samples before x. The average is exponential and bias
 are (Kingma and Ba 2015, section 3): m <- beta m + (1 - beta) x, ema = m / (1 - beta^t). Until a source has
 given `warmup` samples it has no drift. A sample that is absent (NaN) or infinite leaves the average alone;
 an infinite one has infinite drift.
+
+Some sources wander by nature: hosts that grow change their gradients. So what counts as too much is at least
+`UNUSUAL` times the usual drift of all sources of that kind: the average over time of their median.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from protocol.events import Drift
+from protocol.thresholds import THRESHOLDS
 
 from .columns import nullable
 
 EPSILON = 1e-6
+UNUSUAL = 5.0
+"""Drift below so many times the usual one raises nothing."""
 Floats = NDArray[np.float64]
 
 
@@ -40,6 +46,8 @@ SEED = Smoothing(momentum=0.9, warmup=5)
 """A seed lives for some epochs of one episode only: a slower average would never be trusted."""
 POLICY = Smoothing(momentum=0.95, warmup=20)
 """One sample per PPO update."""
+USUAL = Smoothing(momentum=0.99, warmup=10)
+"""The usual drift of a kind of sources; until it is known none of them is checked."""
 
 
 class Average:
@@ -61,11 +69,15 @@ class Average:
             self._moment, self._weight, out=np.full_like(self._moment, np.nan), where=self._count > 0
         )
 
+    @property
+    def trusted(self) -> Floats:
+        """The averages that have their warm-up behind them; NaN elsewhere."""
+        return np.where(self._count >= self._warmup, self.value, np.nan)
+
     def drift_and_update(self, sample: Floats) -> Floats:
         """Drift of each sample against its average so far, which then takes the sample in."""
-        average = self.value
+        average = self.trusted
         drift: Floats = np.abs(sample - average) / np.maximum(average, EPSILON)
-        drift[self._count < self._warmup] = np.nan
         taken = np.isfinite(sample)
         beta = np.where(taken, self._momentum, 1.0)
         self._moment = beta * self._moment + (1.0 - beta) * np.where(taken, sample, 0.0)
@@ -92,19 +104,20 @@ class DriftMonitor:
     """Drift of norm and health over columns of sources.
 
     Args:
-        sources: names, as in the `drift` event.
-        smoothing: one per source.
+        pools: by scope of the checks, the names of its sources as in the `drift` event, and their smoothing.
     """
 
-    def __init__(self, sources: Sequence[str], smoothing: Sequence[Smoothing]) -> None:
-        self.sources = list(sources)
-        momentum = np.array([s.momentum for s in smoothing], dtype=np.float64)
-        warmup = np.array([s.warmup for s in smoothing], dtype=np.int64)
-        assert momentum.shape == (len(self.sources),)
-        self._average = Average(momentum, warmup)
-        self.norm_drift: Floats = np.full(len(self.sources), np.nan)
-        """[K] of the last update; NaN where it has none."""
-        self.health_drift: Floats = self.norm_drift
+    def __init__(self, pools: Mapping[str, tuple[Sequence[str], Smoothing]]) -> None:
+        self.sources = [name for names, _ in pools.values() for name in names]
+        smoothing = [each for names, each in pools.values() for _ in names]
+        self._average = _average(smoothing)
+        self._usual = _average([USUAL] * len(pools))
+        self._rows: dict[str, slice] = {}
+        for scope, (names, _) in pools.items():
+            begin = max((rows.stop for rows in self._rows.values()), default=0)
+            self._rows[scope] = slice(begin, begin + len(names))
+        self._drift = np.full((2, len(self.sources)), np.nan)
+        """[2, K] of the last update, norm and health; NaN where there is none."""
 
     def update(self, norm: Floats, health: Floats) -> Drift | None:
         """Take in one sample per source.
@@ -116,7 +129,9 @@ class DriftMonitor:
         Returns:
             The event, with the sources that were measured; None where none was.
         """
-        self.norm_drift, self.health_drift = self._average.drift_and_update(np.stack([norm, health]))
+        self._drift = self._average.drift_and_update(np.stack([norm, health]))
+        usual = [_median(self._drift[:, rows]) for rows in self._rows.values()]
+        self._usual.drift_and_update(np.stack(usual, axis=1))
         rows = np.flatnonzero(~(np.isnan(norm) & np.isnan(health)))
         if rows.size == 0:
             return None
@@ -130,18 +145,55 @@ class DriftMonitor:
             source=[self.sources[i] for i in rows],
             norm=norm[rows].tolist(),
             norm_ema=column(norm_ema),
-            norm_drift=column(self.norm_drift),
+            norm_drift=column(self._drift[0]),
             health=column(health),
             health_ema=column(health_ema),
-            health_drift=column(self.health_drift),
+            health_drift=column(self._drift[1]),
         )
 
-    def restart(self, mask: NDArray[np.bool_]) -> None:
-        """Forget the sources where `mask` [K] is true: another seed lives there now."""
-        self._average.restart(mask)
+    def checks(self, scope: str) -> tuple[dict[str, Floats], dict[str, tuple[float, float]]]:
+        """Readings of the last update and their (warning, critical) limits, for the detector.
+
+        Args:
+            scope: which sources; the signals are `<scope>.norm_drift` and `<scope>.health_drift`.
+        """
+        pool = list(self._rows).index(scope)
+        readings: dict[str, Floats] = {}
+        limits: dict[str, tuple[float, float]] = {}
+        for i, signal in enumerate(("norm_drift", "health_drift")):
+            usual = float(self._usual.trusted[i, pool])
+            if usual == usual:
+                least = THRESHOLDS[signal]
+                readings[f"{scope}.{signal}"] = self._drift[i, self._rows[scope]]
+                limits[f"{scope}.{signal}"] = (
+                    max(least.warning, UNUSUAL * usual),
+                    max(least.critical, 2 * UNUSUAL * usual),
+                )
+        return readings, limits
+
+    def restart(self, scope: str, mask: NDArray[np.bool_]) -> None:
+        """Forget the sources of `scope` where `mask` is true: another seed lives there now."""
+        rows = np.zeros(len(self.sources), dtype=np.bool_)
+        rows[self._rows[scope]] = mask.reshape(-1)
+        self._average.restart(rows)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._average.state_dict()
+        return {"average": self._average.state_dict(), "usual": self._usual.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._average.load_state_dict(state)
+        self._average.load_state_dict(state["average"])
+        self._usual.load_state_dict(state["usual"])
+
+
+def _average(smoothing: Sequence[Smoothing]) -> Average:
+    return Average(np.array([s.momentum for s in smoothing]), np.array([s.warmup for s in smoothing]))
+
+
+def _median(drift: Floats) -> Floats:
+    """[2] the upper median over the sources that have a finite drift; NaN where none has."""
+    return np.array(
+        [
+            np.sort(known)[known.size // 2] if (known := row[np.isfinite(row)]).size else np.nan
+            for row in drift
+        ]
+    )

@@ -26,7 +26,7 @@ from protocol.events import (
 )
 
 from ..seeds.stages import HEAD_NAMES, HEADS_OF_OP, Op, Stage
-from .anomalies import AnomalyDetector
+from .anomalies import AnomalyDetector, Limits
 from .columns import LAYER_STATISTICS, nullable
 from .drift import HOST, POLICY, SEED, DriftMonitor
 from .levels import LevelCode, Levels
@@ -76,8 +76,10 @@ class Recorder:
         hosts = [f"env{env:02d}" for env in range(n)]
         seeds = [f"{host}.{slot}" for host in hosts for slot in shape.slots]
         heads = [f"policy.{head}" for head in HEAD_NAMES]
-        self._env_drift = DriftMonitor(hosts + seeds, [HOST] * n + [SEED] * (n * s))
-        self._policy_drift = DriftMonitor(["policy", *heads, "critic"], [POLICY] * (len(heads) + 2))
+        self._env_drift = DriftMonitor({"env": (hosts, HOST), "seed": (seeds, SEED)})
+        self._policy_drift = DriftMonitor(
+            {"policy": (["policy"], POLICY), "head": (heads, POLICY), "critic": (["critic"], POLICY)}
+        )
         self._anomalies = AnomalyDetector(
             emitter,
             {"env": hosts, "seed": seeds, "head": heads},
@@ -122,7 +124,7 @@ class Recorder:
         stage = frame["stage"]
         fresh = (frame["stage.advanced"] == Stage.DORMANT) & (stage == Stage.GERMINATED)
         if fresh.any():
-            self._env_drift.restart(np.concatenate([np.zeros(len(fresh), dtype=bool), fresh.reshape(-1)]))
+            self._env_drift.restart("seed", fresh)
         self._anomalies.retire("seed", _NO_SEED[stage])
 
     def epoch_begins(self) -> None:
@@ -161,23 +163,25 @@ class Recorder:
         sample, self._sample = self._sample, None
         if sample is not None:
             readings |= system_readings(sample)
+        limits: Limits = {}
         if gradients.measured:
-            readings |= self._drift(gradients)
+            limits = self._tell_drift(gradients, readings)
         readings |= loss_readings(frame)
         readings["env.stalled"], readings["env.degraded"] = self._accuracy.update(frame["val_accuracy"])
         if layer_names and self._level == "DEBUG":
             self._emitter.emit(self._layers_event(frame, layer_names))
-        self._anomalies.check_all(readings)
+        self._anomalies.check_all(readings, limits=limits)
 
     def updated(self, update: PPOUpdate) -> None:
         """The policy has learnt from the round."""
         readings: dict[str, Any] = dict(update_readings(update, HEAD_NAMES))
         if self._level != "OFF":
             self._emitter.emit(update)
+        limits: Limits = {}
         if LevelCode[self._level] >= LevelCode.NORMAL:
-            readings |= self._drift_of_policy(update)
-        limits = value_collapse_limits(self._round, self._shape.rounds)
-        self._anomalies.check_all(readings, limits={"critic.value_collapse": limits})
+            limits = self._tell_policy_drift(update, readings)
+        limits["critic.value_collapse"] = value_collapse_limits(self._round, self._shape.rounds)
+        self._anomalies.check_all(readings, limits=limits)
 
     def round_finished(
         self, seconds: float, test_accuracy: NDArray[np.floating[Any]] | None = None
@@ -263,33 +267,35 @@ class Recorder:
             phases=phases,
         )
 
-    def _drift(self, gradients: _Gradients) -> dict[str, Any]:
-        """Publish the drift of hosts and seeds; readings of theirs."""
-        n = self._shape.envs
+    def _tell_drift(self, gradients: _Gradients, readings: dict[str, Any]) -> Limits:
+        """Publish the drift of hosts and seeds; adds their readings, returns the limits of the drift."""
         norm = np.concatenate([gradients.host_norm, gradients.seed_norm.reshape(-1)])
         health = np.concatenate([gradients.host_health, gradients.seed_health.reshape(-1)])
         event = self._env_drift.update(norm, health)
         if event is not None:
             self._emitter.emit(event)
-        readings: dict[str, Any] = {}
+        n = self._shape.envs
+        limits: Limits = {}
         for scope, rows in (("env", slice(0, n)), ("seed", slice(n, None))):
             readings |= gradient_readings(scope, norm[rows], health[rows])
-            readings[f"{scope}.norm_drift"] = self._env_drift.norm_drift[rows]
-            readings[f"{scope}.health_drift"] = self._env_drift.health_drift[rows]
-        return readings
+            drift, drift_limits = self._env_drift.checks(scope)
+            readings |= drift
+            limits |= drift_limits
+        return limits
 
-    def _drift_of_policy(self, update: PPOUpdate) -> dict[str, Any]:
+    def _tell_policy_drift(self, update: PPOUpdate, readings: dict[str, Any]) -> Limits:
+        """The same for the policy, its heads and the critic."""
         heads = [update.head_grad_norm.get(head) for head in HEAD_NAMES]
         norm = np.array([update.grad_norm, *heads, update.critic_grad_norm], dtype=np.float64)
         event = self._policy_drift.update(norm, np.full_like(norm, np.nan))
         if event is not None:
             self._emitter.emit(event)
-        drift = self._policy_drift.norm_drift
-        return {
-            "policy.norm_drift": drift[0],
-            "head.norm_drift": drift[1:-1],
-            "critic.norm_drift": drift[-1],
-        }
+        limits: Limits = {}
+        for scope in ("policy", "head", "critic"):
+            drift, drift_limits = self._policy_drift.checks(scope)
+            readings |= drift
+            limits |= drift_limits
+        return limits
 
     def _layers_event(self, frame: Frame, names: Sequence[str]) -> LayerStatistics:
         """A layer that did not run in an env (no such seed) has no zero fraction: it is not measured."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.telemetry.drift import EPSILON, DriftMonitor, Smoothing
+from trainer.telemetry.drift import EPSILON, UNUSUAL, DriftMonitor, Smoothing
 
-SMOOTHING = [Smoothing(0.99, 20), Smoothing(0.9, 5), Smoothing(0.5, 1)]
-SOURCES = ["env00", "env00.r0c0", "policy"]
-K = len(SOURCES)
+POOLS = {
+    "env": (["env00"], Smoothing(0.99, 20)),
+    "seed": (["env00.r0c0"], Smoothing(0.9, 5)),
+    "policy": (["policy"], Smoothing(0.5, 1)),
+}
+SMOOTHING = [smoothing for _, smoothing in POOLS.values()]
+K = len(POOLS)
+
+
+def one(momentum: float, warmup: int) -> DriftMonitor:
+    return DriftMonitor({"env": (["x"], Smoothing(momentum, warmup))})
 
 
 def closed_form(samples: Any, momentum: float) -> float:
@@ -27,7 +36,7 @@ def closed_form(samples: Any, momentum: float) -> float:
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=60))
 @settings(deadline=None)
 def test_average_equals_the_closed_form(samples: list[float]) -> None:
-    monitor = DriftMonitor(SOURCES, SMOOTHING)
+    monitor = DriftMonitor(POOLS)
     for t, x in enumerate(samples):
         event = monitor.update(np.full(K, x), np.full(K, np.nan))
         assert event is not None
@@ -45,7 +54,7 @@ def test_average_equals_the_closed_form(samples: list[float]) -> None:
 
 
 def test_no_explosion_near_zero() -> None:
-    monitor = DriftMonitor(["x"], [Smoothing(0.9, 1)])
+    monitor = one(0.9, 1)
     for _ in range(3):
         monitor.update(np.zeros(1), np.zeros(1))
     event = monitor.update(np.array([1e-6]), np.zeros(1))
@@ -56,7 +65,7 @@ def test_no_explosion_near_zero() -> None:
 @given(st.lists(st.sampled_from([1.0, 2.0, np.nan]), min_size=1, max_size=50))
 @settings(deadline=None)
 def test_absent_samples_change_nothing(stream: list[float]) -> None:
-    with_gaps, without = (DriftMonitor(["x"], [Smoothing(0.9, 3)]) for _ in range(2))
+    with_gaps, without = (one(0.9, 3) for _ in range(2))
     for x in stream:
         event = with_gaps.update(np.array([x]), np.array([np.nan]))
         assert (event is None) == np.isnan(x)
@@ -65,7 +74,7 @@ def test_absent_samples_change_nothing(stream: list[float]) -> None:
 
 
 def test_an_infinite_norm_is_infinite_drift_and_poisons_nothing() -> None:
-    monitor = DriftMonitor(["x"], [Smoothing(0.9, 2)])
+    monitor = one(0.9, 2)
     for _ in range(3):
         monitor.update(np.ones(1), np.ones(1))
     event = monitor.update(np.array([np.inf]), np.array([0.0]))
@@ -79,7 +88,7 @@ def test_an_infinite_norm_is_infinite_drift_and_poisons_nothing() -> None:
 
 
 def test_events_hold_only_what_was_measured() -> None:
-    monitor = DriftMonitor(SOURCES, SMOOTHING)
+    monitor = DriftMonitor(POOLS)
     event = monitor.update(np.array([1.0, np.nan, np.nan]), np.array([1.0, np.nan, 0.5]))
     assert event is not None
     assert event.source == ["env00", "policy"]
@@ -87,10 +96,10 @@ def test_events_hold_only_what_was_measured() -> None:
 
 
 def test_a_new_seed_starts_over() -> None:
-    monitor = DriftMonitor(SOURCES, SMOOTHING)
+    monitor = DriftMonitor(POOLS)
     for _ in range(30):
         monitor.update(np.full(K, 4.0), np.ones(K))
-    monitor.restart(np.array([False, True, False]))
+    monitor.restart("seed", np.array([True]))
     event = monitor.update(np.full(K, 1.0), np.ones(K))
     assert event is not None
     assert event.norm_drift == [0.75, None, 0.75]
@@ -103,11 +112,46 @@ def test_resume_is_exact(seed: int, cut: int) -> None:
     random = np.random.default_rng(seed)
     stream = random.lognormal(size=(40, 2, K))
     stream[random.random(stream.shape) < 0.2] = np.nan
-    whole, first, second = (DriftMonitor(SOURCES, SMOOTHING) for _ in range(3))
+    whole, first, second = (DriftMonitor(POOLS) for _ in range(3))
     expected = [whole.update(*x) for x in stream]
     found = [first.update(*x) for x in stream[:cut]]
-    second.load_state_dict({k: v.clone() for k, v in first.state_dict().items()})
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
     found += [second.update(*x) for x in stream[cut:]]
     assert repr(found) == repr(expected)  # repr of a float is exact, and equal for NaN
-    for name, value in whole.state_dict().items():
-        assert torch.equal(value, second.state_dict()[name])
+    for part, tensors in whole.state_dict().items():
+        for name, value in tensors.items():
+            assert torch.equal(value, second.state_dict()[part][name])
+
+
+def test_what_all_sources_do_is_usual() -> None:
+    random = np.random.default_rng(1)
+    names = [f"env{i:02d}" for i in range(16)]
+
+    def limits(spread: float) -> tuple[float, float]:
+        monitor = DriftMonitor({"env": (names, Smoothing(0.99, 20))})
+        for _ in range(25):
+            monitor.update(random.normal(1.0, spread, 16), np.ones(16))
+        assert monitor.checks("env") == ({}, {})  # what is usual is not known yet
+        for _ in range(75):
+            monitor.update(random.normal(1.0, spread, 16), np.ones(16))
+        readings, limits = monitor.checks("env")
+        assert readings["env.norm_drift"].shape == (16,)
+        return limits["env.norm_drift"]
+
+    assert limits(spread=0.01) == (0.5, 1.0)  # a calm run is held to the table
+    warning, critical = limits(spread=0.3)
+    median = 0.6745 * 0.3  # of |x - mean| under a normal distribution
+    assert warning == pytest.approx(UNUSUAL * median, rel=0.25)
+    assert critical == 2 * warning
+
+
+def test_one_sick_source_does_not_become_the_usual() -> None:
+    names = [f"env{i:02d}" for i in range(8)]
+    monitor = DriftMonitor({"env": (names, Smoothing(0.99, 20))})
+    sick = np.ones(8)
+    sick[3] = np.inf
+    for epoch in range(60):
+        monitor.update(np.ones(8) if epoch < 40 else sick, np.ones(8))
+    readings, limits = monitor.checks("env")
+    assert limits["env.norm_drift"] == (0.5, 1.0)
+    assert readings["env.norm_drift"].tolist() == [0.0] * 3 + [np.inf] + [0.0] * 4
