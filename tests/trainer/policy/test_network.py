@@ -1,4 +1,4 @@
-"""The recurrent actor-critic: one function step by step and over sequences, and values that keep their units."""
+"""The recurrent actor-critic: the same by steps and by sequences, and values that keep their units."""
 
 from __future__ import annotations
 

@@ -1,0 +1,173 @@
+"""What the loop talks to: PPO and the baselines behind one interface, and PPO that learns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.config import Config
+from trainer.policy.agent import Agent, PolicyMismatch
+from trainer.policy.gae import gae
+from trainer.policy.observation import LAYOUT_VERSION
+from trainer.policy.ppo import ppo_loss
+from trainer.seeds.stages import HEAD_NAMES, Op, Stage
+from trainer.seeds.table import SlotTable
+from trainer.settings import load
+from trainer.signals import Signals
+
+from .garden import WORTH, Garden, learn, make, play
+
+S = len(WORTH)
+
+
+def config(*sets: str) -> Config:
+    return load(sets=["envs.count=4", "episode_epochs=8", "policy.hidden=16", *sets])
+
+
+def test_the_same_seed_and_round_decide_the_same() -> None:
+    def actions(round: int, *sets: str) -> torch.Tensor:
+        agent, reward = make(config(*sets))
+        return play(agent, reward, round)[0].actions
+
+    assert torch.equal(actions(1), actions(1))
+    assert not torch.equal(actions(1), actions(2))
+    assert not torch.equal(actions(1), actions(1, "seed=2"))
+
+
+def test_what_was_stored_is_what_the_network_says_again() -> None:
+    agent, reward = make(config())
+    rollout, _ = play(agent, reward, 1)
+    assert agent.ppo is not None
+    network = agent.ppo.network
+    out = network(rollout.observation, network.initial(4), rollout.reset)
+    again = agent.space.evaluate(out.logits, rollout.actions, rollout.legal).log_prob
+    torch.testing.assert_close(again, rollout.log_prob, atol=1e-6, rtol=0)
+    torch.testing.assert_close(network.value(out.value), rollout.value, atol=1e-6, rtol=0)
+
+
+def test_no_growth_never_acts() -> None:
+    agent, reward = make(config("policy.kind=no_growth"))
+    rollout, signals = play(agent, reward, 1)
+    assert agent.ppo is None
+    assert rollout.actions.eq(0).all()
+    assert signals.parameters.eq(274).all()
+    assert rollout.log_prob.eq(0).all()
+
+
+def test_the_fixed_schedule_fills_two_slots_and_keeps_them() -> None:
+    agent, reward = make(config("policy.kind=fixed"))
+    rollout, signals = play(agent, reward, 1)
+    taken = [[tuple(a[:2].tolist()) for a in rollout.actions[:, env]] for env in range(4)]
+    assert all(one == taken[0] for one in taken)
+    done = [pair for pair in taken[0] if pair[0] != Op.WAIT]
+    per_slot = [[Op(op) for op, slot in done if slot == s] for s in range(S)]
+    assert per_slot == [[Op.GERMINATE, Op.ADVANCE, Op.ADVANCE, Op.FOSSILIZE]] * 2 + [[]]
+    germinated = rollout.actions[rollout.actions[..., 0] == Op.GERMINATE]
+    assert germinated[:, HEAD_NAMES.index("blueprint")].eq(3).all()
+    torch.testing.assert_close(signals.val_accuracy, torch.full((4,), 0.85))
+
+
+def test_random_draws_every_legal_op_alike() -> None:
+    agent, reward = make(config("policy.kind=random", "envs.count=64"))
+    rollout, _ = play(agent, reward, 1)
+    choices = rollout.legal.any(-1).sum(-1).float()
+    torch.testing.assert_close(rollout.log_prob[..., 0], -choices.log())
+    first = torch.bincount(rollout.actions[0, :, 0], minlength=6)
+    assert first[Op.WAIT] + first[Op.GERMINATE] == 64
+    assert 16 < first[Op.WAIT] < 48
+
+
+def test_a_rollback_starts_the_memory_of_that_env_afresh() -> None:
+    agent, _ = make(config())
+    garden, signals = Garden(4), Signals.unmeasured(4, S)
+    agent.act(garden.table, signals, garden.legal(), 0)
+    agent.reset_hidden(torch.tensor([False, True, False, False]))
+    decision = agent.act(garden.table, garden.measure(), garden.legal(), 1)
+    assert decision.reset.tolist() == [False, True, False, False]
+    assert not agent.act(garden.table, garden.measure(), garden.legal(), 2).reset.any()
+
+
+def test_a_checkpoint_of_another_policy_is_refused_in_one_line() -> None:
+    agent, _ = make(config())
+    for sets, state, words in (
+        (["policy.kind=random"], {}, ["kind", "ppo", "random"]),
+        (["policy.hidden=32"], {}, ["does not fit", "size"]),
+        ([], {"layout": LAYOUT_VERSION + 1}, ["layout", str(LAYOUT_VERSION + 1)]),
+    ):
+        other, _ = make(config(*sets))
+        with pytest.raises(PolicyMismatch) as caught:
+            other.load_state_dict(agent.state_dict() | state)
+        message = str(caught.value)
+        assert "\n" not in message
+        assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("slots", [1, 10])
+def test_any_number_of_slots_and_blueprints(slots: int) -> None:
+    cfg = load(sets=["envs.count=2", "seeds.blueprints=norm", "policy.hidden=8"])
+    agent = Agent(cfg, slots=slots, host_parameters=10)
+    table, signals = SlotTable.empty(2, slots), Signals.unmeasured(2, slots)
+    legal = torch.zeros(2, len(Op), slots, dtype=torch.bool)
+    legal[:, Op.GERMINATE] = table.stage == Stage.DORMANT
+    legal[:, Op.GERMINATE, -1] = True
+    decision = agent.act(table, signals, legal, 0)
+    assert decision.actions[:, 0].eq(Op.GERMINATE).all()
+    assert decision.actions[:, 2].eq(0).all()
+
+
+def mean_accuracy(kind: str, rounds: int, last: int) -> float:
+    """Mean final accuracy over the last rounds of a run of the default configuration."""
+    agent, reward = make(load(sets=[f"policy.kind={kind}"]))
+    accuracies = []
+    for round in range(1, rounds + 1):
+        rollout, signals = play(agent, reward, round)
+        if agent.ppo is not None:
+            learn(agent, rollout)
+        accuracies.append(signals.val_accuracy.mean().item())
+    return sum(accuracies[-last:]) / last
+
+
+def test_ppo_learns_to_grow() -> None:
+    ppo, random = mean_accuracy("ppo", 25, 5), mean_accuracy("random", 5, 5)
+    assert random < 0.55
+    assert ppo > random + 0.15
+
+
+@pytest.mark.slow
+def test_ppo_approaches_the_best_schedule() -> None:
+    assert mean_accuracy("ppo", 120, 10) > 0.78 > mean_accuracy("random", 5, 5) + 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.finding("HP-2")
+def test_deciding_and_learning_compile_whole_and_equal_eager() -> None:
+    agent, reward = make(config("episode_epochs=2"))
+    rollout, _ = play(agent, reward, 1)
+    assert agent.ppo is not None
+    network, space, cfg = agent.ppo.network, agent.space, agent.cfg.ppo
+    hidden = network.initial(4)
+    uniform = torch.rand(*rollout.reward.shape, len(HEAD_NAMES))
+    advantage, returns = gae(rollout.reward, rollout.value, gamma=0.99, lam=0.95)
+
+    @torch.no_grad()
+    def decide() -> tuple[torch.Tensor, ...]:
+        out = network(rollout.observation, hidden, rollout.reset)
+        actions = space.sample(out.logits, rollout.legal, uniform)
+        return *out.logits, out.value, actions, *space.evaluate(out.logits, actions, rollout.legal)
+
+    def loss() -> tuple[torch.Tensor, ...]:
+        return ppo_loss(network, space, rollout, advantage, returns, cfg)
+
+    counters = torch._dynamo.utils.counters
+    for function, backend in ((decide, "inductor"), (loss, "aot_eager")):
+        torch._dynamo.reset()
+        counters.clear()
+        expected, got = function(), torch.compile(function, fullgraph=True, backend=backend)()
+        assert counters["stats"]["unique_graphs"] == 1
+        assert not counters["graph_break"]
+        if function is loss:
+            parameters = list(network.parameters())
+            expected += torch.autograd.grad(expected[0], parameters)
+            got += torch.autograd.grad(got[0], parameters)
+        for eager, compiled in zip(expected, got, strict=True):
+            torch.testing.assert_close(compiled, eager, atol=1e-5, rtol=1e-3, equal_nan=True)
