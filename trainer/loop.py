@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .config import Config
 from .data.dataset import Dataset
+from .governor import Governor
 from .hosts.population import Population
 from .observer import Observer
 from .policy.agent import Agent
@@ -47,10 +48,10 @@ class Trainer:
         self.agent = Agent(cfg, slots=slots, host_parameters=host_parameters, device=device)
         terms = Terms(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 1.0 / data.classes, host_parameters)
         self.reward = Reward(terms, n, device)
+        self.governor = Governor(self.population, data.classes)
         self.rollout = Rollout(cfg.episode_epochs, n, slots, device)
         self.signals = Signals.unmeasured(n, slots, device)
         self.decision: Decision | None = None
-        self.never = torch.zeros(n, dtype=torch.bool, device=device)
         self.round = 0
         self.epoch = 0
 
@@ -70,13 +71,16 @@ class Trainer:
                 self.signals = self.population.run_epoch(self.round, self.epoch, layers=observer.layer_envs)
             observer.was_validation(self.population.seconds["validate"])
             with observer.phase("reward"):
-                components = self.reward(self.table, self.signals, self.epoch, self.never)
+                verdict = self.governor.judge(self.signals, self.epoch + 1)
+                rolled_back = verdict["governor.ill"] > 0
+                self.agent.reset_hidden(rolled_back)
+                components = self.reward(self.table, self.signals, self.epoch, rolled_back)
                 reward_N = total(components)
                 assert self.decision is not None
                 self.rollout.store(self.epoch, self.decision, reward_N)
             self.epoch += 1
             layers = self.population.layer_statistics
-            columns = outcome_columns(
+            columns = verdict | outcome_columns(
                 signals=self.signals,
                 reward=reward_N,
                 components=components,
@@ -94,6 +98,7 @@ class Trainer:
         self.population.begin_episode(self.round)
         self.agent.begin_episode(self.round)
         self.reward.begin_episode()
+        self.governor.begin_episode()
         self.signals = Signals.unmeasured(*self.table.shape, self.table.stage.device)
         self.see(self.decide(observer), observer)
 
@@ -147,6 +152,7 @@ class Trainer:
             "population": self.population.state_dict(),
             "agent": self.agent.state_dict(),
             "reward": self.reward.state_dict(),
+            "governor": self.governor.state_dict(),
             "rollout": self.rollout.state_dict(),
             "signals": {f.name: getattr(self.signals, f.name) for f in fields(self.signals)},
             "decision": decision,
@@ -159,6 +165,7 @@ class Trainer:
         self.population.load_state_dict(state["population"])
         self.agent.load_state_dict(state["agent"])
         self.reward.load_state_dict(state["reward"])
+        self.governor.load_state_dict(state["governor"])
         self.rollout.load_state_dict(state["rollout"])
         self.signals = Signals(**{k: v.to(device) for k, v in state["signals"].items()})
         if state["decision"] is not None:

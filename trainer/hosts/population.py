@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -97,6 +97,8 @@ class Population:
         self.layer_statistics: LayerStatistics | None = None
         """Of the last epoch, where it was asked for."""
         self._topology: Topology | None = None
+        self._kept: dict[str, dict[str, Tensor]] = {}
+        self._kept = {k: part for k, part in self.state_dict().items() if k not in ("momentum", "kept")}
 
     def begin_episode(self, round_: int) -> None:
         """Freshly built hosts, dormant slots."""
@@ -130,7 +132,7 @@ class Population:
         begun = time.perf_counter()
         trained = self._each(train)
         halfway = time.perf_counter()
-        scores = self._each(lambda i: self.groups[i].validate())
+        scores = self._each(lambda i: self.groups[i].validate(round_, epoch))
         self.seconds = {"train": halfway - begun, "validate": time.perf_counter() - halfway}
         parts = [part.layers for part in trained if part.layers is not None]
         self.layer_statistics = LayerStatistics.joined(parts) if parts else None
@@ -152,6 +154,32 @@ class Population:
         gates = torch.where(table.style == Style.GATE, self._parameters_gate, 0)
         return self.parameters_host + torch.where(live, seeds + gates, 0).sum(1)
 
+    @torch.no_grad()
+    def keep(self, envs: Tensor) -> None:
+        """Remember the hosts bool [N] as they are: weights, statistics of their norms, slots."""
+        for kept, live, rows in self._snapshot():
+            kept.copy_(torch.where(_beside(envs[rows], live), live, kept))
+
+    @torch.no_grad()
+    def restore(self, envs: Tensor) -> None:
+        """Put the hosts bool [N] back to what was kept of them, bit for bit; their momentum is cleared."""
+        for kept, live, rows in self._snapshot():
+            live.copy_(torch.where(_beside(envs[rows], live), kept, live))
+        for (start, stop), group in zip(self._spans, self.groups, strict=True):
+            for momentum in group.optimizer.momentum.values():
+                momentum.masked_fill_(_beside(envs[start:stop], momentum), 0.0)
+
+    def _snapshot(self) -> Iterator[tuple[Tensor, Tensor, slice]]:
+        """Pairs of kept and live tensors, and the envs that their rows belong to."""
+        for name, live in vars(self.table).items():
+            yield self._kept["table"][name], live, slice(None)
+        for (start, stop), group in zip(self._spans, self.groups, strict=True):
+            for kind, tensors in group.state().items():
+                if kind == "momentum":
+                    continue
+                for name, live in tensors.items():
+                    yield self._kept[kind][name][start:stop], live, slice(start, stop)
+
     def state_dict(self) -> dict[str, Any]:
         """Copies of everything that lives on: the table, and stacked [N, ...] tensors in any grouping."""
         states = [group.state() for group in self.groups]
@@ -159,12 +187,16 @@ class Population:
             kind: {name: torch.cat([s[kind][name].detach() for s in states]) for name in states[0][kind]}
             for kind in states[0]
         }
-        return {"table": self.table.state_dict(), **stacked}
+        kept = {kind: {name: t.clone() for name, t in part.items()} for kind, part in self._kept.items()}
+        return {"table": self.table.state_dict(), "kept": kept, **stacked}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict`; `prepare` comes next."""
         self.table.load_state_dict(state["table"])
+        for kind, part in self._kept.items():
+            for name, tensor in part.items():
+                tensor.copy_(state["kept"][kind][name])
         for (start, stop), group in zip(self._spans, self.groups, strict=True):
             for kind, tensors in group.state().items():
                 for name, tensor in tensors.items():
@@ -191,3 +223,8 @@ class Population:
             seed_health=torch.cat([t.seed_health for t in trained]),
             parameters=self.parameters().float(),
         )
+
+
+def _beside(envs: Tensor, rows: Tensor) -> Tensor:
+    """bool [n] shaped to spread over tensors [n, ...]."""
+    return envs.view(-1, *[1] * (rows.dim() - 1))

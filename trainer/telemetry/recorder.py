@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from protocol.emitter import Emitter
 from protocol.events import (
     EpochFinished,
+    GovernorRollback,
     LayerStatistics,
     Level,
     PPOUpdate,
@@ -25,6 +26,7 @@ from protocol.events import (
     SystemSample,
 )
 
+from ..governor import Ill
 from ..seeds.stages import HEAD_NAMES, HEADS_OF_OP, Op, Stage
 from .anomalies import AnomalyDetector, Limits
 from .columns import LAYER_STATISTICS, nullable
@@ -153,6 +155,7 @@ class Recorder:
         self._epoch += 1
         self._tick_clock(self._level)
         self._return += frame["reward"]
+        self._rollbacks(frame)
         gradients = _Gradients.of(frame, self._level_N)
         if self._level != "OFF":
             self._emitter.emit(self._epoch_event(frame, gradients, seconds, phases))
@@ -223,6 +226,19 @@ class Recorder:
     def never_evaluated(self) -> list[str]:
         """Signals of checks that have had no reading so far."""
         return self._anomalies.never_evaluated()
+
+    def _rollbacks(self, frame: Frame) -> None:
+        ill = frame.get("governor.ill")
+        if ill is None:
+            return
+        for env in np.flatnonzero(ill).tolist():
+            rollback = GovernorRollback(
+                reason=Ill(int(ill[env])).name.lower(),
+                loss=float(frame["train_loss"][env]),
+                restored_epoch=int(frame["governor.restored"][env]),
+                penalty=-float(frame["reward.rollback"][env]),
+            )
+            self._emitter.emit(rollback, env=env)
 
     # --- parts of an epoch -------------------------------------------------------------------------
 

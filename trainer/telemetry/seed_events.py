@@ -26,6 +26,9 @@ class Tally:
     pruned: int = 0
 
 
+By = Literal["auto", "policy", "governor"]
+
+
 class SeedEvents:
     """Emits `seed.stage` and `seed.gate`.
 
@@ -53,11 +56,14 @@ class SeedEvents:
         """[N, S] the last told evaluation: number of the gate << 32, and one bit per check; 0 = none."""
         self._gates: list[tuple[str, list[str]]] = []
         """Gates and their checks, as the first frame names them."""
+        self._last: NDArray[Any] | None = None
+        """[N, S] stages after the last decision; what differs from them in the next was put back."""
         self.tally = Tally()
 
     def restart(self) -> None:
         """A round begins: no seeds, nothing done."""
         self.tally = Tally()
+        self._last = None
         self._verdict[:] = 0
 
     def tell(self, frame: Frame) -> None:
@@ -66,26 +72,39 @@ class SeedEvents:
         Args:
             frame: the columns of `decision_columns`.
         """
-        advanced = frame["stage.advanced"]
-        self._stages(frame, frame["stage.before"], advanced, "auto")
+        before, advanced = frame["stage.before"], frame["stage.advanced"]
+        if self._last is not None:
+            self._stages(frame, self._last, before, "governor")
+        self._last = frame["stage"]
+        self._stages(frame, before, advanced, "auto")
         self._verdicts(frame, advanced)
         self._stages(frame, advanced, frame["stage"], "policy")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"verdict": self._verdict.tolist(), "tally": asdict(self.tally)}
+        return {
+            "verdict": self._verdict.tolist(),
+            "tally": asdict(self.tally),
+            "last": None if self._last is None else self._last.tolist(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._verdict = np.array(state["verdict"], dtype=np.int64)
         self.tally = Tally(**state["tally"])
+        self._last = None if state["last"] is None else np.array(state["last"])
 
     def _stages(
-        self, frame: Frame, before: NDArray[Any], after: NDArray[Any], by: Literal["auto", "policy"]
+        self,
+        frame: Frame,
+        before: NDArray[Any],
+        after: NDArray[Any],
+        by: By,
     ) -> None:
         for env, slot in np.argwhere(before != after).tolist():
             stage = Stage(int(after[env, slot]))
-            self.tally.germinated += stage is Stage.GERMINATED
-            self.tally.fossilized += stage is Stage.FOSSILIZED
-            self.tally.pruned += stage is Stage.PRUNED
+            if by != "governor":
+                self.tally.germinated += stage is Stage.GERMINATED
+                self.tally.fossilized += stage is Stage.FOSSILIZED
+                self.tally.pruned += stage is Stage.PRUNED
             # A slot that is freed and planted in one epoch has its new blueprint already.
             blueprint = -1 if stage is Stage.DORMANT else int(frame["blueprint"][env, slot])
             contribution = float(frame["contribution.last"][env, slot])
