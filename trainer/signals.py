@@ -21,11 +21,11 @@ class Signals:
     val_accuracy: Tensor
     """[N]"""
     contribution: Tensor
-    """[N, S] val accuracy minus val accuracy with this slot's alpha at 0; NaN where not measured this epoch."""
+    """[N, S] val accuracy minus the same with this slot's alpha at 0; NaN where not measured."""
     host_grad_norm: Tensor
     """[N] L2 over all host gradients, mean over the epoch's sampled steps; NaN where not measured."""
     host_health: Tensor
-    """[N] share of host tensors whose gradient is finite, neither vanished nor exploded; NaN where not measured."""
+    """[N] share of host tensors whose gradient is finite and neither vanished nor exploded."""
     seed_grad_norm: Tensor
     """[N, S]; NaN where no seed ran."""
     seed_health: Tensor
