@@ -91,16 +91,19 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1)
     )
 
 
-def batch_norm(x: Tensor, parameters: Parameters, buffers: Parameters, name: str, training: bool) -> Tensor:
-    """n batch norms; in training the running statistics [n, C] are updated in place (momentum 0.1)."""
+def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """n batch norms by the statistics of the batch: x [B, n*C, H, W], weight and bias [n, C]."""
+    return F.batch_norm(x, None, None, weight.flatten(), bias.flatten(), training=True)
+
+
+def batch_norm_average(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, batches: int
+) -> Tensor:
+    """`batch_norm` that also takes the batch as the last of so many into the averages [n, C], in place."""
     return F.batch_norm(
-        x,
-        buffers[f"{name}.mean"].view(-1),
-        buffers[f"{name}.var"].view(-1),
-        parameters[f"{name}.weight"].flatten(),
-        parameters[f"{name}.bias"].flatten(),
-        training=training,
-    )
+        x, mean.view(-1), variance.view(-1), weight.flatten(), bias.flatten(),
+        training=True, momentum=1.0 / batches,
+    )  # fmt: skip
 
 
 def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

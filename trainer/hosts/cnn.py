@@ -1,7 +1,11 @@
 """The convolutional host: blocks with a slot behind each, mean over the map, a linear head.
 
-A block is a bias-free convolution, batch norm, ReLU and, while the map is at least 2x2, a max pool that
-halves it.
+A block is a bias-free convolution, batch norm and ReLU. Between a slot and the next block a max pool halves
+the map while it is at least 2x2.
+
+Batch norm trains on the statistics of its batch. Those that validation uses are not collected on the way,
+where they would lag behind weights that move fast, but measured anew for the weights as they are ("precise
+batch norm": Wu and Johnson, "Rethinking 'batch' in BatchNorm", 2021).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..stacked import Init, Parameters, batch_norm, conv, linear, pooled
+from ..stacked import Init, Parameters, batch_norm, batch_norm_average, conv, linear, pooled
 
 EPSILON = 1e-5
 """Of the batch norms, as torch.nn's."""
@@ -25,8 +29,9 @@ class Block:
     inputs: int
     channels: int
     size: tuple[int, int]
-    """Of the map in the slot."""
+    """Of the map, in the block and in its slot."""
     pool: bool
+    """Whether the map is halved on the way in."""
 
 
 class CNN:
@@ -49,11 +54,11 @@ class CNN:
         """Numbers in the largest activation of one host and image."""
         self.blocks: list[Block] = []
         for count in channels:
-            self.widest = max(self.widest, count * height * width)
-            pool = min(height, width) >= 2
+            pool = bool(self.blocks) and min(height, width) >= 2
             if pool:
                 height, width = height // 2, width // 2
             self.blocks.append(Block(inputs, count, (height, width), pool))
+            self.widest = max(self.widest, count * height * width)
             inputs = count
 
     def specs(self) -> dict[str, Init]:
@@ -71,21 +76,30 @@ class CNN:
         return specs
 
     def buffer_specs(self) -> dict[str, Init]:
-        """Running statistics of one host."""
+        """Statistics of one host's batch norms."""
         specs: dict[str, Init] = {}
         for i, block in enumerate(self.blocks):
             specs[f"block{i}.norm.mean"] = Init((block.channels,))
             specs[f"block{i}.norm.var"] = Init((block.channels,), fill=1.0)
         return specs
 
-    def train_block(self, i: int, x: Tensor, weights: Parameters, buffers: Parameters) -> Tensor:
-        """Block i in training: [B, n*I, H, W] -> [B, n*C, h, w]; updates the running statistics."""
-        x = conv(x, weights[f"block{i}.conv.weight"])
-        x = batch_norm(x, weights, buffers, f"block{i}.norm", training=True)
-        return self._activate(i, x)
+    def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
+        """Block i in training: [B, n*I, H, W] -> [B, n*C, h, w]."""
+        x = conv(self._pooled(i, x), weights[f"block{i}.conv.weight"])
+        return torch.relu(batch_norm(x, weights[f"block{i}.norm.weight"], weights[f"block{i}.norm.bias"]))
+
+    def measure_block(
+        self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
+    ) -> Tensor:
+        """`train_block` that averages the statistics of this and the `batches` - 1 before into `buffers`."""
+        x = conv(self._pooled(i, x), weights[f"block{i}.conv.weight"])
+        name = f"block{i}.norm"
+        tensors = (weights[f"{name}.weight"], weights[f"{name}.bias"])
+        statistics = (buffers[f"{name}.mean"], buffers[f"{name}.var"])
+        return torch.relu(batch_norm_average(x, *tensors, *statistics, batches))
 
     def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, Tensor]:
-        """Weight [n, C, I, k, k] and bias [n, C] of block i with its running statistics folded in."""
+        """Weight [n, C, I, k, k] and bias [n, C] of block i with its measured statistics folded in."""
         name = f"block{i}.norm"
         scale = weights[f"{name}.weight"] * torch.rsqrt(buffers[f"{name}.var"] + EPSILON)
         weight = weights[f"block{i}.conv.weight"] * scale[:, :, None, None, None]
@@ -93,13 +107,12 @@ class CNN:
 
     def eval_block(self, i: int, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Block i in validation, as `folded`; `x` may be [B, I, H, W] where all hosts see the same."""
-        return self._activate(i, conv(x, weight, bias))
+        return torch.relu(conv(self._pooled(i, x), weight, bias))
 
     def head(self, x: Tensor, weights: Parameters) -> Tensor:
         """Logits [n, B, classes] from the last slot's output [B, n*C, h, w]."""
         weight = weights["head.weight"]
         return linear(pooled(x, weight.shape[0]), weight, weights["head.bias"])
 
-    def _activate(self, i: int, x: Tensor) -> Tensor:
-        x = torch.relu(x)
+    def _pooled(self, i: int, x: Tensor) -> Tensor:
         return F.max_pool2d(x, 2) if self.blocks[i].pool else x

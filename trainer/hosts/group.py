@@ -24,6 +24,9 @@ from .plan import Columns, SlotRun, Topology
 from .seeding import SeedPool
 from .validation import Score, Validation
 
+CALIBRATION = 2
+"""Training batches that batch norm's statistics for validation are measured on."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -128,7 +131,7 @@ class HostGroup:
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Loss [n], correct answers [n] and the gradients of the named weights for one batch."""
         for slot, runs in enumerate(self._runs):
-            x = self._model.train_block(slot, x, self.weights, self.buffers)
+            x = self._model.train_block(slot, x, self.weights)
             x = self._pool.run(slot, x, len(self), runs, self.weights)
         logits = self._model.head(x, self.weights)
         each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
@@ -136,8 +139,12 @@ class HostGroup:
         gradients = torch.autograd.grad(loss.sum(), [self.weights[name] for name in names])
         return loss.detach(), (logits.detach().argmax(2) == labels).sum(1), gradients
 
-    def validate(self) -> Score:
-        """Loss, accuracy and contributions on the validation images."""
+    def validate(self, round_: int, epoch: int) -> Score:
+        """Loss, accuracy and contributions on the validation images after that epoch of training."""
+        end = (epoch + 1) * self._config.task.batches_per_epoch
+        steps = range(max(0, end - CALIBRATION), end)
+        inputs = (self._batches.at(round_, step)[0] for step in steps)
+        self._validation.measure(inputs, self.weights, self.buffers)
         return self._validation.run(self._val, self.weights, self.buffers, contributions=True)
 
     def test(self) -> Score:

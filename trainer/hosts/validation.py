@@ -8,6 +8,7 @@ seed cost nothing extra.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +78,16 @@ class Validation:
         self._n = topology.stage.shape[0]
         columns = [Columns(topology, table, slot, dtype) for slot in range(len(self._pool.slots))]
         self._plain, self._forked = self._plan(columns, fork=False), self._plan(columns, fork=True)
+
+    @torch.no_grad()
+    def measure(self, inputs: Iterable[Tensor], weights: Parameters, buffers: Parameters) -> None:
+        """Measure batch norm's statistics on inputs [B, n*C, H, W], for the weights as they are."""
+        assert self._plain is not None, "prepare comes first"
+        for batches, batch in enumerate(inputs, 1):
+            x = batch
+            for slot, fork in enumerate(self._plain.forks):
+                x = self._model.measure_block(slot, x, weights, buffers, batches)
+                x = self._pool.run(slot, x, self._n, fork.runs, weights)
 
     @torch.no_grad()
     def run(self, images: Images, weights: Parameters, buffers: Parameters, *, contributions: bool) -> Score:
