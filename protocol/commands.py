@@ -36,7 +36,7 @@ class ReplayParams(Params, frozen=True):
 
 class CheckpointParams(Params, frozen=True):
     tag: Annotated[
-        str, Meta(max_length=32, pattern="^[A-Za-z0-9_.-]*$", description="part of the file's name")
+        str, Meta(max_length=32, pattern=r"^[A-Za-z0-9_.-]*$(?!\n)", description="part of the file's name")
     ] = ""
 
 

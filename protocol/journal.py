@@ -69,6 +69,8 @@ class Journal:
 
     def append(self, stamped: Sequence[Stamped]) -> None:
         """Write events in one go; a disk that refuses sets `error` and is asked again each second."""
+        if self.error is not None and time.monotonic() >= self._retry_at:
+            self._write()
         offset = self.bytes + len(self._waiting)
         for count, item in enumerate(stamped):
             size = len(item.line) + 1
@@ -80,7 +82,7 @@ class Journal:
             self._note(item.stream, item.seq, offset)
             self.last[item.stream] = item.seq
             offset += size
-        if self._waiting and (self.error is None or time.monotonic() >= self._retry_at):
+        if self._waiting and self.error is None:
             self._write()
 
     def sync(self) -> None:
@@ -162,7 +164,10 @@ class Journal:
     def _scan(self) -> None:
         """Rebuild the index and the last numbers from the file."""
         offset, carry = 0, b""
-        while block := os.pread(self._fd, _BLOCK, offset + len(carry)):
+        while (rest := self.bytes - offset - len(carry)) > 0:
+            block = os.pread(self._fd, min(_BLOCK, rest), offset + len(carry))
+            if not block:
+                break
             data = carry + block
             complete = data.rfind(b"\n") + 1
             position = 0

@@ -24,7 +24,7 @@ from .lock import Held, Holder, Lock, holder_of
 
 _T = TypeVar("_T")
 _ADVICE = "set ESPER_HOME to a folder of yours"
-NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Connection(Struct, frozen=True):
@@ -82,7 +82,7 @@ class RunFolder:
             make_private(folder, advice=_ADVICE, readable=True)
         if name is None:
             name = _new_name(prefix, runs)
-        if not NAME.match(name):
+        if not NAME.fullmatch(name):
             raise BadName(
                 f"{name!r} is no name for a run: up to 64 letters, digits, '-', '_' and '.', "
                 "a letter or digit first"

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from protocol import events as ev
+from protocol.errors import BadName, FolderError, NameTaken, RunNotFound
+from protocol.folders import socket_folder, write_atomically
+from protocol.lock import Held, Lock, holder_of
+from protocol.runs import RunFolder, find_run, list_runs
+from protocol.server import Server
+from protocol.wire import encode_event
+
+Start = Callable[..., Server]
+CLAIM = """
+import sys
+from protocol.runs import RunFolder
+run = RunFolder.claim(sys.argv[1])
+print(run.id, flush=True)
+sys.stdin.read()
+"""
+
+
+def claim_elsewhere(name: str) -> subprocess.Popen[str]:
+    """Another process that holds a run until it is told to end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLAIM, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_a_run_has_its_folder_and_keeps_its_id(home: Path) -> None:
+    with RunFolder.claim("alpha") as run:
+        assert not run.existed
+        assert run.path == home / "runs" / "alpha"
+        assert run.path.stat().st_mode & 0o777 == 0o700
+        assert run.checkpoints.is_dir()
+        assert run.traces.is_dir()
+        identity = run.id
+    with RunFolder.claim("alpha") as run:
+        assert run.existed
+        assert run.id == identity
+
+
+def test_a_run_without_a_name_gets_one(home: Path) -> None:
+    with RunFolder.claim(prefix="digits") as one, RunFolder.claim(prefix="digits") as two:
+        assert one.name != two.name
+        assert one.name.startswith("digits-")
+        assert len(one.name) == len("digits-7f3a")
+
+
+@pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "a b", "-x", "x" * 65, "a\n", "é"])
+def test_bad_names(name: str) -> None:
+    with pytest.raises(BadName, match="is no name for a run"):
+        RunFolder.claim(name)
+
+
+def test_a_second_process_is_told_who_holds_the_run(home: Path) -> None:
+    holder = claim_elsewhere("alpha")
+    with pytest.raises(NameTaken, match=rf"run alpha is held by pid {holder.pid} since 20\d\d-.*name") as e:
+        RunFolder.claim("alpha")
+    assert e.value.exit_code == 8
+    (run,) = list_runs()
+    assert run.live
+    assert run.pid == holder.pid
+    end(holder)
+    assert not list_runs()[0].live
+    with RunFolder.claim("alpha") as run_again:
+        assert run_again.existed
+
+
+def test_the_lock_is_held_within_a_process_too(home: Path) -> None:
+    with RunFolder.claim("alpha"):
+        with pytest.raises(NameTaken, match=f"pid {os.getpid()}"):
+            RunFolder.claim("alpha")
+        list_runs()
+        other = subprocess.run(
+            [sys.executable, "-c", CLAIM, "alpha"], input="", capture_output=True, text=True, check=False
+        )
+        assert "NameTaken" in other.stderr, "looking at a lock must not drop it"
+
+
+def test_a_forked_child_neither_holds_nor_drops_the_lock(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock")
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(lock._fd)
+        os.write(ready[1], b"x")
+        os.read(go[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    held = subprocess.run(
+        [sys.executable, "-c", "import sys, pathlib; from protocol.lock import Lock; "
+         "Lock(pathlib.Path(sys.argv[1]))", str(tmp_path / "lock")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"held by pid {os.getpid()}" in held.stderr
+    lock.release()
+    assert holder_of(tmp_path / "lock") is None, "the child must not go on holding it"
+    os.write(go[1], b"x")
+    os.waitpid(child, 0)
+    for fd in (*ready, *go):
+        os.close(fd)
+
+
+def test_looking_for_a_holder_takes_nothing(tmp_path: Path) -> None:
+    assert holder_of(tmp_path / "none") is None
+    lock = Lock(tmp_path / "lock")
+    holder = holder_of(tmp_path / "lock")
+    assert holder is not None
+    assert holder.pid == os.getpid()
+    with pytest.raises(Held):
+        Lock(tmp_path / "lock")
+    lock.release()
+    Lock(tmp_path / "lock").release()
+
+
+def test_runs_are_found_by_the_beginning_of_name_or_id(start: Start) -> None:
+    one, two = start("alpha"), start("alps")
+    RunFolder.claim("beta").release()
+    assert find_run().name == "alps", "the newest live one"
+    assert find_run("alpha").name == "alpha"
+    assert find_run("alph").name == "alpha"
+    assert find_run(one.run.id[:7]).name == "alpha"
+    assert find_run("beta").live is False
+    with pytest.raises(RunNotFound, match="alp may be any of alps, alpha; type more"):
+        find_run("alp")
+    with pytest.raises(RunNotFound, match="no run gamma; there are: "):
+        find_run("gamma")
+    with pytest.raises(RunNotFound, match="run beta is not alive; live: alps, alpha"):
+        find_run("beta", live_only=True)
+    two.close()
+    two.run.release()
+    assert find_run().name == "alpha"
+
+
+def test_an_exact_name_wins_over_a_longer_one() -> None:
+    for name in ("a", "ab"):
+        RunFolder.claim(name).release()
+    assert find_run("a").name == "a"
+
+
+def test_nothing_there_says_what_to_type() -> None:
+    with pytest.raises(RunNotFound, match="no live run found; start one with: esper-daemon start"):
+        find_run(live_only=True)
+
+
+def test_the_state_of_the_living_and_the_dead(start: Start, home: Path) -> None:
+    with RunFolder.claim("young"):
+        assert find_run("young").state == "STARTING"
+    server = start("alpha")
+    server.set_state("PAUSED")
+    server.close()
+    assert find_run("alpha").state == "STARTING", "sockets closed, lock still held"
+    server.run.release()
+    assert find_run("alpha").state == "DIED"
+    for code, state in ((0, "STOPPED"), (11, "FAILED")):
+        line = encode_event(9, 9, ev.Context(), ev.RunStopped(reason="x", exit_code=code, rounds=1))
+        with server.run.events.open("ab") as file:
+            file.write(line + b"\n")
+        assert find_run("alpha").state == state
+
+
+def test_the_connection_file_tells_how_to_reach_the_daemon(server: Server, home: Path) -> None:
+    path = home / "runs" / "alpha" / "connection.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    connection = json.loads(path.read_text())
+    assert connection["pid"] == os.getpid()
+    assert connection["boot"] == server.boot
+    assert abs(connection["starttime"] / 1e6 - psutil.Process().create_time()) < 0.1
+    assert set(connection["endpoints"]) == {"ev", "qry", "ctl"}
+    server.close()
+    assert not path.exists()
+
+
+def test_a_stale_connection_file_is_not_believed(home: Path) -> None:
+    """pid reuse: the file of a dead daemon, while another process has just taken the run."""
+    holder = claim_elsewhere("alpha")
+    stale = {
+        "v": 1, "run": "x", "name": "alpha", "boot": "old", "pid": 1, "starttime": 1, "started": 1,
+        "endpoints": {}, "host": "h", "version": "0",
+    }  # fmt: skip
+    (home / "runs" / "alpha" / "connection.json").write_text(json.dumps(stale))
+    assert find_run("alpha").connection is None
+    end(holder)
+
+
+def test_eight_runs_side_by_side(start: Start) -> None:
+    servers = [start(None) for _ in range(8)]
+    runs = list_runs()
+    assert len(runs) == 8
+    assert all(run.live for run in runs)
+    for server in servers:
+        assert find_run(server.run.name).connection.boot == server.boot  # type: ignore[union-attr]
+
+
+# --- folders ---------------------------------------------------------------------------------------
+
+
+def test_the_socket_folder_falls_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: Path) -> None:
+    given = home.parent / "run"
+    assert socket_folder("0a1b2c3d") == given / "esper" / "0a1b2c3d"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    monkeypatch.setattr("tempfile.tempdir", str(home.parent))
+    folder = socket_folder("0a1b2c3d")
+    assert folder.is_dir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder.parent in (home.parent / f"esper-{os.getuid()}", Path(f"/run/user/{os.getuid()}/esper"))
+
+
+def test_a_path_too_long_for_a_socket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 80)
+    deep.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    length = len(str(deep / "esper" / "0a1b2c3d" / "qry"))
+    with pytest.raises(FolderError, match=rf"has {length} bytes and .* limit is 107; set XDG_RUNTIME_DIR"):
+        socket_folder("0a1b2c3d")
+
+
+def make(path: Path, mode: int) -> None:
+    path.mkdir()
+    path.chmod(mode)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o777, 0o701])
+def test_a_socket_folder_open_to_others_is_refused(home: Path, mode: int) -> None:
+    make(home.parent / "run" / "esper", mode)
+    with pytest.raises(FolderError, match=f"open to others .mode 0{mode:o}.; run: chmod 700"):
+        socket_folder("0a1b2c3d")
+
+
+def test_a_link_in_place_of_the_folder_is_refused(home: Path, tmp_path: Path) -> None:
+    (home.parent / "run" / "esper").symlink_to(tmp_path)
+    with pytest.raises(FolderError, match="a link or a file"):
+        socket_folder("0a1b2c3d")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_refused(home: Path) -> None:
+    folder = home.parent / "run" / "esper"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, -1)
+    with pytest.raises(FolderError, match="belongs to uid 12345, not to you"):
+        socket_folder("0a1b2c3d")
+
+
+def test_a_runtime_folder_that_others_may_write_is_refused(home: Path) -> None:
+    (home.parent / "run").chmod(0o777)
+    with pytest.raises(FolderError, match="not yours alone to write"):
+        socket_folder("0a1b2c3d")
+
+
+def test_a_home_that_others_may_write_is_refused(home: Path) -> None:
+    make(home, 0o777)
+    with pytest.raises(FolderError, match="open to others"):
+        RunFolder.claim("alpha")
+    home.chmod(0o755)
+    RunFolder.claim("alpha").release()
+
+
+def test_a_home_that_cannot_be_made_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_HOME", "/dev/null/esper")
+    with pytest.raises(FolderError, match=r"cannot make the folder /dev/null/esper: .*ESPER_HOME") as error:
+        RunFolder.claim("alpha")
+    assert "\n" not in str(error.value)
+
+
+def test_an_atomic_write_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    assert path.stat().st_mode & 0o777 == 0o600
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(FolderError, match="cannot write"):
+        write_atomically(tmp_path / "none" / "file", b"x")

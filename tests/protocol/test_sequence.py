@@ -1,0 +1,45 @@
+"""The model: a log, a wire that loses, repeats and reorders batches, and a replay that answers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.sequence import Sequencer
+
+
+def line(seq: int) -> bytes:
+    return b"%d" % seq
+
+
+@given(st.data(), st.integers(0, 60), st.integers(0, 40))
+def test_whatever_the_wire_does_each_event_comes_once_and_in_order(
+    data: st.DataObject, total: int, joined_at: int
+) -> None:
+    joined_at = min(joined_at, total)
+    sequencer = Sequencer(joined_at)
+    delivered: list[bytes] = []
+    batches = data.draw(st.lists(st.tuples(st.integers(1, total or 1), st.integers(1, 8)), max_size=30))
+    for first, count in batches if total else []:
+        last = min(first + count - 1, total)
+        delivered += sequencer.offer(first, [line(seq) for seq in range(first, last + 1)])
+        assert delivered == [line(seq) for seq in range(joined_at + 1, sequencer.last + 1)]
+    sequencer.tell(total)
+    asked = 0
+    while (missing := sequencer.missing) is not None:
+        first, last = missing
+        assert sequencer.last < first <= last <= total
+        last = min(last, first + data.draw(st.integers(0, 5)))
+        delivered += sequencer.offer(first, [line(seq) for seq in range(first, last + 1)])
+        asked += 1
+        assert asked <= total
+    assert delivered == [line(seq) for seq in range(joined_at + 1, total + 1)]
+    assert sequencer.behind == 0
+
+
+def test_a_lost_tail_is_seen_by_the_number_alone() -> None:
+    sequencer = Sequencer(4)
+    assert sequencer.missing is None
+    sequencer.tell(7)
+    assert sequencer.missing == (5, 7)
+    assert sequencer.behind == 3

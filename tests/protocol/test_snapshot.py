@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from protocol import events as ev
+from protocol.snapshot import Snapshot
+from protocol.wire import Stamped, decode_line, encode_event
+
+
+class Log:
+    def __init__(self) -> None:
+        self.snapshot = Snapshot()
+        self.seq = dict.fromkeys(ev.STREAMS, 0)
+
+    def add(self, event: object, env: int | None = None) -> None:
+        spec = ev.spec_of(type(event))
+        ctx = ev.Context(env=env)
+        self.seq[spec.stream] += 1
+        seq = self.seq[spec.stream]
+        self.snapshot.add(spec, ctx, event, Stamped(spec.stream, seq, 0, encode_event(seq, 0, ctx, event)))
+
+    def held(self, *streams: str) -> list[object]:
+        return [decode_line(line).data for line in self.snapshot.lines(streams or ev.STREAMS)]
+
+
+def anomaly(n: int, active: bool) -> ev.Anomaly:
+    return ev.Anomaly(kind="stalled", source=f"env{n}", severity="warning", active=active)
+
+
+def test_the_newest_of_a_type_stay_in_order() -> None:
+    log = Log()
+    keep = ev.EVENTS["log"].keep
+    for i in range(keep + 50):
+        log.add(ev.LogLine(level="INFO", logger="x", message=str(i)))
+        log.add(ev.RoundStarted(rounds=i))
+    held = log.held("log")
+    assert [one.message for one in held] == [str(i) for i in range(50, keep + 50)]
+    assert log.held("life") == [ev.RoundStarted(rounds=keep + 49)]
+    assert log.held()[-2:] == [held[-1], ev.RoundStarted(rounds=keep + 49)]
+
+
+def test_subjects_are_apart() -> None:
+    log = Log()
+    for env in (0, 1):
+        for slot in ("r0c0", "r0c1"):
+            log.add(ev.SeedGate(slot=slot, gate="G1", passed=False, checks={}), env=env)
+            log.add(ev.SeedGate(slot=slot, gate="G2", passed=True, checks={}), env=env)
+    held = log.held()
+    assert len(held) == 4
+    assert all(gate.gate == "G2" for gate in held)
+
+
+def test_open_anomalies_outlive_the_bound() -> None:
+    log = Log()
+    bound = ev.EVENTS["anomaly"].subjects
+    for n in range(10):
+        log.add(anomaly(n, active=True))
+    for n in range(10, bound + 500):
+        log.add(anomaly(n, active=False))
+    held = log.held()
+    assert len(held) == bound
+    assert [one.source for one in held if one.active] == [f"env{n}" for n in range(10)]
+
+
+def test_all_open_is_bounded_too() -> None:
+    log = Log()
+    bound = ev.EVENTS["anomaly"].subjects
+    for n in range(bound + 7):
+        log.add(anomaly(n, active=True))
+    assert len(log.held()) == bound
+
+
+@pytest.mark.parametrize("spec", ev.EVENTS.values(), ids=lambda spec: spec.type)
+def test_every_key_names_a_field(spec: ev.EventSpec) -> None:
+    assert all(key == "env" or key in spec.cls.__dataclass_fields__ for key in spec.key)
+    assert spec.keep >= 1

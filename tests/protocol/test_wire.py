@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import events as ev
+from protocol.commands import ErrorBody, Reply, ReplyMeta
+from protocol.schema import json_schema
+from protocol.wire import (
+    BATCH_BYTES,
+    BATCH_EVENTS,
+    TOPICS,
+    Heartbeat,
+    Stamped,
+    TrainerBeat,
+    Unknown,
+    WireError,
+    decode_batch,
+    decode_heartbeat,
+    decode_line,
+    decode_reply,
+    encode_batches,
+    encode_event,
+    encode_heartbeat,
+    encode_reply,
+)
+
+from .values import events_of, same
+
+contexts = st.builds(
+    ev.Context,
+    round=st.integers(0, 2**31),
+    epoch=st.integers(0, 2**31),
+    level=st.sampled_from(ev.LEVELS),
+    env=st.none() | st.integers(0, 4096),
+)
+_validators = {
+    type_: jsonschema.Draft202012Validator({**schema, "$defs": json_schema()["$defs"]})
+    for type_, schema in json_schema()["events"].items()
+}
+
+
+@pytest.mark.parametrize("type_", sorted(ev.EVENTS))
+def test_what_goes_in_fits_the_schema_and_comes_out_equal(type_: str) -> None:
+    @settings(max_examples=25)
+    @given(events_of(type_), contexts, st.integers(1, 2**53), st.integers(0, 2**53))
+    def round_trip(event: object, ctx: ev.Context, seq: int, ts: int) -> None:
+        line = encode_event(seq, ts, ctx, event)
+        assert b"\n" not in line
+        plain = json.loads(line, parse_constant=pytest.fail)
+        assert not list(_validators[type_].iter_errors(plain["data"]))
+        back = decode_line(line)
+        assert (back.seq, back.ts, back.type, back.ctx) == (seq, ts, type_, ctx)
+        assert back.stream == ev.EVENTS[type_].stream
+        assert same(event, back.data), (event, back.data)
+
+    round_trip()
+
+
+def test_absent_and_not_a_number_stay_apart() -> None:
+    event = ev.Drift(
+        source=["a", "b", "c", "d"],
+        norm=[None, float("nan"), float("inf"), float("-inf")],
+        norm_ema=[], norm_drift=[], health=[], health_ema=[], health_drift=[],
+    )  # fmt: skip
+    line = encode_event(1, 2, ev.Context(), event)
+    assert json.loads(line)["data"]["norm"] == [None, "NaN", "Infinity", "-Infinity"]
+    norm = decode_line(line).data.norm
+    assert norm[0] is None
+    assert np.isnan(norm[1])
+    assert norm[2:] == [float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_numpy_columns_are_lists_on_the_wire(dtype: type, contiguous: bool) -> None:
+    whole = np.array([[0.5, np.nan], [np.inf, -0.0]], dtype=dtype)
+    column = whole[0] if contiguous else whole[:, 1]
+    event = ev.Drift(
+        source=["a", "b"], norm=column, norm_ema=[dtype(0.25)], norm_drift=np.arange(2),
+        health=[], health_ema=[], health_drift=[],
+    )  # type: ignore[arg-type]  # fmt: skip
+    back = decode_line(encode_event(1, 2, ev.Context(), event)).data
+    assert same(back.norm, column.tolist())
+    assert back.norm_ema == [0.25]
+    assert back.norm_drift == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), 2**64, b"bytes"])
+def test_what_json_cannot_say_is_an_error_that_names_the_type(value: object) -> None:
+    event = ev.CommandDone(id="1", method="pause", result={"value": value}, seconds=0.0)
+    with pytest.raises(WireError, match="CommandDone cannot be encoded"):
+        encode_event(1, 2, ev.Context(), event)
+
+
+def test_text_that_is_no_utf8_is_escaped() -> None:
+    line = encode_event(1, 2, ev.Context(), ev.LogLine(level="INFO", logger="x", message="a\udcffb"))
+    assert decode_line(line).data.message == "a\\udcffb"
+
+
+def test_a_type_of_tomorrow_is_kept() -> None:
+    line = b'{"seq":7,"stream":"life","ts":5,"type":"seed.sang","tv":3,"ctx":{"round":1},"data":{"a":[1]}}'
+    event = decode_line(line)
+    assert event.data == Unknown("seed.sang", b'{"a":[1]}')
+    assert (event.seq, event.tv, event.stream, event.line) == (7, 3, "life", line)
+
+
+def test_a_field_of_tomorrow_is_ignored() -> None:
+    line = encode_event(1, 2, ev.Context(), ev.RoundStarted(rounds=3))
+    assert decode_line(line[:-2] + b',"colour":"red"}}').data == ev.RoundStarted(rounds=3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"{}", b"[1]", b"null", b"\x00" * 40, b'{"seq":1}', b"\xff\xfe", b'{"seq":1,' + b"[" * 100_000,
+        b'{"seq":"x","stream":"life","ts":5,"type":"log","ctx":{},"data":{}}',
+        b'{"seq":1,"stream":"life","ts":5,"type":"round.started","ctx":{},"data":{"rounds":"many"}}',
+        b'{"seq":1,"stream":"life","ts":5,"type":"round.started","ctx":{},"data":{}}',
+    ],
+)  # fmt: skip
+def test_a_malformed_line_is_a_wire_error(line: bytes) -> None:
+    with pytest.raises(WireError, match="not an event"):
+        decode_line(line)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_decoders(raw: bytes) -> None:
+    for decode in (decode_line, decode_heartbeat, decode_reply, lambda raw: decode_batch(raw, raw)):
+        with pytest.raises(WireError):
+            decode(raw)  # type: ignore[operator]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 60_000), max_size=600), st.integers(1, 10**9))
+def test_batches_hold_every_line_once_within_the_limits(sizes: list[int], first: int) -> None:
+    stamped = [Stamped("metric", first + i, 5, b"x" * size) for i, size in enumerate(sizes)]
+    seen = []
+    for topic, header, body in encode_batches(stamped, run="r", boot="b", ts=9, dropped=4):
+        h, lines = decode_batch(header, body)
+        assert (topic, h.stream, h.run, h.boot, h.ts, h.dropped) == (
+            TOPICS["metric"],
+            "metric",
+            "r",
+            "b",
+            9,
+            4,
+        )
+        assert len(lines) <= BATCH_EVENTS
+        assert len(body) <= BATCH_BYTES or len(lines) == 1
+        seen += list(zip(range(h.first, h.last + 1), lines, strict=True))
+    assert seen == [(item.seq, item.line) for item in stamped]
+
+
+def test_a_batch_that_lies_about_itself_is_refused() -> None:
+    stamped = [Stamped("life", i, 5, b"{}") for i in (1, 2, 3)]
+    (_, header, body), *_ = encode_batches(stamped, run="r", boot="b", ts=9, dropped=0)
+    for wrong in (body + b"\n{}", body[:3], b""):
+        with pytest.raises(WireError, match="batch"):
+            decode_batch(header, wrong)
+
+
+def test_heartbeat_round_trip() -> None:
+    heartbeat = Heartbeat(
+        v=1, run="r", boot="b", ts=1, last={"life": 4}, dropped={"log": 2},
+        trainer=TrainerBeat("PAUSED", 3, 7, 250), clients=2, bye="done",
+    )  # fmt: skip
+    assert decode_heartbeat(encode_heartbeat(heartbeat)[1]) == heartbeat
+
+
+def test_a_reply_has_either_a_result_or_an_error() -> None:
+    meta = ReplyMeta(boot="b", ts=1)
+    good = json.loads(encode_reply(Reply(id="1", meta=meta, result={"x": float("nan")})))
+    assert good == {
+        "jsonrpc": "2.0", "id": "1", "result": {"x": "NaN"}, "meta": {"boot": "b", "ts": 1, "replayed": False}
+    }  # fmt: skip
+    bad = json.loads(encode_reply(Reply(id=None, meta=meta, error=ErrorBody(-32700, "no"))))
+    assert "result" not in bad
+    assert bad["id"] is None
+
+
+def test_every_event_names_its_fields_in_words() -> None:
+    for spec in ev.EVENTS.values():
+        assert dataclasses.is_dataclass(spec.cls)
+        assert spec.cls.__doc__, f"{spec.type} has no description"

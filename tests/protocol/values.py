@@ -1,0 +1,59 @@
+"""Hypothesis strategies for any event, from its type hints."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any, Literal
+
+import numpy as np
+from hypothesis import strategies as st
+
+from protocol.events import EVENTS
+
+EDGES = [float("nan"), float("inf"), float("-inf"), -0.0, 1e308, 5e-324, 1.7e15]
+floats = st.one_of(st.sampled_from(EDGES), st.floats())
+texts = st.one_of(st.text(max_size=12), st.sampled_from(["null", "NaN", "Infinity", '"\\\n\x00', "é中🜂"]))
+# Words for non-finite floats stay text where the type does not say float, so Any holds none of those.
+anything = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False,
+              allow_infinity=False), texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=6,
+)  # fmt: skip
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Values that a field annotated with `hint` may have."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(*[values_of(part) for part in arguments])
+    if origin is list:
+        return st.lists(values_of(arguments[0]), max_size=4)
+    if origin is dict:
+        return st.dictionaries(texts, values_of(arguments[1]), max_size=3)
+    simple = {float: floats, int: st.integers(-(2**53), 2**53), str: texts, bool: st.booleans(),
+              type(None): st.none(), Any: anything}  # fmt: skip
+    return simple[hint]
+
+
+def events_of(type_: str) -> st.SearchStrategy[Any]:
+    """Instances of a registered event class."""
+    cls = EVENTS[type_].cls
+    hints = typing.get_type_hints(cls)
+    return st.builds(cls, **{name: values_of(hint) for name, hint in hints.items()})
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality in which NaN equals NaN, 0.0 differs from -0.0, and 1.0 equals 1."""
+    if isinstance(a, float) or isinstance(b, float):
+        return (a != a and b != b) or (a == b and np.signbit(float(a)) == np.signbit(float(b)))
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if hasattr(a, "__dict__"):
+        return type(a) is type(b) and same(vars(a), vars(b))
+    return bool(a == b)
