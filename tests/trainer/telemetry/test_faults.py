@@ -155,6 +155,7 @@ def test_only_the_sick_env_is_named() -> None:
     assert {e.data.source for e in rig.take("anomaly")} == {ENV}
 
 
+@pytest.mark.finding("AD-01")
 def test_no_false_alarm_in_healthy_rounds() -> None:
     rig = Rig(envs=4)
     for _ in range(32):  # the policy's averages and its usual drift need 30 updates
@@ -166,6 +167,7 @@ def test_no_false_alarm_in_healthy_rounds() -> None:
     assert rig.recorder.never_evaluated() == []
 
 
+@pytest.mark.finding("AD-01")
 def test_a_check_that_nobody_feeds_is_found_out() -> None:
     rig = Rig()
     rig.run_epoch()

@@ -77,6 +77,7 @@ def test_a_window_of_epochs(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*.partial")] == []
 
 
+@pytest.mark.finding("PR-03")
 def test_a_window_with_the_update_waits_for_the_rounds_end(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.profiler.start(1, with_update=True)
@@ -90,6 +91,8 @@ def test_a_window_with_the_update_waits_for_the_rounds_end(tmp_path: Path) -> No
     assert "aten::linalg_svd" in names(events, "cpu_op")
 
 
+@pytest.mark.finding("IN-01")
+@pytest.mark.finding("PR-01")
 def test_a_window_across_a_rounds_end_holds_the_update(tmp_path: Path) -> None:
     run = Run(tmp_path, epochs=2)
     run.profiler.start(3)
