@@ -119,7 +119,8 @@ class Observer:
             StopRun: the run is to end at this boundary.
         """
         self._server.beat(trainer.round, trainer.epoch)
-        self._operator.at_epoch_end()
+        with self._timer.phase("commands"):
+            self._operator.at_epoch_end()
 
     def round_finished(
         self, trainer: Trainer, update: PPOUpdate | None, test_accuracy: NDArray[np.floating[Any]]

@@ -171,6 +171,7 @@ class Operator:
 
     def close(self, *, failed: str | None = None) -> None:
         """Answer every command that is still open: the stops are done, the others will not be."""
+        self.profiler.stop()
         for command in self._stopping:
             if failed is None:
                 self._server.done(command, {"stopped": True})

@@ -67,8 +67,9 @@ class House:
 
     def spawn(self, name: str, *arguments: str, small: bool = True) -> subprocess.Popen[str]:
         """Start a daemon in the foreground of a child process and wait until it answers."""
-        sets = [word for item in (SMALL if small else ()) for word in ("--set", item)]
-        verb = [] if "--resume" in arguments else [name]
+        resumes = "--resume" in arguments
+        sets = [word for item in (SMALL if small and not resumes else ()) for word in ("--set", item)]
+        verb = [] if resumes else [name]
         process = subprocess.Popen(
             [sys.executable, "-m", "trainer", "start", *verb, *sets, *arguments],
             env=self.environment,

@@ -1,0 +1,43 @@
+"""A run that was stopped in mid-episode and resumed writes the journal of one that never was."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from .conftest import House, eventually
+
+OF_THE_BOOT = ("run.", "checkpoint.", "log", "system", "command.", "telemetry.")
+TIMES = {"seconds", "phases", "env_epochs_per_second", "since"}
+OF_THE_MACHINE = {"system", "telemetry"}
+
+
+def course(house: House, name: str) -> dict[str, list[Any]]:
+    """What happened, per stream and in order, without what depends on the clock of the wall."""
+    streams: dict[str, list[Any]] = {}
+    for event in house.journal(name):
+        data = {key: value for key, value in event["data"].items() if key not in TIMES}
+        if event["type"].startswith(OF_THE_BOOT) or str(data.get("source")) in OF_THE_MACHINE:
+            continue
+        if data.get("kind") == "slow_update":
+            continue
+        streams.setdefault(event["stream"], []).append((event["type"], event["ctx"], data))
+    return streams
+
+
+def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House) -> None:
+    assert house.spawn("whole", "--rounds", "3", "--set", "episode_epochs=24").wait(120) == 0
+    cut = house.spawn("cut", "--rounds", "3", "--set", "episode_epochs=24")
+    eventually(lambda: any(e["ctx"]["round"] == 2 for e in house.journal("cut", "epoch")), every=0.01)
+    cut.send_signal(signal.SIGTERM)
+    assert cut.wait(60) == 0
+    saved = house.journal("cut", "checkpoint.saved")[-1]
+    assert saved["data"]["reason"] == "stop: SIGTERM"
+    assert 0 < saved["ctx"]["epoch"] < 24, "it was to be stopped in mid-episode"
+    assert house.spawn("cut", "--resume", "cut").wait(120) == 0
+    whole, resumed = course(house, "whole"), course(house, "cut")
+    assert whole.keys() == resumed.keys()
+    for stream, events in whole.items():
+        assert len(events) == len(resumed[stream]), stream
+        for expected, got in zip(events, resumed[stream], strict=True):
+            assert got == expected
