@@ -1,0 +1,201 @@
+"""What there is to say of each env: a row of the table, a character of the grid, an object of the JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import NamedTuple
+
+from .anomalies import RANK, Record
+from .describe import amount
+from .frame import Frame
+from .lines import Span
+from .state import ROLLBACK_SHOWN, State, at_or_none
+from .theme import Glyphs, letter
+
+LETTERS = {
+    "DORMANT": ".", "GERMINATED": "G", "TRAINING": "T", "BLENDING": "B", "HOLDING": "H", "FOSSILIZED": "F",
+    "PRUNED": "P", "EMBARGOED": "E", "RESETTING": "R",
+}  # fmt: skip
+CELL = 5
+"""Columns of a slot in the table."""
+
+
+class EnvRow(NamedTuple):
+    """One env now; None is what was not measured."""
+
+    env: int
+    status: str
+    """`ok`, `WARN`, `CRIT`, `STAL` (no progress), `ROLL` (rolled back) or `--` (nothing heard)."""
+    severity: str | None
+    accuracy: float | None
+    change: float | None
+    """Of the accuracy since the epoch before."""
+    total: float | None
+    """Return of the episode so far."""
+    gradient: float | None
+    drift: float | None
+    drift_severity: str | None
+    action: str
+    trouble: str
+    best: float | None
+
+    @property
+    def flagged(self) -> bool:
+        return self.status not in ("ok", "--")
+
+
+def source_of(env: int) -> str:
+    """How events name an env."""
+    return f"env{env:02d}"
+
+
+def rows(frame: Frame) -> list[EnvRow]:
+    """All envs in the order that the view asks for."""
+    state = frame.state
+    found = [row_of(state, env, frame.now, frame.glyphs) for env in range(state.envs)]
+    sort = frame.view.sort
+    if sort == "status":
+        found.sort(key=lambda r: (-RANK.get(r.severity or "", -1), not r.flagged, r.env))
+    elif sort != "env":
+        field, sign = {
+            "accuracy": ("accuracy", -1), "change": ("change", 1), "return": ("total", -1),
+            "gradient": ("gradient", -1), "drift": ("drift", -1),
+        }[sort]  # fmt: skip
+        found.sort(key=lambda r: (getattr(r, field) is None, sign * _finite(getattr(r, field)), r.env))
+    return found[::-1] if frame.view.reverse else found
+
+
+def _finite(value: float | None) -> float:
+    """A sortable number: what is not finite comes first among the largest."""
+    if value is None:
+        return 0.0
+    return value if isfinite(value) else 1e300
+
+
+def row_of(state: State, env: int, now: int, glyphs: Glyphs) -> EnvRow:
+    """One env's row."""
+    epoch = state.epoch
+    source = source_of(env)
+    records = state.anomalies.active_at(source)
+    rollback = state.rollbacks.get(env)
+    rolled = rollback is not None and now - rollback.ts < ROLLBACK_SHOWN
+    status, severity = _status(records, rolled, heard=epoch is not None)
+    accuracy = at_or_none(epoch.val_accuracy, env) if epoch else None
+    earlier = at_or_none(state.before.val_accuracy, env) if state.before else None
+    drift = state.drift_of(source)
+    best = at_or_none(state.best, env)
+    return EnvRow(
+        env=env,
+        status=status,
+        severity=severity,
+        accuracy=accuracy,
+        change=accuracy - earlier if accuracy is not None and earlier is not None else None,
+        total=at_or_none(epoch.episode_return, env) if epoch else None,
+        gradient=at_or_none(epoch.host_grad_norm, env) if epoch else None,
+        drift=drift,
+        drift_severity=state.severity("norm_drift", drift),
+        action=_action(state, env),
+        trouble=_trouble(records, rollback.reason if rollback and rolled else "", source, glyphs),
+        best=best if best is not None and best >= 0 else None,
+    )
+
+
+def _status(records: Sequence[Record], rolled: bool, *, heard: bool) -> tuple[str, str | None]:
+    worst = records[0].severity if records else None
+    if rolled:
+        return "ROLL", "critical"
+    if worst == "critical":
+        return "CRIT", worst
+    if records and all("stall" in r.kind for r in records):
+        return "STAL", worst
+    if worst == "warning":
+        return "WARN", worst
+    return ("ok" if heard else "--"), None
+
+
+def _trouble(records: Sequence[Record], rollback: str, source: str, glyphs: Glyphs) -> str:
+    if rollback:
+        return f"rollback {rollback}"
+    if not records:
+        return ""
+    record = records[0]
+    where = record.source[len(source) + 1 :]
+    words = [record.short_kind, where, f"{glyphs.times}{record.count}" if record.count > 1 else ""]
+    return " ".join(w for w in words if w)
+
+
+def _action(state: State, env: int) -> str:
+    """The policy's last op for this env, and where."""
+    if state.epoch is None:
+        return "--"
+    op = at_or_none(state.epoch.op, env)
+    if op is None:
+        return "--"
+    name = state.op_name(op)
+    slot = at_or_none(state.epoch.action_slot, env)
+    return name if slot is None or name == "WAIT" else f"{name} {at_or_none(state.slots, slot) or slot}"
+
+
+def cells(state: State, env: int, glyphs: Glyphs) -> list[Span]:
+    """Per slot: the stage's letter, then its epochs or its alpha."""
+    if state.epoch is None:
+        return [("--", "dim")] * len(state.slots)
+    stages = at_or_none(state.epoch.stage, env) or []
+    return [_cell(state, env, slot, code, glyphs) for slot, code in enumerate(stages)]
+
+
+def _cell(state: State, env: int, slot: int, code: int, glyphs: Glyphs) -> Span:
+    epoch = state.epoch
+    assert epoch is not None
+    name = state.stage_name(code)
+    text = LETTERS.get(name, "?")
+    if name in ("BLENDING", "HOLDING"):
+        alpha = at_or_none(at_or_none(epoch.alpha, env), slot)
+        if name == "BLENDING" and alpha is not None:
+            text += f"{alpha:.1f}".replace("0.", ".", 1) + _direction(state, env, slot, alpha, glyphs)
+    if name not in ("DORMANT", "FOSSILIZED", "BLENDING"):
+        text += str(at_or_none(at_or_none(epoch.epochs_in_stage, env), slot) or 0)
+    flag = letter(state.severity("norm_drift", state.drift_of(f"{source_of(env)}.{_slot_name(state, slot)}")))
+    return text + flag.strip(), name.lower()
+
+
+def _slot_name(state: State, slot: int) -> str:
+    return str(at_or_none(state.slots, slot) or slot)
+
+
+def _direction(state: State, env: int, slot: int, alpha: float, glyphs: Glyphs) -> str:
+    before = at_or_none(at_or_none(state.before.alpha, env), slot) if state.before else None
+    if before is None or before == alpha:
+        return ""
+    return glyphs.up if alpha > before else glyphs.down
+
+
+def stage_counts(state: State) -> dict[str, int]:
+    """How many slots of all envs are in each stage."""
+    counts: dict[str, int] = {}
+    for row in state.epoch.stage if state.epoch else []:
+        for code in row:
+            name = state.stage_name(code)
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Of what was measured and is finite."""
+    known = [v for v in values if v is not None and isfinite(v)]
+    return sum(known) / len(known) if known else None
+
+
+def compact(value: float | None, width: int) -> str:
+    """A number that fits: fixed point, or an exponent where that is too long or says nothing."""
+    if value is None:
+        return "--"
+    if value != value or not isfinite(value):
+        return str(value)
+    text = f"{value:.2f}"
+    if len(text) > width:
+        text = amount(value) if abs(value) < 1e9 else f"{value:.0e}"
+    elif value and abs(value) < 0.005:
+        text = f"{value:.0e}".replace("e-0", "e-")
+    return text

@@ -1,0 +1,141 @@
+"""What a signal was: minimum, mean and maximum per bucket, at three resolutions, in bounded memory.
+
+Buckets are anchored to absolute time (`index = floor(ts / dt)`), and so are those of a chart that asks for
+them: a picture moves once per bucket, and in between only its last column changes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from itertools import pairwise
+from math import isfinite, nan
+from typing import NamedTuple
+
+SECOND = 1_000_000
+"""Microseconds: the unit of all times here."""
+
+RESOLUTIONS: tuple[tuple[int, int], ...] = (
+    (1 * SECOND, 900),
+    (10 * SECOND, 1080),
+    (60 * SECOND, 10_080),
+)
+"""(bucket, how many): 1 s for 15 min, 10 s for 3 h, 60 s for a week."""
+BRIEF: tuple[tuple[int, int], ...] = ((10 * SECOND, 360),)
+"""For the many and short-lived, such as seeds: 10 s for an hour."""
+
+
+class Bucket(NamedTuple):
+    low: float
+    mean: float
+    high: float
+
+
+class _Ring:
+    """Newest `capacity` buckets of `dt` microseconds, oldest first."""
+
+    __slots__ = ("capacity", "count", "dt", "high", "index", "low", "total")
+
+    def __init__(self, dt: int, capacity: int) -> None:
+        self.dt = dt
+        self.capacity = capacity
+        self.index = array("q")
+        self.low = array("f")
+        self.high = array("f")
+        self.total = array("d")
+        self.count = array("l")
+
+    def add(self, ts: int, value: float) -> None:
+        index = ts // self.dt
+        at = len(self.index) - 1
+        if at < 0 or index > self.index[at]:
+            self._append(index, value)
+            return
+        if index < self.index[at]:
+            at = bisect_left(self.index, index)
+            if self.index[at] != index:
+                return
+        self.low[at] = min(self.low[at], value)
+        self.high[at] = max(self.high[at], value)
+        self.total[at] += value
+        self.count[at] += 1
+
+    def _append(self, index: int, value: float) -> None:
+        columns = (self.index, self.low, self.high, self.total, self.count)
+        if len(self.index) >= self.capacity + self.capacity // 4:
+            for column in columns:
+                del column[: len(column) - self.capacity + 1]
+        self.index.append(index)
+        self.low.append(value)
+        self.high.append(value)
+        self.total.append(value)
+        self.count.append(1)
+
+
+class History:
+    """One signal over time.
+
+    Args:
+        resolutions: (bucket in microseconds, capacity), finest first.
+    """
+
+    __slots__ = ("_rings", "first_ts", "last", "last_ts")
+
+    def __init__(self, resolutions: tuple[tuple[int, int], ...] = RESOLUTIONS) -> None:
+        self._rings = [_Ring(dt, capacity) for dt, capacity in resolutions]
+        self.last: float = nan
+        self.last_ts: int = 0
+        self.first_ts: int = 0
+
+    def add(self, ts: int, value: float | None) -> None:
+        """Take a value; None and non-finite ones leave a hole."""
+        if value is None or not isfinite(value):
+            return
+        if ts >= self.last_ts:
+            self.last, self.last_ts = value, ts
+        self.first_ts = min(self.first_ts, ts) if self.first_ts else ts
+        for ring in self._rings:
+            ring.add(ts, value)
+
+    def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
+        """`count` buckets that end with the one `now` lies in; None where nothing was measured.
+
+        A hole between two measurements holds the earlier one; after the newest nothing is drawn.
+
+        Args:
+            now: wall time, microseconds.
+            window: span of all buckets together, microseconds.
+            count: how many.
+        """
+        dt = max(window // count, 1)
+        first = now // dt - count + 1
+        ring = next((r for r in reversed(self._rings) if r.dt <= dt), self._rings[0])
+        start = bisect_left(ring.index, first * dt // ring.dt)
+        lows: list[float] = [nan] * count
+        highs: list[float] = [nan] * count
+        totals = [0.0] * count
+        counts = [0] * count
+        for i in range(start, len(ring.index)):
+            at = ring.index[i] * ring.dt // dt - first
+            if at >= count:
+                break
+            at = max(at, 0)
+            lows[at] = ring.low[i] if counts[at] == 0 else min(lows[at], ring.low[i])
+            highs[at] = ring.high[i] if counts[at] == 0 else max(highs[at], ring.high[i])
+            totals[at] += ring.total[i]
+            counts[at] += ring.count[i]
+        out: list[Bucket | None] = [
+            Bucket(lows[i], totals[i] / counts[i], highs[i]) if counts[i] else None for i in range(count)
+        ]
+        return _hold(out)
+
+
+def _hold(buckets: list[Bucket | None]) -> list[Bucket | None]:
+    """Fill holes between measurements with the mean of the one before."""
+    known = [i for i, bucket in enumerate(buckets) if bucket is not None]
+    for before, after in pairwise(known):
+        bucket = buckets[before]
+        assert bucket is not None
+        for i in range(before + 1, after):
+            buckets[i] = Bucket(bucket.mean, bucket.mean, bucket.mean)
+    return buckets

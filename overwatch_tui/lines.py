@@ -1,0 +1,121 @@
+"""Lines of styled text: what every panel makes, whether a terminal or a file shows them.
+
+A line is a tuple of (text, style) spans. Styles are names that `theme` turns into colours, so a panel knows
+neither Rich nor Textual, two frames compare with `==`, and `--once` prints the same lines as plain text.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+
+Span = tuple[str, str]
+Line = tuple[Span, ...]
+
+EMPTY: Line = ()
+
+
+@lru_cache(maxsize=8192)
+def clean(text: str) -> str:
+    """Text with one printable column per character: what came from outside must not steer the terminal.
+
+    Control, combining and double-width characters become `?`.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if _is_narrow(c) else "?" for c in text)
+
+
+def _is_narrow(character: str) -> bool:
+    return (
+        character.isprintable()
+        and not unicodedata.combining(character)
+        and unicodedata.east_asian_width(character) not in "WF"
+    )
+
+
+class Row:
+    """Builds a line column by column.
+
+    >>> Row().put("acc", "dim", 6).put("71.4", "bold", 6, ">").text()
+    'acc     71.4'
+    """
+
+    def __init__(self, base: str = "") -> None:
+        self.spans: list[Span] = []
+        self.width = 0
+        self._base = base
+
+    def put(self, text: str, style: str = "", width: int | None = None, align: str = "<") -> Row:
+        """Append text, cropped and padded to `width` columns where one is given."""
+        text = clean(text)
+        if width is not None:
+            text = f"{text[:width]:{align}{width}}" if width > 0 else ""
+        if text:
+            self.spans.append((text, f"{self._base} {style}".strip() if self._base else style))
+            self.width += len(text)
+        return self
+
+    def add(self, line: Line) -> Row:
+        """Append the spans of another line."""
+        for text, style in line:
+            self.put(text, style)
+        return self
+
+    def to(self, column: int, fill: str = " ", style: str = "") -> Row:
+        """Fill up to a column."""
+        if column > self.width:
+            self.put(fill * (column - self.width), style)
+        return self
+
+    def right(self, text: str, style: str, column: int, fill: str = " ", fill_style: str = "") -> Row:
+        """Put text so that it ends at `column`; leave it out where it would touch what is there."""
+        if text and self.width + len(text) + 1 <= column:
+            self.to(column - len(text), fill, fill_style)
+            self.put(text, style)
+        return self
+
+    def line(self, width: int) -> Line:
+        """The line, cropped and padded to exactly `width` columns."""
+        return fit(tuple(self.spans), width, self._base)
+
+    def text(self) -> str:
+        return "".join(text for text, _ in self.spans)
+
+
+def fit(line: Line, width: int, style: str = "") -> Line:
+    """Crop or pad a line to exactly `width` columns, and join neighbours of one style."""
+    spans: list[Span] = []
+    left = width
+    for text, span_style in line:
+        if left <= 0:
+            break
+        text = text[:left]
+        left -= len(text)
+        if spans and spans[-1][1] == span_style:
+            spans[-1] = (spans[-1][0] + text, span_style)
+        elif text:
+            spans.append((text, span_style))
+    if left > 0:
+        if spans and spans[-1][1] == style:
+            spans[-1] = (spans[-1][0] + " " * left, style)
+        else:
+            spans.append((" " * left, style))
+    return tuple(spans)
+
+
+def block(lines: Sequence[Line], width: int, height: int) -> list[Line]:
+    """Exactly `height` lines of `width` columns."""
+    fitted = [fit(line, width) for line in lines[:height]]
+    return fitted + [fit(EMPTY, width)] * (height - len(fitted))
+
+
+def plain(line: Line) -> str:
+    """The text of a line."""
+    return "".join(text for text, _ in line)
+
+
+def restyle(line: Line, style: str) -> Line:
+    """The same text with a style laid over every span."""
+    return tuple((text, f"{span} {style}".strip()) for text, span in line)

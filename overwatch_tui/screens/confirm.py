@@ -1,0 +1,63 @@
+"""The question before every command: `y` confirms, any other key cancels."""
+
+from __future__ import annotations
+
+import textwrap
+
+from textual import events
+from textual.app import ComposeResult
+from textual.screen import ModalScreen
+
+from ..lines import Line, Row
+from ..theme import Glyphs, Theme
+from ..widgets.line_panel import LinePanel
+
+WIDTH = 62
+
+
+class ConfirmScreen(ModalScreen[bool]):
+    """A box in the middle; ends with True or False.
+
+    Args:
+        question: what would be done, in one line.
+        detail: what follows from it.
+        theme: for the box.
+        glyphs: for its frame.
+    """
+
+    AUTO_FOCUS = ""
+
+    def __init__(self, question: str, detail: str, theme: Theme, glyphs: Glyphs) -> None:
+        super().__init__()
+        self._panel = LinePanel(theme, id="confirm")
+        self._lines = box([(question, "bold"), (detail, "dim"), ("", "")], glyphs)
+
+    def compose(self) -> ComposeResult:
+        yield self._panel
+
+    def on_mount(self) -> None:
+        self._panel.styles.width = WIDTH
+        self._panel.styles.height = len(self._lines)
+        self._panel.show(self._lines)
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        event.prevent_default()
+        self.dismiss(event.key == "y")
+
+
+def box(texts: list[tuple[str, str]], glyphs: Glyphs) -> list[Line]:
+    """The texts, and how to answer, in a frame."""
+    left, right, bottom_left, bottom_right = tuple(glyphs.corners)
+    inner = WIDTH - 4
+    lines = [Row().put(left + glyphs.rule * (WIDTH - 2) + right, "box").line(WIDTH)]
+    answer = Row().put("y/N  ", "key").put("y does it, any other key does not", "dim").line(inner)
+    rows = [
+        Row().put(part, style).line(inner)
+        for text, style in texts
+        for part in textwrap.wrap(text, inner) or [""]
+    ]
+    for row in (*rows, answer):
+        lines.append(Row().put(f"{glyphs.bar} ", "box").add(row).put(f" {glyphs.bar}", "box").line(WIDTH))
+    lines.append(Row().put(bottom_left + glyphs.rule * (WIDTH - 2) + bottom_right, "box").line(WIDTH))
+    return lines

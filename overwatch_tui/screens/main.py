@@ -1,0 +1,89 @@
+"""The main screen: every piece of the picture as a line widget at its place."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
+from textual.layout import ArrangeResult, Layout, WidgetPlacement
+from textual.screen import Screen
+from textual.widget import Widget
+
+from ..compose import MIN_HEIGHT, MIN_WIDTH, Box, Picture
+from ..lines import EMPTY, Line, Row
+from ..panels import PANELS
+from ..theme import Theme
+from ..widgets.line_panel import LinePanel
+
+BARS = ("header", "strip", "views", "status", "keys", "small")
+
+
+class PlacedLayout(Layout):
+    """Puts each child where the picture says."""
+
+    name = "placed"
+
+    def arrange(
+        self,
+        parent: Widget,  # noqa: ARG002
+        children: list[Widget],
+        size: Size,  # noqa: ARG002
+        greedy: bool = True,  # noqa: ARG002
+    ) -> ArrangeResult:
+        return [
+            WidgetPlacement(child.placed, NULL_OFFSET, NULL_SPACING, child)
+            for child in children
+            if isinstance(child, LinePanel)
+        ]
+
+
+class MainScreen(Screen[None]):
+    """Shows pictures.
+
+    Args:
+        theme: for the line widgets.
+    """
+
+    AUTO_FOCUS = ""
+
+    def __init__(self, theme: Theme) -> None:
+        super().__init__()
+        self._panels = {name: LinePanel(theme, id=f"box-{name}") for name in (*BARS, *PANELS)}
+        self._boxes: list[Box] = []
+        self._layout = PlacedLayout()
+
+    def compose(self) -> ComposeResult:
+        yield from self._panels.values()
+
+    @property
+    def layout(self) -> Layout:
+        return self._layout
+
+    def show_picture(self, picture: Picture) -> None:
+        """Display a picture; only lines that differ from the former one are painted."""
+        if picture.boxes != self._boxes:
+            self._place(picture.boxes)
+        for box in picture.boxes:
+            self._panels[box.name].show(picture.lines[box.name])
+
+    def _place(self, boxes: list[Box]) -> None:
+        self._boxes = boxes
+        places = {box.name: Region(box.x, box.y, box.width, box.height) for box in boxes}
+        for name, panel in self._panels.items():
+            place = places.get(name, Region())
+            if place != panel.placed:
+                panel.placed = place
+                panel.display = name in places
+                panel.refresh(layout=True)
+
+    def show_too_small(self, width: int, height: int) -> None:
+        """One line in the middle."""
+        text = f"esper-tui needs {MIN_WIDTH}x{MIN_HEIGHT} (now {width}x{height}); `--once` works at any size"
+        lines: list[Line] = [EMPTY] * (height // 2)
+        lines.append(Row().to(max(0, (width - len(text)) // 2)).put(text, "warning").line(width))
+        box = Box("small", 0, 0, width, height)
+        self.show_picture(Picture(boxes=[box], lines={"small": lines}))
+
+    @property
+    def repainted(self) -> int:
+        """Lines sent to the compositor so far."""
+        return sum(panel.repainted for panel in self._panels.values())

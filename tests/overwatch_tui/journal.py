@@ -1,0 +1,365 @@
+"""A run that never was: a realistic stream of events, encoded and decoded by the real codec.
+
+Deterministic in its seed. What happens in it: seeds live through all stages, env 07 drifts from the middle
+on, env 13 is rolled back, env 02 stalls, one head of the policy dries up, three commands are given.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from protocol import events as ev
+from protocol.events import STREAMS, Context, spec_of
+from protocol.wire import Event, decode_line, encode_event
+
+START = 1_760_000_000_000_000
+"""First event, microseconds."""
+STAGES = [
+    "DORMANT", "GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED", "PRUNED", "EMBARGOED",
+    "RESETTING",
+]  # fmt: skip
+OPS = ["WAIT", "GERMINATE", "ADVANCE", "SET_ALPHA", "PRUNE", "FOSSILIZE"]
+HEADS = ["op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve"]
+BLUEPRINTS = ["norm", "attention", "depthwise", "conv_light"]
+PARAMETERS = {"norm": 16, "attention": 280, "depthwise": 150, "conv_light": 584}
+EPOCH_US = 600_000
+
+
+@dataclass
+class Seed:
+    """One slot's occupant."""
+
+    stage: int = 0
+    epochs: int = 0
+    alpha: float = 0.0
+    blueprint: int | None = None
+    worth: float = 0.0
+
+
+@dataclass
+class Run:
+    """Makes events in the order of a real run."""
+
+    envs: int = 16
+    slots: int = 3
+    episode_epochs: int = 24
+    rounds: int = 6
+    seed: int = 7
+    boot: str = "b1"
+    begin: int = START
+    lines: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.ts = self.begin
+        self.seq = dict.fromkeys(STREAMS, 0)
+        self.ctx = Context()
+        self.level: ev.Level = "NORMAL"
+        self.grid: list[list[Seed]] = []
+        self.ema = [1.0] * self.envs
+
+    def emit(self, data: Any, *, env: int | None = None, after: int = 0) -> None:
+        """Stamp and encode an event as the daemon does."""
+        self.ts += after
+        stream = spec_of(type(data)).stream
+        self.seq[stream] += 1
+        ctx = Context(round=self.ctx.round, epoch=self.ctx.epoch, level=self.level, env=env)
+        self.lines.append(encode_event(self.seq[stream], self.ts, ctx, data))
+
+    def make(self) -> list[bytes]:
+        """The whole run."""
+        self.emit(self.started())
+        self.emit(ev.RunStateChanged(state="TRAINING", reason="started"))
+        for number in range(1, self.rounds + 1):
+            self.one_round(number)
+        return self.lines
+
+    def started(self) -> ev.RunStarted:
+        return ev.RunStarted(
+            run="7f3a09c1", name="digits-7f3a", boot=self.boot, pid=4711, host="gpu3", version="0.1.0",
+            torch="2.13.0", device="cpu", task="digits", policy="ppo", envs=self.envs,
+            slots=[f"r0c{i}" for i in range(self.slots)], blueprints=BLUEPRINTS, stages=STAGES, ops=OPS,
+            heads=HEADS, episode_epochs=self.episode_epochs, rounds=400, host_parameters=274, seed=1,
+            config={"seed": 1, "rounds": 400, "envs": {"count": self.envs}, "ppo": {"clip": 0.2, "epochs": 4}},
+        )  # fmt: skip
+
+    def one_round(self, number: int) -> None:
+        self.ctx.round, self.ctx.epoch = number, 0
+        self.grid = [[Seed() for _ in range(self.slots)] for _ in range(self.envs)]
+        self.emit(ev.RoundStarted(rounds=400))
+        for epoch in range(1, self.episode_epochs + 1):
+            self.ctx.epoch = epoch
+            self.ts += EPOCH_US
+            self.emit(self.epoch())
+            self.emit(self.drift())
+            if epoch % 2 == 0:
+                self.emit(self.system())
+            self.incidents(number, epoch)
+        self.emit(self.update(number), after=240_000)
+        self.emit(self.finished(number))
+        name = f"round-{number:06d}.pt"
+        self.emit(ev.CheckpointSaved(
+            path=f"/runs/digits-7f3a/checkpoints/{name}", bytes=412_000, seconds=0.02, reason="round",
+        ))  # fmt: skip
+
+    # --- one epoch ---------------------------------------------------------------------------------
+
+    def epoch(self) -> ev.EpochFinished:
+        ops, where = [], []
+        for env in range(self.envs):
+            op, slot = self.act(env)
+            ops.append(op)
+            where.append(slot)
+        accuracy = [self.accuracy(env) for env in range(self.envs)]
+        rolled = self.ctx.round >= 5 and self.envs > 13
+
+        def columns(pick: Any) -> list[list[Any]]:
+            return [[pick(seed) for seed in row] for row in self.grid]
+
+        def running(seed: Seed, value: float) -> float | None:
+            return value if 1 <= seed.stage <= 5 else None
+
+        jitter = self.random.uniform
+        return ev.EpochFinished(
+            seconds=EPOCH_US / 1e6,
+            train_loss=[1.6 - a for a in accuracy], train_accuracy=[min(0.99, a + 0.02) for a in accuracy],
+            val_loss=[1.7 - a for a in accuracy], val_accuracy=list(accuracy),
+            reward=[jitter(-0.1, 0.4) for _ in accuracy],
+            episode_return=[18 * a + jitter(-1, 1) - 4 for a in accuracy],
+            op=ops, action_slot=where,
+            host_grad_norm=[None if rolled and env == 13 else self.norm(env) for env in range(self.envs)],
+            host_health=[0.42 if env == 7 and self.sick else 0.98 for env in range(self.envs)],
+            stage=columns(lambda s: s.stage), epochs_in_stage=columns(lambda s: s.epochs),
+            alpha=columns(lambda s: round(s.alpha, 2)),
+            blueprint=columns(lambda s: s.blueprint),
+            contribution=columns(lambda s: s.worth * s.alpha if s.stage in (3, 4, 5) else None),
+            seed_grad_norm=columns(lambda s: running(s, abs(s.worth) * 12 + jitter(0.2, 1.5))),
+            seed_health=columns(lambda s: running(s, jitter(0.85, 1.0))),
+            parameters=[274 + sum(PARAMETERS[BLUEPRINTS[s.blueprint]] for s in row if s.blueprint is not None)
+                        for row in self.grid],
+            reward_components={"gain": [jitter(0, 0.4) for _ in accuracy],
+                               "rent": [-0.02] * len(accuracy), "shaping": [jitter(-0.1, 0.1) for _ in accuracy]},
+            phases={"train": 0.33, "validate": 0.14, "decide": 0.06, "act": 0.03, "telemetry": 0.004},
+        )  # fmt: skip
+
+    @property
+    def sick(self) -> bool:
+        """Whether env 07 has begun to drift."""
+        return self.ctx.round >= 5
+
+    def norm(self, env: int) -> float:
+        value = self.random.uniform(0.75, 1.3)
+        return value * (1 + 0.2 * self.ctx.epoch) if env == 7 and self.sick else value
+
+    def accuracy(self, env: int) -> float:
+        """Grows with the epochs, the rounds and the seeds blended in."""
+        grown = sum(seed.worth * seed.alpha for seed in self.grid[env])
+        ceiling = 0.31 + 0.02 * self.ctx.round + grown
+        value = ceiling * (1 - math.exp(-self.ctx.epoch / 5)) + self.random.uniform(-0.012, 0.012)
+        if env == 2:
+            value = min(value, 0.44)
+        return min(0.97, max(0.08, value))
+
+    def act(self, env: int) -> tuple[int, int | None]:
+        """One op of the policy, and time passing for every seed of the env."""
+        row = self.grid[env]
+        for slot, seed in enumerate(row):
+            self.grow(env, slot, seed)
+        op = self.random.choices(range(6), weights=(60, 18, 10, 4, 3, 5))[0]
+        slot = self.random.randrange(self.slots)
+        seed = row[slot]
+        if op == 1 and seed.stage == 0:
+            seed.blueprint = self.random.randrange(4)
+            seed.worth = self.random.uniform(-0.04, 0.26)
+            self.move(env, slot, 1, by="policy")
+        elif op == 2 and seed.stage == 2 and seed.epochs >= 2:
+            self.gate(env, slot, "G2", passed=True)
+            self.move(env, slot, 3, by="policy")
+        elif op == 2 and seed.stage == 2:
+            self.gate(env, slot, "G2", passed=False)
+        elif op == 4 and seed.stage in (2, 3, 4):
+            self.move(env, slot, 6, by="policy")
+        elif op == 5 and seed.stage == 4:
+            self.gate(env, slot, "G5", passed=True)
+            self.move(env, slot, 5, by="policy")
+        else:
+            return 0, None
+        return op, slot
+
+    def grow(self, env: int, slot: int, seed: Seed) -> None:
+        seed.epochs += seed.stage != 0
+        if seed.stage == 1:
+            self.move(env, slot, 2)
+        elif seed.stage == 3:
+            seed.alpha = min(1.0, seed.alpha + 0.2)
+            if seed.alpha >= 1.0:
+                self.gate(env, slot, "G3", passed=True)
+                self.move(env, slot, 4)
+        elif seed.stage in (6, 7, 8) and (seed.stage != 7 or seed.epochs >= 2):
+            self.move(env, slot, {6: 7, 7: 8, 8: 0}[seed.stage])
+
+    def move(self, env: int, slot: int, stage: int, by: Any = "auto") -> None:
+        seed = self.grid[env][slot]
+        before, seed.stage, seed.epochs = seed.stage, stage, 0
+        seed.alpha = {5: 1.0, 4: 1.0}.get(stage, seed.alpha if stage == 3 else 0.0)
+        name = BLUEPRINTS[seed.blueprint] if seed.blueprint is not None else None
+        self.emit(ev.SeedStage(
+            slot=f"r0c{slot}", from_stage=STAGES[before], to_stage=STAGES[stage], blueprint=name,
+            alpha=seed.alpha, by=by, parameters=PARAMETERS.get(name or "", 0),
+            contribution=seed.worth if stage in (5, 6) else None,
+        ), env=env)  # fmt: skip
+        if stage == 0:
+            seed.blueprint, seed.worth = None, 0.0
+
+    def gate(self, env: int, slot: int, gate: str, *, passed: bool) -> None:
+        checks = {"min_epochs": passed, "gradient_measured": True, "health": True}
+        self.emit(ev.SeedGate(slot=f"r0c{slot}", gate=gate, passed=passed, checks=checks), env=env)
+
+    # --- around it ---------------------------------------------------------------------------------
+
+    def drift(self) -> ev.Drift:
+        source = ["policy", *(f"policy.{head}" for head in HEADS), "critic"]
+        source += [f"env{env:02d}" for env in range(self.envs)]
+        source += [f"env{env:02d}.r0c{slot}" for env in range(self.envs) for slot in range(self.slots)]
+        norm: list[float | None] = []
+        drift: list[float | None] = []
+        for name in source:
+            value: float | None = self.random.uniform(0.02, 0.2)
+            if name == "env07" and self.sick:
+                value = 0.05 + 0.06 * self.ctx.epoch
+            elif name == "env05" and self.ctx.round == 6:
+                value = 0.61
+            elif name == "policy.blueprint" and self.sick:
+                value = 0.86
+            elif "." in name and name.startswith("env"):
+                env, slot = int(name[3:5]), int(name[-1])
+                value = value if 1 <= self.grid[env][slot].stage <= 5 else None
+            drift.append(value)
+            norm.append(None if value is None else 1.0 + value)
+        missing = [None if v is None else 0.97 for v in drift]
+        return ev.Drift(
+            source=source, norm=norm, norm_ema=[None if v is None else 1.0 for v in drift], norm_drift=drift,
+            health=list(missing), health_ema=list(missing),
+            health_drift=[None if v is None else round(v / 9, 3) for v in drift],
+        )  # fmt: skip
+
+    def system(self) -> ev.SystemSample:
+        return ev.SystemSample(
+            cpu_percent=self.random.uniform(140, 180), rss=730 * 2**20, memory_total=16 * 2**30,
+            memory_used=int(self.random.uniform(5.9, 6.2) * 2**30), load1=2.1, cores=4, disk_free=210 * 2**30,
+        )  # fmt: skip
+
+    def update(self, number: int) -> ev.PPOUpdate:
+        wobble = self.random.uniform
+        share = {
+            "WAIT": 0.6,
+            "GERMINATE": 0.18,
+            "ADVANCE": 0.1,
+            "SET_ALPHA": 0.04,
+            "PRUNE": 0.03,
+            "FOSSILIZE": 0.05,
+        }
+        return ev.PPOUpdate(
+            seconds=0.142, policy_loss=-0.022 + wobble(-0.01, 0.01), value_loss=0.6 / number, entropy=0.95 - 0.03 * number,
+            head_entropy={head: 0.93 - 0.05 * i - 0.02 * number for i, head in enumerate(HEADS)},
+            approx_kl=0.011 + wobble(-0.004, 0.006), clip_fraction=0.15 + wobble(-0.03, 0.03), ratio_min=0.71, ratio_max=1.40,
+            explained_variance=0.7 - 1.1 / number, grad_norm=1.24, head_grad_norm=dict.fromkeys(HEADS, 0.31),
+            critic_grad_norm=2.1, advantage_mean=0.0, advantage_std=1.0, learning_rate=1e-3,
+            entropy_coefficient=0.01, epochs=4, minibatches=2, early_stop=False, skipped_nonfinite=0,
+            op_fraction=share, lstm_h_rms=0.38, lstm_c_rms=0.81, return_std=2.0,
+        )  # fmt: skip
+
+    def finished(self, number: int) -> ev.RoundFinished:
+        accuracy = [self.accuracy(env) for env in range(self.envs)]
+        best = max(range(self.envs), key=accuracy.__getitem__)
+        mean = sum(accuracy) / len(accuracy)
+        return ev.RoundFinished(
+            seconds=14.6, env_epochs_per_second=26.3, return_mean=14 * mean, return_p10=9 * mean, return_p50=14.5 * mean,
+            return_p90=18 * mean, accuracy_mean=mean, accuracy_best=accuracy[best], best_env=best,
+            test_accuracy_mean=mean - 0.01, test_accuracy_best=accuracy[best] - 0.01, parameters_mean=900.0,
+            final_accuracy=accuracy, final_return=[14 * a for a in accuracy], germinated=40 + number,
+            fossilized=9 + number, pruned=11,
+        )  # fmt: skip
+
+    def incidents(self, number: int, epoch: int) -> None:
+        """What goes wrong, and what the operator does."""
+        if self.envs < 16:
+            return
+        if (number, epoch) == (3, 12):
+            self.command(
+                "c0ffee01", "checkpoint", {"tag": "before-lunch"}, {"path": "/runs/x/before-lunch.pt"}
+            )
+        if (number, epoch) == (4, 6):
+            self.anomaly("policy", "kl_spike", "warning", 0.021, 0.015, 1)
+        if (number, epoch) == (4, 10):
+            self.anomaly("policy", "kl_spike", "warning", 0.011, 0.015, 1, active=False)
+        if (number, epoch) == (5, 12):
+            self.anomaly("env07", "norm_drift", "warning", 0.53, 0.5, 2, env=7)
+            self.anomaly("policy.blueprint", "norm_drift", "warning", 0.86, 0.5, 9)
+        if (number, epoch) == (5, 20):
+            self.anomaly("env02", "stalled", "warning", 14.0, 10.0, 3, env=2)
+            self.anomaly("env07", "norm_drift", "critical", 1.01, 1.0, 12, env=7)
+        if (number, epoch) == (6, 10):
+            self.emit(
+                ev.GovernorRollback(reason="nan", loss=float("inf"), restored_epoch=8, penalty=1.0), env=13
+            )
+            self.anomaly("env13", "loss_nonfinite", "critical", float("nan"), 1.0, 1, env=13)
+        if (number, epoch) == (6, 14):
+            self.anomaly("env05", "norm_drift", "warning", 0.61, 0.5, 2, env=5)
+        if (number, epoch) == (6, self.episode_epochs - 3):
+            self.command("c0ffee02", "telemetry.escalate", {"level": "DEBUG", "epochs": 5}, None)
+            self.level = "DEBUG"
+            self.emit(
+                ev.TelemetryLevel(
+                    level="DEBUG", previous="NORMAL", reason="by esper-tui", epochs=5, command="c0ffee02"
+                )
+            )
+
+    def command(self, id_: str, method: str, params: dict[str, Any], result: dict[str, Any] | None) -> None:
+        self.emit(ev.CommandAccepted(
+            id=id_, method=method, params=params, client="esper-daemon/0.1", uid=1000, pid=99))  # fmt: skip
+        if result is not None:
+            self.emit(ev.CommandDone(id=id_, method=method, result=result, seconds=0.41), after=1000)
+
+    def anomaly(
+        self, source: str, kind: str, severity: Any, value: float, threshold: float, count: int,
+        *, env: int | None = None, active: bool = True,
+    ) -> None:  # fmt: skip
+        since = getattr(self, "since", {})
+        self.since = since
+        first = since.setdefault((source, kind), self.ts)
+        hint = {"norm_drift": "gradient norm left its average: escalate (T) and look at the layers"}.get(
+            kind, ""
+        )
+        self.emit(ev.Anomaly(
+            kind=kind, source=source, severity=severity, active=active, value=value, threshold=threshold,
+            count=count, since=first, hint=hint,
+        ), env=env)  # fmt: skip
+
+
+def events(**options: Any) -> list[Event]:
+    """A run's events as a reader gets them."""
+    return [decode_line(line) for line in Run(**options).make()]
+
+
+def write(path: Path, **options: Any) -> Path:
+    """A run's journal."""
+    path.write_bytes(b"".join(line + b"\n" for line in Run(**options).make()))
+    return path
+
+
+def endless(**options: Any) -> Iterator[bytes]:
+    """Lines of a run that does not end."""
+    run = Run(**options)
+    run.emit(run.started())
+    number = 0
+    while True:
+        number += 1
+        run.one_round(number)
+        yield from run.lines
+        run.lines.clear()
