@@ -57,7 +57,7 @@ class SeedsConfig(Section, frozen=True):
         int, _count("epochs in TRAINING before G2; 0 = a twelfth of the episode", ge=0)
     ] = 0
     min_blending_epochs: Annotated[int, _count("epochs in BLENDING before G3 (strict)", ge=0)] = 3
-    embargo_epochs: Annotated[int, _count("epochs a pruned slot stays closed", ge=0)] = 2
+    embargo_epochs: Annotated[int, _count("epochs a pruned slot stays closed", ge=1)] = 2
 
 
 class PolicyConfig(Section, frozen=True):

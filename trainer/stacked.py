@@ -3,15 +3,21 @@
 Activations of n networks are one tensor [B, n*C, H, W] in channels_last memory (that is, [B, H, W, n, C]),
 their parameters one tensor [n, ...]. A grouped convolution, a batch norm over n*C channels and a group norm
 with n times the groups are then exactly n separate ones.
+
+On a CPU they are more: from two networks on, what one of them computes is bit for bit the same, however many
+the others are and whatever they hold. Sums over a map therefore go through `map_mean`, whose order of
+additions does not depend on n as that of torch's own reductions does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from . import rng
 
@@ -62,10 +68,8 @@ def to_channels(x: Tensor) -> Tensor:
 
 
 def per_channel(values: Tensor, channels: int) -> Tensor:
-    """[n] or [n, C] as [1, n*C, 1, 1], to scale activations with."""
-    if values.dim() == 1:
-        values = values.unsqueeze(1).expand(-1, channels)
-    return values.reshape(1, -1, 1, 1)
+    """A number of each network, [n], for each of its channels: [n*C]."""
+    return values.unsqueeze(1).expand(-1, channels).reshape(-1)
 
 
 def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
@@ -120,15 +124,61 @@ def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     n, channels = weight.shape
     groups = n * (channels // 8 if channels % 8 == 0 else 1)
     if torch.is_grad_enabled() and not x.requires_grad:
-        return F.group_norm(x, groups) * per_channel(weight, channels) + per_channel(bias, channels)
+        return affine(F.group_norm(x, groups), weight.flatten(), bias.flatten())
     return F.group_norm(x, groups, weight.flatten(), bias.flatten())
 
 
+def map_mean(x: Tensor) -> Tensor:
+    """Mean over the map: [B, n*C] from [B, n*C, H, W]."""
+    return F.avg_pool2d(x, x.shape[2:]).flatten(1)
+
+
 def pooled(x: Tensor, n: int) -> Tensor:
-    """Mean over the map: [n, B, C] from [B, n*C, H, W]."""
-    return x.mean((2, 3)).view(x.shape[0], n, -1).transpose(0, 1)
+    """Mean over the map, by network: [n, B, C] from [B, n*C, H, W]."""
+    return map_mean(x).view(x.shape[0], n, -1).transpose(0, 1)
+
+
+def row_sums(x: Tensor, n: int) -> Tensor:
+    """Sum over map and channels: [B, n] from [B, n*C, H, W]."""
+    return map_mean(x).view(x.shape[0], n, -1).sum(2) * (x.shape[2] * x.shape[3])
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor, shift: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, factor)
+        scaled = x * factor[..., None, None]
+        return scaled if shift is None else scaled.add_(shift[..., None, None])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, factor = ctx.saved_tensors
+        to_x = grad * factor[..., None, None] if ctx.needs_input_grad[0] else None
+        to_factor = _channel_sums(grad * x, factor.dim())
+        return to_x, to_factor, _channel_sums(grad, 1) if ctx.needs_input_grad[2] else None
+
+
+def _channel_sums(x: Tensor, dim: int) -> Tensor:
+    """[B, C, H, W] summed over the map and, for a `dim` of 1, over the images: [B, C] or [C]."""
+    sums = map_mean(x) * (x.shape[2] * x.shape[3])
+    return sums.t().contiguous().sum(1) if dim == 1 else sums
+
+
+def affine(x: Tensor, factor: Tensor, shift: Tensor | None = None) -> Tensor:
+    """Channels of x [B, n*C, H, W] times a factor, plus a shift.
+
+    Args:
+        factor: [n*C], or [B, n*C] with one for each image.
+        shift: [n*C].
+    """
+    out: Tensor = _Affine.apply(x, factor, shift)  # type: ignore[no-untyped-call]
+    return out
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """n linear layers: x [n, B, I], weight [n, O, I], bias [n, O] -> [n, B, O]."""
-    return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+    """n linear layers: x [n, B, I], weight [n, O, I], bias [n, O] -> [n, B, O].
+
+    The bias is one more input that is always 1, so that its gradient is summed by the matrix product.
+    """
+    return torch.bmm(F.pad(x, (0, 1), value=1.0), torch.cat([weight, bias.unsqueeze(2)], dim=2).mT)

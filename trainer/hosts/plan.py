@@ -89,6 +89,9 @@ class Columns:
 def gather(columns: Columns, owners: Codes, run: NDArray[np.bool_]) -> list[SlotRun]:
     """Plan a slot for R rows: live seeds only.
 
+    A seed that is alone in its segment runs twice, the second time to no effect: torch convolves one network
+    by other kernels than several, and what a host computes must not depend on what the others hold.
+
     Args:
         owners: [R], the env of each row; in training row i is env i.
         run: bool [R], rows whose seed is to run.
@@ -103,22 +106,23 @@ def _segment(columns: Columns, owners: Codes, rows: Codes, blueprint: int) -> Sl
     kind = np.where(isolated, 3, np.choose(style, (0, 2, 1)))
     order = np.argsort(kind, kind="stable")
     rows, kind = rows[order], kind[order]
-    linear, attached = int(np.searchsorted(kind, 2)), int(np.searchsorted(kind, 3))
-    index, device = _index(rows, columns.device), columns.device
-    edges = ((0, linear, False, False), (linear, attached, True, False), (attached, len(rows), False, True))
+    linear, attached, end = (int(edge) for edge in np.searchsorted(kind, (2, 3, 4)))
+    if end == 1 and len(owners) > 1:
+        rows = rows.repeat(2)
+    index, owner = _index(rows, columns.device), _index(owners[rows], columns.device)
+    edges = ((0, linear, False, False), (linear, attached, True, False), (attached, end, False, True))
     blocks = tuple(
         Block(start, stop, index[start:stop], multiply, apart)
         for start, stop, multiply, apart in edges
         if stop > start
     )
-    owner = _index(owners[rows], device)
-    gated = bool((kind == 1).any())
+    gated = np.resize(kind == 1, len(rows))
     return SlotRun(
         segment=Segment(rows=index, attached=attached, blocks=blocks),
         blueprints=((blueprint, None),),
         owners=owner,
         alpha=columns.alpha.index_select(0, owner),
-        gated=_mask(kind == 1, device) if gated else None,
+        gated=_mask(gated, columns.device) if gated.any() else None,
         frozen=columns.pruning.index_select(0, owner),
     )
 

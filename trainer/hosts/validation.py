@@ -25,7 +25,7 @@ from .plan import Codes, Columns, SlotRun, Topology
 from .seeding import SeedPool
 
 CHUNK_BYTES = 8 << 20
-"""Size of the widest activation of a pass; more than fits into a cache is slower."""
+"""Size of the widest activation of a pass before it forks; what does not fit into a cache is slower."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,8 @@ class Validation:
         planned = self._forked if contributions else self._plain
         assert planned is not None, "prepare comes first"
         folded = [self._model.folded(i, weights, buffers) for i in range(len(planned.forks))]
-        rows = len(planned.owners)
         itemsize = weights["head.weight"].element_size()
-        size = max(1, CHUNK_BYTES // (rows * self._model.widest * itemsize))
+        size = max(1, CHUNK_BYTES // (self._n * self._model.widest * itemsize))
         loss, correct = torch.zeros((), device=planned.owners.device), torch.zeros_like(planned.owners)
         for start in range(0, len(images), size):
             x, labels = images.span(start, start + size)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..stacked import Init, Parameters, pooled, to_channels, to_rows
+from ..stacked import Init, Parameters, linear, map_mean, pooled, to_channels, to_rows
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def gate_specs(channels: int) -> dict[str, Init]:
 
 def gate(x: Tensor, parameters: Parameters) -> Tensor:
     """[B, k] in 0..1 from x [B, k*C, H, W] and the gates of k rows."""
-    n = parameters["bias"].shape[0]
-    score = torch.baddbmm(parameters["bias"].view(n, 1, 1), pooled(x, n), parameters["weight"].unsqueeze(2))
+    weight, bias = parameters["weight"], parameters["bias"]
+    score = linear(pooled(x, len(bias)), weight.unsqueeze(1), bias.unsqueeze(1))
     return torch.sigmoid(score).squeeze(2).t()
 
 
@@ -164,7 +164,7 @@ class SlotBlend(torch.autograd.Function):
         k = strength.shape[1]
         grad_rows, x_rows, s_rows = to_rows(grad, ctx.n), to_rows(x, k), to_rows(s, k)
         grad_x = torch.zeros_like(x_rows)
-        grad_s = torch.empty_like(s_rows)
+        grad_s = torch.zeros_like(s_rows)
         grad_strength = torch.zeros_like(strength) if ctx.needs_input_grad[3] else None
         for block in ctx.blocks:
             part = slice(block.start, block.stop)
@@ -174,7 +174,7 @@ class SlotBlend(torch.autograd.Function):
                 continue
             here, there = x_rows[..., part, :], s_rows[..., part, :]
             if grad_strength is not None:
-                along = (g * _direction(here, there, block.multiply)).sum((1, 2, 4))
+                along = row_sums(g * _direction(here, there, block.multiply))
                 grad_strength[:, part] = along.masked_fill_(strength[:, part] == 0.0, 0.0)
             by = _spread(strength[:, part])
             scaled = (by * g).masked_fill_(by == 0.0, 0.0)
@@ -190,6 +190,12 @@ class SlotBlend(torch.autograd.Function):
 def _spread(strength: Tensor) -> Tensor:
     """[B, k] as [B, 1, 1, k, 1]."""
     return strength[:, None, None, :, None]
+
+
+def row_sums(x: Tensor) -> Tensor:
+    """[B, H, W, k, C] summed over map and channels: [B, k]."""
+    per_channel = map_mean(to_channels(x)).view(x.shape[0], *x.shape[3:])
+    return per_channel.sum(2) * (x.shape[1] * x.shape[2])
 
 
 def _direction(x: Tensor, s: Tensor, multiply: bool | Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from protocol.errors import EsperError
 
 from .. import rng
-from ..stacked import Init, Parameters, conv, group_norm, initialise, linear, per_channel, pooled
+from ..stacked import Init, Parameters, affine, conv, group_norm, initialise, linear, per_channel, pooled
 
 Specs = dict[str, Init]
 
@@ -43,16 +43,16 @@ class Blueprint:
         return sum(spec.count for spec in self.specs(channels).values())
 
 
-def _branch(x: Tensor, branch: Tensor, gain: Tensor) -> Tensor:
-    return x + branch * per_channel(gain, x.shape[1] // gain.shape[0])
-
-
 def _norm_specs(name: str, channels: int) -> Specs:
     return {f"{name}.weight": Init((channels,), fill=1.0), f"{name}.bias": Init((channels,))}
 
 
 def _normed(x: Tensor, p: Parameters, name: str = "norm") -> Tensor:
     return group_norm(x, p[f"{name}.weight"], p[f"{name}.bias"])
+
+
+def _gain(p: Parameters, x: Tensor) -> Tensor:
+    return per_channel(p["gain"], x.shape[1] // p["gain"].shape[0])
 
 
 def _conv_init(outputs: int, inputs: int, kernel: int) -> Init:
@@ -64,7 +64,7 @@ def _norm(c: int) -> Specs:
 
 
 def _norm_forward(x: Tensor, p: Parameters) -> Tensor:
-    return _branch(x, _normed(x, p) - x, p["gain"])
+    return x + affine(_normed(x, p) - x, _gain(p, x))
 
 
 def _attention(c: int) -> Specs:
@@ -79,8 +79,8 @@ def _attention_forward(x: Tensor, p: Parameters) -> Tensor:
     """Squeeze and excitation (Hu et al., 2018), scaled so that channels begin at 1 and reach 0..2."""
     n = p["squeeze.weight"].shape[0]
     hidden = torch.relu(linear(pooled(x, n), p["squeeze.weight"], p["squeeze.bias"]))
-    scale = 2.0 * torch.sigmoid(linear(hidden, p["excite.weight"], p["excite.bias"]))
-    return x * scale.transpose(0, 1).reshape(x.shape[0], -1, 1, 1)
+    weights = 2.0 * torch.sigmoid(linear(hidden, p["excite.weight"], p["excite.bias"]))
+    return affine(x, weights.transpose(0, 1).reshape(x.shape[0], -1))
 
 
 def _depthwise(c: int) -> Specs:
@@ -93,7 +93,7 @@ def _depthwise(c: int) -> Specs:
 def _depthwise_forward(x: Tensor, p: Parameters) -> Tensor:
     """Depthwise separable convolution (Chollet, 2017)."""
     y = conv(conv(x, p["depth.weight"], groups=p["depth.weight"].shape[1]), p["point.weight"])
-    return _branch(x, torch.relu(_normed(y, p)), p["gain"])
+    return x + affine(torch.relu(_normed(y, p)), _gain(p, x))
 
 
 def _conv(kernel: int) -> Callable[[int], Specs]:
@@ -101,7 +101,7 @@ def _conv(kernel: int) -> Callable[[int], Specs]:
 
 
 def _conv_forward(x: Tensor, p: Parameters) -> Tensor:
-    return _branch(x, torch.relu(_normed(conv(x, p["conv.weight"]), p)), p["gain"])
+    return x + affine(torch.relu(_normed(conv(x, p["conv.weight"]), p)), _gain(p, x))
 
 
 def _heavy(c: int) -> Specs:
@@ -115,7 +115,7 @@ def _heavy_forward(x: Tensor, p: Parameters) -> Tensor:
     """The two convolutions of a residual block (He et al., 2016)."""
     y = torch.relu(_normed(conv(x, p["first.weight"]), p, "norm1"))
     y = torch.relu(_normed(conv(y, p["second.weight"]), p, "norm2"))
-    return _branch(x, y, p["gain"])
+    return x + affine(y, _gain(p, x))
 
 
 def _bottleneck(c: int) -> Specs:
@@ -130,7 +130,7 @@ def _bottleneck(c: int) -> Specs:
 def _bottleneck_forward(x: Tensor, p: Parameters) -> Tensor:
     y = torch.relu(_normed(conv(x, p["reduce.weight"]), p, "norm1"))
     y = torch.relu(_normed(conv(y, p["conv.weight"]), p, "norm2"))
-    return _branch(x, conv(y, p["expand.weight"]), p["gain"])
+    return x + affine(conv(y, p["expand.weight"]), _gain(p, x))
 
 
 BLUEPRINTS: dict[str, Blueprint] = {
