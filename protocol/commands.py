@@ -29,7 +29,7 @@ class SnapshotParams(Params, frozen=True):
 
 
 class ReplayParams(Params, frozen=True):
-    stream: Literal["life", "metric", "trace", "log"]
+    stream: Annotated[Literal["life", "metric", "trace", "log"], Meta(description="of this stream")]
     first: Annotated[int, Meta(ge=1, description="first sequence number wanted")]
     last: Annotated[int, Meta(ge=1, description="last sequence number wanted")]
 

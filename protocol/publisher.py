@@ -31,10 +31,10 @@ class Ring:
         self._items: deque[Stamped] = deque()
         self._bytes = 0
 
-    def add(self, item: Stamped) -> None:
-        """Take in the next event; the oldest go where the bounds are passed."""
-        self._items.append(item)
-        self._bytes += len(item.line)
+    def extend(self, items: list[Stamped]) -> None:
+        """Take in the next events; the oldest go where the bounds are passed."""
+        self._items.extend(items)
+        self._bytes += sum([len(item.line) for item in items])
         while len(self._items) > RING_EVENTS or self._bytes > RING_BYTES:
             self._bytes -= len(self._items.popleft().line)
 
@@ -124,7 +124,6 @@ class Publisher:
             item = Stamped(spec.stream, seq, ns // 1000, line)
             self.last[spec.stream] = seq
             stamped.append(item)
-            self.rings[spec.stream].add(item)
             self.snapshot.add(spec, ctx, event, item)
             if isinstance(event, RunStarted):
                 self.started = event
@@ -136,6 +135,7 @@ class Publisher:
         for stream in STREAMS:
             part = [item for item in stamped if item.stream == stream]
             if part:
+                self.rings[stream].extend(part)
                 batches = encode_batches(
                     part, run=self._run, boot=self._boot, ts=now, dropped=dropped[stream]
                 )

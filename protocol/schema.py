@@ -1,17 +1,28 @@
-"""JSON Schema of everything on the wire, from the types."""
+"""JSON Schema of everything on the wire, and the tables of docs/protocol.md, both from the types.
+
+`python -m protocol.schema` brings the page's tables up to date.
+"""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import functools
+import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from .commands import METHODS, Reply, Request
-from .events import EVENTS
+from . import events
+from .commands import METHODS, Method, Reply, Request
+from .errors import ERRORS
+from .events import EVENTS, STREAMS, EventSpec
 from .version import PROTOCOL_VERSION
 from .wire import BatchHeader, Heartbeat
 
+PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
 _WORDS = {"enum": ["NaN", "Infinity", "-Infinity"]}
 
 
@@ -21,16 +32,16 @@ def json_schema() -> dict[str, Any]:
 
     Numbers that are floats also admit the words for NaN and the infinities.
     """
-    events = {spec.type: spec.cls for spec in EVENTS.values()}
+    classes = {spec.type: spec.cls for spec in EVENTS.values()}
     requests = {method.name: method.params for method in METHODS.values()}
     frames = {"request": Request, "reply": Reply, "batch_header": BatchHeader, "heartbeat": Heartbeat}
-    types = list(dict.fromkeys([*events.values(), *requests.values(), *frames.values()]))
+    types = list(dict.fromkeys([*classes.values(), *requests.values(), *frames.values()]))
     schemas, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     of = dict(zip(types, schemas, strict=True))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"esper-overwatch protocol {PROTOCOL_VERSION}",
-        "events": {name: of[cls] for name, cls in events.items()},
+        "events": {name: of[cls] for name, cls in classes.items()},
         "requests": {name: of[cls] for name, cls in requests.items()},
         "frames": {name: of[cls] for name, cls in frames.items()},
         "$defs": {name: _with_words(definition) for name, definition in definitions.items()},
@@ -45,3 +56,106 @@ def _with_words(schema: Any) -> Any:
     if schema.get("type") == "number":
         return {"anyOf": [schema, _WORDS]}
     return {key: value if key in ("default", "enum") else _with_words(value) for key, value in schema.items()}
+
+
+# --- the reference page ----------------------------------------------------------------------------
+
+
+def filled_in(page: str) -> str:
+    """The page with its tables made anew between their markers."""
+    tables = {"methods": _methods(), "errors": _errors(), "events": _events()}
+    for name, table in tables.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        head, rest = page.split(begin)
+        page = f"{head}{begin}\n{table}\n{end}{rest.split(end)[1]}"
+    return page
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return (
+        "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines) + "\n"
+    )
+
+
+def _methods() -> str:
+    rows = [[f"`{m.name}`", f"`{m.socket}`", _parameters(m), _states(m), m.effect] for m in METHODS.values()]
+    return _table(["method", "socket", "parameters", "states", "answer or effect"], rows)
+
+
+def _states(method: Method) -> str:
+    return ", ".join(method.states) if method.socket == "ctl" else "any"
+
+
+def _parameters(method: Method) -> str:
+    properties = json_schema()["$defs"].get(method.params.__name__, {}).get("properties", {})
+    return "; ".join(
+        f"`{name}`{_default(schema)}: {schema['description']}{_bounds(schema)}"
+        for name, schema in properties.items()
+    )
+
+
+def _default(schema: dict[str, Any]) -> str:
+    if "default" not in schema:
+        return ""
+    value = schema["default"]
+    return f" = `{msgspec.json.encode(value).decode()}`" if value != STREAMS else " = all"
+
+
+def _bounds(schema: dict[str, Any]) -> str:
+    forms = {"minimum": "from {:,}", "maximum": "to {:,}", "maxLength": "up to {} characters"}
+    bounds = [form.format(schema[key]) for key, form in forms.items() if key in schema]
+    if "enum" in schema:
+        bounds = [", ".join(map(str, schema["enum"]))]
+    return f" ({' '.join(bounds)})" if bounds else ""
+
+
+def _errors() -> str:
+    rows = [
+        [str(e.code), f"`{e.kind}`", e.meaning, str(e.exit_code), "yes" if e.retryable else ""]
+        for e in ERRORS.values()
+    ]
+    return _table(["code", "kind", "meaning", "exit code", "may be retried"], rows)
+
+
+def _events() -> str:
+    meanings = _field_meanings()
+    parts = []
+    for spec in EVENTS.values():
+        doc = inspect.getdoc(spec.cls) or ""
+        summary = "" if doc.startswith(f"{spec.cls.__name__}(") else re.sub(r"\s+", " ", doc)
+        rows = [
+            [f"`{f.name}`", f"`{f.type}`", meanings.get((spec.cls.__name__, f.name), "")]
+            for f in dataclasses.fields(spec.cls)
+        ]
+        parts.append(
+            f"### `{spec.type}`\n\n{summary}\n\nStream `{spec.stream}`. {_kept(spec)}\n\n"
+            + _table(["field", "type", "meaning"], rows)
+        )
+    return "\n".join(parts)
+
+
+def _kept(spec: EventSpec) -> str:
+    subject = f" per {' and '.join(spec.key)}" if spec.key else ""
+    return f"Snapshot: {spec.keep}{subject}."
+
+
+def _field_meanings() -> dict[tuple[str, str], str]:
+    """The text under a field in the source, by (class, field)."""
+    found = {}
+    for cls in ast.parse(inspect.getsource(events)).body:
+        if not isinstance(cls, ast.ClassDef):
+            continue
+        for field, text in zip(cls.body, cls.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
+                found[cls.name, field.target.id] = re.sub(r"\s+", " ", str(text.value.value)).strip()
+    return found
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled_in(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

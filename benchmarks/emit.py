@@ -1,0 +1,177 @@
+"""What an event costs the training thread: `python -m benchmarks.emit`.
+
+A server with its journal and sockets runs as in the daemon, with one subscriber. The same `ppo.update` is
+emitted in bursts with pauses (a trainer does other things too); beside it, in the same run and in turn, what
+the thread would pay to send by itself: the JSON of orjson plus one ZeroMQ message, and the standard
+library's `json.dumps(asdict(event))`. Also measured: a loop of torch training steps with 1,000 and 10,000
+events a second against the same loop without, and a ping and a snapshot while such a loop runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import torch
+import zmq
+
+from benchmarks.report import finish
+from protocol import Subscriber, connect
+from protocol.events import PPOUpdate
+from protocol.runs import RunFolder
+from protocol.server import Server
+
+BURST = 50
+BURSTS = 200
+WINDOW_S = 0.25
+PAIRS = 24
+
+
+def update() -> PPOUpdate:
+    """A realistic event of 29 fields."""
+    heads = ("op", "slot", "blueprint", "style", "tempo", "target", "speed", "curve")
+    return PPOUpdate(
+        seconds=0.21, policy_loss=-0.0123, value_loss=0.456, entropy=0.81,
+        head_entropy=dict.fromkeys(heads, 0.7312), approx_kl=0.0081, clip_fraction=0.11,
+        ratio_min=0.62, ratio_max=1.41, explained_variance=0.44, grad_norm=0.73,
+        head_grad_norm=dict.fromkeys(heads, 0.0912), critic_grad_norm=0.31,
+        advantage_mean=1e-8, advantage_std=1.0, learning_rate=1e-3, entropy_coefficient=0.01,
+        epochs=4, minibatches=2, early_stop=False, skipped_nonfinite=0,
+        op_fraction=dict.fromkeys(heads, 0.125), lstm_h_rms=0.2, lstm_c_rms=0.4, return_std=1.2,
+    )  # fmt: skip
+
+
+def cost_ns(work: Callable[[PPOUpdate], object]) -> list[float]:
+    """Nanoseconds per call, one value for each call, in bursts."""
+    event = update()
+    clock = time.perf_counter_ns
+    overhead = min(clock() * -1 + clock() for _ in range(1000))
+    costs = []
+    for _ in range(BURSTS):
+        for _ in range(BURST):
+            begin = clock()
+            work(event)
+            costs.append(float(clock() - begin - overhead))
+        time.sleep(0.001)
+    return costs
+
+
+class Trainer:
+    """A loop of small training steps, as PPO's are."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._net = torch.nn.Sequential(
+            torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 128), torch.nn.Tanh(),
+            torch.nn.Linear(128, 16),
+        )  # fmt: skip
+        self._optimizer = torch.optim.Adam(self._net.parameters(), lr=1e-3)
+        self._batch = torch.randn(256, 64)
+
+    def steps_per_s(self, seconds: float, events_per_s: int, stop: threading.Event | None = None) -> float:
+        """Steps done per second while emitting so many events between them."""
+        event = update()
+        emitted = steps = 0
+        begin = time.perf_counter()
+        while (elapsed := time.perf_counter() - begin) < seconds and not (stop and stop.is_set()):
+            self._optimizer.zero_grad()
+            self._net(self._batch).square().mean().backward()
+            self._optimizer.step()
+            steps += 1
+            while emitted < elapsed * events_per_s:
+                self._server.emitter.emit(event)
+                emitted += 1
+        return steps / elapsed
+
+    def ratio(self, events_per_s: int) -> float:
+        """Steps with events over steps without; the median of paired windows in alternating order."""
+        ratios = []
+        for pair in range(PAIRS):
+            order = (events_per_s, 0) if pair % 2 else (0, events_per_s)
+            done = {rate: self.steps_per_s(WINDOW_S, rate) for rate in order}
+            ratios.append(done[events_per_s] / done[0])
+        return statistics.median(ratios)
+
+
+def milliseconds(ask: Callable[[], object], count: int = 200) -> list[float]:
+    """How long each of `count` questions took."""
+    taken = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        ask()
+        taken.append((time.perf_counter() - begin) * 1e3)
+        time.sleep(0.002)
+    return taken
+
+
+def p99(values: list[float]) -> float:
+    return statistics.quantiles(values, n=100)[98]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    home = Path(tempfile.mkdtemp(prefix="esper-"))
+    (home / "run").mkdir(mode=0o700)
+    os.environ["XDG_RUNTIME_DIR"] = str(home / "run")
+    with RunFolder.claim("bench", home=home) as run:
+        server = Server(run, hello={})
+        server.start()
+        subscriber = Subscriber("bench", home=home)
+        while subscriber.state != "live":
+            subscriber.drain()
+            subscriber.wait(0.01)
+
+        publisher = zmq.Context.instance().socket(zmq.PUB)
+        publisher.bind(f"ipc://{home}/alone")
+        gc.collect()
+        emit = cost_ns(server.emitter.emit)
+        send = cost_ns(lambda event: publisher.send_multipart([b"1/metric", orjson.dumps(event)]))
+        standard = cost_ns(lambda event: json.dumps(dataclasses.asdict(event)))
+        publisher.close(0)
+        trainer = Trainer(server)
+        ratio_1k, ratio_10k = trainer.ratio(1_000), trainer.ratio(10_000)
+        stop = threading.Event()
+        thread = threading.Thread(target=trainer.steps_per_s, args=(60.0, 1_000, stop))
+        thread.start()
+        with connect("bench", home=home) as client:
+            ping = milliseconds(client.ping)
+            snapshot = milliseconds(client.snapshot)
+        stop.set()
+        thread.join()
+        subscriber.close()
+        server.close()
+    print(f"emit {statistics.median(emit):.0f} ns; orjson + send {statistics.median(send):.0f} ns; "
+          f"json.dumps(asdict) {statistics.median(standard):.0f} ns")  # fmt: skip
+    finish(
+        "emit",
+        {
+            "emit_median_ns": statistics.median(emit),
+            "emit_p99_ns": p99(emit),
+            "send_median_ns": statistics.median(send),
+            "stdlib_json_median_ns": statistics.median(standard),
+            "send_over_emit": statistics.median(send) / statistics.median(emit),
+            "loop_ratio_1k": ratio_1k,
+            "loop_ratio_10k": ratio_10k,
+            "ping_p99_ms": p99(ping),
+            "snapshot_median_ms": statistics.median(snapshot),
+            "snapshot_p99_ms": p99(snapshot),
+        },
+        {
+            "emit_median_ns": ("<=", 1_000),
+            "send_over_emit": (">=", 4.0),
+            "loop_ratio_1k": (">=", 0.95),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

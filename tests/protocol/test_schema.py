@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import jsonschema
+import msgspec
+import pytest
+
+from protocol.commands import METHODS
+from protocol.events import EVENTS
+from protocol.schema import PAGE, filled_in, json_schema
+from protocol.server import Server
+
+from .raw import Raw
+from .test_server import until
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert filled_in(page) == page, "run: python -m protocol.schema"
+    for name in (*EVENTS, *METHODS):
+        assert f"`{name}`" in page
+
+
+def test_the_pages_example_works(server: Server) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    example = re.search(r"<!-- example -->\n```python\n(.*?)```", page, re.S)
+    assert example is not None
+    out = subprocess.run(
+        [sys.executable, "-c", example[1]], capture_output=True, text=True, check=True, env=os.environ
+    ).stdout
+    assert "'state': 'accepted'" in out
+    (command,) = until(server.mailbox.poll)
+    assert (command.method, command.client) == ("pause", "ten lines")
+
+
+def test_the_pages_three_lines_work(server: Server) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    example = re.search(r"## In three lines of Python\n\n```python\n(.*?)```", page, re.S)
+    assert example is not None
+    assert len(example[1].splitlines()) == 3
+    process = subprocess.Popen([sys.executable, "-c", example[1]], stdout=subprocess.PIPE, text=True)
+    (command,) = until(server.mailbox.poll)
+    server.done(command, {"path": "/x.pt"})
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "/x.pt" in out
+
+
+def test_the_schema_is_a_schema_and_is_served(server: Server) -> None:
+    with Raw() as raw:
+        served = raw.ask("qry", "schema")[0]["result"]
+    assert served == json.loads(json.dumps(json_schema()))
+    every = [schema for part in ("events", "requests", "frames") for schema in served[part].values()]
+    jsonschema.Draft202012Validator.check_schema({"anyOf": every, "$defs": served["$defs"]})
+    assert set(served["events"]) == set(EVENTS)
+    assert set(served["requests"]) == set(METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda m: m.name)
+def test_requests_fit_their_schema(method) -> None:  # type: ignore[no-untyped-def]
+    schema = {**json_schema()["requests"][method.name], "$defs": json_schema()["$defs"]}
+    needed = {"stream": "log", "first": 1, "last": 2} if method.name == "replay" else {}
+    defaults = msgspec.to_builtins(msgspec.convert(needed, method.params))
+    jsonschema.validate(json.loads(msgspec.json.encode(defaults)), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**needed, "colour": 1}, schema)
+
+
+def test_a_float_may_be_a_word_and_nothing_else_may() -> None:
+    schema = {**json_schema()["events"]["governor.rollback"], "$defs": json_schema()["$defs"]}
+    event = {"reason": "x", "loss": "NaN", "restored_epoch": 1, "penalty": 0.5}
+    jsonschema.validate(event, schema)
+    for wrong in ({"loss": "nan"}, {"restored_epoch": "NaN"}, {"loss": None}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**event, **wrong}, schema)
