@@ -1,7 +1,7 @@
 """Anomalies in a store of their own, so that no other event can push one out.
 
-A record stays until it has been acknowledged, whether the trouble lasts or not. Acknowledging and muting are
-this viewer's own: nobody else sees them.
+What is critical waits until it has been acknowledged, whether the trouble lasts or not; a warning that is
+over by itself waits no longer. Acknowledging and muting are this viewer's own: nobody else sees them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Key = tuple[str, str]
 
 MUTE = 600 * SECOND
 RANK = {"critical": 2, "warning": 1, "info": 0}
-KEEP_ACKED = 200
-"""Acknowledged records that are over: how many to keep."""
+KEEP = 200
+"""Records beyond so many go, those first that are over and wait for nobody."""
 
 
 @dataclass
@@ -55,6 +55,13 @@ class Record:
         """The kind without what its source already says."""
         return self.kind.replace("gradient_", "grad_")
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the operator has to see it."""
+        if self.acked or self.severity == "info":
+            return False
+        return self.active or self.severity == "critical"
+
     def muted(self, now: int) -> bool:
         return now < self.muted_until
 
@@ -77,10 +84,7 @@ class Anomalies:
         return self._records.get(key)
 
     def fold(self, event: Anomaly, *, ts: int, env: int | None) -> None:
-        """Take in what the trainer says of one (source, kind).
-
-        A warning of which only the end is heard (it was over before we joined) counts as acknowledged.
-        """
+        """Take in what the trainer says of one (source, kind)."""
         key = (event.source, event.kind)
         old = self._records.get(key)
         rank = RANK[event.severity]
@@ -103,15 +107,13 @@ class Anomalies:
         )
         known = self._acked.get(key)
         record.acked = known is not None and known[0] == since and rank <= known[1]
-        if not same and not event.active and rank < RANK["critical"]:
-            record.acked = True
         self._records[key] = record
-        if len(self._records) > KEEP_ACKED:
+        if len(self._records) > KEEP:
             self._trim()
 
     def _trim(self) -> None:
-        over = [r for r in self._records.values() if r.acked and not r.active]
-        for record in sorted(over, key=lambda r: r.last)[: max(0, len(self._records) - KEEP_ACKED)]:
+        over = [r for r in self._records.values() if not r.waiting and not r.active]
+        for record in sorted(over, key=lambda r: r.last)[: max(0, len(self._records) - KEEP)]:
             del self._records[record.key]
 
     def drop(self) -> None:
@@ -127,7 +129,7 @@ class Anomalies:
 
     def ack_all(self) -> int:
         """Acknowledge everything; returns how many that were."""
-        open_ones = [r for r in self._records.values() if not r.acked]
+        open_ones = [r for r in self._records.values() if r.waiting]
         for record in open_ones:
             self.ack(record.key)
         return len(open_ones)
@@ -141,14 +143,15 @@ class Anomalies:
     # --- what the screen asks ----------------------------------------------------------------------
 
     def ordered(self) -> list[Record]:
-        """Open before acknowledged, active before over, the worst and newest first."""
+        """Waiting before seen, active before over, the worst and newest first."""
         return sorted(
-            self._records.values(), key=lambda r: (r.acked, not r.active, -RANK[r.severity], -r.last, r.key)
+            self._records.values(),
+            key=lambda r: (not r.waiting, not r.active, -RANK[r.severity], -r.last, r.key),
         )
 
     def open_records(self, now: int) -> list[Record]:
-        """Neither acknowledged nor muted, in order."""
-        return [r for r in self.ordered() if not r.acked and not r.muted(now) and r.severity != "info"]
+        """Those that wait for the operator: neither acknowledged nor muted nor of the past."""
+        return [r for r in self.ordered() if r.waiting and not r.muted(now)]
 
     def active_count(self, severity: str) -> int:
         return sum(r.active and r.severity == severity for r in self._records.values())

@@ -226,7 +226,7 @@ class OverwatchApp(App[None]):
 
     def action_ack(self) -> None:
         record = current_anomaly(self.session.frame())
-        if record is None or record.acked:
+        if record is None or not record.waiting:
             self.say("nothing to acknowledge")
         else:
             self.session.state.anomalies.ack(record.key)

@@ -17,7 +17,7 @@ LETTERS = {
     "DORMANT": ".", "GERMINATED": "G", "TRAINING": "T", "BLENDING": "B", "HOLDING": "H", "FOSSILIZED": "F",
     "PRUNED": "P", "EMBARGOED": "E", "RESETTING": "R",
 }  # fmt: skip
-CELL = 5
+CELL = 6
 """Columns of a slot in the table."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from protocol import events as ev
 from protocol.events import Context
@@ -53,6 +53,18 @@ class Gate:
     checks: dict[str, bool]
 
 
+class DriftOf(NamedTuple):
+    """Gradient drift of one source."""
+
+    ts: int
+    norm: float | None
+    norm_ema: float | None
+    norm_drift: float | None
+    health: float | None
+    health_ema: float | None
+    health_drift: float | None
+
+
 @dataclass
 class State:
     """Everything folded from one run's events."""
@@ -78,10 +90,8 @@ class State:
     ppo: ev.PPOUpdate | None = None
     ppo_ts: int = 0
     updates: int = 0
-    drift: ev.Drift | None = None
-    drift_ts: int = 0
-    drift_index: dict[str, int] = field(default_factory=dict)
-    """Source → column of the newest drift event."""
+    drift: dict[str, DriftOf] = field(default_factory=dict)
+    """By source; envs and policy are told of by different events."""
     system: ev.SystemSample | None = None
     system_ts: int = 0
     layers: ev.LayerStatistics | None = None
@@ -170,8 +180,8 @@ class State:
 
     def drift_of(self, source: str) -> float | None:
         """Newest norm drift of a source."""
-        at = self.drift_index.get(source)
-        return None if at is None or self.drift is None else at_or_none(self.drift.norm_drift, at)
+        found = self.drift.get(source)
+        return None if found is None else found.norm_drift
 
     @property
     def envs(self) -> int:
@@ -311,15 +321,17 @@ PPO_SIGNALS = (
 
 def _drift(state: State, event: Event) -> None:
     data: ev.Drift = event.data
-    if event.ts < state.drift_ts:
-        return
-    state.drift, state.drift_ts = data, event.ts
-    state.drift_index = {source: i for i, source in enumerate(data.source)}
+    columns = (data.norm, data.norm_ema, data.norm_drift, data.health, data.health_ema, data.health_drift)
     for i, source in enumerate(data.source):
+        known = state.drift.get(source)
+        if known is not None and event.ts < known.ts:
+            continue
+        found = DriftOf(event.ts, *(at_or_none(column, i) for column in columns))
+        state.drift[source] = found
         brief = source.startswith("env") and "." in source
-        state._record(f"drift/{source}", event.ts, at_or_none(data.norm_drift, i), brief=brief)
+        state._record(f"drift/{source}", event.ts, found.norm_drift, brief=brief)
         if not brief:
-            state._record(f"norm/{source}", event.ts, at_or_none(data.norm, i))
+            state._record(f"norm/{source}", event.ts, found.norm)
 
 
 def _system(state: State, event: Event) -> None:

@@ -49,12 +49,12 @@ def body(frame: Frame, width: int, height: int) -> list[Line]:
 
 def _line(frame: Frame, record: Record, width: int, *, selected: bool) -> Line:
     over = not record.active
-    style = "dim" if record.acked or over else record.severity
+    style = record.severity if record.waiting else "dim"
     row = Row().put(frame.glyphs.cursor if selected else " ", "focus")
-    row.put("!" if not record.acked and not over else " ", style)
-    row.put(word(record.severity) if record.active else "over", style, 5)
+    row.put("!" if record.waiting else " ", style)
+    row.put("over" if over else word(record.severity), style, 5)
     wide = width >= 70
-    row.put(record.source, "" if record.acked else "bold", 17 if wide else None).put(" ")
+    row.put(record.source, "bold" if record.waiting else "", 17 if wide else None).put(" ")
     value = number(record.value, ".3g")
     tail = [span(frame.seconds_since(record.first if record.active else record.last))]
     if record.count > 1:

@@ -9,7 +9,6 @@ from ..describe import number
 from ..envrows import compact
 from ..frame import Frame, Panel
 from ..lines import EMPTY, Line, Row, restyle
-from ..state import at_or_none
 from ..theme import letter, word
 from ..widgets.plot import Series, chart
 
@@ -27,10 +26,8 @@ def note(frame: Frame) -> str:
 def keys(frame: Frame) -> Sequence[Hashable]:
     """Policy, heads and critic in the order of the event; then the envs and seeds, farthest first."""
     drift = frame.state.drift
-    if drift is None:
-        return []
-    fixed = [s for s in drift.source if not s.startswith("env")]
-    moving = [s for s in drift.source if s.startswith("env") and frame.state.drift_of(s) is not None]
+    fixed = sorted((s for s in drift if not s.startswith("env")), key=lambda s: s == "critic")
+    moving = [s for s, row in drift.items() if s.startswith("env") and row.norm_drift is not None]
     return fixed + sorted(moving, key=lambda s: (-_magnitude(frame, s), s))
 
 
@@ -47,12 +44,10 @@ def needs(frame: Frame, width: int) -> tuple[int, int]:
 
 def _severity(frame: Frame, source: str) -> str | None:
     """The worse of norm and health drift."""
-    drift, at = frame.state.drift, frame.state.drift_index.get(source)
-    if drift is None or at is None:
-        return None
+    drift = frame.state.drift[source]
     found = [
-        frame.state.severity("norm_drift", at_or_none(drift.norm_drift, at)),
-        frame.state.severity("health_drift", at_or_none(drift.health_drift, at)),
+        frame.state.severity("norm_drift", drift.norm_drift),
+        frame.state.severity("health_drift", drift.health_drift),
     ]
     return max(found, key=lambda s: RANK.get(s or "", -1))
 
@@ -81,25 +76,23 @@ def _header(wide: bool, width: int) -> Line:
 
 
 def _line(frame: Frame, source: str, width: int, *, wide: bool, selected: bool) -> Line:
-    drift = frame.state.drift
-    assert drift is not None
-    at = frame.state.drift_index[source]
-    norm, health = at_or_none(drift.norm_drift, at), at_or_none(drift.health_drift, at)
+    drift = frame.state.drift[source]
+    norm, health = drift.norm_drift, drift.health_drift
     norm_severity = frame.state.severity("norm_drift", norm)
     health_severity = frame.state.severity("health_drift", health)
     row = Row().put(frame.glyphs.cursor if selected else " ", "focus")
     inner = source.startswith(_HEAD)
     name = "  " + source[len(_HEAD) :].replace("alpha_", "alpha_" if wide else "a_") if inner else source
     row.put(name, "" if inner else "bold", 15 if wide else 11)
-    row.put(compact(at_or_none(drift.norm, at), 6), "", 8 if wide else 7, ">")
+    row.put(compact(drift.norm, 6), "", 8 if wide else 7, ">")
     if wide:
-        row.put(compact(at_or_none(drift.norm_ema, at), 6), "dim", 7, ">")
+        row.put(compact(drift.norm_ema, 6), "dim", 7, ">")
     row.put(compact(norm, 6), norm_severity or "dim", 7 if wide else 6, ">").put(
         letter(norm_severity), norm_severity or ""
     )
     if wide:
-        row.put(number(at_or_none(drift.health, at)), "", 7, ">")
-        row.put(number(at_or_none(drift.health_ema, at)), "dim", 6, ">")
+        row.put(number(drift.health), "", 7, ">")
+        row.put(number(drift.health_ema), "dim", 6, ">")
     row.put(compact(health, 6), health_severity or "dim", 6, ">").put(
         letter(health_severity), health_severity or ""
     )

@@ -12,6 +12,9 @@ from ..state import at_or_none
 from ..theme import letter
 from ..widgets.plot import Series, chart, gauge
 
+WITH_SEED = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
+"""Stages in which the slot holds a seed."""
+
 
 def title(frame: Frame) -> str:
     return f"ENV {frame.view.env:02d} seeds"
@@ -120,7 +123,7 @@ def _seed(frame: Frame, env: int, slot: int, bar: int) -> Row:
     severity = state.severity("norm_drift", drift)
     row.put(compact(drift, 5), severity or "dim", 6, ">").put(letter(severity), severity or "")
     gate = state.gates.get((env, name))
-    if gate is not None:
+    if gate is not None and stage in WITH_SEED:
         row.put(f"{gate.gate} {'ok' if gate.passed else 'FAIL'}", "ok" if gate.passed else "warning")
     return row
 

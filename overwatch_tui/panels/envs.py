@@ -107,7 +107,7 @@ class _Table:
         slots = frame.state.slots
         self._digits = max(3, len(str(max(frame.state.envs - 1, 0))) + 1)
         fixed = 43 + self._digits
-        self._note = 14
+        self._note = 12
         room = width - fixed - self._note
         self._letters = len(slots) > FULL_CELLS or len(slots) * CELL > room
         self._slots_width = max(len(slots) + 1, 5) if self._letters else len(slots) * CELL

@@ -13,9 +13,6 @@ from ..theme import letter
 from ..widgets.plot import gauge
 from . import env as env_panel
 
-_HIDDEN = ("DORMANT", "EMBARGOED", "RESETTING")
-"""Stages without a seed to speak of."""
-
 
 def title(frame: Frame) -> str:
     return f"SEEDS {len(keys(frame))}"
@@ -35,7 +32,7 @@ def keys(frame: Frame) -> Sequence[Hashable]:
         (env, slot)
         for env, row in enumerate(epoch.stage)
         for slot, code in enumerate(row)
-        if frame.state.stage_name(code) not in _HIDDEN
+        if frame.state.stage_name(code) in env_panel.WITH_SEED
     ]
 
 
