@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,5 +112,7 @@ def test_once_prints_a_frame(house: House) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert "r0c0" in result.stdout
-    rows = [line for line in result.stdout.splitlines() if line[:5].strip(" >").isdigit()]
-    assert len(rows) == 8
+    rows = re.findall(r"^\W*(0\d) \w+ +([\d.]+)", result.stdout, re.MULTILINE)
+    assert [env for env, _ in rows] == [f"{env:02d}" for env in range(8)]
+    accuracy = [float(percent) for _, percent in rows]
+    assert sum(accuracy) / len(accuracy) > 10.0, "above chance"
