@@ -70,7 +70,7 @@ class HostGroup:
         self.weights = {name: zeros(s.shape).requires_grad_() for name, s in specs.items()}
         self.buffers = {name: zeros(s.shape) for name, s in model.buffer_specs().items()}
         self.optimizer = StackedSGD(self.weights, config.host.learning_rate, config.host.momentum)
-        self._batches = Batches(Images(data.train, data, dtype), envs, config.seed, config.task.batch_size)
+        self.batches = Batches(Images(data.train, data, dtype), envs, config.seed, config.task.batch_size)
         self._val = Images(data.val, data, dtype)
         self._test = Images(data.test, data, dtype)
         self._runs: list[list[SlotRun]] = [[] for _ in pool.slots]
@@ -114,17 +114,22 @@ class HostGroup:
         """
         steps = self._config.task.batches_per_epoch
         learners = [self._learners(slot) for slot in range(len(self._pool.slots))]
-        names = [*self._model.specs(), *(name for of_slot in learners for name in of_slot)]
+        names = self.trained_names()
         loss_sum = correct = torch.zeros(len(self), dtype=self._dtype, device=self.envs.device)
         gradients: tuple[Tensor, ...] = ()
         for step in range(epoch * steps, (epoch + 1) * steps):
-            x, labels = self._batches.at(round_, step)
+            x, labels = self.batches.at(round_, step)
             loss, hits, gradients = self.gradients(x, labels, names)
             self.optimizer.step(names, gradients)
             loss_sum = loss_sum + loss
             correct = correct + hits
         seen = steps * self._config.task.batch_size
         return self._trained(loss_sum / steps, correct / seen, learners, names, gradients, layers)
+
+    def trained_names(self) -> list[str]:
+        """The weights that an epoch of the present plan trains: the hosts', then slot by slot the seeds'."""
+        seeds = (name for slot in range(len(self._pool.slots)) for name in self._learners(slot))
+        return [*self._model.specs(), *seeds]
 
     def gradients(
         self, x: Tensor, labels: Tensor, names: list[str]
@@ -143,7 +148,7 @@ class HostGroup:
         """Loss, accuracy and contributions on the validation images after that epoch of training."""
         end = (epoch + 1) * self._config.task.batches_per_epoch
         steps = range(max(0, end - CALIBRATION), end)
-        inputs = (self._batches.at(round_, step)[0] for step in steps)
+        inputs = (self.batches.at(round_, step)[0] for step in steps)
         self._validation.measure(inputs, self.weights, self.buffers)
         return self._validation.run(self._val, self.weights, self.buffers, contributions=True)
 

@@ -27,10 +27,14 @@ class StackedSGD:
 
     @torch.no_grad()
     def step(self, names: Sequence[str], gradients: Sequence[Tensor]) -> None:
-        """Update the named weights; the others, and their momentum, stay as they are."""
+        """Update the named weights; the others, and their momentum, stay as they are.
+
+        torch 2.13's fused kernel for CPUs reads a gradient in the memory order of its weight, and a grouped
+        convolution returns its own in another.
+        """
         sgd(
             [self._weights[name] for name in names],
-            list(gradients),
+            [gradient.contiguous() for gradient in gradients],
             [self.momentum[name] for name in names],
             fused=True,
             weight_decay=0.0,

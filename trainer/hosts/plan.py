@@ -34,8 +34,8 @@ class Topology:
     @classmethod
     def of(cls, stage: Any, blueprint: Any, style: Any) -> Topology:
         """From anything numpy reads (CPU tensors too); copied, so that later changes do not show."""
-        columns = (np.array(column, dtype=np.int64) for column in (stage, blueprint, style))
-        return cls(*columns)
+        columns = (torch.as_tensor(column, dtype=torch.int64) for column in (stage, blueprint, style))
+        return cls(*(column.numpy().copy() for column in columns))
 
     def rows(self, start: int, stop: int) -> Topology:
         return Topology(self.stage[start:stop], self.blueprint[start:stop], self.style[start:stop])

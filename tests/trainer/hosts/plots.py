@@ -1,0 +1,91 @@
+"""Populations with seeds in every state, for tests."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from trainer import rng
+from trainer.config import Config
+from trainer.data.dataset import Dataset, Split
+from trainer.hosts.population import Population
+from trainer.seeds.blueprints import BLUEPRINTS
+from trainer.seeds.stages import Stage, Style
+
+TABLE = ("stage", "pruning", "style", "blueprint", "alpha")
+STATES = (
+    (Stage.DORMANT, False, 0.0), (Stage.GERMINATED, False, 0.0), (Stage.TRAINING, False, 0.0),
+    (Stage.BLENDING, False, 0.0), (Stage.BLENDING, False, 0.37), (Stage.BLENDING, True, 0.37),
+    (Stage.HOLDING, False, 1.0), (Stage.FOSSILIZED, False, 1.0), (Stage.EMBARGOED, False, 0.0),
+)  # fmt: skip
+
+
+def tiny(classes: int = 5, shape: tuple[int, int, int] = (2, 8, 8), train: int = 50) -> Dataset:
+    """Random images with random labels."""
+
+    def split(part: int, count: int) -> Split:
+        pixels = rng.uniform(rng.key(9, rng.Purpose.SYNTHETIC, part), count * shape[0] * shape[1] * shape[2])
+        labels = torch.arange(count) % classes
+        return Split((pixels * 256).to(torch.uint8).view(count, *shape), labels)
+
+    return Dataset.of("tiny", classes, split(1, train), split(2, 23), split(3, 17))
+
+
+def config(n: int, channels: tuple[int, ...] = (8, 4, 16), **changes: Any) -> Config:
+    """A small run with all blueprints; `changes` by dotted name with __ for the dot."""
+    tree: dict[str, Any] = {
+        "seed": 5, "episode_epochs": 12, "task": {"batch_size": 6, "batches_per_epoch": 3},
+        "host": {"channels": channels, "kernel": 3}, "envs": {"count": n, "threads": 1},
+        "seeds": {"blueprints": list(BLUEPRINTS)},
+    }  # fmt: skip
+    for name, value in changes.items():
+        section, _, field = name.partition("__")
+        tree.setdefault(section, {})[field] = value
+    return msgspec.convert(tree, Config, strict=False)
+
+
+def every_state() -> dict[str, Tensor]:
+    """Columns of a slot table [N, 3] in which each state x blueprint x style occurs."""
+    cells = list(product(STATES, range(len(BLUEPRINTS)), Style))
+    cells = [cells[(i * 47) % len(cells)] for i in range(len(cells))]
+    columns = {
+        "stage": [int(state[0]) for state, _, _ in cells],
+        "pruning": [state[1] for state, _, _ in cells],
+        "alpha": [state[2] for state, _, _ in cells],
+        "blueprint": [b if state[0] != Stage.DORMANT else -1 for state, b, _ in cells],
+        "style": [int(style) for _, _, style in cells],
+    }
+    return {name: torch.tensor(values).view(-1, 3) for name, values in columns.items()}
+
+
+def plant(population: Population, columns: dict[str, Tensor], round_: int = 1) -> None:
+    """Put seeds with arbitrary weights and momentum into the slots of a fresh population."""
+    population.begin_episode(round_)
+    table = population.table
+    for name, values in columns.items():
+        getattr(table, name).copy_(values)
+    population.prepare(table.stage, table.blueprint, table.style)
+    state = population.state_dict()
+    position = 0
+    for slot in range(len(population.slots)):
+        for module in [*(kind.name for kind in population.pool.kinds), "gate"]:
+            here = population.pool.holders(slot, module, table)
+            learns = population.pool.learners(slot, module, table)
+            for name in population.pool.names(slot, module):
+                weight, momentum = state["weights"][name], state["momentum"][name]
+                position += 1
+                keys = rng.key(8, rng.Purpose.SEED, torch.arange(len(here)), position)
+                noise = rng.normal(keys, weight[0].numel(), weight.dtype).view(weight.shape)
+                beside = (-1, *[1] * (weight.dim() - 1))
+                weight.copy_(torch.where(here.view(beside), 0.4 * noise, 0.0))
+                momentum.copy_(torch.where(learns.view(beside), 0.01 * noise, 0.0))
+    population.load_state_dict(state)
+
+
+def rows(columns: dict[str, Tensor], index: list[int]) -> dict[str, Tensor]:
+    """The table of some envs only."""
+    return {name: values[index] for name, values in columns.items()}

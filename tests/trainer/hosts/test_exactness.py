@@ -1,0 +1,154 @@
+"""The stacked engine against sequential modules, in float64: losses, gradients, weights, contributions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
+from tests.trainer.oracle import Env, env_from
+from trainer.config import Config
+from trainer.hosts.group import CALIBRATION
+from trainer.hosts.plan import Topology
+from trainer.hosts.population import Population
+from trainer.seeds.stages import BLENDED
+
+torch.set_num_threads(1)
+DATA = tiny()
+Oracles = list[tuple[Env, dict[str, str]]]
+
+
+def populate(columns: dict[str, Tensor], **changes: object) -> tuple[Config, Population]:
+    cfg = config(columns["stage"].shape[0], **changes)
+    population = Population(cfg, DATA, "cpu", dtype=torch.float64)
+    plant(population, columns)
+    table = population.table
+    topology = Topology.of(table.stage, table.blueprint, table.style)
+    at = 0
+    for group in population.groups:
+        group.prepare(topology.rows(at, at + len(group)), 1, 0)
+        at += len(group)
+    return cfg, population
+
+
+def oracles(cfg: Config, population: Population) -> Oracles:
+    state, table = population.state_dict(), population.table
+    return [env_from(cfg, DATA, population.slots, state, table, env) for env in range(table.shape[0])]
+
+
+@pytest.fixture(params=["gather", "masked"])
+def planted(request: pytest.FixtureRequest) -> Iterator[tuple[Config, Population]]:
+    cfg, population = populate(every_state(), envs__plan=request.param, envs__group_size=63)
+    yield cfg, population
+    population.close()
+
+
+def assert_close(a: Tensor, b: Tensor, what: str) -> None:
+    torch.testing.assert_close(a, b.view_as(a), rtol=1e-8, atol=1e-10, msg=lambda m: f"{what}: {m}")
+
+
+def about(population: Population, env: int) -> str:
+    table = population.table
+    cells = [
+        f"stage {int(table.stage[env, s])} blueprint {int(table.blueprint[env, s])} "
+        f"style {int(table.style[env, s])} alpha {float(table.alpha[env, s]):.2f}"
+        for s in range(table.shape[1])
+    ]
+    return f"env {env} ({'; '.join(cells)})"
+
+
+def test_every_state_blueprint_and_style_trains_as_modules_do(planted: tuple[Config, Population]) -> None:
+    cfg, population = planted
+    group = population.groups[0]
+    sequential = oracles(cfg, population)
+    names = group.trained_names()
+    for step in range(3):
+        index = group.batches.indices(1, step)
+        loss, _, gradients = group.gradients(*group.batches.at(1, step), names)
+        of = dict(zip(names, gradients, strict=True))
+        group.optimizer.step(names, gradients)
+        for env, (oracle, names_of) in enumerate(sequential):
+            x, labels = oracle.inputs(DATA.train, index[env]), DATA.train.labels[index[env]]
+            expected, _ = oracle.step(x, labels)
+            where = f"step {step}, {about(population, env)}"
+            assert_close(loss[env], expected, f"loss, {where}")
+            for name, parameter in oracle.named_parameters():
+                if parameter.grad is not None:
+                    assert_close(of[names_of[name]][env], parameter.grad, f"gradient of {name}, {where}")
+                weight = group.weights[names_of[name]][env].detach()
+                assert_close(weight, parameter.detach(), f"{name}, {where}")
+
+
+def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Population]) -> None:
+    cfg, population = planted
+    sequential = oracles(cfg, population)
+    batches = population.groups[0].batches
+    indices = [batches.indices(1, step) for step in range(cfg.task.batches_per_epoch)]
+    signals = population.run_epoch(1, 0)
+    test_loss, test_accuracy = population.test()
+    for env, (oracle, _) in enumerate(sequential):
+        seen = [(oracle.inputs(DATA.train, i[env]), DATA.train.labels[i[env]]) for i in indices]
+        steps = [oracle.step(x, labels) for x, labels in seen]
+        oracle.measure([x for x, _ in seen[-CALIBRATION:]])
+        loss, accuracy = oracle.validate(DATA.val)
+        what = about(population, env)
+        assert float(signals.train_loss[env]) == pytest.approx(np.mean([s[0] for s in steps]), rel=1e-5), what
+        hits = sum(int(s[1]) for s in steps) / (len(steps) * cfg.task.batch_size)
+        assert float(signals.train_accuracy[env]) == pytest.approx(hits), what
+        assert float(signals.val_loss[env]) == pytest.approx(loss, rel=1e-5), what
+        assert float(signals.val_accuracy[env]) == pytest.approx(accuracy), what
+        for slot in range(3):
+            measured = float(signals.contribution[env, slot])
+            if int(population.table.stage[env, slot]) in BLENDED:
+                without = oracle.validate(DATA.val, without=slot)[1]
+                assert measured == pytest.approx(accuracy - without, abs=1e-6), f"slot {slot}, {what}"
+            else:
+                assert np.isnan(measured), f"slot {slot}, {what}"
+        loss, accuracy = oracle.validate(DATA.test)
+        assert float(test_loss[env]) == pytest.approx(loss, rel=1e-5), what
+        assert float(test_accuracy[env]) == pytest.approx(accuracy), what
+
+
+def test_gradient_norms_are_those_of_the_last_step(planted: tuple[Config, Population]) -> None:
+    cfg, population = planted
+    sequential = oracles(cfg, population)
+    batches = population.groups[0].batches
+    signals = population.run_epoch(1, 0)
+    for env, (oracle, _) in enumerate(sequential):
+        for step in range(cfg.task.batches_per_epoch):
+            index = batches.indices(1, step)[env]
+            oracle.step(oracle.inputs(DATA.train, index), DATA.train.labels[index])
+        host, seeds = [], {0: [], 1: [], 2: []}
+        for name, parameter in oracle.named_parameters():
+            if parameter.grad is not None:
+                part, slot = name.split(".")[:2]
+                (seeds[int(slot)] if part in ("seed", "gate") else host).append(parameter.grad.norm())
+        what = about(population, env)
+        expected = float(torch.stack(host).norm())
+        assert float(signals.host_grad_norm[env]) == pytest.approx(expected, rel=1e-5), what
+        for slot, norms in seeds.items():
+            measured = float(signals.seed_grad_norm[env, slot])
+            if norms:
+                assert measured == pytest.approx(float(torch.stack(norms).norm()), rel=1e-5), what
+            else:
+                assert np.isnan(measured), f"slot {slot}, {what}"
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_grouping_does_not_matter(size: int) -> None:
+    columns = rows(every_state(), list(range(0, 63, 9)))
+    results = []
+    for group_size in (7, size):
+        _, population = populate(columns, envs__group_size=group_size)
+        population.run_epoch(1, 0)
+        results.append((population.run_epoch(1, 1), population.state_dict()))
+        population.close()
+    (one, state_one), (other, state_other) = results
+    for name, value in vars(one).items():
+        torch.testing.assert_close(getattr(other, name), value, equal_nan=True, rtol=1e-6, atol=1e-7)
+    for name, value in state_one["weights"].items():
+        torch.testing.assert_close(state_other["weights"][name], value, rtol=1e-9, atol=1e-11)

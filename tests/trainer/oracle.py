@@ -1,0 +1,241 @@
+"""One env as ordinary modules: what the stacked engine is held against, and raced against.
+
+Written from the definitions, with torch.nn's own layers and plain autograd; shares no code with the engine
+but the names of parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from trainer.config import Config
+from trainer.data.dataset import Dataset, Split
+from trainer.seeds.stages import BLENDED, ISOLATED, Style
+from trainer.seeds.table import SlotTable
+
+
+class GroupNorm(nn.GroupNorm):
+    """torch.nn's, but for the backward that crashes where a channels_last input needs no gradient."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels // 8 if channels % 8 == 0 else 1, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad or not torch.is_grad_enabled():
+            return super().forward(x)
+        return F.group_norm(x, self.num_groups) * self.weight.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
+
+
+class Norm(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm, self.gain = GroupNorm(channels), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.lerp(x, self.norm(x), self.gain)
+
+
+class Attention(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        hidden = max(4, channels // 4)
+        self.squeeze, self.excite = nn.Linear(channels, hidden), nn.Linear(hidden, channels)
+        nn.init.zeros_(self.excite.weight)
+        nn.init.zeros_(self.excite.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = torch.sigmoid(self.excite(torch.relu(self.squeeze(x.mean((2, 3))))))
+        return x * (2 * weight[:, :, None, None])
+
+
+class Residual(nn.Module):
+    """x + gain * branch(x)."""
+
+    def __init__(self, **layers: nn.Module) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+        self.gain = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for name, layer in self.named_children():
+            y = layer(y)
+            if name.startswith("norm"):
+                y = torch.relu(y)
+        return x + self.gain * y
+
+
+def convolution(inputs: int, outputs: int, kernel: int, groups: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, groups=groups, bias=False)
+
+
+def make_seed(name: str, c: int) -> nn.Module:
+    """A newborn seed of that blueprint for c channels."""
+    if name == "norm":
+        return Norm(c)
+    if name == "attention":
+        return Attention(c)
+    if name == "depthwise":
+        return Residual(depth=convolution(c, c, 3, c), point=convolution(c, c, 1), norm=GroupNorm(c))
+    if name in ("conv_small", "conv_light"):
+        return Residual(conv=convolution(c, c, 1 if name == "conv_small" else 3), norm=GroupNorm(c))
+    if name == "conv_heavy":
+        first, second = convolution(c, c, 3), convolution(c, c, 3)
+        return Residual(first=first, norm1=GroupNorm(c), second=second, norm2=GroupNorm(c))
+    assert name == "bottleneck"
+    narrow = max(2, c // 4)
+    return Residual(
+        reduce=convolution(c, narrow, 1), norm1=GroupNorm(narrow), conv=convolution(narrow, narrow, 3),
+        norm2=GroupNorm(narrow), expand=convolution(narrow, c, 1),
+    )  # fmt: skip
+
+
+@dataclass
+class Grafting:
+    """How the seed of a slot meets its host."""
+
+    isolated: bool
+    style: int
+    alpha: float
+    frozen: bool
+
+
+class Env(nn.Module):
+    """A host, its seeds and their optimizer."""
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        super().__init__()
+        inputs, channels = data.shape[0], config.host.channels
+        kernel = config.host.kernel
+        self.conv = nn.ModuleList(
+            convolution(a, b, kernel) for a, b in zip((inputs, *channels), channels, strict=False)
+        )
+        self.norm = nn.ModuleList(nn.BatchNorm2d(c) for c in channels)
+        self.head = nn.Linear(channels[-1], data.classes)
+        self.seed = nn.ModuleDict()
+        self.gate = nn.ModuleDict()
+        self.grafting: dict[str, Grafting] = {}
+        self._config, self._data = config, data
+        self.optimizer: torch.optim.Optimizer
+
+    def forward(self, x: Tensor, without: int | None = None) -> Tensor:
+        """Logits [B, classes]; with slot `without` as if its alpha were 0."""
+        for i, (conv, norm) in enumerate(zip(self.conv, self.norm, strict=True)):
+            if i > 0 and min(x.shape[2:]) >= 2:
+                x = F.max_pool2d(x, 2)
+            x = torch.relu(norm(conv(x)))
+            if str(i) in self.seed and i != without:
+                x = self._slot(str(i), x)
+        return self.head(x.mean((2, 3)))
+
+    def _slot(self, slot: str, h: Tensor) -> Tensor:
+        how = self.grafting[slot]
+        if how.isolated:
+            if not torch.is_grad_enabled():
+                return h
+            s = self.seed[slot](h.detach())
+            return h + (s - s.detach())
+        s = self._call(self.seed[slot], h, how.frozen)
+        if how.style == Style.ADD:
+            return torch.lerp(h, s, how.alpha)
+        if how.style == Style.MULTIPLY:
+            return h * (1 + how.alpha * torch.tanh(s - h))
+        opening = torch.sigmoid(self._call(self.gate[slot], h.mean((2, 3)), how.frozen))
+        return torch.lerp(h, s, how.alpha * opening[:, :, None, None])
+
+    @staticmethod
+    def _call(module: nn.Module, x: Tensor, frozen: bool) -> Tensor:
+        if not frozen:
+            return module(x)
+        return functional_call(module, {n: p.detach() for n, p in module.named_parameters()}, x)
+
+    def inputs(self, split: Split, index: Tensor) -> Tensor:
+        """Normalised images [B, C, H, W]."""
+        mean, std = self._data.mean.view(-1, 1, 1), self._data.std.view(-1, 1, 1)
+        dtype = self.head.weight.dtype
+        x = ((split.images[index].double() - mean) / std).to(dtype)
+        return x.contiguous(memory_format=torch.channels_last)
+
+    def step(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of SGD: loss, and correct answers."""
+        self.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        logits = self(x)
+        loss = F.cross_entropy(logits, labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach(), (logits.detach().argmax(1) == labels).sum()
+
+    @torch.no_grad()
+    def measure(self, batches: list[Tensor]) -> None:
+        """Set the running statistics to the mean of those of the batches."""
+        self.train()
+        for count, x in enumerate(batches, 1):
+            for norm in self.norm:
+                norm.momentum = 1.0 / count
+            self(x)
+
+    @torch.no_grad()
+    def validate(self, split: Split, without: int | None = None) -> tuple[float, float]:
+        """Loss and accuracy; with slot `without` as if its alpha were 0."""
+        self.eval()
+        logits = self(self.inputs(split, torch.arange(len(split))), without)
+        accuracy = (logits.argmax(1) == split.labels).double().mean()
+        return float(F.cross_entropy(logits, split.labels)), float(accuracy)
+
+    def graft(self, slot: int, name: str, how: Grafting) -> None:
+        """Put a newborn seed into a slot."""
+        channels, key = self._config.host.channels[slot], str(slot)
+        self.seed[key] = make_seed(name, channels).to(self.head.weight.dtype)
+        if how.style == Style.GATE:
+            self.gate[key] = nn.Linear(channels, 1, dtype=self.head.weight.dtype)
+        self.grafting[key] = how
+
+    def begin(self) -> None:
+        """Make the optimizer for what is there now."""
+        host = self._config.host
+        self.to(memory_format=torch.channels_last)
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=host.learning_rate, momentum=host.momentum)
+
+    def engine_name(self, name: str, slots: list[str], blueprints: dict[str, str]) -> str:
+        """What the engine calls a parameter of this module."""
+        part, *rest = name.split(".")
+        if part == "head":
+            return name
+        if part in ("conv", "norm"):
+            return f"block{rest[0]}.{part}.{rest[1]}"
+        slot, *tail = rest
+        kind = blueprints[slot] if part == "seed" else "gate"
+        return ".".join([slots[int(slot)], kind, *tail])
+
+
+def env_from(
+    config: Config, data: Dataset, slots: list[str], state: dict[str, Any], table: SlotTable, env: int
+) -> tuple[Env, dict[str, str]]:
+    """Host `env` of a population's state as modules, and the engine's name of each parameter."""
+    oracle = Env(config, data).to(state["weights"]["head.weight"].dtype)
+    kinds: dict[str, str] = {}
+    for slot in range(len(slots)):
+        stage = int(table.stage[env, slot])
+        if stage in (*ISOLATED, *BLENDED):
+            kinds[str(slot)] = config.seeds.blueprints[int(table.blueprint[env, slot])]
+            how = Grafting(
+                isolated=stage in ISOLATED, style=int(table.style[env, slot]),
+                alpha=float(table.alpha[env, slot]), frozen=bool(table.pruning[env, slot]),
+            )  # fmt: skip
+            oracle.graft(slot, kinds[str(slot)], how)
+    names = {n: oracle.engine_name(n, slots, kinds) for n, _ in oracle.named_parameters()}
+    oracle.begin()
+    with torch.no_grad():
+        for name, parameter in oracle.named_parameters():
+            parameter.copy_(state["weights"][names[name]][env].view_as(parameter))
+            momentum = state["momentum"][names[name]][env].view_as(parameter)
+            oracle.optimizer.state[parameter]["momentum_buffer"] = momentum.clone()
+    return oracle, names
