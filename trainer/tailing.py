@@ -9,13 +9,13 @@ from typing import Any
 import click
 import msgspec
 
-from protocol.events import Severity
+from protocol.events import Anomaly, Severity
 from protocol.journal import read
 from protocol.runs import find_run
 from protocol.subscriber import Subscriber
 from protocol.wire import Event
 
-_COLOUR: dict[Severity, str] = {"info": "cyan", "warning": "yellow", "critical": "red"}
+_COLOUR: dict[Severity, str | None] = {"info": None, "warning": "yellow", "critical": "red"}
 
 
 def format_event(event: Event) -> str:
@@ -36,8 +36,8 @@ def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...
 
     def show(event: Event) -> None:
         text = event.line.decode() if as_json else format_event(event)
-        severity = getattr(event.data, "severity", None)
-        click.secho(text, fg=None if as_json else _COLOUR.get(severity))
+        severity = event.data.severity if isinstance(event.data, Anomaly) else "info"
+        click.secho(text, fg=None if as_json else _COLOUR[severity])
 
     def wanted(event: Event) -> bool:
         return not types or event.type in types
