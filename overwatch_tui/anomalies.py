@@ -1,7 +1,7 @@
 """Anomalies in a store of their own, so that no other event can push one out.
 
-What is critical waits until it has been acknowledged, whether the trouble lasts or not; a warning that is
-over by itself waits no longer. Acknowledging and muting are this viewer's own: nobody else sees them.
+What is over by itself waits no longer for the operator, but for numbers that were not finite: those wait
+until they are acknowledged. Acknowledging and muting are this viewer's own: nobody else sees them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ MUTE = 600 * SECOND
 RANK = {"critical": 2, "warning": 1, "info": 0}
 KEEP = 200
 """Records beyond so many go, those first that are over and wait for nobody."""
+
+LATCHED = "nonfinite"
+"""Kinds that end so wait for an acknowledgement even when they are over."""
 
 
 @dataclass
@@ -52,15 +55,15 @@ class Record:
 
     @property
     def short_kind(self) -> str:
-        """The kind without what its source already says."""
-        return self.kind.replace("gradient_", "grad_")
+        """The kind in fewer letters."""
+        return {"norm_drift": "drift"}.get(self.kind, self.kind.replace("gradient_", "grad_"))
 
     @property
     def waiting(self) -> bool:
         """Whether the operator has to see it."""
         if self.acked or self.severity == "info":
             return False
-        return self.active or self.severity == "critical"
+        return self.active or self.kind.endswith(LATCHED)
 
     def muted(self, now: int) -> bool:
         return now < self.muted_until
@@ -90,7 +93,9 @@ class Anomalies:
         rank = RANK[event.severity]
         since = event.since or (old.first if old is not None and old.active else ts)
         same = old is not None and old.first == since
-        peak = _farther(old.peak, event.value, event.threshold) if old and same else event.value
+        peak = event.value
+        if old is not None and same:
+            peak = _farther(old.peak, event.value, event.threshold) if event.active else old.peak
         record = Record(
             key=key,
             severity=event.severity,
@@ -167,8 +172,7 @@ class Anomalies:
 
 
 def _farther(peak: float | None, value: float | None, threshold: float | None) -> float | None:
-    if peak is None or value is None:
-        return value if peak is None else peak
-    if threshold is None:
-        return max(peak, value)
-    return peak if abs(peak - threshold) >= abs(value - threshold) else value
+    """The one of two bad values that is farther out; below its threshold, low is bad."""
+    if peak is None or value is None or peak != peak or value != value:
+        return value if peak is None or peak == peak else peak
+    return min(peak, value) if threshold is not None and value < threshold else max(peak, value)

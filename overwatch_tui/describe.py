@@ -29,9 +29,6 @@ class Entry:
     data: Any
     """The event itself, for the raw view."""
 
-    def __deepcopy__(self, _memo: object) -> Entry:
-        return self
-
 
 def number(value: float | None, form: str = ".2f") -> str:
     """A measured number; `--` where it was not measured, `nan` and `inf` as such."""

@@ -17,6 +17,8 @@ LETTERS = {
     "DORMANT": ".", "GERMINATED": "G", "TRAINING": "T", "BLENDING": "B", "HOLDING": "H", "FOSSILIZED": "F",
     "PRUNED": "P", "EMBARGOED": "E", "RESETTING": "R",
 }  # fmt: skip
+WITH_SEED = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
+"""Stages in which the slot holds a seed."""
 CELL = 6
 """Columns of a slot in the table."""
 
@@ -156,8 +158,10 @@ def _cell(state: State, env: int, slot: int, code: int, glyphs: Glyphs) -> Span:
             text += f"{alpha:.1f}".replace("0.", ".", 1) + _direction(state, env, slot, alpha, glyphs)
     if name not in ("DORMANT", "FOSSILIZED", "BLENDING"):
         text += str(at_or_none(at_or_none(epoch.epochs_in_stage, env), slot) or 0)
-    flag = letter(state.severity("norm_drift", state.drift_of(f"{source_of(env)}.{_slot_name(state, slot)}")))
-    return text + flag.strip(), name.lower()
+    if name in WITH_SEED:
+        drift = state.drift_of(f"{source_of(env)}.{_slot_name(state, slot)}")
+        text += letter(state.severity("norm_drift", drift)).strip()
+    return text, name.lower()
 
 
 def _slot_name(state: State, slot: int) -> str:

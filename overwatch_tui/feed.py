@@ -121,7 +121,7 @@ class LiveFeed:
                 return source.problem or f"connecting to {link.name}"
             case "stale" | "lost":
                 since = "" if source.age is None else f" for {span(source.age)}"
-                return f"run {link.name} is not answering{since}; {source.problem or 'still trying'}"
+                return f"no answer{since}; {source.problem or 'still trying'}"
             case "ended":
                 bye = source.heartbeat.bye if source.heartbeat is not None else None
                 return f"run {link.name} has ended{f': {bye}' if bye else ''}"

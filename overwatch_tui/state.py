@@ -165,8 +165,13 @@ class State:
         self.log.append(Entry(now, "view", 0, "view", "VIEW", severity, text, 0, 0, None))
 
     def frozen(self) -> State:
-        """A copy that later events do not change."""
-        return copy.deepcopy(self)
+        """A copy that later events do not change; histories are shared, for charts end at their own now."""
+        still = copy.copy(self)
+        for name in ("best", "drift", "rounds", "rollbacks", "gates", "lost", "log"):
+            setattr(still, name, copy.copy(getattr(self, name)))
+        for name in ("tallies", "anomalies", "orders"):
+            setattr(still, name, copy.deepcopy(getattr(self, name)))
+        return still
 
     # --- asking ------------------------------------------------------------------------------------
 

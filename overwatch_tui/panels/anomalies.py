@@ -26,7 +26,7 @@ def keys(frame: Frame) -> Sequence[Hashable]:
 
 
 def needs(frame: Frame, width: int) -> tuple[int, int]:
-    return 2, min(12, max(4, len(frame.state.anomalies) + 1))
+    return 2, min(8, max(4, len(frame.state.anomalies) + 1))
 
 
 def body(frame: Frame, width: int, height: int) -> list[Line]:

@@ -48,6 +48,8 @@ def _badge(frame: Frame, row: Row) -> None:
         row.put(f" {frame.glyphs.times}{link.replay_speed:g}", "dim")
     elif link.age is not None:
         row.put(f" {span(link.age)}", "dim" if link.fresh else "critical")
+    if frame.view.frozen:
+        row.put("  ").put(f" FROZEN +{frame.view.arrived} ", "caution")
 
 
 def _facts(frame: Frame, width: int) -> list[tuple[str, str]]:
@@ -144,12 +146,10 @@ def record_words(frame: Frame, record: Record, *, value: bool) -> Line:
 
 
 def _trouble_with_link(frame: Frame, width: int) -> Line:
-    link, state = frame.link, frame.state
+    link = frame.link
     style = "alarm" if link.severity == "critical" else "caution"
     row = Row().put(f" {link.word} ", style).put(" ")
     row.put(link.said or f"no heartbeat for {span(link.age)}", "bold")
-    if state.run_state and state.run_state not in link.said:
-        row.put(f"; last state {state.run_state}", "dim")
     return row.line(width)
 
 
@@ -172,13 +172,11 @@ def views(frame: Frame, width: int, note: str, hidden: Sequence[str]) -> Line:
     right.append(_clock(frame))
     while len(right) > 1 and row.width + len("  ".join(right)) + 2 > width:
         right.pop(0)
-    return row.right("  ".join(right), "caution" if view.frozen else "dim", width - 1).line(width)
+    return row.right("  ".join(right), "dim", width - 1).line(width)
 
 
 def _clock(frame: Frame) -> str:
     view = frame.view
-    if view.frozen:
-        return f"FROZEN +{view.arrived}"
     return f"{frame.window_name} {view.rate:g} Hz"
 
 

@@ -20,7 +20,7 @@ def title(frame: Frame) -> str:
 
 
 def note(frame: Frame) -> str:
-    return frame.window_name
+    return "" if frame.view.name == "drift" else frame.window_name
 
 
 def keys(frame: Frame) -> Sequence[Hashable]:
@@ -39,7 +39,7 @@ def _magnitude(frame: Frame, source: str) -> float:
 
 
 def needs(frame: Frame, width: int) -> tuple[int, int]:
-    return 4, min(16, len(keys(frame)) + 3)
+    return 4, min(14, len(keys(frame)) + 3)
 
 
 def _severity(frame: Frame, source: str) -> str | None:

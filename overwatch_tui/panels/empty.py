@@ -14,8 +14,8 @@ def body(frame: Frame, width: int, height: int) -> list[Line]:
     if link.state == "searching":
         texts += [
             ("", ""),
-            ("start one:   esper-daemon start --detach", "key"),
-            ("list all:    esper-daemon list --all", "key"),
+            ("it goes on looking; all runs: esper-daemon list --all", "dim"),
+            ("a past run: esper-tui --replay NAME", "dim"),
         ]
     texts += [("", ""), ("? help   q quit", "dim")]
     lines: list[Line] = [EMPTY] * max(0, (height - len(texts)) // 2)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 
 from ..describe import SHORT_STAGE, Entry, amount, number
-from ..envrows import EnvRow, compact, row_of, source_of
+from ..envrows import WITH_SEED, EnvRow, compact, row_of, source_of
 from ..frame import Frame, Panel
 from ..lines import EMPTY, Line, Row
 from ..state import at_or_none
 from ..theme import letter
 from ..widgets.plot import Series, chart, gauge
-
-WITH_SEED = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
-"""Stages in which the slot holds a seed."""
 
 
 def title(frame: Frame) -> str:

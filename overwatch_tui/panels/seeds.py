@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from ..describe import number
-from ..envrows import compact, source_of, stage_counts
+from ..envrows import WITH_SEED, compact, source_of, stage_counts
 from ..frame import Frame, Panel
 from ..lines import EMPTY, Line, Row, restyle
 from ..state import at_or_none
@@ -32,7 +32,7 @@ def keys(frame: Frame) -> Sequence[Hashable]:
         (env, slot)
         for env, row in enumerate(epoch.stage)
         for slot, code in enumerate(row)
-        if frame.state.stage_name(code) in env_panel.WITH_SEED
+        if frame.state.stage_name(code) in WITH_SEED
     ]
 
 

@@ -85,7 +85,7 @@ class Run:
             torch="2.13.0", device="cpu", task="digits", policy="ppo", envs=self.envs,
             slots=[f"r0c{i}" for i in range(self.slots)], blueprints=BLUEPRINTS, stages=STAGES, ops=OPS,
             heads=HEADS, episode_epochs=self.episode_epochs, rounds=400, host_parameters=274, seed=1,
-            config={"seed": 1, "rounds": 400, "envs": {"count": self.envs}, "ppo": {"clip": 0.2, "epochs": 4}},
+            config={"seed": 1, "rounds": 400, "envs": {"count": self.envs}, "ppo": {"clip": 0.2}},
         )  # fmt: skip
 
     def one_round(self, number: int) -> None:
@@ -96,11 +96,12 @@ class Run:
             self.ctx.epoch = epoch
             self.ts += EPOCH_US
             self.emit(self.epoch())
-            self.emit(self.drift())
+            self.emit(self.drift(self.env_sources()))
             if epoch % 2 == 0:
                 self.emit(self.system())
             self.incidents(number, epoch)
         self.emit(self.update(number), after=240_000)
+        self.emit(self.drift(["policy", *(f"policy.{head}" for head in HEADS), "critic"]))
         self.emit(self.finished(number))
         name = f"round-{number:06d}.pt"
         self.emit(ev.CheckpointSaved(
@@ -142,8 +143,8 @@ class Run:
             seed_health=columns(lambda s: running(s, jitter(0.85, 1.0))),
             parameters=[274 + sum(PARAMETERS[BLUEPRINTS[s.blueprint]] for s in row if s.blueprint is not None)
                         for row in self.grid],
-            reward_components={"gain": [jitter(0, 0.4) for _ in accuracy],
-                               "rent": [-0.02] * len(accuracy), "shaping": [jitter(-0.1, 0.1) for _ in accuracy]},
+            reward_components={"gain": [jitter(0, 0.4) for _ in accuracy], "rent": [-0.02] * len(accuracy),
+                               "shaping": [jitter(-0.1, 0.1) for _ in accuracy]},
             phases={"train": 0.33, "validate": 0.14, "decide": 0.06, "act": 0.03, "telemetry": 0.004},
         )  # fmt: skip
 
@@ -222,10 +223,11 @@ class Run:
 
     # --- around it ---------------------------------------------------------------------------------
 
-    def drift(self) -> ev.Drift:
-        source = ["policy", *(f"policy.{head}" for head in HEADS), "critic"]
-        source += [f"env{env:02d}" for env in range(self.envs)]
-        source += [f"env{env:02d}.r0c{slot}" for env in range(self.envs) for slot in range(self.slots)]
+    def env_sources(self) -> list[str]:
+        seeds = [f"env{env:02d}.r0c{slot}" for env in range(self.envs) for slot in range(self.slots)]
+        return [f"env{env:02d}" for env in range(self.envs)] + seeds
+
+    def drift(self, source: list[str]) -> ev.Drift:
         norm: list[float | None] = []
         drift: list[float | None] = []
         for name in source:
@@ -265,9 +267,11 @@ class Run:
             "FOSSILIZE": 0.05,
         }
         return ev.PPOUpdate(
-            seconds=0.142, policy_loss=-0.022 + wobble(-0.01, 0.01), value_loss=0.6 / number, entropy=0.95 - 0.03 * number,
+            seconds=0.142, policy_loss=-0.022 + wobble(-0.01, 0.01), value_loss=0.6 / number,
+            entropy=0.95 - 0.03 * number,
             head_entropy={head: 0.93 - 0.05 * i - 0.02 * number for i, head in enumerate(HEADS)},
-            approx_kl=0.011 + wobble(-0.004, 0.006), clip_fraction=0.15 + wobble(-0.03, 0.03), ratio_min=0.71, ratio_max=1.40,
+            approx_kl=0.011 + wobble(-0.004, 0.006), clip_fraction=0.15 + wobble(-0.03, 0.03),
+            ratio_min=0.71, ratio_max=1.40,
             explained_variance=0.7 - 1.1 / number, grad_norm=1.24, head_grad_norm=dict.fromkeys(HEADS, 0.31),
             critic_grad_norm=2.1, advantage_mean=0.0, advantage_std=1.0, learning_rate=1e-3,
             entropy_coefficient=0.01, epochs=4, minibatches=2, early_stop=False, skipped_nonfinite=0,
@@ -279,8 +283,9 @@ class Run:
         best = max(range(self.envs), key=accuracy.__getitem__)
         mean = sum(accuracy) / len(accuracy)
         return ev.RoundFinished(
-            seconds=14.6, env_epochs_per_second=26.3, return_mean=14 * mean, return_p10=9 * mean, return_p50=14.5 * mean,
-            return_p90=18 * mean, accuracy_mean=mean, accuracy_best=accuracy[best], best_env=best,
+            seconds=14.6, env_epochs_per_second=26.3, return_mean=14 * mean, return_p10=9 * mean,
+            return_p50=14.5 * mean, return_p90=18 * mean, accuracy_mean=mean, accuracy_best=accuracy[best],
+            best_env=best,
             test_accuracy_mean=mean - 0.01, test_accuracy_best=accuracy[best] - 0.01, parameters_mean=900.0,
             final_accuracy=accuracy, final_return=[14 * a for a in accuracy], germinated=40 + number,
             fossilized=9 + number, pruned=11,

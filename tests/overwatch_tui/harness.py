@@ -1,0 +1,102 @@
+"""A session over a list of events: what the screens are tested with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+from overwatch_tui.compose import compose
+from overwatch_tui.frame import Frame
+from overwatch_tui.link import Link
+from overwatch_tui.session import Session
+from overwatch_tui.state import State
+from overwatch_tui.view import View
+from protocol.items import Item, LinkChanged, Reply, Reset
+from protocol.thresholds import THRESHOLDS
+from protocol.wire import Event, new_id
+
+from . import journal
+
+
+class ListFeed:
+    """A feed of prepared items, with a clock that stands still and a link that the test sets."""
+
+    def __init__(self, items: Iterable[Item] = (), **link: Any) -> None:
+        self.items = list(items)
+        self.link = {"state": "live", "age": 0.4, "name": "digits-7f3a", "clients": 2, **link}
+        self.clock: int | None = None
+        self.ts = journal.START
+        self.run_id: str | None = "7f3a09c1"
+        self.boot: str | None = "b1"
+        self.thresholds = {name: asdict(t) for name, t in THRESHOLDS.items()}
+        self.requests: list[tuple[str, str, dict[str, Any]]] = []
+        self.closed = False
+
+    def drain(self) -> list[Item]:
+        items, self.items = self.items, []
+        self.ts = max([self.ts, *(item.ts for item in items if isinstance(item, Event))])
+        return items
+
+    def now(self) -> int:
+        return self.clock if self.clock is not None else self.ts
+
+    def fill(self, link: Link) -> None:
+        for name, value in self.link.items():
+            setattr(link, name, value)
+
+    def request(self, method: str, params: dict[str, Any]) -> str:
+        id_ = new_id()
+        self.requests.append((id_, method, params))
+        return id_
+
+    def answer(self, result: dict[str, Any] | None = None, error: Any = None) -> str:
+        """Answer the newest request; returns its id."""
+        id_, method, _ = self.requests[-1]
+        self.items.append(Reply(id_, method, result, error, 0.038))
+        return id_
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@cache
+def events(envs: int = 16, rounds: int = 6, slots: int = 3) -> tuple[Event, ...]:
+    """A recorded run."""
+    return tuple(journal.events(envs=envs, rounds=rounds, slots=slots))
+
+
+@cache
+def state(envs: int = 16, rounds: int = 6, slots: int = 3) -> State:
+    """What is known after that run; not to be changed."""
+    return folded(events(envs, rounds, slots))
+
+
+def folded(found: Iterable[Event]) -> State:
+    made = State()
+    for event in found:
+        made.fold(event)
+    return made
+
+
+def session(found: Iterable[Event] = (), view: View | None = None, **link: Any) -> Session:
+    """A session that has joined and heard these events."""
+    feed = ListFeed([LinkChanged("live"), Reset("run digits-7f3a, boot b1"), *found], **link)
+    made = Session(feed, view or View())
+    made.tick()
+    return made
+
+
+def frame(known: State | None = None, view: View | None = None, **link: Any) -> Frame:
+    """The moment of the newest event, with a link as given."""
+    made = Link(state="live", age=0.4, name="digits-7f3a", rate=21.3, clients=2, beat_age=0.3)
+    for name, value in link.items():
+        setattr(made, name, value)
+    known = known or State()
+    return Frame(known, view or View(), made, known.ts or journal.START)
+
+
+def draw(made: Frame, width: int, height: int) -> str:
+    """The picture as text."""
+    return compose(made, made, width, height).text(width, height)

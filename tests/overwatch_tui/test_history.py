@@ -1,0 +1,83 @@
+"""Buckets anchored to time."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overwatch_tui.history import BRIEF, RESOLUTIONS, SECOND, History
+
+
+def test_a_bucket_holds_minimum_mean_and_maximum() -> None:
+    history = History()
+    for i, value in enumerate((3.0, 1.0, 5.0)):
+        history.add(100 * SECOND + i * 200_000, value)
+    (bucket,) = history.buckets(100 * SECOND + 900_000, SECOND, 1)
+    assert bucket is not None
+    assert (bucket.low, bucket.mean, bucket.high) == (1.0, 3.0, 5.0)
+
+
+def test_the_picture_moves_once_per_bucket_and_only_its_end_changes_in_between() -> None:
+    history = History()
+    window, count = 60 * SECOND, 6
+    for second in range(0, 600, 2):
+        history.add(second * SECOND, float(second % 7))
+    history.add(600 * SECOND, 1.0)
+    before = history.buckets(600 * SECOND, window, count)
+    history.add(605 * SECOND, 9.0)
+    within = history.buckets(609 * SECOND, window, count)
+    assert within[:-1] == before[:-1]
+    assert within[-1] != before[-1]
+    history.add(610 * SECOND, 2.0)
+    moved = history.buckets(610 * SECOND, window, count)
+    assert moved[:-1] == within[1:]
+
+
+def test_a_hole_holds_the_value_before_it_and_nothing_follows_the_newest() -> None:
+    history = History()
+    history.add(10 * SECOND, 4.0)
+    history.add(40 * SECOND, 8.0)
+    buckets = history.buckets(60 * SECOND, 70 * SECOND, 7)
+    assert [None if b is None else b.mean for b in buckets] == [None, 4.0, 4.0, 4.0, 8.0, None, None]
+
+
+def test_what_is_not_finite_or_not_measured_leaves_no_trace() -> None:
+    history = History()
+    for value in (None, math.nan, math.inf, -math.inf):
+        history.add(SECOND, value)
+    assert history.buckets(SECOND, SECOND, 1) == [None]
+    assert history.first_ts == 0
+
+
+def test_memory_is_bounded_and_the_coarse_rings_reach_far_back() -> None:
+    history = History()
+    hours = 30
+    for second in range(0, hours * 3600, 5):
+        history.add(second * SECOND, float(second))
+    for ring, (_, capacity) in zip(history._rings, RESOLUTIONS, strict=True):
+        assert len(ring.index) <= capacity * 5 // 4
+    day = history.buckets(hours * 3600 * SECOND - 1, 24 * 3600 * SECOND, 48)
+    assert all(bucket is not None for bucket in day)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.floats(-1e6, 1e6)), max_size=80),
+    st.integers(0, 500),
+    st.integers(1, 300),
+    st.integers(1, 50),
+)
+def test_any_order_of_times_is_taken(
+    values: list[tuple[int, float]], now: int, window: int, count: int
+) -> None:
+    for resolutions in (RESOLUTIONS, BRIEF):
+        history = History(resolutions)
+        for second, value in values:
+            history.add(second * SECOND, value)
+        buckets = history.buckets(now * SECOND, window * SECOND, count)
+        assert len(buckets) == count
+        for bucket in buckets:
+            if bucket is not None:
+                assert bucket.low <= bucket.mean + abs(bucket.mean) * 1e-5 + 1e-3
+                assert bucket.mean <= bucket.high + abs(bucket.high) * 1e-5 + 1e-3

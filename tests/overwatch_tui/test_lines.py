@@ -1,0 +1,56 @@
+"""Lines: widths are exact, and what came from outside cannot steer the terminal."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overwatch_tui.lines import Row, block, clean, fit, plain
+from overwatch_tui.theme import ASCII, Theme, prefers_ascii
+
+
+@given(st.lists(st.tuples(st.text(max_size=20), st.sampled_from(["", "dim", "bold"]))), st.integers(0, 60))
+def test_a_line_has_exactly_its_width(spans: list[tuple[str, str]], width: int) -> None:
+    row = Row()
+    for text, style in spans:
+        row.put(text, style)
+    assert len(plain(row.line(width))) == width
+    assert all(len(plain(line)) == width for line in block([row.line(5)], width, 3))
+
+
+def test_escape_sequences_wide_and_combining_characters_do_not_reach_the_terminal() -> None:
+    assert clean("\x1b]0;owned\x07") == "?]0;owned?"
+    assert clean("a\nb\tc\u202e") == "a?b?c?"
+    assert clean("\u6f22e\u0301") == "?e?"
+    assert clean("↑ ⣿ █ ×") == "↑ ⣿ █ ×"
+
+
+def test_columns_are_padded_cropped_and_aligned() -> None:
+    row = Row().put("name", "dim", 6).put("1.5", "", 5, ">").put("toolong", "", 4)
+    assert row.text() == "name    1.5tool"
+    assert Row().put("left").right("end", "", 10).text() == "left   end"
+    assert Row().put("left side").right("end", "", 10).text() == "left side"
+
+
+def test_neighbours_of_one_style_become_one_span() -> None:
+    assert fit((("a", "x"), ("b", "x"), ("c", "y")), 5) == (("ab", "x"), ("c", "y"), ("  ", ""))
+
+
+def test_styles_are_laid_over_each_other_and_monochrome_has_no_colour() -> None:
+    colour, plain_theme = Theme.colour(), Theme.monochrome()
+    both = colour.style("critical select")
+    assert both.bold
+    assert both.bgcolor != colour.style("critical").bgcolor
+    assert colour.style("no-such-name") == colour.style("")
+    for name in ("critical", "warning", "alarm", "tab", "select", "chart"):
+        assert plain_theme.style(name).color is None
+        assert plain_theme.style(name).bgcolor is None
+    assert plain_theme.style("critical") != plain_theme.style("ok")
+
+
+def test_the_linux_console_gets_ascii() -> None:
+    assert prefers_ascii({"TERM": "linux"})
+    assert all(
+        len(getattr(UNICODE, name)) >= 1 for name in vars(UNICODE) if isinstance(getattr(UNICODE, name), str)
+    )
+    assert all(value.isascii() for value in vars(ASCII).values() if isinstance(value, str))
