@@ -96,11 +96,14 @@ class Journal:
             self._failed(error)
 
     def close(self) -> None:
-        """Last attempt at what waits, sync, close."""
+        """Last attempt at what waits, sync, close; again is nothing."""
+        if self._fd < 0:
+            return
         if self._waiting:
             self._write()
         self.sync()
         os.close(self._fd)
+        self._fd = -1
 
     def range(self, stream: str, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
         """Lines `first`..`last` of a stream as (seq, line), up to `limit` bytes of them.

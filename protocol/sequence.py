@@ -15,7 +15,8 @@ class Sequencer:
     def __init__(self, last: int) -> None:
         self.last = last
         """The newest number delivered."""
-        self._known = last
+        self.known = last
+        """The newest number that is known to exist."""
         self._held: dict[int, bytes] = {}
 
     def offer(self, first: int, lines: Sequence[bytes]) -> list[bytes]:
@@ -35,16 +36,16 @@ class Sequencer:
 
     def tell(self, last: int) -> None:
         """Learn that numbers up to `last` exist."""
-        self._known = max(self._known, last)
+        self.known = max(self.known, last)
 
     @property
     def behind(self) -> int:
         """How many numbers that exist are not delivered yet."""
-        return self._known - self.last
+        return self.known - self.last
 
     @property
     def missing(self) -> tuple[int, int] | None:
         """The first hole, as (first, last), or None."""
         if not self.behind:
             return None
-        return self.last + 1, min(self._held) - 1 if self._held else self._known
+        return self.last + 1, min(self._held) - 1 if self._held else self.known

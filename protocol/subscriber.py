@@ -434,7 +434,7 @@ class Subscriber:
             state = "lost"
         else:
             state = _BY_SEVERITY[THRESHOLDS["link_age"].severity(self.age)]
-        if self._dead:
+        if self._dead or state == "ended":
             self._finish(self._run)
         self._enter(state)
 
@@ -444,7 +444,7 @@ class Subscriber:
         if run is None or not owed or self._phase != "joined":
             return
         for stream, seq, line in newest_lines(run.path / "events.jsonl"):
-            if stream in owed and seq > owed[stream].last:
+            if stream in owed and owed[stream].last < seq <= owed[stream].known:
                 self._deliver(stream, seq, [line])
                 self.stats.repaired += 1
         self.stats.skipped += sum(one.behind for one in owed.values())

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from protocol.errors import NoReply, RequestError, RunNotFound
 from protocol.runs import RunFolder
 from protocol.server import Server
 
-from .test_server import DAEMON, until
+from .test_server import DAEMON, freeze, until
 
 Start = Callable[..., Server]
 
@@ -155,11 +154,9 @@ def test_a_hung_daemon_is_no_reply() -> None:
     assert daemon.stdout is not None
     daemon.stdout.readline()
     with connect() as run:
-        daemon.send_signal(signal.SIGSTOP)
+        freeze(daemon)
         begin = time.monotonic()
-        with pytest.raises(
-            NoReply, match=rf"\(pid {daemon.pid}\) did not answer ping within 0\.5 s"
-        ):
+        with pytest.raises(NoReply, match=rf"\(pid {daemon.pid}\) did not answer ping within 0\.5 s"):
             run.call("ping", deadline_s=0.5)
         assert time.monotonic() - begin >= 0.5
     daemon.kill()

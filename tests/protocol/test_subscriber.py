@@ -26,7 +26,7 @@ from protocol.thresholds import THRESHOLDS, Threshold
 from protocol.wire import Event
 
 from .relay import Relay
-from .test_server import DAEMON, until
+from .test_server import DAEMON, freeze, until
 
 Start = Callable[..., Server]
 Daemon = subprocess.Popen[bytes]
@@ -268,8 +268,9 @@ def test_a_range_that_is_gone_starts_over(server: Server, reader: Callable[..., 
         relay.loss = 1.0
         for i in range(9):
             server.emitter.emit(ev.RoundStarted(rounds=i))
-        until(lambda: server._publisher.last["life"] == 10)
-        server._publisher.rings["life"]._items.clear()
+        ring = server._publisher.rings["life"]._items
+        until(lambda: len(ring) == 10)
+        ring.clear()
         os.truncate(server.run.events, 0)
         one.read(lambda: len(one.resets) == 2)
         assert "no longer held" in one.resets[1]
@@ -286,8 +287,10 @@ def test_a_tail_lost_at_the_very_end_comes_from_the_journal(
         for i in range(70):
             server.emitter.emit(ev.RoundStarted(rounds=i))
         server.close("done")
-        server.run.release()
-        one.read(lambda: one.last("life") == 71)
+        one.items += one.subscriber.items()
+        assert one.last("life") == 71
+        assert one.subscriber.stats.repaired == 70
+        assert one.subscriber.stats.skipped == 0
         check_against_journal(server, one, streams=("life",))
 
 
@@ -344,6 +347,43 @@ def test_a_killed_daemon_is_noticed_and_its_successor_joined(
     one.read(lambda: any(e.data == ev.RoundStarted(rounds=0) for e in one.events))
 
 
+FORKING = DAEMON.replace(
+    "server.set_state",
+    """
+import os
+if os.fork() == 0:
+    os.write(1, b"%d\\n" % os.getpid())
+    server.emitter.emit(ev.RoundStarted(rounds=-1))
+    time.sleep(60)
+    os._exit(0)
+server.set_state""",
+)
+
+
+def test_a_forked_worker_that_outlives_the_daemon_hides_nothing(
+    start: Start, reader: Callable[..., Reader]
+) -> None:
+    """It keeps the sockets open, so that no disconnect is seen; the lock and the heartbeat tell."""
+    daemon = subprocess.Popen([sys.executable, "-c", FORKING, "alpha"], stdout=subprocess.PIPE)
+    assert daemon.stdout is not None
+    words = daemon.stdout.readline() + daemon.stdout.readline()
+    worker = int(words.replace(b"ready", b""))
+    one = reader()
+    one.read(lambda: one.subscriber.state == "live")
+    daemon.kill()
+    daemon.wait()
+    try:
+        os.kill(worker, 0)
+        one.read(lambda: one.subscriber.state == "lost")
+        second = start("alpha")
+        one.read(lambda: one.subscriber.state == "live" and one.subscriber.boot == second.boot)
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        daemon.stdout.close()
+    second.close()
+    assert not any(e.data == ev.RoundStarted(rounds=-1) for e in read(second.run.events))
+
+
 def test_without_a_name_the_next_run_is_followed(start: Start, reader: Callable[..., Reader]) -> None:
     first = start("alpha")
     one = reader()
@@ -366,7 +406,7 @@ def test_a_hung_daemon_goes_slow_stale_lost(
     process = daemon()
     one = reader()
     one.read(lambda: one.subscriber.state == "live")
-    process.send_signal(signal.SIGSTOP)
+    freeze(process)
     one.read(lambda: one.subscriber.state == "lost")
     assert one.states[-4:] == ["live", "slow", "stale", "lost"]
     process.send_signal(signal.SIGCONT)
@@ -389,7 +429,7 @@ def test_a_stopped_reader_catches_up_and_a_killed_one_changes_nothing(server: Se
         for process in (stopped, killed):
             assert process.stdout is not None
             assert process.stdout.readline()
-        stopped.send_signal(signal.SIGSTOP)
+        freeze(stopped)
         killed.kill()
         killed.communicate()
         until(lambda: server.subscribers == 1)
@@ -459,7 +499,7 @@ def test_a_request_to_a_hung_daemon_is_repeated_and_not_carried_out_late(
     process = daemon()
     one = reader()
     one.read(lambda: one.subscriber.state == "live")
-    process.send_signal(signal.SIGSTOP)
+    freeze(process)
     one.subscriber.request("stop", deadline_s=RESEND_S + 0.5)
     one.subscriber.request("pause", deadline_s=30)
     one.read(lambda: replies(one))
@@ -484,7 +524,7 @@ def test_a_request_meant_for_the_boot_before_is_refused(
     first = daemon()
     one = reader("alpha")
     one.read(lambda: one.subscriber.state == "live")
-    first.send_signal(signal.SIGSTOP)
+    freeze(first)
     one.subscriber.request("stop", deadline_s=20)
     one.subscriber.drain()
     first.kill()
