@@ -1,0 +1,36 @@
+"""What the README tells a newcomer to type works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from trainer.cli import main
+
+from .conftest import House
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_python_example_steers_a_run(house: House) -> None:
+    house.spawn("my-run")
+    (example,) = blocks("python")
+    result = subprocess.run(
+        [sys.executable, "-c", example], env=house.environment, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert "NORMAL" in result.stdout
+    assert len(house.journal("my-run", "layers")) == 5
+
+
+def test_every_daemon_command_named_there_exists() -> None:
+    text = "\n".join(blocks(""))
+    named = {words[1] for line in text.splitlines() if (words := line.split())[:1] == ["esper-daemon"]}
+    assert named
+    assert named <= set(main.commands)
