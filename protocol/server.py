@@ -221,8 +221,8 @@ class Server:
             self._serve()
             self._leave()
         except Exception as error:
-            self.error = f"{type(error).__name__}: {error}"
             logger.exception("the wire failed; training goes on without it")
+            self.error = f"{type(error).__name__}: {error}"
         finally:
             self._close_all()
 
