@@ -113,8 +113,8 @@ def batch_norm_average(
 def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """n group norms with one group for every eight channels (at least one).
 
-    torch 2.13 crashes in the backward of an affine group norm whose channels_last input requires no
-    gradient; such an input is scaled outside of it.
+    torch 2.13 crashes in the backward of an affine group norm when the gradient of its channels_last input
+    is not asked for; an input that requires none is scaled outside of it.
 
     Args:
         x: [B, n*C, H, W].

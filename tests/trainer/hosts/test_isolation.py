@@ -1,0 +1,119 @@
+"""Hosts do not feel each other, nor a seed that is not blended: bit for bit, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.hosts.plots import config, every_state, plant, rows
+from trainer.data.registry import load
+from trainer.hosts.population import Population
+from trainer.seeds.blueprints import BLUEPRINTS
+from trainer.seeds.stages import Stage
+
+torch.set_num_threads(1)
+DIGITS = load("digits")
+SICK = 3
+"""The env that does what it likes."""
+
+
+def run(
+    columns: dict[str, Tensor], plan: str, channels: tuple[int, ...] = (8, 8, 8), kernel: int = 1,
+    spoil: Callable[[Population], None] = lambda population: None,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:  # fmt: skip
+    """Two epochs; what was measured, and the weights at the end."""
+    cfg = config(
+        columns["stage"].shape[0], channels, host__kernel=kernel, envs__plan=plan, envs__group_size=64,
+        task__batch_size=64,
+    )  # fmt: skip
+    population = Population(cfg, DIGITS, "cpu")
+    plant(population, columns)
+    spoil(population)
+    population.run_epoch(1, 0)
+    signals = population.run_epoch(1, 1)
+    weights = {name: w.clone() for name, w in population.state_dict()["weights"].items()}
+    population.close()
+    return vars(signals), weights
+
+
+def same_but(env: int, one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    for name, value in one.items():
+        others = torch.arange(value.shape[0]) != env
+        a, b = value[others], other[name][others]
+        assert torch.equal(a.nan_to_num(7e7), b.nan_to_num(7e7)), name
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize(("channels", "kernel"), [((8, 8, 8), 1), ((4, 8, 16), 3)])
+def test_what_one_env_grows_changes_no_bit_of_another(
+    plan: str, channels: tuple[int, ...], kernel: int
+) -> None:
+    columns = rows(every_state(), list(range(0, 56, 7)))
+    changed = {name: values.clone() for name, values in columns.items()}
+    for slot, (stage, alpha) in enumerate(
+        [(Stage.HOLDING, 1.0), (Stage.TRAINING, 0.0), (Stage.DORMANT, 0.0)]
+    ):
+        changed["stage"][SICK, slot] = int(stage)
+        changed["alpha"][SICK, slot] = alpha
+        changed["blueprint"][SICK, slot] = 5 if stage != Stage.DORMANT else -1
+        changed["pruning"][SICK, slot] = False
+    plain = run(columns, plan, channels, kernel)
+    other = run(changed, plan, channels, kernel)
+    for one, two in zip(plain, other, strict=True):
+        same_but(SICK, one, two)
+    assert not torch.equal(plain[0]["train_loss"][SICK], other[0]["train_loss"][SICK])
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_a_sick_env_infects_nobody(plan: str) -> None:
+    columns = rows(every_state(), list(range(0, 56, 7)))
+
+    def poison(population: Population) -> None:
+        with torch.no_grad():
+            population.groups[0].weights["block0.conv.weight"][SICK] = float("nan")
+
+    plain, sick = run(columns, plan), run(columns, plan, spoil=poison)
+    assert sick[0]["train_loss"][SICK].isnan()
+    for one, two in zip(plain, sick, strict=True):
+        same_but(SICK, one, two)
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_a_host_trains_as_if_its_isolated_seeds_were_not_there(plan: str) -> None:
+    n = 2 * len(BLUEPRINTS)
+    blueprint = torch.arange(n).unsqueeze(1).expand(n, 3) % len(BLUEPRINTS)
+    stage = torch.full((n, 3), int(Stage.TRAINING))
+    stage[n // 2 :] = int(Stage.GERMINATED)
+    columns = {
+        "stage": stage, "blueprint": blueprint, "style": torch.arange(3).expand(n, 3),
+        "alpha": torch.zeros(n, 3), "pruning": torch.zeros(n, 3, dtype=torch.bool),
+    }  # fmt: skip
+    empty = columns | {"stage": torch.zeros_like(stage), "blueprint": torch.full_like(stage, -1)}
+    (grown, weights), (bare, bare_weights) = run(columns, plan), run(empty, plan)
+    for name in ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "host_grad_norm"):
+        assert torch.equal(grown[name], bare[name]), name
+    for name in (name for name in weights if name.startswith(("block", "head"))):
+        assert torch.equal(weights[name], bare_weights[name]), name
+    assert (grown["seed_grad_norm"] > 0).all(), "the seeds must learn nevertheless"
+
+
+def test_a_frozen_seed_stays_as_it_is_and_its_host_learns_through_it() -> None:
+    n = len(BLUEPRINTS)
+    columns = {
+        "stage": torch.full((n, 3), int(Stage.BLENDING)), "alpha": torch.full((n, 3), 0.5),
+        "blueprint": torch.arange(n).unsqueeze(1).expand(n, 3), "style": torch.arange(3).expand(n, 3),
+        "pruning": torch.ones(n, 3, dtype=torch.bool),
+    }  # fmt: skip
+    before: dict[str, Tensor] = {}
+
+    def remember(population: Population) -> None:
+        before.update({k: w.clone() for k, w in population.state_dict()["weights"].items()})
+
+    signals, after = run(columns, "gather", spoil=remember)
+    for name, weight in before.items():
+        assert torch.equal(weight, after[name]) == name.startswith("r0c"), name
+    assert signals["seed_grad_norm"].isnan().all()
+    assert (signals["host_grad_norm"] > 0).all()
