@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from protocol import server as server_module
 from protocol.runs import RunFolder
 from protocol.server import Server
+
+from .harness import DAEMON, Daemon, Reader
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +52,41 @@ def server(start: Callable[..., Server]) -> Server:
     server = start()
     server.set_state("TRAINING")
     return server
+
+
+@pytest.fixture
+def reader() -> Iterator[Callable[..., Reader]]:
+    """Subscribers that keep what they get, closed after the test."""
+    made: list[Reader] = []
+
+    def make(name: str | None = None, **more: object) -> Reader:
+        made.append(Reader(name, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.subscriber.close()
+
+
+@pytest.fixture
+def quick_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five a second, of servers in this process."""
+    monkeypatch.setattr(server_module, "HEARTBEAT_S", 0.2)
+
+
+@pytest.fixture
+def daemon() -> Iterator[Callable[..., Daemon]]:
+    """Start daemons in processes of their own."""
+    started: list[Daemon] = []
+
+    def start(name: str = "alpha") -> Daemon:
+        process = subprocess.Popen([sys.executable, "-c", DAEMON, name], stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

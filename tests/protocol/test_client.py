@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,9 +15,7 @@ from protocol.errors import NoReply, RequestError, RunNotFound
 from protocol.runs import RunFolder
 from protocol.server import Server
 
-from .test_server import DAEMON, freeze, until
-
-Start = Callable[..., Server]
+from .harness import DAEMON, Start, freeze, until
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,7 +17,8 @@ from protocol.runs import RunFolder, find_run, list_runs
 from protocol.server import Server
 from protocol.wire import encode_event
 
-Start = Callable[..., Server]
+from .harness import Start
+
 CLAIM = """
 import sys
 from protocol.runs import RunFolder

@@ -15,8 +15,8 @@ from protocol.events import EVENTS
 from protocol.schema import PAGE, filled_in, json_schema
 from protocol.server import Server
 
+from .harness import until
 from .raw import Raw
-from .test_server import until
 
 
 def test_the_reference_page_is_up_to_date() -> None:

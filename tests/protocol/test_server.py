@@ -11,10 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
-import psutil
 import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
@@ -29,24 +27,8 @@ from protocol.runs import RunFolder, find_run
 from protocol.server import INBOUND_BYTES, Server
 from protocol.thresholds import THRESHOLDS
 
+from .harness import DAEMON, Start, until
 from .raw import Raw, ipc_path
-
-Start = Callable[..., Server]
-
-
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Wait for a condition and give its value."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
-    return value
-
-
-def freeze(process: subprocess.Popen[Any]) -> None:
-    """Stop a process, and be sure that it has stopped."""
-    process.send_signal(signal.SIGSTOP)
-    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
 
 
 def system(n: int) -> ev.SystemSample:
@@ -414,27 +396,6 @@ def test_a_defect_in_the_thread_is_told_and_the_trainer_goes_on(
         server.emitter.emit(ev.RoundStarted(rounds=i))
     server.set_state("STOPPING")
     server.close()
-
-
-DAEMON = """
-import sys, time
-from protocol import events as ev
-from protocol.runs import RunFolder
-from protocol.server import Server
-server = Server(RunFolder.claim(sys.argv[1]), hello={})
-server.start()
-server.set_state("TRAINING")
-print("ready", flush=True)
-n = 0
-while True:
-    for _ in range(20):
-        n += 1
-        server.emitter.emit(ev.RoundStarted(rounds=n))
-    for command in server.mailbox.poll():
-        server.done(command, {"n": n})
-    server.beat(n, 0)
-    time.sleep(0.01)
-"""
 
 
 def test_a_killed_daemon_leaves_a_readable_journal_and_a_free_name(start: Start) -> None:

@@ -1,0 +1,131 @@
+"""What the tests of daemons and readers share."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+
+from protocol import events as ev
+from protocol.journal import read
+from protocol.server import Server
+from protocol.subscriber import Item, LinkChanged, Reset, Subscriber
+from protocol.wire import Event
+
+Start = Callable[..., Server]
+Daemon = subprocess.Popen[bytes]
+
+DAEMON = """
+import sys, time
+from protocol import events as ev
+from protocol.runs import RunFolder
+from protocol.server import Server
+server = Server(RunFolder.claim(sys.argv[1]), hello={})
+server.start()
+server.set_state("TRAINING")
+print("ready", flush=True)
+n = 0
+while True:
+    for _ in range(20):
+        n += 1
+        server.emitter.emit(ev.RoundStarted(rounds=n))
+    for command in server.mailbox.poll():
+        server.done(command, {"n": n})
+    server.beat(n, 0)
+    time.sleep(0.01)
+"""
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Wait for a condition and give its value."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+    return value
+
+
+def freeze(process: subprocess.Popen[Any]) -> None:
+    """Stop a process, and be sure that it has stopped."""
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+
+
+class Reader:
+    """A subscriber and all it gave."""
+
+    def __init__(self, name: str | None = None, **more: object) -> None:
+        self.subscriber = Subscriber(name, client="test", **more)  # type: ignore[arg-type]
+        self.items: list[Item] = []
+
+    def read(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+        """Drain until the condition holds."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, (self.subscriber.state, self.subscriber.stats, self.items[-3:])
+            self.items += self.subscriber.drain()
+            self.subscriber.wait(0.02)
+
+    @property
+    def events(self) -> list[Event]:
+        """Since the last reset."""
+        resets = [i for i, item in enumerate(self.items) if isinstance(item, Reset)]
+        return [item for item in self.items[resets[-1] if resets else 0 :] if isinstance(item, Event)]
+
+    @property
+    def resets(self) -> list[str]:
+        return [item.reason for item in self.items if isinstance(item, Reset)]
+
+    @property
+    def states(self) -> list[str]:
+        return [item.state for item in self.items if isinstance(item, LinkChanged)]
+
+    def last(self, stream: str) -> int:
+        return max([e.seq for e in self.events if e.stream == stream], default=0)
+
+
+@contextmanager
+def load(server: Server, per_s: int) -> Iterator[None]:
+    """Emit on three streams until the block ends."""
+    stop = threading.Event()
+
+    def work() -> None:
+        n = 0
+        while not stop.is_set():
+            for _ in range(max(1, per_s // 300)):
+                n += 1
+                server.emitter.emit(ev.RoundStarted(rounds=n))
+                server.emitter.emit(ev.LogLine(level="INFO", logger="load", message=str(n)))
+                server.emitter.emit(ev.ProfilerStarted(epochs=n), env=n % 4)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def check_against_journal(server: Server, reader: Reader, streams: tuple[str, ...] = ("life", "log")) -> None:
+    """The reader holds the journal's lines, without a hole from the snapshot's newest events to the end.
+
+    On `log` a snapshot holds the newest lines; on `life` the run's state, which is number 1, and under this
+    load the newest two events.
+    """
+    journal = {(e.stream, e.seq): e.line for e in read(server.run.events)}
+    for stream in streams:
+        mine = [e for e in reader.events if e.stream == stream]
+        assert [e.line for e in mine] == [journal[stream, e.seq] for e in mine]
+        numbers = [e.seq for e in mine]
+        if stream == "life":
+            assert numbers.pop(0) == 1
+        newest = max(seq for s, seq in journal if s == stream)
+        assert numbers == list(range(numbers[0], newest + 1))

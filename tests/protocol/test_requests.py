@@ -1,0 +1,107 @@
+"""Requests of a subscriber: answered, refused, given up; never carried out late."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from protocol.calls import RESEND_S
+from protocol.server import Server
+from protocol.subscriber import Reply
+
+from .harness import Daemon, Reader, Start, freeze
+
+pytestmark = pytest.mark.usefixtures("quick_heartbeat")
+
+
+def replies(reader: Reader) -> list[Reply]:
+    return [item for item in reader.items if isinstance(item, Reply)]
+
+
+def test_a_request_is_answered_and_its_effect_seen(server: Server, reader: Callable[..., Reader]) -> None:
+    one = reader()
+    id_ = one.subscriber.request("pause", reason="tea")
+    assert [call.id for call in one.subscriber.pending] == [id_]
+    one.read(lambda: replies(one))
+    (reply,) = replies(one)
+    assert (reply.id, reply.method, reply.result, reply.error) == (id_, "pause", {"state": "accepted"}, None)
+    assert reply.rtt_s > 0
+    assert not one.subscriber.pending
+    (command,) = server.mailbox.poll()
+    assert (command.id, command.client, command.reason) == (id_, "test", "tea")
+    server.done(command, {"epoch": 1})
+    one.read(lambda: any(e.type == "command.done" and e.data.id == id_ for e in one.events))
+
+
+def test_a_refusal_is_typed(server: Server, reader: Callable[..., Reader]) -> None:
+    one = reader()
+    one.subscriber.request("resume")
+    one.subscriber.request("telemetry.escalate", {"epochs": -1})
+    one.read(lambda: len(replies(one)) == 2)
+    assert [reply.error.kind for reply in replies(one) if reply.error] == ["wrong_state", "invalid_params"]
+    with pytest.raises(ValueError, match="no method 'fly'; there are hello, "):
+        one.subscriber.request("fly")
+
+
+def test_a_request_that_cannot_be_sent_is_given_up_and_never_carried_out_late(
+    start: Start, reader: Callable[..., Reader]
+) -> None:
+    one = reader()
+    one.subscriber.request("stop", deadline_s=0.2)
+    one.read(lambda: replies(one))
+    error = replies(one)[0].error
+    assert error is not None
+    assert error.kind == "no_reply"
+    assert "never sent" in error.message
+    server = start()
+    server.set_state("TRAINING")
+    one.read(lambda: one.subscriber.state == "live")
+    assert not server.mailbox.poll()
+
+
+def test_a_request_to_a_hung_daemon_is_repeated_and_not_carried_out_late(
+    reader: Callable[..., Reader], daemon: Callable[..., Daemon]
+) -> None:
+    process = daemon()
+    one = reader()
+    one.read(lambda: one.subscriber.state == "live")
+    freeze(process)
+    one.subscriber.request("stop", deadline_s=RESEND_S + 0.5)
+    one.subscriber.request("pause", deadline_s=30)
+    one.read(lambda: replies(one))
+    error = replies(one)[0].error
+    assert error is not None
+    assert error.kind == "no_reply"
+    assert "it was sent" in error.message
+    process.send_signal(signal.SIGCONT)
+    one.read(lambda: len(replies(one)) == 2)
+    one.read(lambda: any(e.type == "command.done" for e in one.events))
+    commands = [e for e in one.events if e.type.startswith("command.")]
+    refused = [e.data.code for e in commands if e.type == "command.refused"]
+    assert set(refused) == {-32008}
+    assert [e.data.method for e in commands if e.type == "command.accepted"] == ["pause"], (
+        "sent twice, done once"
+    )
+
+
+def test_a_request_meant_for_the_boot_before_is_refused(
+    start: Start, reader: Callable[..., Reader], daemon: Callable[..., Daemon]
+) -> None:
+    first = daemon()
+    one = reader("alpha")
+    one.read(lambda: one.subscriber.state == "live")
+    freeze(first)
+    one.subscriber.request("stop", deadline_s=20)
+    one.subscriber.drain()
+    first.kill()
+    first.wait()
+    second = start()
+    second.set_state("TRAINING")
+    one.read(lambda: replies(one))
+    error = replies(one)[0].error
+    assert error is not None
+    assert error.kind == "boot_mismatch"
+    assert error.data["boot"] == second.boot
+    assert not second.mailbox.poll()
