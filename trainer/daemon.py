@@ -25,6 +25,7 @@ from protocol.version import __version__
 from . import settings
 from .checkpoint import CheckpointError, Checkpoints
 from .config import Config
+from .data.dataset import Dataset
 from .data.registry import load as load_dataset
 from .detach import is_detached, report_ready
 from .device import limit_threads, resolve
@@ -63,13 +64,15 @@ def run_daemon(*, name: str | None, resume: str | None, file: Path | None, sets:
         saved = _saved_configuration(name)
     config = settings.load(file=file, environ=os.environ, sets=sets, saved=saved)
     device = resolve(config.device)
-    with RunFolder.claim(name, prefix=config.task.dataset) as run:
+    task = config.task
+    data = load_dataset(task.dataset, device, folder=task.data_dir)
+    with RunFolder.claim(name, prefix=task.dataset) as run:
         if run.existed and resume is None and run.events.exists():
             raise NameTaken(
                 f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
             )
         (run.path / "config.json").write_bytes(msgspec.json.encode(config))
-        return Daemon(run, config, device, resumed=resume is not None).live()
+        return Daemon(run, config, device, data, resumed=resume is not None).live()
 
 
 def _saved_configuration(name: str) -> Mapping[str, Any]:
@@ -84,13 +87,15 @@ def _saved_configuration(name: str) -> Mapping[str, Any]:
 class Daemon:
     """One boot of one run."""
 
-    def __init__(self, run: RunFolder, config: Config, device: torch.device, *, resumed: bool) -> None:
+    def __init__(
+        self, run: RunFolder, config: Config, device: torch.device, data: Dataset, *, resumed: bool
+    ) -> None:
         limit_threads()
         self.run = run
         self.config = config
         self.device = device
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
-        self.trainer = Trainer(config, load_dataset(config.task.dataset, device), device)
+        self.trainer = Trainer(config, data, device)
         self.levels = Levels(config.telemetry.level, config.envs.count)
         self.server = Server(run, hello={"task": config.task.dataset, "config": msgspec.to_builtins(config)})
         population = self.trainer.population
@@ -156,9 +161,19 @@ class Daemon:
             report_ready(self.run.log)
         self.sampler.start()
         self.server.set_state("TRAINING")
+        logger.info(
+            "run %s (%s), boot %s, pid %d on %s; %s",
+            self.run.name,
+            self.run.id,
+            self.server.boot,
+            os.getpid(),
+            self.device,
+            "a new run" if self.resumed_round is None else f"goes on after round {self.resumed_round}",
+        )
         reason, code, error = self._train()
         self.sampler.close()
         self.operator.close(failed=error)
+        logger.info("run %s ends with exit code %d: %s", self.run.name, code, reason)
         self.server.emitter.emit(
             RunStopped(reason=reason, exit_code=code, rounds=self.trainer.round, error=error)
         )
@@ -225,7 +240,7 @@ class Daemon:
             print(f"run {self.run.name} ({self.run.id}) on {self.device}: {self.run.path}", file=sys.stderr)
 
 
-_MAY_CHANGE = ("rounds", "device", "telemetry.", "checkpoint.", "envs.threads")
+_MAY_CHANGE = ("rounds", "device", "task.data_dir", "telemetry.", "checkpoint.", "envs.threads")
 """Options that a resumed run may be given anew; the others shape what the checkpoint holds."""
 
 

@@ -1,0 +1,102 @@
+"""Does the policy learn? The default run for ten minutes, beside the fixed policies on the same hosts.
+
+    python -m benchmarks.learning [--minutes 10] [--rounds 3]
+
+No-growth never plants a seed, random takes any legal action, fixed plants convolutions in the first two slots.
+The return of the default run is averaged over its first and its last ten rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+
+import click
+import torch
+
+from benchmarks.report import finish
+from protocol.events import RoundFinished
+from protocol.runs import RunFolder
+from trainer import settings
+from trainer.daemon import Daemon
+
+WINDOW = 10
+"""Rounds that a mean is taken over."""
+
+
+def rounds_of(kind: str, *, rounds: int = 0, seconds: float = 0.0) -> list[RoundFinished]:
+    """The summaries of a run of a policy, for a number of rounds or a time."""
+    config = settings.load(sets=[f"policy.kind={kind}", "device=cpu"])
+    summaries: list[RoundFinished] = []
+    with RunFolder.claim(f"bench-{kind}") as run:
+        daemon = Daemon(run, config, torch.device("cpu"), resumed=False)
+        daemon.server.start()
+        tell = daemon.recorder.round_finished
+
+        def keep(*args: object, **kwargs: object) -> RoundFinished:
+            summaries.append(tell(*args, **kwargs))  # type: ignore[arg-type]
+            return summaries[-1]
+
+        daemon.recorder.round_finished = keep  # type: ignore[method-assign, assignment]
+        end = time.perf_counter() + seconds
+        while len(summaries) < rounds or time.perf_counter() < end:
+            daemon.trainer.play(daemon.observer)
+            daemon.trainer.learn(daemon.observer)
+        daemon.server.close()
+    return summaries
+
+
+def mean_accuracy(summaries: list[RoundFinished]) -> float:
+    return statistics.fmean(s.accuracy_mean for s in summaries)
+
+
+def mean_return(summaries: list[RoundFinished]) -> float:
+    return statistics.fmean(s.return_mean for s in summaries)
+
+
+@click.command()
+@click.option("--minutes", default=10.0, show_default=True, help="Of the default run.")
+@click.option("--rounds", default=3, show_default=True, help="Of each of the other policies.")
+def main(minutes: float, rounds: int) -> None:
+    """Print the learning curve and end with a JSON line."""
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="esper-") as folder:
+        os.environ.update(ESPER_HOME=f"{folder}/home", XDG_RUNTIME_DIR=folder)
+        for kind in ("no-growth", "random", "fixed"):
+            summaries = rounds_of(kind, rounds=rounds)
+            figures[f"accuracy_{kind.replace('-', '_')}"] = mean_accuracy(summaries)
+            figures[f"return_{kind.replace('-', '_')}"] = mean_return(summaries)
+        curve = rounds_of("ppo", seconds=60 * minutes)
+    for start in range(0, len(curve), WINDOW):
+        part = curve[start : start + WINDOW]
+        print(
+            f"rounds {start + 1:>4} to {start + len(part):>4}: return {mean_return(part):+.3f}, "
+            f"accuracy {mean_accuracy(part):.3f} mean, {max(s.accuracy_best for s in part):.3f} best"
+        )
+    first, last = curve[:WINDOW], curve[-WINDOW:]
+    figures |= {
+        "rounds": len(curve),
+        "first_round_seconds": curve[0].seconds,
+        "return_first": mean_return(first),
+        "return_last": mean_return(last),
+        "return_gain": mean_return(last) - mean_return(first),
+        "accuracy_first": mean_accuracy(first),
+        "accuracy_last": mean_accuracy(last),
+        "accuracy_best": max(s.accuracy_best for s in curve),
+        "accuracy_over_no_growth": mean_accuracy(last) - figures["accuracy_no_growth"],
+    }
+    finish(
+        "learning",
+        figures,
+        {
+            "first_round_seconds": ("<=", 30.0),
+            "return_gain": (">=", 0.2),
+            "accuracy_over_no_growth": (">=", 0.2),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
