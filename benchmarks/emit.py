@@ -167,8 +167,9 @@ def main() -> None:
         },
         {
             "emit_median_ns": ("<=", 1_000),
+            "emit_p99_ns": ("<=", 5_000),
             "send_over_emit": (">=", 4.0),
-            "loop_ratio_1k": (">=", 0.95),
+            "loop_ratio_1k": (">=", 0.98),
         },
     )
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning [--minutes 10] [--rounds 3]
 
-No-growth never plants a seed, random takes any legal action, fixed plants convolutions in the first two slots.
+No-growth never plants a seed, random takes any legal action, fixed plants convolutions in two slots.
 The return of the default run is averaged over its first and its last ten rounds.
 """
 

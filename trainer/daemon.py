@@ -32,7 +32,7 @@ from .device import limit_threads, resolve
 from .logs import set_up
 from .loop import Trainer
 from .observer import Observer
-from .operator import Operator, StopRun
+from .operator import Operator, StopRun, WireFailed
 from .policy.ppo import PolicyDiverged
 from .seeds.stages import HEAD_NAMES, Op, Stage
 from .telemetry.levels import Levels
@@ -191,6 +191,9 @@ class Daemon:
             return stop.reason, 0, None
         except _Interrupted:
             return "interrupted", INTERRUPTED, None
+        except WireFailed as wire:
+            self.operator.save_or_say("the wire failed")
+            return "the wire failed", FAILED, str(wire)
         except PolicyDiverged as diverged:
             logger.error("%s", diverged)
             return "the policy diverged", FAILED, str(diverged)

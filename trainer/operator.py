@@ -36,6 +36,10 @@ class StopRun(Exception):
         self.checkpoint = checkpoint
 
 
+class WireFailed(Exception):
+    """Nothing is journalled or answered any more: training on would be training in the dark."""
+
+
 class Run(Protocol):
     """What is steered and saved."""
 
@@ -105,7 +109,10 @@ class Operator:
 
         Raises:
             StopRun: the run is to end now.
+            WireFailed: the I/O thread has ended.
         """
+        if self._server.error is not None:
+            raise WireFailed(self._server.error)
         self._carry_out()
         while self._paused and self._stop is None:
             self._server.mailbox.wait(0.25)
