@@ -25,6 +25,7 @@ from protocol.events import Level
 from protocol.runs import RunFolder
 from trainer import settings
 from trainer.daemon import Daemon
+from trainer.data.registry import load
 
 
 class Bench:
@@ -67,7 +68,7 @@ def main(pairs: int, envs: int) -> None:
         os.environ.update(ESPER_HOME=f"{folder}/home", XDG_RUNTIME_DIR=folder)
         config = settings.load(sets=[f"envs.count={envs}", "telemetry.level=OFF", "device=cpu"])
         with RunFolder.claim("bench") as run:
-            daemon = Daemon(run, config, torch.device("cpu"), resumed=False)
+            daemon = Daemon(run, config, torch.device("cpu"), load("digits"), resumed=False)
             daemon.server.start()
             reader = subprocess.Popen(
                 [sys.executable, "-m", "trainer", "tail", "-f", "bench"], stdout=subprocess.DEVNULL

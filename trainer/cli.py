@@ -1,8 +1,8 @@
 """`esper-daemon`: start a run, and steer one from scripts.
 
 Exit codes: 0 done; 2 wrong usage; 3 no such run, or it does not answer; 4 refused (state, permission);
-5 bad request; 6 too late; 7 accepted and failed; 8 the name is taken; 9 bad configuration; 10 a folder, a
-socket path or a checkpoint cannot be used; 11 training failed; 130 interrupted.
+5 bad request; 6 too late; 7 accepted and failed; 8 the name is taken; 9 bad configuration or dataset; 10 a
+folder, a socket path or a checkpoint cannot be used; 11 training failed; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -223,3 +223,25 @@ def options(file: Path | None, sets: tuple[str, ...], as_toml: bool) -> None:
         for part in option.key.split("."):
             value = getattr(value, part)
         click.echo(f"{option.key} = {value}\n    {option.description} ({option.allowed}; {option.variable})")
+
+
+@main.command()
+@click.argument("name", required=False)
+@click.option(
+    "--from", "folder", type=click.Path(path_type=Path), help="Register the files in this folder as NAME."
+)
+@_JSON
+def data(name: str | None, folder: Path | None, as_json: bool) -> None:
+    """List the datasets; with NAME, read that one and say what it holds.
+
+    With --from, its files are IDX (as MNIST's) or the batches of CIFAR-10 or CIFAR-100, binary or Python.
+    """
+    from .data import command
+
+    if name is None and folder is not None:
+        raise click.UsageError("--from needs a NAME for the dataset")
+    if name is None:
+        rows = command.listed()
+        click.echo(json.dumps(rows) if as_json else command.as_text(rows))
+        return
+    _print(command.checked(name) if folder is None else command.registered(name, folder), as_json)

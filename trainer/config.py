@@ -24,7 +24,15 @@ def _number(description: str, *, ge: float = 0.0, le: float = 1e9) -> Meta:
 
 
 class TaskConfig(Section, frozen=True):
-    dataset: Annotated[Literal["digits"], Meta(description="images to learn")] = "digits"
+    dataset: Annotated[str, Meta(description="images to learn; `esper-daemon data` lists them")] = "digits"
+    data_dir: Annotated[str, Meta(description="folder of the dataset's files; empty = as registered")] = ""
+    augment: Annotated[
+        tuple[Literal["crop", "flip"], ...],
+        Meta(max_length=2, description="random crops and flips of the training images; empty = none"),
+    ] = ()
+    shared_batches: Annotated[bool, Meta(description="all envs see the same images, in one order")] = (
+        False
+    )
     batch_size: Annotated[int, _count("images per env and step", le=65_536)] = 64
     batches_per_epoch: Annotated[int, _count("training steps per epoch")] = 12
 

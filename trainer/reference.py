@@ -33,7 +33,7 @@ def page() -> str:
 
 
 def _short(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return (", ".join(map(str, value)) if isinstance(value, tuple) else str(value)) or "empty"
 
 
 if __name__ == "__main__":

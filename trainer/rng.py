@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     POLICY = 6
     MINIBATCH = 7
     SYNTHETIC = 8
+    AUGMENT = 9
 
 
 def _signed(value: int) -> int:

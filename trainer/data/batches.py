@@ -1,4 +1,4 @@
-"""Batches for n envs at once: each env walks the whole training set in an order of its own."""
+"""Batches for n envs at once: each env walks the whole training set in an order of its own, or all in one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from torch import Tensor
 
 from .. import rng
 from ..stacked import to_channels
+from .augment import Augment
 from .dataset import Dataset, Split
+
+ALL_ENVS = -1
+"""In the place of an env's index: the walk that all envs share."""
 
 
 class Images:
@@ -29,11 +33,18 @@ class Images:
 
     def inputs(self, index_nB: Tensor) -> Tensor:
         """[B, n*C, H, W] in channels_last memory: images `index_nB[i]` as the input of env i."""
+        return self.normalised(self.chosen(index_nB))
+
+    def chosen(self, index_nB: Tensor) -> Tensor:
+        """uint8 [B, n, H, W, C]: images `index_nB[i]` for env i."""
         n, batch = index_nB.shape
-        chosen = self.pixels_MHWC.index_select(0, index_nB.t().flatten())
-        _, height, width, channels = chosen.shape
-        stacked = chosen.view(batch, n, height, width, channels).permute(0, 2, 3, 1, 4)
-        return to_channels((stacked.to(self._dtype) - self._mean) * self._scale)
+        pixels = self.pixels_MHWC.index_select(0, index_nB.t().flatten())
+        return pixels.view(batch, n, *pixels.shape[1:])
+
+    def normalised(self, chosen: Tensor) -> Tensor:
+        """[B, n*C, H, W] in channels_last memory from uint8 [B, n, H, W, C]."""
+        stacked = chosen.permute(0, 2, 3, 1, 4).to(self._dtype, memory_format=torch.contiguous_format)
+        return to_channels((stacked - self._mean) * self._scale)
 
     def span(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Images [B, C, H, W] and labels [B] from `start` to `stop`, or to the end; the same for all envs."""
@@ -51,20 +62,31 @@ class Batches:
         envs: int64 [n], global indices.
         seed: of the run.
         size: B.
+        augment: what is done to the images, drawn anew for every env, round and step.
+        shared: all envs take the same walk.
     """
 
-    def __init__(self, images: Images, envs: Tensor, seed: int, size: int) -> None:
+    def __init__(
+        self, images: Images, envs: Tensor, seed: int, size: int, *, augment: Augment | None = None,
+        shared: bool = False,
+    ) -> None:  # fmt: skip
         self.images = images
-        self._envs, self._seed, self._size = envs, seed, size
+        self._envs, self._seed, self._size = len(envs), seed, size
+        self._walkers = torch.full_like(envs[:1], ALL_ENVS) if shared else envs
+        self._augment = augment
         self._orders: dict[tuple[int, int], Tensor] = {}
 
     def at(self, round_: int, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs [B, n*C, H, W] and labels [n, B] of one step of a round."""
+        """Inputs [B, n*C, H, W], or [B, C, H, W] where they are shared, and labels [n, B] of one step."""
         index = self.indices(round_, step)
-        return self.images.inputs(index), self.images.labels_M[index]
+        chosen = self.images.chosen(index)
+        if self._augment is not None:
+            keys = rng.key(self._seed, rng.Purpose.AUGMENT, self._walkers, round_, step)
+            chosen = self._augment(chosen, keys)
+        return self.images.normalised(chosen), self.images.labels_M[index].expand(self._envs, -1)
 
     def indices(self, round_: int, step: int) -> Tensor:
-        """int64 [n, B]: which training images each env sees."""
+        """int64 [n, B], or [1, B] where they are shared: which training images each env sees."""
         total, begin = len(self.images), step * self._size
         parts, taken = [], 0
         while taken < self._size:
@@ -77,6 +99,6 @@ class Batches:
         if (round_, pass_) not in self._orders:
             while len(self._orders) > 1:
                 self._orders.pop(next(iter(self._orders)))
-            keys = rng.key(self._seed, rng.Purpose.ORDER, self._envs, round_, pass_)
+            keys = rng.key(self._seed, rng.Purpose.ORDER, self._walkers, round_, pass_)
             self._orders[round_, pass_] = rng.permutation(keys, len(self.images))
         return self._orders[round_, pass_]

@@ -11,6 +11,9 @@ from protocol.errors import EsperError
 
 from .. import rng
 
+VALIDATION_SHARE, VALIDATION_MOST = 0.1, 2000
+"""Validation images as a share of the training files, and at most: they are looked at in every epoch."""
+
 
 class DataError(EsperError):
     """A dataset cannot be used; the message names it, the fault and what to do."""
@@ -31,7 +34,11 @@ class Split:
         return self.labels.shape[0]
 
     def to(self, device: torch.device | str) -> Split:
-        return Split(self.images.to(device), self.labels.to(device))
+        """The same on `device`; images of several channels in the memory order they are gathered in."""
+        images = self.images.to(device)
+        if images.shape[1] > 1:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return Split(images, self.labels.to(device))
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,8 @@ class Dataset:
         """
         for part, split in (("train", train), ("validation", val), ("test", test)):
             _check(f"{name}: {part} split", split, classes, train.images.shape[1:])
-        pixels = train.images.double()
-        mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3), correction=0)
         channels, height, width = train.images.shape[1:]
-        return cls(name, classes, (channels, height, width), train, val, test, mean, std.clamp_min(1e-6))
+        return cls(name, classes, (channels, height, width), train, val, test, *_mean_and_std(train.images))
 
     def to(self, device: torch.device | str) -> Dataset:
         """The same dataset with its tensors on `device`."""
@@ -75,6 +80,17 @@ class Dataset:
             train=self.train.to(device), val=self.val.to(device), test=self.test.to(device),
             mean=self.mean.to(device), std=self.std.to(device),
         )  # fmt: skip
+
+
+def _mean_and_std(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each channel, float64 [C]; from counts of the 256 levels, which need no copy of the images."""
+    levels = torch.arange(256, dtype=torch.float64)
+    channels = range(images.shape[1])
+    counts = torch.stack([torch.bincount(images[:, c].flatten(), minlength=256) for c in channels]).double()
+    pixels = counts.sum(1)
+    mean = counts @ levels / pixels
+    variance = (counts * (levels - mean.unsqueeze(1)) ** 2).sum(1) / pixels
+    return mean, variance.sqrt().clamp_min(1e-6)
 
 
 def _check(what: str, split: Split, classes: int, shape: torch.Size) -> None:
@@ -94,6 +110,16 @@ def _check(what: str, split: Split, classes: int, shape: torch.Size) -> None:
         raise DataError(
             f"{what}: labels run from {low} to {high}, not within 0..{classes - 1}; get the label file anew"
         )
+
+
+def held_out(files: Split) -> tuple[Split, Split]:
+    """Divide the images of the training files into those to train on and those to validate on.
+
+    The validation images are a stratified sample, the same in every run.
+    """
+    share = min(VALIDATION_SHARE, VALIDATION_MOST / len(files))
+    train, val = stratified(files.labels, (1.0 - share, share))
+    return Split(files.images[train], files.labels[train]), Split(files.images[val], files.labels[val])
 
 
 def stratified(labels: Tensor, fractions: tuple[float, ...]) -> list[Tensor]:

@@ -1,24 +1,159 @@
-"""Datasets by name."""
+"""Datasets by name: those that are made here, the well-known ones, and what the user has registered."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from .dataset import DataError, Dataset
+from .dataset import DataError, Dataset, held_out
 from .digits import digits
+from .formats import FORMATS, detect
+from .registrations import Holds, Registration, registrations, save
 from .synthetic import synthetic
 
-DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits, "synthetic": synthetic}
+
+@dataclass(frozen=True)
+class Published:
+    """A dataset that everybody knows by its name."""
+
+    format: str
+    classes: int
+    train: int
+    """Images in the training files."""
+    test: int
+    """Images in the test files."""
+    folder: Path | None = None
+    """Where a package of the system puts it."""
+    package: str = ""
 
 
-def load(name: str, device: torch.device | str = "cpu") -> Dataset:
+MADE: dict[str, Callable[[], Dataset]] = {"digits": digits, "synthetic": synthetic}
+PUBLISHED = {
+    "mnist": Published("idx", 10, 60_000, 10_000),
+    "fashion-mnist": Published(
+        "idx", 10, 60_000, 10_000, Path("/usr/share/datasets/fashion-mnist"), "dataset-fashion-mnist"
+    ),
+    "cifar10": Published("cifar10", 10, 50_000, 10_000),
+    "cifar100": Published("cifar100", 100, 50_000, 10_000),
+}
+
+
+def load(name: str, device: torch.device | str = "cpu", *, folder: str = "") -> Dataset:
     """Read, check and move a dataset to `device`.
 
+    Args:
+        folder: where its files are; "": where it is registered, or where its package puts it.
+
     Raises:
-        DataError: no such dataset, or its data is damaged.
+        DataError: no such dataset, or its files are missing or damaged.
     """
-    if name not in DATASETS:
-        raise DataError(f"no dataset named {name!r}; there are {', '.join(sorted(DATASETS))}")
-    return DATASETS[name]().to(device)
+    if name in MADE:
+        if folder:
+            raise DataError(f"task.data_dir = {folder}: {name} has no files; leave task.data_dir empty")
+        return MADE[name]().to(device)
+    where = _whole(folder) if folder else None
+    known = registrations()
+    if name in known:
+        return _registered(name, known[name], where).to(device)
+    if name not in PUBLISHED:
+        there = ", ".join(dict.fromkeys([*MADE, *PUBLISHED, *known]))
+        raise DataError(
+            f"no dataset named {name!r}; there are {there}; "
+            "`esper-daemon data NAME --from FOLDER` registers one more"
+        )
+    return _read(name, PUBLISHED[name].format, where or _default_folder(name)).to(device)
+
+
+def register(name: str, folder: Path) -> Registration:
+    """Check the files in a folder and know them by `name` from now on.
+
+    Raises:
+        DataError: the name is not free, or the files are missing or damaged.
+        FolderError: `$ESPER_HOME` cannot be written.
+    """
+    folder = folder.expanduser().absolute()
+    if name in MADE:
+        raise DataError(f"{name} has no files; choose another name")
+    form = detect(folder)
+    if name in PUBLISHED and PUBLISHED[name].format != form:
+        raise DataError(
+            f"{folder}: holds {form} files, and {name} is {PUBLISHED[name].format}; choose another name"
+        )
+    registration = Registration(form, str(folder), Holds.of(_read(name, form, folder)))
+    save(name, registration)
+    return registration
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the list of datasets."""
+
+    name: str
+    format: str
+    folder: str | None
+    """None where there is none, or it is not known."""
+    ready: bool
+    """Whether its folder is there, or it needs none."""
+    holds: Holds | None
+    """None where nobody has looked yet."""
+
+
+def entries() -> list[Entry]:
+    """All datasets that have a name; nothing is read but registrations."""
+    rows = {name: Entry(name, "built in", None, True, None) for name in MADE}
+    for name, published in PUBLISHED.items():
+        here = published.folder is not None and published.folder.is_dir()
+        rows[name] = Entry(name, published.format, str(published.folder) if here else None, here, None)
+    for name, known in registrations().items():
+        rows[name] = Entry(name, known.format, known.folder, Path(known.folder).is_dir(), known.holds)
+    return list(rows.values())
+
+
+def _whole(folder: str) -> Path:
+    path = Path(folder).expanduser()
+    if not path.is_absolute():
+        raise DataError(f"task.data_dir = {folder}: give the whole path, from / or ~")
+    return path
+
+
+def _default_folder(name: str) -> Path:
+    """Where a package of the system has put a published dataset."""
+    published = PUBLISHED[name]
+    if published.folder is not None and published.folder.is_dir():
+        return published.folder
+    package = f"install the package {published.package}, or " if published.package else ""
+    raise DataError(
+        f"{name}: its files are not here; {package}name their folder by task.data_dir "
+        f"or once by `esper-daemon data {name} --from FOLDER`"
+    )
+
+
+def _registered(name: str, known: Registration, folder: Path | None) -> Dataset:
+    folder = folder or Path(known.folder)
+    if known.format not in FORMATS:
+        raise DataError(f"{name}: is registered as {known.format!r}, which is no format; register it anew")
+    data = _read(name, known.format, folder, known.holds.classes)
+    if (now := Holds.of(data)) != known.holds:
+        raise DataError(
+            f"{folder}: holds {now}; {name} was registered with {known.holds}; "
+            f"if that is right: esper-daemon data {name} --from {folder}"
+        )
+    return data
+
+
+def _read(name: str, form: str, folder: Path, classes: int | None = None) -> Dataset:
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder}: no such folder, and {name} is to be read from it; name the one that has it"
+        )
+    published = PUBLISHED.get(name)
+    files = FORMATS[form].read(folder, published.classes if published else classes)
+    if published and (len(files.train), len(files.test)) != (published.train, published.test):
+        raise DataError(
+            f"{folder}: {len(files.train)} training and {len(files.test)} test images; {name} has "
+            f"{published.train} and {published.test}; get the files anew, or register a part by another name"
+        )
+    return Dataset.of(name, files.classes, *held_out(files.train), files.test)

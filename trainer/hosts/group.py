@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import rng
 from ..config import Config
+from ..data.augment import Augment
 from ..data.batches import Batches, Images
 from ..data.dataset import Dataset
 from ..seeds.stages import Stage
@@ -70,7 +71,11 @@ class HostGroup:
         self.weights = {name: zeros(s.shape).requires_grad_() for name, s in specs.items()}
         self.buffers = {name: zeros(s.shape) for name, s in model.buffer_specs().items()}
         self.optimizer = StackedSGD(self.weights, config.host.learning_rate, config.host.momentum)
-        self.batches = Batches(Images(data.train, data, dtype), envs, config.seed, config.task.batch_size)
+        task = config.task
+        self.batches = Batches(
+            Images(data.train, data, dtype), envs, config.seed, task.batch_size,
+            augment=Augment(task.augment) if task.augment else None, shared=task.shared_batches,
+        )  # fmt: skip
         self._val = Images(data.val, data, dtype)
         self._test = Images(data.test, data, dtype)
         self._runs: list[list[SlotRun]] = [[] for _ in pool.slots]

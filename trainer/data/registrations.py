@@ -1,0 +1,82 @@
+"""Datasets that the user has registered: one file each, `$ESPER_HOME/datasets/NAME.json`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from protocol.folders import esper_home, make_private, write_atomically
+
+from .dataset import DataError, Dataset
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
+_ADVICE = "set ESPER_HOME to a folder of yours"
+
+
+class Holds(msgspec.Struct, frozen=True):
+    """What a dataset is made of."""
+
+    classes: int
+    shape: tuple[int, int, int]
+    """C, H, W."""
+    train: int
+    """Images to train on, like `val` and `test` to validate and to test on."""
+    val: int
+    test: int
+
+    @classmethod
+    def of(cls, data: Dataset) -> Self:
+        return cls(data.classes, data.shape, len(data.train), len(data.val), len(data.test))
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        images = f"{self.train} + {self.val} + {self.test} images"
+        return f"{images} (train, validation, test) of {shape} in {self.classes} classes"
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """Where a dataset is, and what it held when it was checked."""
+
+    format: str
+    folder: str
+    holds: Holds
+
+
+def save(name: str, registration: Registration) -> None:
+    """Register a dataset, or register it anew.
+
+    Raises:
+        DataError: the name cannot be one.
+        FolderError: the registration cannot be written.
+    """
+    if not NAME.fullmatch(name):
+        raise DataError(
+            f"{name!r} is no name for a dataset: up to 32 letters, digits, '-', '_' and '.', "
+            "a letter or digit first"
+        )
+    home = esper_home()
+    make_private(home, advice=_ADVICE, readable=True)
+    folder = make_private(home / "datasets", advice=_ADVICE, readable=True)
+    write_atomically(folder / f"{name}.json", msgspec.json.encode(registration))
+
+
+def registrations() -> dict[str, Registration]:
+    """All of them by name.
+
+    Raises:
+        DataError: one cannot be read.
+    """
+    files = sorted((esper_home() / "datasets").glob("[!.]*.json"))
+    return {path.name.removesuffix(".json"): _read(path) for path in files}
+
+
+def _read(path: Path) -> Registration:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Registration)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; make it readable for you") from None
+    except msgspec.DecodeError as error:
+        raise DataError(f"{path}: {error}; remove it and register the dataset anew") from None
