@@ -21,6 +21,7 @@ from protocol.events import RoundFinished
 from protocol.runs import RunFolder
 from trainer import settings
 from trainer.daemon import Daemon
+from trainer.data.registry import load
 
 WINDOW = 10
 """Rounds that a mean is taken over."""
@@ -31,7 +32,7 @@ def rounds_of(kind: str, *, rounds: int = 0, seconds: float = 0.0) -> list[Round
     config = settings.load(sets=[f"policy.kind={kind}", "device=cpu"])
     summaries: list[RoundFinished] = []
     with RunFolder.claim(f"bench-{kind}") as run:
-        daemon = Daemon(run, config, torch.device("cpu"), resumed=False)
+        daemon = Daemon(run, config, torch.device("cpu"), load("digits"), resumed=False)
         daemon.server.start()
         tell = daemon.recorder.round_finished
 
