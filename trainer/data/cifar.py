@@ -62,9 +62,7 @@ def _pickled(layout: Layout, path: Path) -> tuple[Tensor, Tensor]:
         raise damaged(path, "'data' is no matrix of unsigned bytes")
     count, width = array.shape
     if width != PIXELS or count == 0 or len(array.content) != count * width:
-        raise damaged(
-            path, f"{len(array.content)} bytes of pixels as {count}x{width}, not as rows of {PIXELS}"
-        )
+        raise damaged(path, f"{len(array.content)} bytes as {count}x{width} pixels, not rows of {PIXELS}")
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 256 for label in labels):
         raise damaged(path, f"'{layout.key.decode()}' is no list of integers from 0 to 255")
     if len(labels) != count:

@@ -45,8 +45,7 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
         raise damaged(path, "this is no IDX file (it does not begin with its magic number)")
     if content[2] != _UNSIGNED_BYTE or content[3] != dimensions:
         raise damaged(
-            path,
-            f"type 0x{content[2]:02x} with {content[3]} dimensions, not unsigned bytes with {dimensions}",
+            path, f"type 0x{content[2]:02x} in {content[3]} dimensions, not unsigned bytes in {dimensions}"
         )
     shape = struct.unpack(f">{dimensions}I", content[4:size])
     if 0 in shape:

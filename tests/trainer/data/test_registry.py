@@ -1,0 +1,166 @@
+"""Datasets by name: found, registered, changed behind the back, and the real one where it is installed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.data import folders
+from trainer.data import registry
+from trainer.data.dataset import DataError, Split, held_out
+from trainer.data.registrations import Holds
+from trainer.data.registry import PUBLISHED, entries, load, register
+
+torch.set_num_threads(1)
+
+INSTALLED = PUBLISHED["fashion-mnist"].folder
+assert INSTALLED is not None
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize(
+    ("form", "folder", "holds"),
+    [
+        ("idx", lambda path: folders.idx_folder(path), Holds(3, (1, 6, 5), 54, 6, 20)),
+        ("cifar10", lambda path: folders.cifar10_folder(path, "binary"), Holds(10, (3, 32, 32), 90, 10, 20)),
+        ("cifar10", lambda path: folders.cifar10_folder(path, "python"), Holds(10, (3, 32, 32), 90, 10, 20)),
+        ("cifar100", lambda path: folders.cifar100_folder(path, "python", 1000), None),
+    ],
+)
+def test_a_registered_folder_is_a_dataset_from_then_on(
+    tmp_path: Path, form: str, folder: object, holds: Holds | None
+) -> None:
+    assert callable(folder)
+    where = folder(tmp_path / "files")
+    registration = register("mine", where)
+    assert registration.format == form
+    data = load("mine")
+    assert Holds.of(data) == registration.holds
+    if holds is not None:
+        assert registration.holds == holds
+    assert data.name == "mine"
+    (row,) = [entry for entry in entries() if entry.name == "mine"]
+    assert (row.folder, row.ready, row.holds) == (str(where), True, registration.holds)
+
+
+def test_data_dir_goes_before_the_registered_folder(tmp_path: Path) -> None:
+    register("mine", folders.idx_folder(tmp_path / "one"))
+    shutil.move(tmp_path / "one", tmp_path / "two")
+    with pytest.raises(DataError, match="one: no such folder"):
+        load("mine")
+    assert len(load("mine", folder=str(tmp_path / "two")).train) == 54
+
+
+def test_the_splits_of_files_are_disjoint_and_the_same_every_time(tmp_path: Path) -> None:
+    register("mine", folders.idx_folder(tmp_path / "files"))
+    one, two = load("mine"), load("mine")
+    assert torch.equal(one.train.images, two.train.images)
+    images = torch.cat([one.train.images, one.val.images]).flatten(1)
+    assert len(images.unique(dim=0)) == 60
+    assert one.val.labels.bincount().tolist() == [2, 2, 2]
+    assert len(one.test) == 20
+
+
+def test_the_validation_part_is_a_tenth_and_no_more_than_two_thousand() -> None:
+    for total, val in ((1000, 100), (60_000, 2000)):
+        labels = torch.arange(total) % 10
+        train, held = held_out(Split(torch.zeros(total, 1, 1, 1, dtype=torch.uint8), labels))
+        assert (len(train), len(held)) == (total - val, val)
+        assert held.labels.bincount().tolist() == [val // 10] * 10
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "words"),
+    [
+        ("nope", "", ["'nope'", "digits, synthetic, mnist, fashion-mnist, cifar10, cifar100", "--from"]),
+        ("../mine", "", ["no dataset named '../mine'"]),
+        ("digits", "/somewhere", ["task.data_dir = /somewhere", "digits has no files"]),
+        ("mnist", "relative", ["task.data_dir = relative", "the whole path"]),
+        ("mnist", "/nowhere/at/all", ["/nowhere/at/all: no such folder", "mnist"]),
+        ("mnist", "", ["mnist: its files are not here", "task.data_dir", "esper-daemon data mnist --from"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_loaded_says_why_and_what_to_do(name: str, folder: str, words: list[str]) -> None:
+    with pytest.raises(DataError) as caught:
+        load(name, folder=folder)
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_part_of_a_published_dataset_does_not_pass_for_it(tmp_path: Path) -> None:
+    folders.cifar10_folder(tmp_path, "binary")
+    with pytest.raises(DataError, match="100 training and 20 test images; cifar10 has 50000 and 10000"):
+        load("cifar10", folder=str(tmp_path))
+
+
+def test_files_that_changed_since_are_not_taken_silently(tmp_path: Path) -> None:
+    register("mine", folders.idx_folder(tmp_path / "files"))
+    folders.idx_folder(tmp_path / "files", train=90)
+    with pytest.raises(DataError, match=r"holds 81 \+ 9 \+ 20 images.*registered with 54 \+ 6 \+ 20"):
+        load("mine")
+    register("mine", tmp_path / "files")
+    assert len(load("mine").train) == 81
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a/b", "is no name for a dataset"),
+        ("x" * 33, "is no name for a dataset"),
+        ("digits", "digits has no files; choose another name"),
+        ("cifar10", "holds idx files, and cifar10 is cifar10"),
+    ],
+)
+def test_names_that_cannot_be_registered(tmp_path: Path, home: Path, name: str, words: str) -> None:
+    with pytest.raises(DataError) as caught:
+        register(name, folders.idx_folder(tmp_path / "files"))
+    assert words in str(caught.value)
+    assert not list(home.glob("datasets/*"))
+
+
+def test_a_folder_without_a_dataset_points_to_the_one_below_that_has_it(tmp_path: Path) -> None:
+    inner = folders.idx_folder(tmp_path / "outer" / "MNIST" / "raw")
+    with pytest.raises(DataError, match=f"did you mean {inner}"):
+        register("mine", tmp_path / "outer")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty: no dataset in it"):
+        register("mine", tmp_path / "empty")
+    with pytest.raises(DataError, match="none: no such folder"):
+        register("mine", tmp_path / "none")
+
+
+def test_a_damaged_registration_is_named(home: Path) -> None:
+    (home / "datasets").mkdir(parents=True)
+    path = home / "datasets" / "old.json"
+    path.write_text('{"format": 3}')
+    with pytest.raises(DataError, match=r"old\.json: .*remove it and register the dataset anew"):
+        load("mnist")
+    assert load("digits").classes == 10, "what is made here needs no registration"
+
+
+def test_a_published_name_can_have_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = registry.Published("idx", 3, 60, 20)
+    monkeypatch.setitem(PUBLISHED, "mnist", small)
+    register("mnist", folders.idx_folder(tmp_path / "files"))
+    assert load("mnist").shape == (1, 6, 5)
+
+
+@pytest.mark.skipif(not INSTALLED.is_dir(), reason="the package dataset-fashion-mnist is not installed")
+def test_the_real_fashion_mnist() -> None:
+    data = load("fashion-mnist")
+    assert Holds.of(data) == Holds(10, (1, 28, 28), 58_000, 2_000, 10_000)
+    assert data.val.labels.bincount().tolist() == [200] * 10
+    assert data.test.labels[:8].tolist() == [9, 2, 1, 1, 6, 1, 4, 6]
+    assert data.mean.item() / 255 == pytest.approx(0.2860, abs=5e-4)
+    assert data.std.item() / 255 == pytest.approx(0.3530, abs=5e-4)
