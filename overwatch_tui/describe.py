@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from protocol import events as ev
@@ -60,8 +61,8 @@ def amount(count: float | None) -> str:
 
 def span(seconds: float | None) -> str:
     """A duration in at most six characters: 41s, 2m04s, 3h12m, 5d."""
-    if seconds is None:
-        return "--"
+    if seconds is None or not isfinite(seconds):
+        return "--" if seconds is None else str(seconds)
     seconds = max(0.0, seconds)
     if seconds < 9.95:
         return f"{seconds:.1f}s"

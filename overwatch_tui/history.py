@@ -24,6 +24,9 @@ RESOLUTIONS: tuple[tuple[int, int], ...] = (
 BRIEF: tuple[tuple[int, int], ...] = ((10 * SECOND, 360),)
 """For the many and short-lived, such as seeds: 10 s for an hour."""
 
+LARGEST = 1e30
+"""Values beyond are cut to it, so that single precision holds them."""
+
 
 class Bucket(NamedTuple):
     low: float
@@ -44,6 +47,12 @@ class _Ring:
         self.high = array("f")
         self.total = array("d")
         self.count = array("l")
+
+    def copy(self) -> _Ring:
+        twin = _Ring(self.dt, self.capacity)
+        for name in ("index", "low", "high", "total", "count"):
+            setattr(twin, name, getattr(self, name)[:])
+        return twin
 
     def add(self, ts: int, value: float) -> None:
         index = ts // self.dt
@@ -87,10 +96,18 @@ class History:
         self.last_ts: int = 0
         self.first_ts: int = 0
 
+    def copy(self) -> History:
+        """One that later values do not change."""
+        twin = History(())
+        twin._rings = [ring.copy() for ring in self._rings]
+        twin.last, twin.last_ts, twin.first_ts = self.last, self.last_ts, self.first_ts
+        return twin
+
     def add(self, ts: int, value: float | None) -> None:
         """Take a value; None and non-finite ones leave a hole."""
         if value is None or not isfinite(value):
             return
+        value = max(-LARGEST, min(LARGEST, value))
         if ts >= self.last_ts:
             self.last, self.last_ts = value, ts
         self.first_ts = min(self.first_ts, ts) if self.first_ts else ts

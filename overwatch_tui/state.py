@@ -23,6 +23,7 @@ from .orders import Orders
 
 LOG_ROWS = 2000
 ROUNDS = 1000
+MOST_ENVS = 4096
 ROLLBACK_SHOWN = 60 * SECOND
 
 
@@ -165,8 +166,9 @@ class State:
         self.log.append(Entry(now, "view", 0, "view", "VIEW", severity, text, 0, 0, None))
 
     def frozen(self) -> State:
-        """A copy that later events do not change; histories are shared, for charts end at their own now."""
+        """A copy that later events do not change."""
         still = copy.copy(self)
+        still.histories = {name: history.copy() for name, history in self.histories.items()}
         for name in ("best", "drift", "rounds", "rollbacks", "gates", "lost", "log"):
             setattr(still, name, copy.copy(getattr(self, name)))
         for name in ("tallies", "anomalies", "orders"):
@@ -190,9 +192,10 @@ class State:
 
     @property
     def envs(self) -> int:
+        """How many there are; never more than a daemon can have, whatever it says."""
         if self.epoch is not None:
             return len(self.epoch.val_accuracy)
-        return self.run.envs if self.run is not None else 0
+        return max(0, min(self.run.envs, MOST_ENVS)) if self.run is not None else 0
 
     @property
     def slots(self) -> list[str]:

@@ -113,8 +113,9 @@ def chart(
     top = max(b.high for b in known)
     if floor is not None:
         bottom, top = min(bottom, floor), max(top, floor)
-    if top - bottom < 1e-9:
-        bottom, top = bottom - 0.5, top + 0.5
+    if top - bottom <= 1e-6 * max(abs(top), abs(bottom)):
+        around = max(abs(top), 1.0) / 2
+        bottom, top = bottom - around, top + around
     grid = _Grid(columns, height, bottom, top, glyphs)
     for value, style in limits:
         grid.limit(value, style)
