@@ -43,8 +43,8 @@ def config(n: int, channels: tuple[int, ...] = (8, 4, 16), **changes: Any) -> Co
         "seeds": {"blueprints": list(BLUEPRINTS)},
     }  # fmt: skip
     for name, value in changes.items():
-        section, _, field = name.partition("__")
-        tree.setdefault(section, {})[field] = value
+        *section, field = name.split("__")
+        (tree.setdefault(section[0], {}) if section else tree)[field] = value
     return msgspec.convert(tree, Config, strict=False)
 
 

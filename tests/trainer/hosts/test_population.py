@@ -1,0 +1,216 @@
+"""A population: births, resuming, parameters, statistics of layers, errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
+from trainer.config import Config
+from trainer.data.registry import load
+from trainer.hosts.gradients import EXPLODED, norm_and_health, row_norms
+from trainer.hosts.optimizer import StackedSGD
+from trainer.hosts.population import GROUP_BYTES, MIN_GROUP, Population, group_size
+from trainer.seeds.blueprints import BLUEPRINTS, BlueprintError
+from trainer.seeds.lifecycle import Lifecycle
+from trainer.seeds.stages import HEAD_NAMES, Op, Stage, Style
+from trainer.signals import Signals
+
+torch.set_num_threads(1)
+DATA = tiny()
+CPU = torch.device("cpu")
+
+
+def population(cfg: Config, **options: object) -> Population:
+    return Population(cfg, DATA, "cpu", **options)  # type: ignore[arg-type]
+
+
+def prepare(made: Population) -> None:
+    made.prepare(made.table.stage, made.table.blueprint, made.table.style)
+
+
+def germinate(made: Population, envs: list[int], slot: int, blueprint: int, style: Style = Style.ADD) -> None:
+    made.table.stage[envs, slot] = int(Stage.GERMINATED)
+    made.table.blueprint[envs, slot] = blueprint
+    made.table.style[envs, slot] = int(style)
+
+
+def test_the_default_host_has_the_274_parameters_of_the_design() -> None:
+    made = Population(Config(), load("digits"), "cpu")
+    assert made.parameters_host == 274
+    made.begin_episode(1)
+    assert made.parameters().tolist() == [274] * 8
+    conv_light = Config().seeds.blueprints.index("conv_light")
+    germinate(made, [0, 1], 0, conv_light)
+    germinate(made, [1], 1, conv_light)
+    assert made.parameters().tolist()[:3] == [274 + 593, 1460, 274]
+    germinate(made, [2], 0, conv_light, Style.GATE)
+    assert made.parameters().tolist()[2] == 274 + 593 + 9
+
+
+def test_an_episode_begins_with_fresh_hosts_that_depend_on_env_and_round_alone() -> None:
+    made, later = population(config(3)), population(config(2), first_env=1)
+    made.begin_episode(1)
+    later.begin_episode(1)
+    name = "block1.conv.weight"
+    first = made.state_dict()["weights"][name]
+    assert torch.equal(first[1:], later.state_dict()["weights"][name])
+    assert not torch.equal(first[0], first[1])
+    plant(made, rows(every_state(), [0, 1, 2]), round_=1)
+    made.run_epoch(1, 0)
+    made.begin_episode(1)
+    again = made.state_dict()
+    assert torch.equal(again["weights"][name], first)
+    assert (again["table"]["stage"] == Stage.DORMANT).all()
+    assert all((w == 0).all() for w in again["momentum"].values())
+    assert all((w == 0).all() for n, w in again["weights"].items() if n.startswith("r0c"))
+    made.begin_episode(2)
+    assert not torch.equal(made.state_dict()["weights"][name], first)
+
+
+def born(envs: list[int], round_: int, epoch: int, slot: int, n: int = 4) -> Tensor:
+    made = population(config(n, task__batches_per_epoch=1, host__learning_rate=0))
+    made.begin_episode(round_)
+    germinate(made, envs, slot, list(BLUEPRINTS).index("conv_light"))
+    prepare(made)
+    made.run_epoch(round_, epoch)
+    return made.state_dict()["weights"][f"r0c{slot}.conv_light.conv.weight"]
+
+
+def test_a_newborn_seed_depends_on_env_slot_round_and_epoch() -> None:
+    weights = born([1, 2], 1, 3, 0)
+    assert (weights[[0, 3]] == 0).all(), "where there is no seed there are zeros"
+    assert weights[1].abs().max() > 0
+    assert not torch.equal(weights[1], weights[2])
+    assert torch.equal(born([2], 1, 3, 0)[2], weights[2]), "whoever else is born"
+    assert not torch.equal(born([1], 2, 3, 0)[1], weights[1])
+    assert not torch.equal(born([1], 1, 4, 0)[1], weights[1])
+
+
+def test_a_seed_that_left_leaves_nothing_behind() -> None:
+    made = population(config(4))
+    plant(made, rows(every_state(), [3, 4, 5, 6]))
+    made.run_epoch(1, 0)
+    made.table.stage.fill_(int(Stage.EMBARGOED))
+    prepare(made)
+    made.run_epoch(1, 1)
+    state = made.state_dict()
+    for part in ("weights", "momentum"):
+        assert all((w == 0).all() for name, w in state[part].items() if name.startswith("r0c"))
+
+
+def act(made: Population, life: Lifecycle, epoch: int, signals: Signals) -> None:
+    """One scripted epoch of decisions: every env grows in every slot, in its own way."""
+    n, slots = made.table.shape
+    actions = torch.zeros(n, len(HEAD_NAMES), dtype=torch.int64)
+    actions[:, 1] = torch.arange(n).add(epoch) % slots
+    actions[:, 2:] = torch.arange(n).add(epoch).unsqueeze(1) % 3
+    legal = life.legal(made.table, signals)
+    wanted = (Op.FOSSILIZE, Op.ADVANCE, Op.GERMINATE, Op.WAIT)
+    for env in range(n):
+        actions[env, 0] = next(op for op in wanted if legal[env, op, actions[env, 1]])
+    life.apply(made.table, actions, legal, signals)
+
+
+def play(made: Population, life: Lifecycle, epochs: range, signals: Signals) -> Signals:
+    for epoch in epochs:
+        life.advance(made.table, signals)
+        act(made, life, epoch, signals)
+        prepare(made)
+        signals = made.run_epoch(1, epoch)
+    return signals
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
+    cfg = config(5, envs__plan=plan, envs__group_size=2)
+    life = Lifecycle(cfg)
+    made = population(cfg)
+    made.begin_episode(1)
+    halfway = play(made, life, range(6), Signals.unmeasured(5, 3))
+    state = made.state_dict()
+    assert len(state["table"]["stage"].unique()) > 1, "the script must lead somewhere"
+    end = play(made, life, range(6, 12), halfway)
+    other = population(cfg)
+    other.load_state_dict(state)
+    resumed = play(other, life, range(6, 12), halfway)
+    for name, value in vars(end).items():
+        assert torch.equal(value.nan_to_num(7e7), getattr(resumed, name).nan_to_num(7e7)), name
+    for name, value in made.state_dict()["weights"].items():
+        assert torch.equal(value, other.state_dict()["weights"][name]), name
+    assert not torch.equal(made.table.stage, state["table"]["stage"])
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_layer_statistics_are_of_those_asked_for_and_of_what_they_have(plan: str) -> None:
+    cfg = config(4, envs__plan=plan, envs__group_size=2)
+    made = population(cfg, dtype=torch.float64)
+    made.begin_episode(1)
+    conv_light = list(BLUEPRINTS).index("conv_light")
+    germinate(made, [0, 3], 1, conv_light)
+    prepare(made)
+    asked = torch.tensor([True, True, False, True])
+    signals = made.run_epoch(1, 0, layers=asked)
+    found = made.layer_statistics
+    assert found is not None
+    at = {name: row for row, name in enumerate(found.names)}
+    host = found.grad_norm[: len(made.model.specs())]
+    assert host[:, 2].isnan().all()
+    torch.testing.assert_close(host.norm(dim=0)[asked], signals.host_grad_norm[asked])
+    seed = found.grad_norm[at["r0c1.conv_light.conv.weight"]]
+    assert seed.isnan().tolist() == [False, True, True, False]
+    names = [name for name in found.names if name.startswith("r0c1.conv_light.")]
+    total = found.grad_norm[[at[name] for name in names]].norm(dim=0)
+    torch.testing.assert_close(total[[0, 3]], signals.seed_grad_norm[[0, 3], 1])
+    row = at["block0.conv.weight"]
+    count = made.groups[0].weights["block0.conv.weight"][0].numel()
+    torch.testing.assert_close(found.grad_rms[row] * count**0.5, found.grad_norm[row], equal_nan=True)
+    assert (found.grad_max[row] <= found.grad_norm[row])[asked].all()
+    assert (found.nonfinite[row] == 0)[asked].all()
+    made.run_epoch(1, 1)
+    assert made.layer_statistics is None
+
+
+def test_norms_are_finite_where_squares_overflow_and_health_tells_why() -> None:
+    tensors = [torch.full((3, 10), 1e30), torch.tensor([[1.0], [0.0], [float("nan")]]), torch.ones(3, 4)]
+    norms = row_norms(tensors)
+    torch.testing.assert_close(
+        norms[0], torch.full((3,), 1e30 * 10**0.5, dtype=torch.float64), rtol=1e-5, atol=0
+    )
+    _, health = norm_and_health(norms, torch.ones_like(norms, dtype=torch.bool))
+    assert health.tolist() == pytest.approx([2 / 3, 1 / 3, 1 / 3])
+    assert norms[0, 0] > EXPLODED
+    total, health = norm_and_health(norms, torch.zeros_like(norms, dtype=torch.bool))
+    assert total.isnan().all()
+    assert health.isnan().all()
+
+
+def test_the_optimizer_is_sgd_with_momentum_whatever_the_strides_of_a_gradient() -> None:
+    weight = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
+    reference = torch.nn.Parameter(weight.clone())
+    sgd = torch.optim.SGD([reference], lr=0.1, momentum=0.9)
+    stacked = StackedSGD({"w": weight, "other": torch.ones(2)}, 0.1, 0.9)
+    for step in range(3):
+        gradient = torch.arange(24.0).add(step).view(2, 4, 3).transpose(1, 2)
+        reference.grad = gradient.contiguous()
+        sgd.step()
+        stacked.step(["w"], [gradient])
+        torch.testing.assert_close(weight, reference.detach())
+    assert (stacked.momentum["other"] == 0).all()
+
+
+def test_groups_fit_the_caches_and_feed_the_threads() -> None:
+    small, large = 8 * 64, 8 * 32 * 32
+    fits = GROUP_BYTES // (4 * large * 64)
+    assert group_size(Config(), small, 2, CPU) == MIN_GROUP
+    digits = {n: group_size(config(n, task__batch_size=64), small, 2, CPU) for n in (1, 4, 16, 64, 1000)}
+    assert digits == {1: 1, 4: 4, 16: 8, 64: 32, 1000: GROUP_BYTES // (4 * small * 64)}
+    assert group_size(config(64, task__batch_size=64), large, 2, CPU) == fits
+    assert group_size(config(64, envs__group_size=7), large, 2, CPU) == 7
+    assert group_size(config(64), large, 2, torch.device("cuda")) == 64
+
+
+def test_an_unknown_blueprint_ends_with_its_name() -> None:
+    with pytest.raises(BlueprintError, match="conv_lihgt"):
+        population(config(2, seeds__blueprints=["norm", "conv_lihgt"]))

@@ -1,0 +1,333 @@
+"""The life of seeds: only legal edges, exact embargo, exact ramps, and "legal" means "executed"."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from torch import Tensor
+
+from tests.trainer.hosts.plots import config
+from trainer.seeds import alpha
+from trainer.seeds.lifecycle import Lifecycle, passed
+from trainer.seeds.stages import (
+    ALPHA_SPEEDS,
+    ALPHA_TARGETS,
+    BLENDED,
+    HEAD_NAMES,
+    LEGAL_EDGES,
+    TEMPOS,
+    Curve,
+    Op,
+    Stage,
+    Style,
+)
+from trainer.seeds.table import SlotTable, is_in
+from trainer.signals import Signals
+
+torch.set_num_threads(1)
+N, S = 2, 2
+SIZES = (len(Op), S, 7, len(Style), len(TEMPOS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS), len(Curve))
+WISHES: tuple[tuple[Op, ...], ...] = (
+    (),
+    (Op.ADVANCE, Op.GERMINATE, Op.WAIT), (Op.WAIT,), (Op.FOSSILIZE, Op.ADVANCE, Op.GERMINATE, Op.WAIT),
+    (Op.SET_ALPHA, Op.ADVANCE, Op.GERMINATE, Op.WAIT), (Op.PRUNE, Op.WAIT),
+)  # fmt: skip
+"""What an env would do, the first legal op of a row; the empty row is any action, legal or not."""
+EXECUTED_BY_POLICY = {
+    (Stage.DORMANT, Stage.GERMINATED), (Stage.TRAINING, Stage.BLENDING), (Stage.HOLDING, Stage.BLENDING),
+    (Stage.HOLDING, Stage.FOSSILIZED), (Stage.GERMINATED, Stage.PRUNED), (Stage.TRAINING, Stage.PRUNED),
+    (Stage.BLENDING, Stage.PRUNED), (Stage.HOLDING, Stage.PRUNED),
+}  # fmt: skip
+
+
+def signals(
+    n: int = N, s: int = S, *, health: float = 1.0, norm: float = 0.5, accuracy: float = 0.5
+) -> Signals:
+    out = Signals.unmeasured(n, s)
+    out.seed_health.fill_(health)
+    out.seed_grad_norm.fill_(norm)
+    out.val_accuracy.fill_(accuracy)
+    out.host_grad_norm.fill_(1.0)
+    return out
+
+
+def action(op: Op, slot: int = 0, **heads: int) -> list[int]:
+    choice = {"op": int(op), "slot": slot, **heads}
+    return [choice.get(name, 0) for name in HEAD_NAMES]
+
+
+def act(life: Lifecycle, table: SlotTable, seen: Signals, *rows: list[int]) -> Tensor:
+    return life.apply(table, torch.tensor(rows), life.legal(table, seen), seen)
+
+
+class Life(RuleBasedStateMachine):
+    """Epochs with arbitrary actions and measurements, legal or not, checked against the rules."""
+
+    @initialize(embargo=st.integers(1, 4), strict=st.booleans(), minimum=st.integers(0, 3))
+    def begin(self, embargo: int, strict: bool, minimum: int) -> None:
+        gates = "strict" if strict else "permissive"
+        cfg = config(
+            N, (8, 8), seeds__embargo_epochs=embargo, seeds__gates=gates, seeds__min_training_epochs=minimum
+        )
+        self.life, self.table, self.embargo = Lifecycle(cfg), SlotTable.empty(N, S), embargo
+        self.closed = [[0] * S for _ in range(N)]
+        self.before = self.table.state_dict()
+
+    def edges(
+        self, before: Tensor, allowed: set[tuple[Stage, Stage]] | frozenset[tuple[Stage, Stage]]
+    ) -> None:
+        for one, two in zip(before.flatten().tolist(), self.table.stage.flatten().tolist(), strict=True):
+            assert one == two or (Stage(one), Stage(two)) in allowed, (Stage(one), Stage(two))
+
+    @rule(
+        codes=st.tuples(*[st.integers(0, math.prod(SIZES) - 1)] * N),
+        wishes=st.tuples(*[st.sampled_from(WISHES)] * N),
+        health=st.sampled_from([1.0, 0.9, 0.8, 0.2, float("nan")]),
+        norm=st.sampled_from([0.5, 0.4, 0.3, 1e3, float("nan")]),
+        accuracy=st.floats(0, 1, width=32),
+        contribution=st.sampled_from([0.2, 0.0, -0.1, float("nan")]),
+    )
+    def epoch(
+        self, codes: tuple[int, ...], wishes: tuple[tuple[Op, ...], ...], health: float, norm: float,
+        accuracy: float, contribution: float,
+    ) -> None:  # fmt: skip
+        seen = signals(health=health, norm=norm, accuracy=accuracy)
+        blended = is_in(self.table.stage, BLENDED)
+        self.table.record_contribution(torch.where(blended, contribution, float("nan")))
+        stage = self.table.stage.clone()
+        self.life.advance(self.table, seen)
+        self.edges(stage, LEGAL_EDGES - (EXECUTED_BY_POLICY - {(Stage.BLENDING, Stage.PRUNED)}))
+        self.check_embargo(stage)
+        legal = self.life.legal(self.table, seen)
+        before = self.table.state_dict()
+        chosen = torch.stack(torch.unravel_index(torch.tensor(codes), SIZES), dim=1)
+        for env, wish in enumerate(wishes):
+            if wish:
+                chosen[env, 0] = next(op for op in wish if legal[env, op, chosen[env, 1]])
+        executed = self.life.apply(self.table, chosen, legal, seen)
+        self.edges(before["stage"], EXECUTED_BY_POLICY)
+        assert torch.equal(executed, legal[torch.arange(N), chosen[:, 0], chosen[:, 1]])
+        self.check_untouched(before, chosen, executed)
+
+    def check_embargo(self, before: Tensor) -> None:
+        for i, j in product(range(N), range(S)):
+            if before[i, j] == Stage.EMBARGOED:
+                self.closed[i][j] += 1
+                if self.table.stage[i, j] == Stage.RESETTING:
+                    assert self.closed[i][j] == self.embargo
+                else:
+                    assert self.closed[i][j] < self.embargo
+            else:
+                self.closed[i][j] = 0
+            if before[i, j] == Stage.RESETTING:
+                assert self.table.stage[i, j] == Stage.DORMANT
+
+    def check_untouched(self, before: dict[str, Tensor], chosen: Tensor, executed: Tensor) -> None:
+        """A slot that was not acted on changes in nothing but a moving alpha."""
+        acted = executed.unsqueeze(1) & (torch.arange(S) == chosen[:, 1:2]) & (chosen[:, :1] != Op.WAIT)
+        for name, value in before.items():
+            if name not in ("alpha", "ramp_done"):
+                now = getattr(self.table, name)
+                same = (now == value) | ((now != now) & (value != value))
+                assert same[~acted].all(), name
+        still = ~acted & (before["ramp_epochs"] == 0)
+        assert torch.equal(self.table.alpha[still], before["alpha"][still])
+
+    @invariant()
+    def is_consistent(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        t = self.table
+        low, high = torch.minimum(t.alpha_from, t.alpha_target), torch.maximum(t.alpha_from, t.alpha_target)
+        moving = alpha.moving(t)
+        assert ((t.alpha >= low) & (t.alpha <= high))[moving].all(), "within the ramp"
+        assert (t.alpha == t.alpha_target)[alpha.landed(t)].all(), "lands exactly"
+        for stage in (Stage.HOLDING, Stage.FOSSILIZED):
+            assert (t.alpha[t.stage == stage] == 1.0).all()
+        for stage in Stage:
+            if stage not in (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED):
+                assert (t.alpha[t.stage == stage] == 0.0).all(), stage
+        assert (t.stage[t.pruning] == Stage.BLENDING).all()
+        dormant = t.stage == Stage.DORMANT
+        empty = SlotTable.empty(N, S)
+        for name, value in t.state_dict().items():
+            torch.testing.assert_close(value[dormant], getattr(empty, name)[dormant], equal_nan=True)
+        assert (t.blueprint[~dormant] >= 0).all()
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=25, stateful_step_count=50, deadline=None)
+
+
+def every_cell() -> SlotTable:
+    """Slot 0 of each env in another state of everything that legality may depend on."""
+    states = [
+        (stage, epochs, value, ramp, pruning)
+        for stage, epochs, (value, ramp, pruning) in product(
+            Stage,
+            (0, 5),
+            ((0.0, 0, False), (0.5, 0, False), (1.0, 0, False), (0.5, 3, False), (0.5, 3, True)),
+        )
+    ]
+    table = SlotTable.empty(len(states), S)
+    for i, (stage, epochs, value, ramp, pruning) in enumerate(states):
+        table.stage[i, 0], table.epochs_in_stage[i, 0] = int(stage), epochs
+        table.alpha[i, 0], table.ramp_epochs[i, 0], table.pruning[i, 0] = value, ramp, pruning
+        table.blueprint[i, 0] = -1 if stage == Stage.DORMANT else 1
+        table.contribution[i, 0] = 0.1
+    return table
+
+
+@pytest.mark.parametrize("gates", ["permissive", "strict"])
+@pytest.mark.parametrize("op", list(Op))
+def test_legal_is_executed_and_executed_changes_what_it_should(op: Op, gates: str) -> None:
+    """Brute force over states x ops: the mask is true exactly where the action takes effect."""
+    life = Lifecycle(config(1, seeds__gates=gates, seeds__min_training_epochs=2))
+    table = every_cell()
+    n = table.shape[0]
+    seen = signals(n)
+    table.accuracy_at_stage.fill_(0.3)
+    legal = life.legal(table, seen)[:, op, 0]
+    before = table.state_dict()
+    heads = {"alpha_target": 1, "alpha_speed": 2, "tempo": 1, "blueprint": 1, "style": 2, "alpha_curve": 1}
+    executed = act(life, table, seen, *[action(op, 0, **heads)] * n)
+    assert torch.equal(executed, legal)
+    assert legal.any(), f"{op.name} must be possible somewhere"
+    assert legal.all() == (op == Op.WAIT)
+    interesting = ("stage", "alpha_target", "ramp_epochs", "pruning", "blueprint")
+    changed = torch.stack([getattr(table, name)[:, 0] != before[name][:, 0] for name in interesting]).any(0)
+    if op != Op.WAIT:
+        assert torch.equal(changed, legal)
+
+
+def grown(life: Lifecycle, table: SlotTable, seen: Signals, target: int = 2) -> None:
+    """Env 0, slot 0 from germination to the first epoch of BLENDING, the others waiting."""
+    act(life, table, seen, action(Op.GERMINATE, blueprint=3, style=1, tempo=0))
+    while not life.legal(table, seen)[0, Op.ADVANCE, 0]:
+        life.advance(table, seen)
+    act(life, table, seen, action(Op.ADVANCE, alpha_target=target))
+
+
+def one_env(**changes: object) -> tuple[Lifecycle, SlotTable, Signals]:
+    return Lifecycle(config(1, **changes)), SlotTable.empty(1, 1), signals(1, 1)
+
+
+def test_a_whole_life_epoch_by_epoch() -> None:
+    life, table, seen = one_env(episode_epochs=24)
+    assert life.min_training_epochs == 2, "a twelfth of the episode"
+    story = [(Op.GERMINATE, Stage.GERMINATED, 0.0)]
+    story += [(Op.WAIT, Stage.TRAINING, 0.0), (Op.ADVANCE, Stage.TRAINING, 0.0)]
+    story += [(Op.ADVANCE, Stage.BLENDING, 1 / 3), (Op.WAIT, Stage.BLENDING, 2 / 3)]
+    story += [(Op.WAIT, Stage.BLENDING, 1.0), (Op.WAIT, Stage.HOLDING, 1.0)]
+    story += [(Op.FOSSILIZE, Stage.HOLDING, 1.0), (Op.FOSSILIZE, Stage.FOSSILIZED, 1.0)]
+    story += [(Op.PRUNE, Stage.FOSSILIZED, 1.0)]
+    for epoch, (op, stage, value) in enumerate(story):
+        life.advance(table, seen)
+        if epoch == 8:
+            table.record_contribution(torch.tensor([[0.03]]))
+        act(life, table, seen, action(op, blueprint=2, tempo=0, alpha_target=2))
+        assert table.stage[0, 0] == stage, f"epoch {epoch}"
+        assert float(table.alpha[0, 0]) == pytest.approx(value), f"epoch {epoch}"
+        assert table.age[0, 0] == epoch
+
+
+def test_pruning_fades_freezes_closes_and_frees() -> None:
+    life, table, seen = one_env(seeds__embargo_epochs=3)
+    grown(life, table, seen)
+    for _ in range(3):
+        life.advance(table, seen)
+        act(life, table, seen, action(Op.WAIT))
+    assert table.stage[0, 0] == Stage.HOLDING
+    life.advance(table, seen)
+    act(life, table, seen, action(Op.PRUNE, alpha_speed=1))
+    seen_stages = []
+    for _ in range(9):
+        seen_stages.append((Stage(int(table.stage[0, 0])).name, round(float(table.alpha[0, 0]), 3)))
+        life.advance(table, seen)
+        act(life, table, seen, action(Op.WAIT))
+    assert seen_stages == [
+        ("BLENDING", 0.667), ("BLENDING", 0.333), ("BLENDING", 0.0), ("PRUNED", 0.0), ("EMBARGOED", 0.0),
+        ("EMBARGOED", 0.0), ("EMBARGOED", 0.0), ("RESETTING", 0.0), ("DORMANT", 0.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("speed", range(len(ALPHA_SPEEDS)))
+def test_an_immature_seed_is_pruned_at_once(speed: int) -> None:
+    life, table, seen = one_env()
+    act(life, table, seen, action(Op.GERMINATE, blueprint=1))
+    life.advance(table, seen)
+    act(life, table, seen, action(Op.PRUNE, alpha_speed=speed))
+    assert table.stage[0, 0] == Stage.PRUNED
+
+
+def test_alpha_is_retargeted_only_when_it_rests() -> None:
+    life, table, seen = one_env()
+    grown(life, table, seen, target=0)
+    lower = action(Op.SET_ALPHA, alpha_target=1, alpha_speed=0)
+    assert not act(life, table, seen, lower)[0], "still moving"
+    for _ in range(3):
+        life.advance(table, seen)
+        act(life, table, seen, action(Op.WAIT))
+    assert (int(table.stage[0, 0]), float(table.alpha[0, 0])) == (Stage.BLENDING, 0.5)
+    assert act(life, table, seen, action(Op.SET_ALPHA, alpha_target=2, alpha_speed=0))[0]
+    assert float(table.alpha[0, 0]) == 1.0
+    life.advance(table, seen)
+    assert table.stage[0, 0] == Stage.HOLDING
+    act(life, table, seen, lower)
+    assert table.stage[0, 0] == Stage.BLENDING
+    assert float(table.alpha[0, 0]) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("gate", "check", "spoil"),
+    [
+        ("G2", "gradient_measured", {"norm": float("nan")}),
+        ("G2", "not_exploding", {"norm": 1e3}),
+        ("G2", "healthy", {"health": 0.6}),
+        ("G2", "improved", {"accuracy": 0.5004}),
+        ("G2", "gradient_ratio", {"norm": 0.09}),
+    ],
+)
+def test_each_check_of_the_strict_gate_can_stop_a_seed_alone(
+    gate: str, check: str, spoil: dict[str, float]
+) -> None:
+    life = Lifecycle(config(1, seeds__gates="strict", seeds__min_training_epochs=1))
+    table = SlotTable.empty(1, 1)
+    table.stage[0, 0], table.epochs_in_stage[0, 0], table.accuracy_at_stage[0, 0] = (
+        int(Stage.TRAINING),
+        1,
+        0.5,
+    )
+    assert passed(life.gates(table, signals(1, 1, accuracy=0.6))[gate])[0, 0]
+    checks = life.gates(table, signals(1, 1, **({"accuracy": 0.6} | spoil)))[gate]
+    failed = {name for name, ok in checks.items() if not ok[0, 0]}
+    assert check in failed
+    assert (
+        failed <= {check, "not_exploding", "gradient_ratio"}
+        if spoil.get("norm") != spoil.get("norm")
+        else failed == {check}
+    )
+
+
+def test_strict_fossilising_needs_a_contribution() -> None:
+    life = Lifecycle(config(1, seeds__gates="strict"))
+    table = SlotTable.empty(1, 3)
+    table.stage.fill_(int(Stage.HOLDING))
+    table.contribution[0] = torch.tensor([0.02, 0.005, float("nan")])
+    assert life.legal(table, signals(1, 3))[0, Op.FOSSILIZE].tolist() == [True, False, False]
+
+
+def test_contributions_keep_value_velocity_and_age() -> None:
+    table = SlotTable.empty(1, 2)
+    nan = float("nan")
+    for measured in ([0.1, nan], [0.3, nan], [nan, 0.2]):
+        table.record_contribution(torch.tensor([measured]))
+    torch.testing.assert_close(table.contribution, torch.tensor([[0.3, 0.2]]))
+    torch.testing.assert_close(table.contribution_velocity, torch.tensor([[0.2, nan]]), equal_nan=True)
+    assert table.contribution_age.tolist() == [[1, 0]]
