@@ -11,7 +11,7 @@ from protocol.errors import EsperError
 
 from .. import rng
 
-VALIDATION_SHARE, VALIDATION_MOST = 0.1, 2000
+VALIDATION_SHARE, VALIDATION_MOST = 0.1, 1000
 """Validation images as a share of the training files, and at most: they are looked at in every epoch."""
 
 
