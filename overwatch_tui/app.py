@@ -49,8 +49,6 @@ class OverwatchApp(App[None]):
         """What the panels show while frozen."""
         self._paint_at = 0.0
         self._interrupted = -TWICE_S
-        for names, action in keys.bindings(read_only=session.view.read_only):
-            self.bind(names, action, show=False)
 
     def get_default_screen(self) -> MainScreen:
         return MainScreen(self.palette)
@@ -59,7 +57,13 @@ class OverwatchApp(App[None]):
         self.set_interval(DRAIN_S, self.tick)
 
     def on_resize(self, _: Resize) -> None:
-        self.paint()
+        self.call_next(self.paint)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Read-only has no commands: their keys do nothing."""
+        if self.session.view.read_only and action in keys.COMMANDS:
+            return False
+        return super().check_action(action, parameters)
 
     # --- collecting and painting -------------------------------------------------------------------
 
@@ -363,6 +367,7 @@ class OverwatchApp(App[None]):
         def answer(yes: bool | None) -> None:
             if yes:
                 self.session.send(method, params)
+                self.session.view.message = ""
             else:
                 self.say(f"{method}: not sent")
             self.paint()

@@ -76,9 +76,13 @@ FOOTER = ("help", "detail", "escalate", "profile", "pause", "checkpoint", "ack",
 """Hints in the order in which they must fit; quit is always there."""
 
 
-def bindings(*, read_only: bool) -> list[tuple[str, str]]:
-    """(key names, action) of everything that can be pressed."""
-    return [(k.keys, k.action) for k in (*KEYS, *_DIGITS) if k.keys and not (read_only and k.command)]
+COMMANDS = frozenset(key.action for key in KEYS if key.command)
+"""Actions that --read-only takes away."""
+
+
+def bindings() -> list[tuple[str, str]]:
+    """(key names, action of the app) of everything that can be pressed."""
+    return [(key.keys, f"app.{key.action}") for key in (*KEYS, *_DIGITS) if key.keys]
 
 
 def groups(*, read_only: bool) -> dict[str, list[Key]]:

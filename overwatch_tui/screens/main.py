@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.screen import Screen
 from textual.widget import Widget
 
+from .. import keys
 from ..compose import MIN_HEIGHT, MIN_WIDTH, Box, Picture
 from ..lines import EMPTY, Line, Row
 from ..panels import PANELS
@@ -36,14 +38,15 @@ class PlacedLayout(Layout):
         ]
 
 
-class MainScreen(Screen[None]):
-    """Shows pictures.
+class MainScreen(Screen[None], inherit_bindings=False):
+    """Shows pictures, and binds the keys.
 
     Args:
         theme: for the line widgets.
     """
 
     AUTO_FOCUS = ""
+    BINDINGS = [Binding(names, action, show=False) for names, action in keys.bindings()]  # noqa: RUF012
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()

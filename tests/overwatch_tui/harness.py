@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import asdict
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 from overwatch_tui.compose import compose
@@ -100,3 +101,13 @@ def frame(known: State | None = None, view: View | None = None, **link: Any) -> 
 def draw(made: Frame, width: int, height: int) -> str:
     """The picture as text."""
     return compose(made, made, width, height).text(width, height)
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """An asynchronous test as an ordinary one."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run

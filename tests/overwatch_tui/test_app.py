@@ -1,0 +1,430 @@
+"""The terminal, driven key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from overwatch_tui import keys
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.lines import plain
+from overwatch_tui.screens.confirm import ConfirmScreen
+from overwatch_tui.screens.help import HelpScreen
+from overwatch_tui.screens.main import MainScreen
+from overwatch_tui.session import Session
+from overwatch_tui.view import VIEWS, View
+from overwatch_tui.widgets.line_panel import LinePanel
+from protocol import events as ev
+from protocol.wire import Event
+
+from .harness import ListFeed, events, in_loop, session
+
+SMALL, LARGE = (80, 24), (120, 40)
+
+
+def app_of(made: Session | None = None, **options: Any) -> OverwatchApp:
+    return OverwatchApp(made or session(events()), **options)
+
+
+def feed_of(app: OverwatchApp) -> ListFeed:
+    feed = app.session.feed
+    assert isinstance(feed, ListFeed)
+    return feed
+
+
+def panels(app: OverwatchApp, *names: str) -> list[LinePanel]:
+    """The visible panels of the main screen, all or these."""
+    return [p for p in app.screen_stack[0].query(LinePanel) if p.display and (not names or p.id in names)]
+
+
+def shown(app: OverwatchApp, *names: str) -> str:
+    """The main screen's lines, as its widgets hold them."""
+    return "\n".join(plain(line) for panel in panels(app, *names) for line in panel.lines)
+
+
+async def press(pilot: Pilot[None], *names: str) -> None:
+    await pilot.press(*names)
+
+
+@contextmanager
+def within(folder: Path) -> Iterator[None]:
+    import os
+
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+# --- every key -------------------------------------------------------------------------------------
+
+
+def fingerprint(app: OverwatchApp) -> tuple[Any, ...]:
+    """Everything a key can change."""
+    return (
+        shown(app), repr(replace(app.session.view, glyphs=app.session.view.glyphs)), len(app.screen_stack),
+        app.frozen is not None, len(feed_of(app).requests), app._exit,
+    )  # fmt: skip
+
+
+DOCUMENTED = [name for key in keys.KEYS for name in key.keys.split(",") if name] + list("12345678")
+LEAVING = {"q", "ctrl+z"}
+"""Ending and suspending have tests of their own."""
+
+
+@pytest.mark.parametrize(
+    "view", [v if v in ("envs", "log") else pytest.param(v, marks=pytest.mark.slow) for v in VIEWS]
+)
+@in_loop
+async def test_no_documented_key_fails_in_any_view_from_a_cold_start(view: str, tmp_path: Path) -> None:
+    with within(tmp_path):
+        app = app_of()
+        async with app.run_test(size=SMALL) as pilot:
+            for name in DOCUMENTED:
+                if name in LEAVING:
+                    continue
+                app.session.view.show(view)
+                await press(pilot, name)
+                while len(app.screen_stack) > 1:
+                    await press(pilot, "escape")
+                app.session.view.typing = None
+                app._interrupted = -9.0
+            assert app.is_running
+
+
+@in_loop
+async def test_every_documented_key_has_an_effect(tmp_path: Path) -> None:
+    with within(tmp_path):
+        for view, names in _where_keys_work().items():
+            app = app_of()
+            app.session.view.show(view)
+            async with app.run_test(size=LARGE) as pilot:
+                for name in names:
+                    before = fingerprint(app)
+                    await press(pilot, name)
+                    assert fingerprint(app) != before, f"{name} in {view}"
+                    while len(app.screen_stack) > 1:
+                        await press(pilot, "escape")
+                    app.session.view.typing, app.session.view.message = None, ""
+                    app._interrupted = -9.0
+
+
+def _where_keys_work() -> dict[str, list[str]]:
+    """Each documented key once, in an order in which it has something to do."""
+    log = ["k", "up", "pageup", "g", "j", "home", "down", "pagedown", "G", "k", "end", "f", "enter"]
+    rest = [
+        n for n in DOCUMENTED if n not in {*log, *LEAVING, "1", "escape", "enter", "n", "N", "a", "A", "m"}
+    ]
+    return {
+        "log": [*log, "escape"],
+        "anomalies": ["n", "N", "m", "a", "A", "enter", "1"],
+        "envs": ["right_curly_bracket", *(n for n in rest if n != "right_curly_bracket")],
+    }
+
+
+@in_loop
+async def test_q_leaves_and_ctrl_c_twice_leaves() -> None:
+    for names in (("q",), ("ctrl+c", "ctrl+c")):
+        app = app_of()
+        async with app.run_test(size=SMALL) as pilot:
+            await press(pilot, *names)
+        assert app._exit
+        assert feed_of(app).requests == []
+
+
+@in_loop
+async def test_one_ctrl_c_only_asks() -> None:
+    app = app_of()
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "ctrl+c")
+        assert "ctrl+c again" in shown(app)
+        assert not app._exit
+
+
+@in_loop
+async def test_ctrl_z_is_textuals_own_suspension() -> None:
+    app = app_of()
+    async with app.run_test(size=SMALL):
+        _, binding, enabled, _ = app.screen.active_bindings["ctrl+z"]
+        assert binding.action == "app.suspend_process"
+        assert enabled
+
+
+@in_loop
+async def test_every_modal_closes_with_escape() -> None:
+    app = app_of()
+    async with app.run_test(size=SMALL) as pilot:
+        for name in ("question_mark", "f1", "T", "P", "X", "C", "ctrl+x"):
+            await press(pilot, name)
+            assert len(app.screen_stack) == 2, name
+            await press(pilot, "escape")
+            assert len(app.screen_stack) == 1, name
+    assert feed_of(app).requests == []
+
+
+# --- commands --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "method", "params"),
+    [
+        ("T", "telemetry.escalate", {"level": "DEBUG", "epochs": 5}),
+        ("P", "profiler.start", {"epochs": 2}),
+        ("X", "pause", {}),
+        ("C", "checkpoint", {}),
+        ("ctrl+x", "stop", {"mode": "after_epoch", "checkpoint": True}),
+    ],
+)
+@in_loop
+async def test_a_command_asks_first_and_is_followed_to_its_end(
+    key: str, method: str, params: dict[str, Any]
+) -> None:
+    app = app_of(session(events(rounds=1)))
+    async with app.run_test(size=SMALL) as pilot:
+        for refusal in ("n", "enter", "space", "escape"):
+            await press(pilot, key)
+            assert isinstance(app.screen, ConfirmScreen)
+            await press(pilot, refusal)
+        assert feed_of(app).requests == []
+        await press(pilot, key, "y")
+        ((id_, asked, with_params),) = feed_of(app).requests
+        assert (asked, with_params) == (method, params)
+        assert "SENT" in shown(app)
+        feed_of(app).answer({"state": "accepted"})
+        app.tick()
+        assert "ACK 38ms" in shown(app)
+        done = ev.CommandDone(id=id_, method=method, result={}, seconds=0.1)
+        feed_of(app).items = [_life(done)]
+        app.tick()
+        app.paint()
+        assert "DONE" in shown(app)
+        await press(pilot, "7")
+        assert method.replace("telemetry.", "") in shown(app)
+
+
+def _life(data: Any) -> Event:
+    from protocol.events import Context, spec_of
+
+    return Event(
+        seq=10**6, ts=2 * 10**15, type=spec_of(type(data)).type, stream="life", tv=1, ctx=Context(), data=data
+    )
+
+
+@in_loop
+async def test_pause_turns_into_resume_and_start_into_stop() -> None:
+    app = app_of(session(events(rounds=1)))
+    async with app.run_test(size=SMALL) as pilot:
+        feed_of(app).items = [
+            _life(ev.RunStateChanged(state="PAUSED")),
+            replace(_life(ev.ProfilerStarted(epochs=2)), seq=10**6 + 1),
+        ]
+        app.tick()
+        await press(pilot, "X", "y", "P", "y")
+        assert [method for _, method, _ in feed_of(app).requests] == ["resume", "profiler.stop"]
+
+
+@in_loop
+async def test_read_only_has_no_commands() -> None:
+    app = app_of(session(events(rounds=1), View(read_only=True)))
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "T", "P", "X", "C", "ctrl+x")
+        assert len(app.screen_stack) == 1
+        assert "escalate" not in shown(app, "box-keys")
+        await press(pilot, "question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        assert "escalate" not in "\n".join(_help_text(app))
+    assert feed_of(app).requests == []
+
+
+@in_loop
+async def test_nothing_is_sent_into_a_dead_link() -> None:
+    app = app_of(session(events(rounds=1), state="lost"))
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "T", "y")
+        assert len(app.screen_stack) == 1
+        assert "no daemon to tell" in shown(app)
+    assert feed_of(app).requests == []
+
+
+# --- help ------------------------------------------------------------------------------------------
+
+
+def _help_text(app: OverwatchApp) -> list[str]:
+    from overwatch_tui.screens.help import help_lines
+
+    assert isinstance(app.screen, HelpScreen)
+    return [
+        plain(line) for line in help_lines(80, app.session.view.glyphs, read_only=app.session.view.read_only)
+    ]
+
+
+@in_loop
+async def test_the_help_names_every_key_and_scrolls() -> None:
+    app = app_of()
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "question_mark")
+        text = "\n".join(_help_text(app))
+        for key in keys.KEYS:
+            assert key.help in text
+            assert key.shown.split(" ")[0] in text
+        assert isinstance(app.screen, HelpScreen)
+        await press(pilot, "G")
+        bottom = app.screen.top
+        assert bottom == len(_help_text(app)) - 24
+        await press(pilot, "k", "g")
+        assert app.screen.top == 0
+
+
+# --- looking ---------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_views_env_entry_and_detail() -> None:
+    app = app_of()
+    async with app.run_test(size=SMALL) as pilot:
+        for i, view in enumerate(VIEWS):
+            await press(pilot, str(i + 1))
+            assert app.session.view.name == view
+        await press(pilot, "1", "e", "1")
+        assert "env: 1_" in shown(app)
+        await press(pilot, "3")
+        assert app.session.view.env == 13
+        await press(pilot, "e", "2")
+        assert app.session.view.env == 2, "no env begins with 2 but 2"
+        await press(pilot, "e", "1", "enter")
+        assert app.session.view.env == 1
+        await press(pilot, "enter")
+        assert "what happened" in shown(app)
+        await press(pilot, "right_curly_bracket")
+        assert "env02" in shown(app)
+        await press(pilot, "escape", "escape")
+        assert "what happened" not in shown(app)
+
+
+@in_loop
+async def test_tab_goes_through_the_panels_and_at_80_columns_through_the_views() -> None:
+    app = app_of()
+    async with app.run_test(size=LARGE) as pilot:
+        seen = []
+        for _ in range(5):
+            seen.append(app.session.view.focus)
+            await press(pilot, "tab")
+        assert seen == ["envs", "policy", "anomalies", "drift", "log"]
+        assert app.session.view.name == "envs"
+        await pilot.resize_terminal(80, 24)
+        await press(pilot, "tab")
+        assert app.session.view.name == "anomalies"
+        await press(pilot, "shift+tab", "shift+tab")
+        assert app.session.view.name == "system"
+
+
+@in_loop
+async def test_the_worst_anomaly_is_reached_acknowledged_and_gone() -> None:
+    app = app_of()
+    async with app.run_test(size=SMALL) as pilot:
+        assert "5 unacked" in shown(app)
+        await press(pilot, "n")
+        assert app.session.view.env == 13
+        await press(pilot, "a")
+        assert "4 unacked" in shown(app)
+        await press(pilot, "n", "m")
+        assert "3 unacked" in shown(app)
+        await press(pilot, "A")
+        assert "0 unacked" in shown(app)
+        assert "2 CRIT" in shown(app), "acknowledged is not over"
+
+
+@in_loop
+async def test_frozen_panels_stand_still_while_events_are_counted() -> None:
+    made = session(events(rounds=3))
+    app = app_of(made)
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "space")
+        table = shown(app, "box-envs")
+        feed_of(app).items = list(events()[len(events(rounds=3)) :])
+        coming = len(feed_of(app).items)
+        app.tick()
+        app.paint()
+        text = shown(app)
+        assert f"FROZEN +{coming}" in text
+        assert shown(app, "box-envs") == table
+        assert "2 CRIT" in text, "the strip goes on"
+        await press(pilot, "space")
+        assert shown(app, "box-envs") != table
+        assert "FROZEN" not in shown(app)
+
+
+@in_loop
+async def test_too_small_says_so_and_recovers() -> None:
+    app = app_of()
+    async with app.run_test(size=(79, 24)) as pilot:
+        await pilot.pause()
+        assert "needs 80x24 (now 79x24)" in shown(app)
+        await pilot.resize_terminal(120, 40)
+        await pilot.pause()
+        assert "GRADIENT DRIFT" in shown(app)
+
+
+@in_loop
+async def test_a_restart_of_the_daemon_is_said() -> None:
+    from protocol.items import LinkChanged, Reset
+
+    app = app_of(session(events(rounds=1)))
+    async with app.run_test(size=SMALL) as pilot:
+        feed_of(app).boot = "b2"
+        feed_of(app).items = [LinkChanged("live"), Reset("run digits-7f3a, new boot b2"), *events(rounds=1)]
+        app.tick()
+        await pilot.pause()
+        assert "the daemon restarted" in shown(app)
+
+
+@in_loop
+async def test_a_screenshot_is_written_as_svg_and_text(tmp_path: Path) -> None:
+    with within(tmp_path):
+        app = app_of()
+        async with app.run_test(size=LARGE) as pilot:
+            await press(pilot, "f8")
+        (svg,) = tmp_path.glob("*.svg")
+        (text,) = tmp_path.glob("*.txt")
+        assert svg.read_text().lstrip().startswith("<svg")
+        assert "GRADIENT DRIFT" in text.read_text()
+
+
+# --- painting --------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_only_lines_that_changed_are_painted() -> None:
+    app = app_of()
+    async with app.run_test(size=SMALL) as pilot:
+        await pilot.pause()
+        main = app.screen_stack[0]
+        assert isinstance(main, MainScreen)
+        app.paint()
+        before = main.repainted
+        app.paint()
+        assert main.repainted == before, "nothing changed"
+        last = next(e for e in reversed(events()) if isinstance(e.data, ev.EpochFinished))
+        accuracy = list(last.data.val_accuracy)
+        accuracy[5] += 0.1
+        app.session.state.epoch = replace(last.data, val_accuracy=accuracy)
+        app.paint()
+        assert main.repainted == before + 2, "the row of env 05 and the means"
+
+
+@in_loop
+async def test_colours_can_be_left_out() -> None:
+    app = app_of(colour=False)
+    async with app.run_test(size=SMALL) as pilot:
+        await pilot.pause()
+        for panel in panels(app):
+            for segment in panel.render_line(0):
+                assert segment.style is None or segment.style.color is None

@@ -1,0 +1,93 @@
+"""`esper-tui` without a terminal: --once, --json, and what is said when it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from overwatch_tui import once
+from overwatch_tui.cli import main
+
+from . import journal
+
+
+@pytest.fixture(autouse=True)
+def _no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(once, "FIND_S", 0.2)
+
+
+def invoke(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, arguments, env=environment)
+
+
+def test_a_frame_as_text_at_any_size(tmp_path: Path) -> None:
+    path = str(journal.write(tmp_path / "events.jsonl", rounds=2))
+    for columns, lines in ((80, 24), (120, 40), (200, 60), (60, 12), (300, 100)):
+        result = invoke("--once", "--replay", path, COLUMNS=str(columns), LINES=str(lines))
+        assert result.exit_code == 0, result.output
+        rows = result.output.rstrip("\n").split("\n")
+        assert len(rows) <= lines
+        assert max(map(len, rows)) <= columns
+        assert "ENV" in result.output
+    result = invoke("--once", "--replay", path)
+    assert [line[:5].strip(" >▶") for line in result.output.split("\n")[4:20]] == [
+        f"{e:02d}" for e in range(16)
+    ]
+
+
+def test_a_view_and_ascii(tmp_path: Path) -> None:
+    path = str(journal.write(tmp_path / "events.jsonl", rounds=2))
+    result = invoke("--once", "--replay", path, "--view", "policy", "--ascii")
+    assert "[4 Policy]" in result.output
+    assert result.output.isascii()
+    assert invoke("--once", "--replay", path, TERM="linux").output.isascii()
+
+
+def test_json_says_the_same_in_figures(tmp_path: Path) -> None:
+    path = str(journal.write(tmp_path / "events.jsonl"))
+    data = json.loads(invoke("--once", "--json", "--replay", path).output)
+    assert (data["run"], data["round"], len(data["envs"])) == ("digits-7f3a", 6, 16)
+    assert data["envs"][7]["status"] == "CRIT"
+    assert data["envs"][13]["gradient_norm"] is None
+    assert data["envs"][7]["norm_drift"] == pytest.approx(1.49)
+    assert {a["source"] for a in data["anomalies"] if a["active"]} >= {"env07", "env13", "policy.blueprint"}
+    assert 0.3 < data["last_round"]["accuracy_mean"] < 1.0
+
+
+def test_after_round_waits_for_that_round(tmp_path: Path) -> None:
+    path = str(journal.write(tmp_path / "events.jsonl", rounds=3))
+    data = json.loads(invoke("--once", "--json", "--after-round", "2", "--replay", path).output)
+    assert data["round"] in (2, 3)
+    assert data["last_round"] is not None
+    late = invoke("--once", "--after-round", "9", "--replay", path)
+    assert late.exit_code == 3
+    assert "finished 3 rounds" in late.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--once",), 3, "no live run found; start one with: esper-daemon start"),
+        (("--once", "nobody"), 3, "nobody"),
+        (("--once", "--replay", "nobody"), 3, "no run nobody"),
+        (("--json",), 2, "go with --once"),
+        (("--after-round", "1"), 2, "go with --once"),
+        (("--replay", "x", "y"), 2, "not both"),
+        (("--once", "--after-round", "0"), 2, "--after-round"),
+        ((), 2, "--once"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == code, result.output
+    assert words in result.output
+    assert "Traceback" not in result.output
+
+
+def test_help_and_version() -> None:
+    assert "--replay" in invoke("--help").output
+    assert "esper-tui" in invoke("--version").output
