@@ -10,6 +10,7 @@ import torch
 
 from tests.trainer.data import folders
 from trainer.data import registry
+from trainer.data.batches import Images
 from trainer.data.dataset import DataError, Split, held_out
 from trainer.data.registrations import Holds
 from trainer.data.registry import PUBLISHED, entries, load, register
@@ -154,6 +155,14 @@ def test_a_published_name_can_have_a_folder_of_its_own(
     monkeypatch.setitem(PUBLISHED, "mnist", small)
     register("mnist", folders.idx_folder(tmp_path / "files"))
     assert load("mnist").shape == (1, 6, 5)
+
+
+def test_groups_of_hosts_gather_from_the_same_memory(tmp_path: Path) -> None:
+    folders.cifar10_folder(tmp_path, "binary")
+    register("mine", tmp_path)
+    data = load("mine")
+    layouts = [Images(data.train, data, torch.float32).pixels_MHWC for _ in range(2)]
+    assert {layout.data_ptr() for layout in layouts} == {data.train.images.data_ptr()}
 
 
 @pytest.mark.skipif(not INSTALLED.is_dir(), reason="the package dataset-fashion-mnist is not installed")
