@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ _ADMITTED: dict[tuple[str, str], type] = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """The one in Python: that in C reserves as much memory as a number in the file says."""
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no such file needs")
@@ -68,7 +71,7 @@ def load_plain(path: Path) -> Any:
         return _Unpickler(io.BytesIO(read(path)), encoding="bytes").load()
     except (
         pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError, AttributeError, OverflowError,
-        MemoryError, RecursionError,
+        MemoryError, RecursionError, struct.error,
     ) as error:  # fmt: skip
         reason = str(error) or type(error).__name__
         raise damaged(path, f"this is no batch that can be read safely: {' '.join(reason.split())}") from None

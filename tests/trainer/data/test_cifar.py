@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.data import folders
 from trainer.data.cifar import read_cifar10, read_cifar100
 from trainer.data.dataset import DataError
-from trainer.data.unpickle import Array, load_plain
+from trainer.data.unpickle import load_plain
 
 torch.set_num_threads(1)
 
@@ -118,6 +118,13 @@ def test_not_even_what_belongs_to_an_admitted_name_can_be_had(tmp_path: Path, me
         load_plain(path)
 
 
+def test_a_number_in_the_file_does_not_reserve_memory(tmp_path: Path) -> None:
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(pickle.PROTO + b"\x02}r\xff\xff\xff\x7f.")
+    assert load_plain(path) == {}
+
+
+@settings(deadline=None)
 @given(at=st.integers(0), what=st.binary(min_size=1, max_size=6))
 def test_no_damage_runs_anything_or_gets_past_as_another_error(
     tmp_path_factory: pytest.TempPathFactory, at: int, what: bytes
@@ -128,4 +135,4 @@ def test_no_damage_runs_anything_or_gets_past_as_another_error(
     path.write_bytes(whole[:at] + what + whole[at + len(what) :])
     with suppress(DataError):
         loaded = load_plain(path)
-        assert isinstance(loaded, (dict, list, tuple, int, float, bytes, str, Array, type(None), type))
+        assert type(loaded).__module__ in ("builtins", "trainer.data.unpickle")
