@@ -176,6 +176,27 @@ def affine(x: Tensor, factor: Tensor, shift: Tensor | None = None) -> Tensor:
     return out
 
 
+class _Residual(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, branch: Tensor, gain: Tensor) -> Tensor:
+        factor = per_channel(gain, x.shape[1] // gain.shape[0])[:, None, None]
+        ctx.save_for_backward(branch, gain, factor)
+        return torch.addcmul(x, branch, factor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        branch, gain, factor = ctx.saved_tensors
+        to_gain = _channel_sums(grad * branch, 1).view(gain.shape[0], -1).sum(1)
+        return grad, grad * factor, to_gain
+
+
+def residual(x: Tensor, branch: Tensor, gain: Tensor) -> Tensor:
+    """x + gain * branch, each network with a gain of its own: [B, n*C, H, W] twice, and [n]."""
+    out: Tensor = _Residual.apply(x, branch, gain)  # type: ignore[no-untyped-call]
+    return out
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """n linear layers: x [n, B, I], weight [n, O, I], bias [n, O] -> [n, B, O].
 

@@ -16,8 +16,8 @@ from torch.func import functional_call
 
 from trainer.config import Config
 from trainer.data.dataset import Dataset, Split
+from trainer.hosts.population import Population
 from trainer.seeds.stages import BLENDED, ISOLATED, Style
-from trainer.seeds.table import SlotTable
 
 
 class GroupNorm(nn.GroupNorm):
@@ -217,9 +217,12 @@ class Env(nn.Module):
 
 
 def env_from(
-    config: Config, data: Dataset, slots: list[str], state: dict[str, Any], table: SlotTable, env: int
+    config: Config, data: Dataset, population: Population, state: dict[str, Any], env: int
 ) -> tuple[Env, dict[str, str]]:
     """Host `env` of a population's state as modules, and the engine's name of each parameter."""
+    slots, table = population.slots, population.table
+    weights = population.pool.unpacked(state["weights"])
+    momenta = population.pool.unpacked(state["momentum"])
     oracle = Env(config, data).to(state["weights"]["head.weight"].dtype)
     kinds: dict[str, str] = {}
     for slot in range(len(slots)):
@@ -235,7 +238,7 @@ def env_from(
     oracle.begin()
     with torch.no_grad():
         for name, parameter in oracle.named_parameters():
-            parameter.copy_(state["weights"][names[name]][env].view_as(parameter))
-            momentum = state["momentum"][names[name]][env].view_as(parameter)
+            parameter.copy_(weights[names[name]][env].view_as(parameter))
+            momentum = momenta[names[name]][env].view_as(parameter)
             oracle.optimizer.state[parameter]["momentum_buffer"] = momentum.clone()
     return oracle, names

@@ -79,6 +79,7 @@ class HostGroup:
         self._val = Images(data.val, data, dtype)
         self._test = Images(data.test, data, dtype)
         self._runs: list[list[SlotRun]] = [[] for _ in pool.slots]
+        self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._validation = Validation(model, pool)
 
     def __len__(self) -> int:
@@ -108,6 +109,7 @@ class HostGroup:
                 self._runs[slot] = plan.masked(columns, len(self._pool.kinds))
             else:
                 self._runs[slot] = plan.gather(columns, everyone, columns.isolated | columns.blended)
+            self._used[slot] = self._pool.used(slot, self._runs[slot])
         self._validation.prepare(topology, self.table, self._dtype)
 
     def train(self, round_: int, epoch: int, layers: Tensor | None = None) -> Trained:
@@ -118,35 +120,36 @@ class HostGroup:
             layers: bool [n], whose layers to report on.
         """
         steps = self._config.task.batches_per_epoch
-        learners = [self._learners(slot) for slot in range(len(self._pool.slots))]
-        names = self.trained_names()
         loss_sum = correct = torch.zeros(len(self), dtype=self._dtype, device=self.envs.device)
-        gradients: tuple[Tensor, ...] = ()
+        gradients: Parameters = {}
         for step in range(epoch * steps, (epoch + 1) * steps):
-            x, labels = self.batches.at(round_, step)
-            loss, hits, gradients = self.gradients(x, labels, names)
-            self.optimizer.step(names, gradients)
+            loss, hits, gradients = self.gradients(*self.batches.at(round_, step))
+            self.optimizer.step(gradients)
             loss_sum = loss_sum + loss
             correct = correct + hits
         seen = steps * self._config.task.batch_size
-        return self._trained(loss_sum / steps, correct / seen, learners, names, gradients, layers)
+        return self._trained(loss_sum / steps, correct / seen, gradients, layers)
 
-    def trained_names(self) -> list[str]:
-        """The weights that an epoch of the present plan trains: the hosts', then slot by slot the seeds'."""
-        seeds = (name for slot in range(len(self._pool.slots)) for name in self._learners(slot))
-        return [*self._model.specs(), *seeds]
+    def gradients(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Parameters]:
+        """Loss [n], correct answers [n] and the gradients of all weights that learn, for one batch.
 
-    def gradients(
-        self, x: Tensor, labels: Tensor, names: list[str]
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Loss [n], correct answers [n] and the gradients of the named weights for one batch."""
+        Args:
+            x: [B, n*C, H, W], or [B, C, H, W] where all hosts see the same.
+            labels: [n, B].
+        """
         for slot, runs in enumerate(self._runs):
             x = self._model.train_block(slot, x, self.weights)
             x = self._pool.run(slot, x, len(self), runs, self.weights)
         logits = self._model.head(x, self.weights)
         each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         loss = each.view_as(labels).mean(1)
-        gradients = torch.autograd.grad(loss.sum(), [self.weights[name] for name in names])
+        names = [*self._model.specs(), *(name for used in self._used for name in used)]
+        leaves = [self.weights[name] for name in names]
+        gradients = dict(zip(names, torch.autograd.grad(loss.sum(), leaves), strict=True))
+        for slot, used in enumerate(self._used):
+            frozen = self.table.pruning[:, slot].unsqueeze(1)
+            for name in used:
+                gradients[name].masked_fill_(frozen, 0.0)
         return loss.detach(), (logits.detach().argmax(2) == labels).sum(1), gradients
 
     def validate(self, round_: int, epoch: int) -> Score:
@@ -165,29 +168,28 @@ class HostGroup:
         """All that outlives an epoch, as the live tensors [n, ...]."""
         return {"weights": self.weights, "momentum": self.optimizer.momentum, "buffers": self.buffers}
 
-    def _learners(self, slot: int) -> dict[str, Tensor]:
-        """The seed tensors that this epoch trains in a slot, and in which hosts (bool [n])."""
-        return {
-            name: self._pool.learners(slot, module, self.table)
-            for run in self._runs[slot]
-            for module in self._pool.modules(run)
-            for name in self._pool.names(slot, module)
-        }
-
     def _trained(
-        self, loss: Tensor, accuracy: Tensor, learners: list[dict[str, Tensor]], names: list[str],
-        gradients: tuple[Tensor, ...], layers: Tensor | None,
-    ) -> Trained:  # fmt: skip
-        sizes = [len(self._model.specs()), *(len(of_slot) for of_slot in learners)]
+        self, loss: Tensor, accuracy: Tensor, gradients: Parameters, layers: Tensor | None
+    ) -> Trained:
         everywhere = torch.ones_like(self.envs, dtype=torch.bool)
-        present = torch.stack([everywhere] * sizes[0] + [m for of_slot in learners for m in of_slot.values()])
+        present = [dict.fromkeys(self._model.specs(), everywhere)]
+        for slot, used in enumerate(self._used):
+            learners = {name: self._pool.learners(slot, module, self.table) for name, module in used.items()}
+            present.append({t: mask for name, mask in learners.items() for t in self._pool.tensors(name)})
+        tensors = self._pool.unpacked(gradients)
+        sizes = [len(part) for part in present]
+        masks = torch.stack([mask for part in present for mask in part.values()])
+        norms = row_norms([tensors[name] for part in present for name in part])
         (host_norm, host_health), *seeds = map(
-            norm_and_health, torch.split(row_norms(gradients), sizes), torch.split(present, sizes)
+            norm_and_health, torch.split(norms, sizes), torch.split(masks, sizes)
         )
         statistics = None
         if layers is not None:
-            weights = [self.weights[name] for name in names]
-            statistics = layer_statistics(names, gradients, weights, present & layers)
+            names = [name for part in present for name in part]
+            weights = self._pool.unpacked({name: self.weights[name] for name in gradients})
+            statistics = layer_statistics(
+                names, [tensors[n] for n in names], [weights[n] for n in names], masks & layers
+            )
         return Trained(
             loss=loss.float(),
             accuracy=accuracy.float(),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor
 from torch.optim.sgd import sgd
 
 from ..stacked import Parameters
@@ -26,16 +23,16 @@ class StackedSGD:
         self._learning_rate, self._decay = learning_rate, momentum
 
     @torch.no_grad()
-    def step(self, names: Sequence[str], gradients: Sequence[Tensor]) -> None:
-        """Update the named weights; the others, and their momentum, stay as they are.
+    def step(self, gradients: Parameters) -> None:
+        """Update the weights that have a gradient; the others, and their momentum, stay as they are.
 
         torch 2.13's fused kernel for CPUs reads a gradient in the memory order of its weight, and a grouped
         convolution returns its own in another.
         """
         sgd(
-            [self._weights[name] for name in names],
-            [gradient.contiguous() for gradient in gradients],
-            [self.momentum[name] for name in names],
+            [self._weights[name] for name in gradients],
+            [gradient.contiguous() for gradient in gradients.values()],
+            [self.momentum[name] for name in gradients],
             fused=True,
             weight_decay=0.0,
             momentum=self._decay,

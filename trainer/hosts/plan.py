@@ -62,8 +62,6 @@ class SlotRun:
     """float [k]; 0 where the seed is isolated or absent."""
     gated: Tensor | None
     """bool [k], rows of style GATE; None where there is none."""
-    frozen: Tensor
-    """bool [k], rows whose seed does not learn."""
 
 
 def _index(values: NDArray[np.int64], device: torch.device) -> Tensor:
@@ -79,7 +77,6 @@ class Columns:
         self.isolated = topology.isolated[:, slot]
         self.blended = topology.blended[:, slot]
         self.alpha = table.alpha[:, slot].to(dtype)
-        self.pruning = table.pruning[:, slot]
         self.stage = table.stage[:, slot]
         self.blueprint_on_device = table.blueprint[:, slot]
         self.style_on_device = table.style[:, slot]
@@ -123,7 +120,6 @@ def _segment(columns: Columns, owners: Codes, rows: Codes, blueprint: int) -> Sl
         owners=owner,
         alpha=columns.alpha.index_select(0, owner),
         gated=_mask(gated, columns.device) if gated.any() else None,
-        frozen=columns.pruning.index_select(0, owner),
     )
 
 
@@ -145,6 +141,5 @@ def masked(columns: Columns, blueprints: int) -> list[SlotRun]:
         owners=None,
         alpha=torch.where(blended, columns.alpha, 0.0),
         gated=columns.style_on_device == Style.GATE,
-        frozen=columns.pruning,
     )
     return [run]

@@ -1,7 +1,8 @@
 """The seeds of a group: a fixed pool of parameters per slot and blueprint, and how a slot is run.
 
 Germinating, pruning and fossilising change rows of tensors, never their shapes. Rows of a seed that is not
-there are 0, weights and momentum alike.
+there are 0, weights and momentum alike. All tensors of a module (a blueprint in a slot) lie in one [n, P], so
+that gathering, updating and clearing it is one operation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..seeds.blend import blend, gate, gate_specs, gather_rows, take_rows
+from ..seeds.blend import gate, gate_specs, gather_rows, graft
 from ..seeds.blueprints import Blueprint, verify
 from ..seeds.stages import BLENDED, ISOLATED, Stage, Style, slot_names
 from ..seeds.table import SlotTable, is_in
@@ -46,23 +47,38 @@ class SeedPool:
                 verify(kind, block.channels, block.size)
             specs = {kind.name: kind.specs(block.channels) for kind in kinds}
             self._modules.append({**specs, GATE: gate_specs(block.channels)})
+        self._places = {self.name(s, m): (s, m) for s, modules in enumerate(self._modules) for m in modules}
 
     def specs(self) -> dict[str, Init]:
-        """All tensors of the pool, named `slot.blueprint.tensor`, for one host."""
-        return {
-            name: spec
-            for slot, modules in enumerate(self._modules)
-            for module in modules
-            for name, spec in self._named(slot, module).items()
-        }
+        """All modules of the pool, named `slot.blueprint` or `slot.gate`, as one row of numbers each."""
+        return {name: Init((self._count(slot, module),)) for name, (slot, module) in self._places.items()}
 
-    def modules(self, run: SlotRun) -> list[str]:
-        """Names of the blueprints that a run uses, and of the gate where it does."""
-        return [self.kinds[b].name for b, _ in run.blueprints] + [GATE] * (run.gated is not None)
+    def name(self, slot: int, module: str) -> str:
+        """What a module of a slot is called among the weights."""
+        return f"{self.slots[slot]}.{module}"
 
-    def names(self, slot: int, module: str) -> list[str]:
-        """Names of a module's tensors."""
-        return list(self._named(slot, module))
+    def used(self, slot: int, runs: Sequence[SlotRun]) -> dict[str, str]:
+        """The modules that some runs of a slot train: name among the weights -> blueprint or gate."""
+        modules = [self.kinds[b].name for run in runs for b, _ in run.blueprints]
+        if any(run.gated is not None for run in runs):
+            modules.append(GATE)
+        return {self.name(slot, module): module for module in modules}
+
+    def tensors(self, name: str) -> list[str]:
+        """Full names `slot.blueprint.tensor` of what is in a module called `name` among the weights."""
+        slot, module = self._places[name]
+        return [f"{name}.{tensor}" for tensor in self._modules[slot][module]]
+
+    def unpacked(self, weights: Parameters) -> Parameters:
+        """Views of all tensors by their full names; what is no module stays as it is."""
+        out: Parameters = {}
+        for name, values in weights.items():
+            if name in self._places:
+                views = self._views(*self._places[name], values).values()
+                out |= dict(zip(self.tensors(name), views, strict=True))
+            else:
+                out[name] = values
+        return out
 
     def holders(self, slot: int, module: str, table: SlotTable) -> Tensor:
         """bool [n]: hosts that have a seed of this blueprint, or one of style GATE."""
@@ -99,28 +115,36 @@ class SeedPool:
         for slot, modules in enumerate(self._modules):
             resting = (table.stage[:, slot] == Stage.GERMINATED) | table.pruning[:, slot]
             for module in modules:
-                absent = ~self.holders(slot, module, table)
-                for name in self.names(slot, module):
-                    shape = (-1, *[1] * (weights[name].dim() - 1))
-                    weights[name].masked_fill_(absent.view(shape), 0.0)
-                    momentum[name].masked_fill_((absent | resting).view(shape), 0.0)
+                name, absent = self.name(slot, module), ~self.holders(slot, module, table)
+                weights[name].masked_fill_(absent.unsqueeze(1), 0.0)
+                momentum[name].masked_fill_((absent | resting).unsqueeze(1), 0.0)
 
     def run(self, slot: int, h: Tensor, n: int, runs: Sequence[SlotRun], weights: Parameters) -> Tensor:
         """What leaves a slot: [B, n*C, H, W] from the same, seeds run and blended as planned."""
-        out = h
-        for run in runs:
-            x = gather_rows(h, n, run.segment)
-            s = x
-            for b, takers in run.blueprints:
-                kind = self.kinds[b]
-                made = kind.forward(x, self._taken(slot, kind.name, run, weights))
-                s = made if takers is None else _pick(takers, made, s)
-            strength = run.alpha.unsqueeze(0)
-            if run.gated is not None:
-                opening = gate(x, self._taken(slot, GATE, run, weights))
-                strength = torch.where(run.gated, strength * opening, strength)
-            out = blend(out, x, s, strength, n, run.segment.blocks)
+        if not runs:
+            return h
+        segments = [run.segment for run in runs]
+        h, seen = gather_rows(h, n, segments)
+        made, strength = [], []
+        for run, x in zip(runs, seen, strict=True):
+            made.append(self._made(slot, run, x, weights))
+            strength.append(self._strength(slot, run, x, weights))
+        return graft(h, n, segments, seen, made, strength)
+
+    def _made(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
+        out = x
+        for b, takers in run.blueprints:
+            kind = self.kinds[b]
+            made = kind.forward(x, self._taken(slot, kind.name, run, weights))
+            out = made if takers is None else _pick(takers, made, out)
         return out
+
+    def _strength(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
+        alpha = run.alpha.unsqueeze(0)
+        if run.gated is None:
+            return alpha
+        opening = gate(x, self._taken(slot, GATE, run, weights))
+        return torch.where(run.gated, alpha * opening, alpha)
 
     def _draw(
         self, weights: Parameters, slot: int, module: str, mine: NDArray[np.bool_], keys: Tensor
@@ -128,21 +152,25 @@ class SeedPool:
         if not mine.any():
             return
         rows = torch.from_numpy(np.flatnonzero(mine)).to(keys.device)
-        specs = self._named(slot, module)
-        dtype = weights[next(iter(specs))].dtype
-        for name, fresh in initialise(specs, keys[rows], dtype).items():
-            weights[name].index_copy_(0, rows, fresh)
+        flat = weights[self.name(slot, module)]
+        fresh = initialise(self._modules[slot][module], keys[rows], flat.dtype)
+        flat.index_copy_(
+            0, rows, torch.cat([values.reshape(len(rows), -1) for values in fresh.values()], dim=1)
+        )
 
     def _taken(self, slot: int, module: str, run: SlotRun, weights: Parameters) -> Parameters:
-        prefix = f"{self.slots[slot]}.{module}."
-        return {
-            name: take_rows(weights[prefix + name], run.owners, run.frozen)
-            for name in self._modules[slot][module]
-        }
+        flat = weights[self.name(slot, module)]
+        rows = flat if run.owners is None else flat.index_select(0, run.owners)
+        return self._views(slot, module, rows)
 
-    def _named(self, slot: int, module: str) -> dict[str, Init]:
-        prefix = f"{self.slots[slot]}.{module}."
-        return {prefix + name: spec for name, spec in self._modules[slot][module].items()}
+    def _views(self, slot: int, module: str, flat: Tensor) -> Parameters:
+        """The tensors [k, ...] of a module as views of its numbers [k, P]."""
+        specs = self._modules[slot][module]
+        pieces = torch.split(flat, [spec.count for spec in specs.values()], dim=1)
+        return {
+            name: piece.view(len(flat), *spec.shape)
+            for (name, spec), piece in zip(specs.items(), pieces, strict=True)
+        }
 
     def _count(self, slot: int, module: str) -> int:
         return sum(spec.count for spec in self._modules[slot][module].values())

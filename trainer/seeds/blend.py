@@ -15,6 +15,7 @@ the host's, bit for bit, whatever the seed put out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,8 @@ class Block:
     multiply: bool | Tensor
     """MULTIPLY or not; a bool [stop-start] where the rows differ (masked plan)."""
     isolated: bool | Tensor
-    """Straight-through or not; a bool [stop-start] where the rows differ (masked plan)."""
+    """Straight-through or not; a bool [stop-start] where the rows differ (masked plan): those that are
+    neither isolated nor blended have a strength of 0 then."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class Segment:
     attached: int | Tensor
     """The first so many rows give their gradient back to the host; a bool [k] in the masked plan."""
     blocks: tuple[Block, ...]
+
+    @property
+    def blended(self) -> bool:
+        """Whether a row reaches its host at all."""
+        return any(block.isolated is not True for block in self.blocks)
 
 
 def gate_specs(channels: int) -> dict[str, Init]:
@@ -62,129 +69,155 @@ def gate(x: Tensor, parameters: Parameters) -> Tensor:
     return torch.sigmoid(score).squeeze(2).t()
 
 
-def gather_rows(h: Tensor, n: int, segment: Segment) -> Tensor:
-    """What the seeds of a segment see: [B, k*C, H, W]; only attached rows return a gradient to the host."""
-    attached = segment.attached
-    seen = h.detach() if isinstance(attached, int) and attached == 0 else h
-    rows: Tensor = GatherRows.apply(seen, n, segment.rows, attached)  # type: ignore[no-untyped-call]
-    return rows
+def gather_rows(h: Tensor, n: int, segments: Sequence[Segment]) -> tuple[Tensor, list[Tensor]]:
+    """What the seeds of a slot see.
 
-
-def take_rows(parameter: Tensor, rows: Tensor | None, frozen: Tensor) -> Tensor:
-    """Parameters [k, ...] of some hosts' seeds, from [n, ...]; frozen ones get a gradient of exactly 0."""
-    taken: Tensor = TakeRows.apply(parameter, rows, frozen)  # type: ignore[no-untyped-call]
-    return taken
-
-
-def blend(h: Tensor, x: Tensor, s: Tensor, strength: Tensor, n: int, blocks: tuple[Block, ...]) -> Tensor:
-    """Put one segment's seeds into the hosts.
+    Only attached rows return a gradient to the host; for the others it is a constant.
 
     Args:
-        h: [B, n*C, H, W], the hosts, perhaps with other segments already put in.
-        x: [B, k*C, H, W], what the seeds saw.
-        s: [B, k*C, H, W], what they made of it.
-        strength: [B, k] or [1, k], alpha times gate; exactly 0 where the host is to be untouched.
-        n: hosts in `h`.
-        blocks: as planned.
+        h: [B, n*C, H, W].
+
+    Returns:
+        `h`, to be grafted on, and for each segment [B, k*C, H, W].
+    """
+    host, *seen = _GatherRows.apply(h, n, segments)  # type: ignore[no-untyped-call]
+    return host, seen
+
+
+def graft(
+    h: Tensor,
+    n: int,
+    segments: Sequence[Segment],
+    seen: list[Tensor],
+    made: list[Tensor],
+    strength: list[Tensor],
+) -> Tensor:
+    """Put the seeds of a slot into their hosts.
+
+    Args:
+        h: [B, n*C, H, W], as `gather_rows` returned it.
+        seen: for each segment [B, k*C, H, W], as `gather_rows` returned it.
+        made: what the seeds made of it.
+        strength: for each segment [B, k] or [1, k], alpha times gate; exactly 0 where the host is to be
+            untouched.
 
     Returns:
         [B, n*C, H, W].
     """
-    out: Tensor = SlotBlend.apply(h, x, s, strength, n, blocks)  # type: ignore[no-untyped-call]
+    out: Tensor = _Graft.apply(h, n, segments, *seen, *made, *strength)  # type: ignore[no-untyped-call]
     return out
 
 
-class GatherRows(torch.autograd.Function):
-    """The activations of some hosts; only attached rows return a gradient, the others see a constant."""
-
+class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, n: int, rows: Tensor | None, attached: int | Tensor) -> Tensor:
-        ctx.n, ctx.rows, ctx.attached, ctx.shape = n, rows, attached, h.shape
-        if rows is None:
-            return h.view_as(h)
-        return to_channels(to_rows(h, n).index_select(3, rows))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        if isinstance(ctx.attached, Tensor):
-            return to_channels(to_rows(grad, ctx.n).where(ctx.attached.unsqueeze(1), 0.0)), None, None, None
-        batch, channels, height, width = ctx.shape
-        out = grad.new_zeros(batch, height, width, ctx.n, channels // ctx.n)
-        kept = to_rows(grad, ctx.rows.shape[0])[..., : ctx.attached, :]
-        return to_channels(out.index_add_(3, ctx.rows[: ctx.attached], kept)), None, None, None
-
-
-class TakeRows(torch.autograd.Function):
-    """The parameters [n, ...] of some hosts' seeds; frozen ones get a gradient of exactly 0."""
-
-    @staticmethod
-    def forward(ctx: Any, parameter: Tensor, rows: Tensor | None, frozen: Tensor) -> Tensor:
-        ctx.rows, ctx.frozen, ctx.shape = rows, frozen, parameter.shape
-        return parameter.view_as(parameter) if rows is None else parameter.index_select(0, rows)
+    def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[Segment]) -> tuple[Tensor, ...]:
+        ctx.n, ctx.segments = n, segments
+        ctx.set_materialize_grads(False)
+        rows = to_rows(h, n)
+        seen = [
+            h.view_as(h) if segment.rows is None else to_channels(rows.index_select(3, segment.rows))
+            for segment in segments
+        ]
+        apart = [x for x, segment in zip(seen, segments, strict=True) if not segment.blended]
+        ctx.mark_non_differentiable(*apart)
+        return h.view_as(h), *seen
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        grad = grad.masked_fill(ctx.frozen.view(-1, *[1] * (grad.dim() - 1)), 0.0)
-        if ctx.rows is None:
-            return grad, None, None
-        return grad.new_zeros(ctx.shape).index_add_(0, ctx.rows, grad), None, None
-
-
-class SlotBlend(torch.autograd.Function):
-    """`blend`, with a backward written by hand: the host's own gradient passes through uncopied."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, h: Tensor, x: Tensor, s: Tensor, strength: Tensor, n: int, blocks: tuple[Block, ...]
-    ) -> Tensor:
-        ctx.save_for_backward(x, s, strength)
-        ctx.blocks, ctx.n = blocks, n
-        blended = [block for block in blocks if block.isolated is not True]
-        if not blended:
-            return h.view_as(h)
-        k = strength.shape[1]
-        out, x_rows, s_rows = to_rows(h, n).clone(), to_rows(x, k), to_rows(s, k)
-        for block in blended:
-            part = slice(block.start, block.stop)
-            by = _spread(strength[:, part])
-            change = by * _direction(x_rows[..., part, :], s_rows[..., part, :], block.multiply)
-            change = change.masked_fill_(by == 0.0, 0.0)
-            if block.rows is None:
-                out += change
+    def backward(ctx: Any, to_host: Tensor, *to_seen: Tensor | None) -> tuple[Tensor, None, None]:
+        out = None
+        for segment, grad in zip(ctx.segments, to_seen, strict=True):
+            if grad is None:
+                continue
+            if out is None:
+                out = to_rows(to_host, ctx.n).clone()
+            if isinstance(segment.attached, Tensor):
+                out += to_rows(grad, ctx.n).where(segment.attached.unsqueeze(1), 0.0)
             else:
-                out.index_add_(3, block.rows, change)
+                part = to_rows(grad, len(segment.rows))[..., : segment.attached, :]
+                out.index_add_(3, segment.rows[: segment.attached], part)
+        return to_host if out is None else to_channels(out), None, None
+
+
+class _Graft(torch.autograd.Function):
+    """Its backward hands the host's own gradient on uncopied."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[Segment], *tensors: Tensor) -> Tensor:
+        ctx.n, ctx.segments = n, segments
+        ctx.save_for_backward(*tensors)
+        if not any(segment.blended for segment in segments):
+            return h.view_as(h)
+        out = to_rows(h, n).clone()
+        for segment, x, s, strength in _by_segment(segments, tensors):
+            k = strength.shape[1]
+            x_rows, s_rows = to_rows(x, k), to_rows(s, k)
+            for block in segment.blocks:
+                if block.isolated is not True:
+                    part = slice(block.start, block.stop)
+                    by = _spread(strength[:, part])
+                    change = by * _direction(x_rows[..., part, :], s_rows[..., part, :], block.multiply)
+                    _add(out, block, change, by)
         return to_channels(out)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, s, strength = ctx.saved_tensors
-        k = strength.shape[1]
-        grad_rows, x_rows, s_rows = to_rows(grad, ctx.n), to_rows(x, k), to_rows(s, k)
-        grad_x = torch.zeros_like(x_rows)
-        grad_s = torch.zeros_like(s_rows)
-        grad_strength = torch.zeros_like(strength) if ctx.needs_input_grad[3] else None
-        for block in ctx.blocks:
-            part = slice(block.start, block.stop)
-            g = grad_rows if block.rows is None else grad_rows.index_select(3, block.rows)
-            if block.isolated is True:
-                grad_s[..., part, :] = g
-                continue
-            here, there = x_rows[..., part, :], s_rows[..., part, :]
-            if grad_strength is not None:
-                along = row_sums(g * _direction(here, there, block.multiply))
-                grad_strength[:, part] = along.masked_fill_(strength[:, part] == 0.0, 0.0)
-            by = _spread(strength[:, part])
-            scaled = (by * g).masked_fill_(by == 0.0, 0.0)
-            to_x, to_s = _direction_gradient(scaled, here, there, block.multiply)
-            grad_x[..., part, :] = to_x
-            if isinstance(block.isolated, Tensor):
-                to_s = torch.where(block.isolated.unsqueeze(1), g, to_s)
-            grad_s[..., part, :] = to_s
-        seen = to_channels(grad_x) if ctx.needs_input_grad[1] else None
-        return grad, seen, to_channels(grad_s), grad_strength, None, None
+        rows = to_rows(grad, ctx.n)
+        parts = [_backward(rows, *segment) for segment in _by_segment(ctx.segments, ctx.saved_tensors)]
+        return (
+            grad,
+            None,
+            None,
+            *(part[0] for part in parts),
+            *(part[1] for part in parts),
+            *(part[2] for part in parts),
+        )
+
+
+def _by_segment(
+    segments: Sequence[Segment], tensors: Sequence[Tensor]
+) -> list[tuple[Segment, Tensor, Tensor, Tensor]]:
+    m = len(segments)
+    return list(zip(segments, tensors[:m], tensors[m : 2 * m], tensors[2 * m :], strict=True))
+
+
+def _add(out: Tensor, block: Block, change: Tensor, by: Tensor) -> None:
+    if isinstance(block.isolated, Tensor):
+        change = change.masked_fill_(by == 0.0, 0.0)
+    if block.rows is None:
+        out += change
+    else:
+        out.index_add_(3, block.rows, change)
+
+
+def _backward(
+    grad: Tensor, segment: Segment, x: Tensor, s: Tensor, strength: Tensor
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Gradients of a segment's x, s and strength, from the host's [B, H, W, n, C]."""
+    k = strength.shape[1]
+    shape = (*grad.shape[:3], k, grad.shape[4])
+    to_s = grad.new_zeros(shape) if segment.blocks[-1].stop < k else grad.new_empty(shape)
+    to_x = grad.new_zeros(shape) if segment.blended else None
+    to_strength = torch.zeros_like(strength) if strength.requires_grad else None
+    x_rows, s_rows = to_rows(x, k), to_rows(s, k)
+    for block in segment.blocks:
+        part = slice(block.start, block.stop)
+        g = grad if block.rows is None else grad.index_select(3, block.rows)
+        if to_x is None or block.isolated is True:
+            to_s[..., part, :] = g
+            continue
+        here, there, by = x_rows[..., part, :], s_rows[..., part, :], _spread(strength[:, part])
+        if to_strength is not None:
+            to_strength[:, part] = _row_sums(g * _direction(here, there, block.multiply))
+        scaled = by * g
+        if isinstance(block.isolated, Tensor):
+            scaled = scaled.masked_fill_(by == 0.0, 0.0)
+        to_x[..., part, :], change = _direction_gradient(scaled, here, there, block.multiply)
+        if isinstance(block.isolated, Tensor):
+            change = torch.where(block.isolated.unsqueeze(1), g, change)
+        to_s[..., part, :] = change
+    return None if to_x is None else to_channels(to_x), to_channels(to_s), to_strength
 
 
 def _spread(strength: Tensor) -> Tensor:
@@ -192,10 +225,10 @@ def _spread(strength: Tensor) -> Tensor:
     return strength[:, None, None, :, None]
 
 
-def row_sums(x: Tensor) -> Tensor:
+def _row_sums(x: Tensor) -> Tensor:
     """[B, H, W, k, C] summed over map and channels: [B, k]."""
-    per_channel = map_mean(to_channels(x)).view(x.shape[0], *x.shape[3:])
-    return per_channel.sum(2) * (x.shape[1] * x.shape[2])
+    channels = map_mean(to_channels(x)).view(x.shape[0], *x.shape[3:])
+    return channels.sum(2) * (x.shape[1] * x.shape[2])
 
 
 def _direction(x: Tensor, s: Tensor, multiply: bool | Tensor) -> Tensor:

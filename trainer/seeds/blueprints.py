@@ -16,7 +16,7 @@ from torch import Tensor
 from protocol.errors import EsperError
 
 from .. import rng
-from ..stacked import Init, Parameters, affine, conv, group_norm, initialise, linear, per_channel, pooled
+from ..stacked import Init, Parameters, affine, conv, group_norm, initialise, linear, pooled, residual
 
 Specs = dict[str, Init]
 
@@ -51,10 +51,6 @@ def _normed(x: Tensor, p: Parameters, name: str = "norm") -> Tensor:
     return group_norm(x, p[f"{name}.weight"], p[f"{name}.bias"])
 
 
-def _gain(p: Parameters, x: Tensor) -> Tensor:
-    return per_channel(p["gain"], x.shape[1] // p["gain"].shape[0])
-
-
 def _conv_init(outputs: int, inputs: int, kernel: int) -> Init:
     return Init((outputs, inputs, kernel, kernel), fan_in=inputs * kernel * kernel)
 
@@ -64,7 +60,7 @@ def _norm(c: int) -> Specs:
 
 
 def _norm_forward(x: Tensor, p: Parameters) -> Tensor:
-    return x + affine(_normed(x, p) - x, _gain(p, x))
+    return residual(x, _normed(x, p) - x, p["gain"])
 
 
 def _attention(c: int) -> Specs:
@@ -93,7 +89,7 @@ def _depthwise(c: int) -> Specs:
 def _depthwise_forward(x: Tensor, p: Parameters) -> Tensor:
     """Depthwise separable convolution (Chollet, 2017)."""
     y = conv(conv(x, p["depth.weight"], groups=p["depth.weight"].shape[1]), p["point.weight"])
-    return x + affine(torch.relu(_normed(y, p)), _gain(p, x))
+    return residual(x, torch.relu(_normed(y, p)), p["gain"])
 
 
 def _conv(kernel: int) -> Callable[[int], Specs]:
@@ -101,7 +97,7 @@ def _conv(kernel: int) -> Callable[[int], Specs]:
 
 
 def _conv_forward(x: Tensor, p: Parameters) -> Tensor:
-    return x + affine(torch.relu(_normed(conv(x, p["conv.weight"]), p)), _gain(p, x))
+    return residual(x, torch.relu(_normed(conv(x, p["conv.weight"]), p)), p["gain"])
 
 
 def _heavy(c: int) -> Specs:
@@ -115,7 +111,7 @@ def _heavy_forward(x: Tensor, p: Parameters) -> Tensor:
     """The two convolutions of a residual block (He et al., 2016)."""
     y = torch.relu(_normed(conv(x, p["first.weight"]), p, "norm1"))
     y = torch.relu(_normed(conv(y, p["second.weight"]), p, "norm2"))
-    return x + affine(y, _gain(p, x))
+    return residual(x, y, p["gain"])
 
 
 def _bottleneck(c: int) -> Specs:
@@ -130,7 +126,7 @@ def _bottleneck(c: int) -> Specs:
 def _bottleneck_forward(x: Tensor, p: Parameters) -> Tensor:
     y = torch.relu(_normed(conv(x, p["reduce.weight"]), p, "norm1"))
     y = torch.relu(_normed(conv(y, p["conv.weight"]), p, "norm2"))
-    return x + affine(conv(y, p["expand.weight"]), _gain(p, x))
+    return residual(x, conv(y, p["expand.weight"]), p["gain"])
 
 
 BLUEPRINTS: dict[str, Blueprint] = {

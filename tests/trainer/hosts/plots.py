@@ -75,14 +75,13 @@ def plant(population: Population, columns: dict[str, Tensor], round_: int = 1) -
         for module in [*(kind.name for kind in population.pool.kinds), "gate"]:
             here = population.pool.holders(slot, module, table)
             learns = population.pool.learners(slot, module, table)
-            for name in population.pool.names(slot, module):
-                weight, momentum = state["weights"][name], state["momentum"][name]
-                position += 1
-                keys = rng.key(8, rng.Purpose.SEED, torch.arange(len(here)), position)
-                noise = rng.normal(keys, weight[0].numel(), weight.dtype).view(weight.shape)
-                beside = (-1, *[1] * (weight.dim() - 1))
-                weight.copy_(torch.where(here.view(beside), 0.4 * noise, 0.0))
-                momentum.copy_(torch.where(learns.view(beside), 0.01 * noise, 0.0))
+            name = population.pool.name(slot, module)
+            weight, momentum = state["weights"][name], state["momentum"][name]
+            position += 1
+            keys = rng.key(8, rng.Purpose.SEED, torch.arange(len(here)), position)
+            noise = rng.normal(keys, weight.shape[1], weight.dtype)
+            weight.copy_(torch.where(here.unsqueeze(1), 0.4 * noise, 0.0))
+            momentum.copy_(torch.where(learns.unsqueeze(1), 0.01 * noise, 0.0))
     population.load_state_dict(state)
 
 

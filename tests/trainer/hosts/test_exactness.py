@@ -36,8 +36,8 @@ def populate(columns: dict[str, Tensor], **changes: object) -> tuple[Config, Pop
 
 
 def oracles(cfg: Config, population: Population) -> Oracles:
-    state, table = population.state_dict(), population.table
-    return [env_from(cfg, DATA, population.slots, state, table, env) for env in range(table.shape[0])]
+    state = population.state_dict()
+    return [env_from(cfg, DATA, population, state, env) for env in range(cfg.envs.count)]
 
 
 @pytest.fixture(params=["gather", "masked"])
@@ -65,12 +65,11 @@ def test_every_state_blueprint_and_style_trains_as_modules_do(planted: tuple[Con
     cfg, population = planted
     group = population.groups[0]
     sequential = oracles(cfg, population)
-    names = group.trained_names()
     for step in range(3):
         index = group.batches.indices(1, step)
-        loss, _, gradients = group.gradients(*group.batches.at(1, step), names)
-        of = dict(zip(names, gradients, strict=True))
-        group.optimizer.step(names, gradients)
+        loss, _, gradients = group.gradients(*group.batches.at(1, step))
+        group.optimizer.step(gradients)
+        of, weights = population.pool.unpacked(gradients), population.pool.unpacked(group.weights)
         for env, (oracle, names_of) in enumerate(sequential):
             x, labels = oracle.inputs(DATA.train, index[env]), DATA.train.labels[index[env]]
             expected, _ = oracle.step(x, labels)
@@ -79,7 +78,7 @@ def test_every_state_blueprint_and_style_trains_as_modules_do(planted: tuple[Con
             for name, parameter in oracle.named_parameters():
                 if parameter.grad is not None:
                     assert_close(of[names_of[name]][env], parameter.grad, f"gradient of {name}, {where}")
-                weight = group.weights[names_of[name]][env].detach()
+                weight = weights[names_of[name]][env].detach()
                 assert_close(weight, parameter.detach(), f"{name}, {where}")
 
 

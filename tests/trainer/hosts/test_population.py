@@ -75,7 +75,7 @@ def born(envs: list[int], round_: int, epoch: int, slot: int, n: int = 4) -> Ten
     germinate(made, envs, slot, list(BLUEPRINTS).index("conv_light"))
     prepare(made)
     made.run_epoch(round_, epoch)
-    return made.state_dict()["weights"][f"r0c{slot}.conv_light.conv.weight"]
+    return made.state_dict()["weights"][f"r0c{slot}.conv_light"]
 
 
 def test_a_newborn_seed_depends_on_env_slot_round_and_epoch() -> None:
@@ -195,7 +195,7 @@ def test_the_optimizer_is_sgd_with_momentum_whatever_the_strides_of_a_gradient()
         gradient = torch.arange(24.0).add(step).view(2, 4, 3).transpose(1, 2)
         reference.grad = gradient.contiguous()
         sgd.step()
-        stacked.step(["w"], [gradient])
+        stacked.step({"w": gradient})
         torch.testing.assert_close(weight, reference.detach())
     assert (stacked.momentum["other"] == 0).all()
 
