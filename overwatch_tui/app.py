@@ -26,6 +26,8 @@ DRAIN_S = 1 / 30
 ESCALATE_EPOCHS = 5
 PROFILE_EPOCHS = 2
 TWICE_S = 2.0
+SVG_GREY, SVG_NIGHT = "#292929", "#0e1218"
+"""The background that exported screenshots have, and a darker one on which bars stand out."""
 
 
 class OverwatchApp(App[None]):
@@ -42,9 +44,9 @@ class OverwatchApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, session: Session, *, colour: bool = True) -> None:
-        super().__init__(ansi_color=not colour)
+        super().__init__(ansi_color=True)
         self.session = session
-        self.palette = Theme.colour() if colour else Theme.monochrome()
+        self.palette = Theme(colour=colour)
         self.frozen: Frame | None = None
         """What the panels show while frozen."""
         self._paint_at = 0.0
@@ -305,7 +307,8 @@ class OverwatchApp(App[None]):
         width, height = self.size
         stem = Path(f"esper-{self.session.link.name or 'overwatch'}-{time.strftime('%Y%m%d-%H%M%S')}")
         try:
-            stem.with_suffix(".svg").write_text(self.export_screenshot(), encoding="utf-8")
+            svg = self.export_screenshot(title=f"esper-tui {self.session.link.name or ''}")
+            stem.with_suffix(".svg").write_text(svg.replace(SVG_GREY, SVG_NIGHT), encoding="utf-8")
             text = self.picture(width, height).text(width, height)
             stem.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
         except OSError as error:

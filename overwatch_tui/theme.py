@@ -54,74 +54,71 @@ ASCII = Glyphs(
 )  # fmt: skip
 
 _COLOURS = {
-    "background": "#0e1218",
-    "": "#c5cdd9",
-    "bold": "bold #e6ebf2",
-    "dim": "#75828f",
-    "faint": "#4b5768",
-    "title": "bold #7fb4ff",
-    "rule": "#303b4a",
-    "focus": "#7fb4ff",
-    "key": "#e2c08d",
-    "accent": "#56c8d8",
-    "ok": "#7cc47f",
-    "warning": "bold #f0b655",
-    "critical": "bold #ff6b6b",
-    "info": "#8fb7e8",
-    "chart": "#5aa9e6",
-    "chart2": "#b48ead",
-    "chart3": "#7cc47f",
-    "select": "on #1c2836",
-    "bar": "on #151c26",
-    "alarm": "bold #ffffff on #a02a35",
-    "caution": "bold #1a1205 on #f0b655",
-    "tab": "bold #0e1218 on #7fb4ff",
-    "live": "bold #0e1218 on #7cc47f",
-    "box": "#7fb4ff",
-    "dormant": "#4b5768",
-    "germinated": "#c3d06b",
-    "training": "#5aa9e6",
-    "blending": "#c792ea",
-    "holding": "#56c8d8",
-    "fossilized": "#7cc47f",
-    "pruned": "#e58a6f",
-    "embargoed": "#8a6d5f",
-    "resetting": "#8a6d5f",
+    "bold": "bold",
+    "dim": "color(244)",
+    "faint": "color(240)",
+    "title": "bold color(75)",
+    "rule": "color(239)",
+    "focus": "color(75)",
+    "key": "color(179)",
+    "accent": "color(73)",
+    "ok": "color(71)",
+    "warning": "bold color(214)",
+    "critical": "bold color(203)",
+    "info": "color(110)",
+    "chart": "color(74)",
+    "chart2": "color(139)",
+    "chart3": "color(108)",
+    "select": "on color(236)",
+    "bar": "on color(235)",
+    "alarm": "bold color(231) on color(124)",
+    "caution": "bold color(16) on color(214)",
+    "tab": "bold color(16) on color(75)",
+    "live": "bold color(16) on color(71)",
+    "box": "color(75)",
+    "dormant": "color(240)",
+    "germinated": "color(143)",
+    "training": "color(74)",
+    "blending": "color(140)",
+    "holding": "color(79)",
+    "fossilized": "color(71)",
+    "pruned": "color(173)",
+    "embargoed": "color(95)",
+    "resetting": "color(95)",
 }
 _MONOCHROME = {
     "bold": "bold", "title": "bold", "key": "bold", "warning": "bold", "critical": "bold reverse",
     "alarm": "bold reverse", "caution": "reverse", "tab": "reverse", "live": "bold", "focus": "bold",
 }  # fmt: skip
+_ON_BAR = "color(252)"
+"""Plain text where we set the background: the terminal's own colour may not be legible there."""
 
-BACKGROUND = _COLOURS["background"]
 
-
-@dataclass(frozen=True)
 class Theme:
-    """Styles by name; names in one string are laid over each other (`"critical select"`)."""
+    """Styles by name; names in one string are laid over each other (`"critical select"`).
 
-    styles: Mapping[str, str]
-    background: str | None
+    Plain text has the terminal's own colours, and all others are from the 256 that nearly every terminal
+    has: an escape sequence of ten bytes instead of forty for every piece of text, legible on dark and light.
 
-    @classmethod
-    def colour(cls) -> Theme:
-        return cls(styles=_COLOURS, background=BACKGROUND)
+    Args:
+        colour: False for bold and reverse only (NO_COLOR).
+    """
 
-    @classmethod
-    def monochrome(cls) -> Theme:
-        """No colour at all (NO_COLOR): bold and reverse only."""
-        return cls(styles=_MONOCHROME, background=None)
+    def __init__(self, *, colour: bool = True) -> None:
+        self.colour = colour
 
     def style(self, names: str) -> Style:
-        return _resolve(names, self.background is not None)
+        return _resolve(names, self.colour)
 
 
 @lru_cache(maxsize=1024)
 def _resolve(names: str, colour: bool) -> Style:
     styles = _COLOURS if colour else _MONOCHROME
-    style = Style.parse(f"{_COLOURS['']} on {BACKGROUND}") if colour else Style.null()
+    style = Style.null()
     for name in names.split():
         style += Style.parse(styles.get(name, ""))
+    if style.bgcolor is not None and style.color is None:
+        style += Style.parse(_ON_BAR)
     return style
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.segment import Segment
+from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -45,7 +46,8 @@ class LinePanel(Widget):
                 continue
             self._strips.pop(y, None)
             self.repainted += 1
-            self.refresh(Region(0, y, width, 1))
+            same = _same_tail(old[y], self._lines[y]) if y < min(len(old), len(self._lines)) else 0
+            self.refresh(Region(0, y, max(1, width - same), 1))
 
     @property
     def lines(self) -> list[Line]:
@@ -60,6 +62,35 @@ class LinePanel(Widget):
             line = self._lines[y] if y < len(self._lines) else ()
             width = self.size.width
             style = self._theme.style
-            strip = Strip([Segment(text, style(name)) for text, name in fit(line, width)], width)
+            spans = [(text, style(name)) for text, name in fit(line, width)]
+            strip = Strip([Segment(text, span_style) for text, span_style in _joined(spans)], width)
             self._strips[y] = strip
         return strip
+
+
+def _same_tail(old: Line, new: Line) -> int:
+    """Columns at the end of two lines that are the same, in whole spans."""
+    columns = 0
+    for before, after in zip(reversed(old), reversed(new), strict=False):
+        if before != after:
+            break
+        columns += len(after[0])
+    return columns
+
+
+def _joined(spans: list[tuple[str, Style]]) -> list[tuple[str, Style]]:
+    """Fewer spans that look the same: blanks show nothing of a style but its background."""
+    joined: list[tuple[str, Style]] = []
+    for text, style in spans:
+        if joined and _same_for(text, style, joined[-1][1]):
+            joined[-1] = (joined[-1][0] + text, joined[-1][1])
+        else:
+            joined.append((text, style))
+    return joined
+
+
+def _same_for(text: str, style: Style, other: Style) -> bool:
+    """Whether the text looks the same in the other style."""
+    if style == other:
+        return True
+    return text.isspace() and style.bgcolor == other.bgcolor and not (style.reverse or other.reverse)

@@ -37,7 +37,7 @@ def test_neighbours_of_one_style_become_one_span() -> None:
 
 
 def test_styles_are_laid_over_each_other_and_monochrome_has_no_colour() -> None:
-    colour, plain_theme = Theme.colour(), Theme.monochrome()
+    colour, plain_theme = Theme(), Theme(colour=False)
     both = colour.style("critical select")
     assert both.bold
     assert both.bgcolor != colour.style("critical").bgcolor

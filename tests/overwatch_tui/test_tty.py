@@ -1,0 +1,89 @@
+"""The real program on a real pseudo-terminal, playing a recorded run; pyte reads the screen."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.e2e.terminal import Terminal
+
+from . import journal
+
+
+@contextmanager
+def playing(folder: Path, *arguments: str, columns: int = 80, lines: int = 24) -> Iterator[Terminal]:
+    path = journal.write(folder / "events.jsonl", rounds=4)
+    command = [sys.executable, "-m", "overwatch_tui", "--replay", str(path), *arguments]
+    terminal = Terminal(command, {**os.environ, "ESPER_HOME": str(folder)}, columns=columns, lines=lines)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def test_it_plays_takes_keys_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    with playing(tmp_path, "--speed", "20") as tui:
+        text = tui.wait_for("REPLAY")
+        tui.wait_for("r1")
+        tui.press("3")
+        tui.wait_for("[3 Drift]")
+        tui.press("?")
+        tui.wait_for("leave and help")
+        tui.press("\x1b")
+        tui.wait_for(lambda text: "leave and help" not in text and "[3 Drift]" in text)
+        tui.press("1")
+        text = tui.wait_for(lambda text: "[1 Envs]" in text and " 15 " in text)
+        assert "digits-7f3a" in text
+        assert all(f" {env:02d} " in text for env in range(16))
+        tui.press("q")
+        assert tui.process.wait(20) == 0
+        tui.read(0.2)
+        assert "Traceback" not in tui.text
+
+
+def test_no_escape_of_a_log_line_reaches_the_terminal(tmp_path: Path) -> None:
+    from protocol.events import LogLine
+
+    run = journal.Run(rounds=1)
+    run.make()
+    run.emit(LogLine(level="ERROR", logger="x", message="before \x1b[2J\x1b]0;owned\x07 after"))
+    path = tmp_path / "evil.jsonl"
+    path.write_bytes(b"".join(line + b"\n" for line in run.lines))
+    command = [
+        sys.executable,
+        "-m",
+        "overwatch_tui",
+        "--replay",
+        str(path),
+        "--speed",
+        "100",
+        "--view",
+        "log",
+    ]
+    terminal = Terminal(command, {**os.environ, "ESPER_HOME": str(tmp_path)})
+    try:
+        text = terminal.wait_for("after")
+        assert "before ?[2J?]0;owned? after" in text
+        assert terminal.screen.title != "owned"
+    finally:
+        terminal.close()
+
+
+def test_no_color_sends_no_colour(tmp_path: Path) -> None:
+    with playing(tmp_path, "--speed", "50", "--no-color") as tui:
+        tui.wait_for("[1 Envs]")
+        tui.read(0.5)
+        cells = [cell for row in tui.screen.buffer.values() for cell in row.values()]
+        assert {cell.fg for cell in cells} <= {"default"}
+        assert {cell.bg for cell in cells} <= {"default"}
+        assert any(cell.reverse or cell.bold for cell in cells), "states are seen without colour"
+
+
+def test_a_small_terminal_says_so_and_a_wide_one_has_two_columns(tmp_path: Path) -> None:
+    with playing(tmp_path, columns=79, lines=24) as tui:
+        tui.wait_for("needs 80x24")
+    with playing(tmp_path, "--speed", "50", columns=120, lines=40) as tui:
+        tui.wait_for("GRADIENT DRIFT")
