@@ -78,15 +78,15 @@ class PolicyConfig(Section, frozen=True):
 
 class PPOConfig(Section, frozen=True):
     learning_rate: Annotated[float, _number("Adam", le=1.0)] = 1e-3
-    gamma: Annotated[float, _number("discount", le=1.0)] = 0.99
+    gamma: Annotated[float, _number("discount", le=1.0)] = 1.0
     gae_lambda: Annotated[float, _number("GAE lambda", le=1.0)] = 0.95
     clip: Annotated[float, _number("clip of the probability ratio", ge=0.01, le=1.0)] = 0.2
-    epochs: Annotated[int, _count("passes over a rollout", le=100)] = 4
+    epochs: Annotated[int, _count("passes over a rollout", le=100)] = 8
     minibatches: Annotated[int, _count("parts of the envs per pass", le=1024)] = 2
-    entropy_coefficient: Annotated[float, _number("weight of the entropy bonus", le=1.0)] = 0.01
+    entropy_coefficient: Annotated[float, _number("weight of the entropy bonus", le=1.0)] = 0.05
     value_coefficient: Annotated[float, _number("weight of the value loss", le=10.0)] = 0.5
     max_grad_norm: Annotated[float, _number("gradient clip", ge=1e-6, le=1e6)] = 0.5
-    target_kl: Annotated[float, _number("early stop of the passes; 0 = never", le=10.0)] = 0.03
+    target_kl: Annotated[float, _number("early stop of the passes; 0 = never", le=10.0)] = 0.01
 
 
 class RewardConfig(Section, frozen=True):
@@ -96,7 +96,7 @@ class RewardConfig(Section, frozen=True):
     ] = "shaped"
     rent: Annotated[float, _number("cost of added parameters, relative to the host's", le=10.0)] = 0.01
     contribution: Annotated[float, _number("shaped: weight of what seeds contribute", le=10.0)] = 0.2
-    stage: Annotated[float, _number("shaped: weight of how far seeds are in their lives", le=10.0)] = 0.05
+    stage: Annotated[float, _number("shaped: weight of how far seeds are in their lives", le=10.0)] = 0.2
     rollback_penalty: Annotated[float, _number("cost of an epoch that the governor undid", le=100.0)] = 0.2
 
 

@@ -125,7 +125,7 @@ def moments(ppo: PPO) -> list[Tensor]:
 
 
 def test_what_an_update_reports() -> None:
-    agent, ppo, rollout = setup()
+    agent, ppo, rollout = setup("ppo.target_kl=0")
     advantage, returns = advantages(rollout)
     before = weights(ppo)
     event = ppo.update(rollout, advantage, returns)
