@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import select
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +29,8 @@ DRAIN_S = 1 / 30
 ESCALATE_EPOCHS = 5
 PROFILE_EPOCHS = 2
 TWICE_S = 2.0
+FULL_S = 0.1
+"""A terminal that takes nothing for so long is on a slow link."""
 SVG_GREY, SVG_NIGHT = "#292929", "#0e1218"
 """The background that exported screenshots have, and a darker one on which bars stand out."""
 
@@ -51,6 +56,8 @@ class OverwatchApp(App[None]):
         """What the panels show while frozen."""
         self._paint_at = 0.0
         self._interrupted = -TWICE_S
+        self._full_since: float | None = None
+        """Since when the terminal has taken nothing; infinite once the rate has been halved for it."""
 
     def get_default_screen(self) -> MainScreen:
         return MainScreen(self.palette)
@@ -74,9 +81,29 @@ class OverwatchApp(App[None]):
         events = self.session.tick()
         if self.frozen is not None:
             self.session.view.arrived += events
-        if self.session.changed or time.monotonic() >= self._paint_at:
-            self.session.changed = False
-            self.paint()
+        if not self.session.changed and time.monotonic() < self._paint_at:
+            return
+        if self._terminal_is_full():
+            self._slow_down()
+            return
+        self._full_since = None
+        self.session.changed = False
+        self.paint()
+
+    def _terminal_is_full(self) -> bool:
+        """Whether the terminal has not yet taken what it was sent."""
+        if self.is_headless or sys.__stderr__ is None:
+            return False
+        return not select.select([], [sys.__stderr__], [], 0)[1]
+
+    def _slow_down(self) -> None:
+        """Paint nothing for now; half as often from now on, once for each time the terminal is full."""
+        now = time.monotonic()
+        if self._full_since is None:
+            self._full_since = now
+        elif now - self._full_since > FULL_S and self.session.view.slower():
+            self._full_since = math.inf
+            self.say(f"slow link: {self.session.view.rate:g} pictures per second (r for more)")
 
     def paint(self) -> None:
         """Show this moment."""
@@ -100,7 +127,7 @@ class OverwatchApp(App[None]):
         return self.frozen or self.session.frame()
 
     def say(self, message: str) -> None:
-        self.session.view.say(message, self.session.feed.now())
+        self.session.view.say(message)
 
     # --- leaving and help --------------------------------------------------------------------------
 
@@ -324,7 +351,7 @@ class OverwatchApp(App[None]):
             "telemetry.escalate",
             {"level": "DEBUG", "epochs": ESCALATE_EPOCHS},
             f"Escalate telemetry to DEBUG for {ESCALATE_EPOCHS} epochs?",
-            "per-layer statistics of all envs; falls back by itself",
+            "per-layer statistics; falls back by itself",
         )
 
     def action_profile(self) -> None:

@@ -185,7 +185,7 @@ class ReplayFeed:
         wall = time.monotonic()
         passed, self._wall = wall - self._wall, wall
         everything = math.isinf(self._speed)
-        if not everything:
+        if not everything and self._next is not None:
             self._clock += int(passed * self._speed * SECOND)
         if self._next is not None and self._next.ts > self._clock + LONGEST_PAUSE:
             self._clock = self._next.ts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import Any
 
@@ -14,12 +13,13 @@ from protocol.wire import Event
 
 from .feed import Feed
 from .frame import Frame
+from .history import SECOND
 from .link import Link
 from .orders import Order
 from .state import State
 from .view import View
 
-RATE_OVER_S = 10.0
+RATE_OVER_S = 10
 
 
 class Session:
@@ -39,8 +39,8 @@ class Session:
         """Something came in that ought to be painted at once."""
         self._boot: str | None = None
         self._run: str | None = None
-        self._arrivals: deque[tuple[float, int]] = deque()
-        self._began = time.monotonic()
+        self._recent: deque[int] = deque()
+        """Times of the events of the last seconds, by the daemon's clock."""
 
     def tick(self) -> int:
         """Take in what has come; returns the number of events."""
@@ -48,6 +48,7 @@ class Session:
         for item in self.feed.drain():
             if isinstance(item, Event):
                 self.state.fold(item)
+                self._recent.append(item.ts)
                 events += 1
             elif isinstance(item, Reset):
                 self._reset(item.reason)
@@ -55,9 +56,10 @@ class Session:
                 self._replied(item)
             elif isinstance(item, LinkChanged):
                 self.changed = True
+        self.view.hush()
         self.state.orders.tick(self.feed.now())
         self.feed.fill(self.link)
-        self.link.rate = self._rate(events)
+        self.link.rate = self._rate()
         self.view.env = max(0, min(self.view.env, self.state.envs - 1))
         return events
 
@@ -71,9 +73,9 @@ class Session:
             if self._boot is not None and self.feed.boot != self._boot:
                 self.state.orders.cut_off("the daemon restarted before it was carried out")
                 reason = f"the daemon restarted: {reason}"
-                self.view.say(reason, now)
+                self.view.say(reason)
             elif self._boot is not None:
-                self.view.say(f"resynchronised: {reason}", now)
+                self.view.say(f"resynchronised: {reason}")
             self.state = self.state.renewed(reason, now=now)
         self._run, self._boot = self.feed.run_id, self.feed.boot
         if self.feed.thresholds:
@@ -88,15 +90,12 @@ class Session:
             error = None if reply.error is None else str(reply.error)
             self.state.orders.replied(reply.id, error=error, rtt=reply.rtt_s)
 
-    def _rate(self, events: int) -> float | None:
-        """Events per second over the last ten seconds."""
-        now = time.monotonic()
-        if events:
-            self._arrivals.append((now, events))
-        while self._arrivals and now - self._arrivals[0][0] > RATE_OVER_S:
-            self._arrivals.popleft()
-        over = min(RATE_OVER_S, now - self._began)
-        return sum(count for _, count in self._arrivals) / over if over >= 1.0 else None
+    def _rate(self) -> float | None:
+        """Events per second over the last ten; None before there are any."""
+        since = self.feed.now() - RATE_OVER_S * SECOND
+        while self._recent and self._recent[0] < since:
+            self._recent.popleft()
+        return len(self._recent) / RATE_OVER_S if self.link.events else None
 
     def send(self, method: str, params: dict[str, Any]) -> Order:
         """Send a command; it is shown as SENT from now on."""

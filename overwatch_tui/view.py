@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -32,7 +33,7 @@ AUTO_LIMIT = 3
 """The widest window that is chosen by itself: 15 min."""
 GRID_FROM = 32
 """So many envs are shown as a grid by default."""
-MESSAGE_SHOWN = 6 * SECOND
+MESSAGE_SHOWN_S = 6.0
 
 
 @dataclass
@@ -64,7 +65,8 @@ class View:
     typing: str | None = None
     """Digits of an env number being typed."""
     message: str = ""
-    message_until: int = 0
+    message_until: float = 0.0
+    """On the monotonic clock."""
 
     # --- views and panels --------------------------------------------------------------------------
 
@@ -133,6 +135,12 @@ class View:
     def cycle_rate(self) -> None:
         self.rate = _next(RATES, self.rate)
 
+    def slower(self) -> bool:
+        """The next lower rate; False at the lowest."""
+        at = RATES.index(self.rate)
+        self.rate = RATES[max(0, at - 1)]
+        return at > 0
+
     def toggle_glyphs(self) -> None:
         self.glyphs = ASCII if self.glyphs is UNICODE else UNICODE
 
@@ -151,9 +159,14 @@ class View:
         fits = (i for i, (_, us) in enumerate(WINDOWS[: AUTO_LIMIT + 1]) if us >= age)
         return next(fits, AUTO_LIMIT)
 
-    def say(self, message: str, now: int) -> None:
+    def say(self, message: str) -> None:
         """Show a message in the footer for a few seconds."""
-        self.message, self.message_until = message, now + MESSAGE_SHOWN
+        self.message, self.message_until = message, time.monotonic() + MESSAGE_SHOWN_S
+
+    def hush(self) -> None:
+        """Take a message away whose time is over."""
+        if self.message and time.monotonic() > self.message_until:
+            self.message = ""
 
 
 def _next(choices: Sequence[_T], current: _T) -> _T:

@@ -186,7 +186,7 @@ def status(frame: Frame, width: int) -> Line:
     row = Row("bar").put(" ")
     if view.typing is not None:
         return row.put(f"env: {view.typing}_", "key").put("  Enter", "dim").line(width)
-    if view.message and frame.now < view.message_until:
+    if view.message:
         return row.put(view.message, "key").line(width)
     order = frame.state.orders.latest
     if order is not None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.e2e.terminal import Terminal
 
@@ -80,6 +83,17 @@ def test_no_color_sends_no_colour(tmp_path: Path) -> None:
         assert {cell.fg for cell in cells} <= {"default"}
         assert {cell.bg for cell in cells} <= {"default"}
         assert any(cell.reverse or cell.bold for cell in cells), "states are seen without colour"
+
+
+@pytest.mark.slow
+def test_a_terminal_that_takes_nothing_is_sent_less(tmp_path: Path) -> None:
+    with playing(tmp_path, "--speed", "20", "--refresh", "4", columns=120, lines=40) as tui:
+        tui.wait_for("REPLAY")
+        time.sleep(4)
+        tui.wait_for("slow link", seconds=10)
+        tui.wait_for("2 Hz")
+        tui.press("q")
+        assert tui.process.wait(20) == 0
 
 
 def test_a_small_terminal_says_so_and_a_wide_one_has_two_columns(tmp_path: Path) -> None:
