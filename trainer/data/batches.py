@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from .. import rng
-from ..stacked import to_channels
 from .augment import Augment
 from .dataset import Dataset, Split
 
@@ -24,8 +23,8 @@ class Images:
     def __init__(self, split: Split, dataset: Dataset, dtype: torch.dtype) -> None:
         self.pixels_MHWC = split.images.permute(0, 2, 3, 1).contiguous()
         self.labels_M = split.labels
-        self._mean = dataset.mean.to(dtype)
-        self._scale = (1.0 / dataset.std).to(dtype)
+        self._scale = 1.0 / dataset.std
+        self._shift = -dataset.mean * self._scale
         self._dtype = dtype
 
     def __len__(self) -> int:
@@ -43,13 +42,19 @@ class Images:
 
     def normalised(self, chosen: Tensor) -> Tensor:
         """[B, n*C, H, W] in channels_last memory from uint8 [B, n, H, W, C]."""
-        stacked = chosen.permute(0, 2, 3, 1, 4).to(self._dtype, memory_format=torch.contiguous_format)
-        return to_channels((stacked - self._mean) * self._scale)
+        batch, n, height, width, channels = chosen.shape
+        planes = chosen.flatten(2, 3).transpose(2, 3).reshape(batch, n * channels, height * width)
+        pixels = planes.transpose(1, 2).contiguous()
+        return self._scaled(pixels.view(batch, height, width, n * channels), n)
 
     def span(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Images [B, C, H, W] and labels [B] from `start` to `stop`, or to the end; the same for all envs."""
-        one = (self.pixels_MHWC[start:stop].to(self._dtype) - self._mean) * self._scale
-        return one.permute(0, 3, 1, 2), self.labels_M[start:stop]
+        return self._scaled(self.pixels_MHWC[start:stop], 1), self.labels_M[start:stop]
+
+    def _scaled(self, pixels: Tensor, n: int) -> Tensor:
+        """[B, n*C, H, W] in channels_last memory from uint8 [B, H, W, n*C]."""
+        scale, shift = self._scale.repeat(n).to(self._dtype), self._shift.repeat(n).to(self._dtype)
+        return torch.addcmul(shift, pixels.to(self._dtype), scale).permute(0, 3, 1, 2)
 
 
 class Batches:
