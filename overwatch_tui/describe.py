@@ -93,14 +93,6 @@ def _seed_stage(e: ev.SeedStage) -> tuple[str, str, str | None, str] | None:
     return "seed", "SEED", None, " ".join(w for w in words if w)
 
 
-def _gate(e: ev.SeedGate) -> tuple[str, str, str | None, str] | None:
-    """Only a refusal: what passes shows by the stage that follows."""
-    if e.passed:
-        return None
-    failed = ", ".join(name for name, ok in e.checks.items() if not ok)
-    return "seed", "GATE", "info", f"{e.gate} FAIL ({failed})"
-
-
 def _anomaly(e: ev.Anomaly) -> tuple[str, str, str | None, str]:
     if not e.active:
         return e.source, "ANOM", None, f"{e.kind} cleared"
@@ -113,8 +105,6 @@ def words(data: Any) -> tuple[str, str, str | None, str] | None:
     match data:
         case ev.SeedStage():
             return _seed_stage(data)
-        case ev.SeedGate():
-            return _gate(data)
         case ev.Anomaly():
             return _anomaly(data)
         case ev.PPOUpdate():
@@ -192,6 +182,6 @@ def entry(
     source, tag, severity, text = said
     if env is not None and source in ("seed", "env"):
         source = f"env{env:02d}"
-        if isinstance(data, ev.SeedStage | ev.SeedGate):
+        if isinstance(data, ev.SeedStage):
             source = f"{source} {data.slot}"
     return Entry(ts, stream, seq, source, tag, severity, text, round, epoch, data)

@@ -12,6 +12,9 @@ from ..theme import word
 from ..widgets.plot import Series, chart
 from .env import clock
 
+DETAIL_LINES = 20
+"""Lines left under the list that are worth the selected record's curve."""
+
 
 def title(frame: Frame) -> str:
     return f"ANOMALIES {len(frame.state.anomalies.open_records(frame.now))} unacked"
@@ -30,14 +33,21 @@ def needs(frame: Frame, width: int) -> tuple[int, int]:
 
 
 def body(frame: Frame, width: int, height: int) -> list[Line]:
-    """One line each; the selected one's hint beneath where there is room."""
+    """One line each; beneath them the selected one's hint, or all of it where there is room."""
     records = frame.state.anomalies.ordered()
     if not records:
         fresh = frame.link.fresh and frame.state.epoch is not None
         text = "none since we joined" if fresh else "nothing measured yet"
         return [Row().put(f" {text}", "ok" if fresh else "dim").line(width)]
+    if frame.view.name == "anomalies" and height - len(records) >= DETAIL_LINES:
+        listed = _list(frame, records, width, len(records))
+        return [*listed, EMPTY, *detail(frame, width, height - len(listed) - 1)]
+    return _list(frame, records, width, height)
+
+
+def _list(frame: Frame, records: list[Record], width: int, height: int) -> list[Line]:
     order = [record.key for record in records]
-    hint = height >= 6
+    hint = height >= 6 and frame.view.name != "anomalies"
     start, stop = frame.view.visible("anomalies", order, height - hint)
     at = frame.view.index("anomalies", order)
     lines = [_line(frame, records[i], width, selected=i == at) for i in range(start, stop)]

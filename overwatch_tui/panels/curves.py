@@ -25,6 +25,13 @@ def body(frame: Frame, width: int, height: int) -> list[Line]:
     return _returns(frame, width, half) + _accuracies(frame, width, height - half)
 
 
+def side_by_side(frame: Frame, width: int, height: int) -> list[Line]:
+    """The same two, next to each other."""
+    half = (width - 2) // 2
+    pairs = zip(_returns(frame, half, height), _accuracies(frame, half, height), strict=True)
+    return [Row().add(left).to(half + 2).add(right).line(width) for left, right in pairs]
+
+
 def _returns(frame: Frame, width: int, height: int) -> list[Line]:
     series = [
         Series("p10", frame.history("return.p10"), "dim"),

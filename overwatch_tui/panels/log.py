@@ -14,7 +14,7 @@ from ..lines import EMPTY, Line, Row, restyle
 from .env import clock
 
 _STYLES = {
-    "SEED": "blending", "GATE": "dim", "PPO": "chart", "ROUND": "accent", "CMD": "key", "GOV": "critical",
+    "SEED": "blending", "PPO": "chart", "ROUND": "accent", "CMD": "key", "GOV": "critical",
     "ANOM": "warning", "TELEM": "info", "CKPT": "ok", "RUN": "bold", "PROF": "info", "LOG": "dim",
     "VIEW": "dim",
 }  # fmt: skip
@@ -39,7 +39,7 @@ def wanted(frame: Frame, entry: Entry) -> bool:
     """Whether the chosen facet shows it."""
     match frame.view.facet:
         case "no seeds":
-            return entry.tag not in ("SEED", "GATE")
+            return entry.tag != "SEED"
         case "warnings":
             return entry.severity in ("warning", "critical")
         case "commands":

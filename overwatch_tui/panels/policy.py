@@ -11,6 +11,10 @@ from ..frame import Frame, Panel
 from ..lines import EMPTY, Line, Row, restyle
 from ..theme import word
 from ..widgets.plot import Series, chart, gauge
+from . import curves
+
+CURVES_FROM = 8
+"""Lines left that are worth a chart."""
 
 
 class Signal(NamedTuple):
@@ -73,6 +77,9 @@ def body(frame: Frame, width: int, height: int) -> list[Line]:
         rest = height - len(lines) - 1
         if rest >= 2:
             lines += [EMPTY, *_heads(frame, width)[:rest]]
+        room = height - len(lines) - 1
+        if room >= CURVES_FROM:
+            lines += [EMPTY, *curves.side_by_side(frame, width, room)]
         return lines
     half = (width - 1) // 2
     room = max(1, height - len(tail))
@@ -150,10 +157,10 @@ def _settings(frame: Frame, width: int) -> Line:
     assert ppo is not None
     row = Row().put(" update   ", "dim")
     row.put(f"adv {ppo.advantage_mean:+.2f}{frame.glyphs.plus_minus}{ppo.advantage_std:.2f}")
-    row.put(f"  lr {ppo.learning_rate:.1e}  ent coef {ppo.entropy_coefficient:g}", "dim")
     row.put(f"  {ppo.epochs}{frame.glyphs.times}{ppo.minibatches}", "dim")
+    row.put(" early stop" if ppo.early_stop else "", "info")
     row.put(f"  skipped {ppo.skipped_nonfinite}", "critical" if ppo.skipped_nonfinite else "dim")
-    return row.put("  early stop" if ppo.early_stop else "", "info").line(width)
+    return row.put(f"  lr {ppo.learning_rate:.1e}  ent coef {ppo.entropy_coefficient:g}", "dim").line(width)
 
 
 def _phases(frame: Frame, width: int) -> Line:
@@ -186,7 +193,7 @@ def _heads(frame: Frame, width: int) -> list[Line]:
             row.put(text, style)
         row.put(compact(ppo.head_grad_norm.get(head), 7), "", 10, ">").put("  ")
         room = max(0, min(40, width - row.width - 1))
-        lines.append(row.put(frame.spark(f"entropy.{head}", room, low=0.0, high=1.0), "chart2").line(width))
+        lines.append(row.put(frame.spark(f"entropy.{head}", room, high=1.0), "chart2").line(width))
     return lines
 
 
