@@ -121,7 +121,7 @@ def _seed(frame: Frame, env: int, slot: int, bar: int) -> Row:
     row.put(compact(drift, 5), severity or "dim", 6, ">").put(letter(severity), severity or "")
     gate = state.gates.get((env, name))
     if gate is not None and stage in WITH_SEED:
-        row.put(f"{gate.gate} {'ok' if gate.passed else 'FAIL'}", "ok" if gate.passed else "warning")
+        row.put(f"{gate.gate} {'ok' if gate.passed else 'no'}", "ok" if gate.passed else "info")
     return row
 
 
@@ -140,7 +140,7 @@ def _gates(frame: Frame, env: int, width: int) -> list[Line]:
             continue
         row = Row().put(f" {slot} {gate.gate} ", "dim")
         for check, passed in gate.checks.items():
-            row.put(f" {check} ", "").put("yes" if passed else "NO", "ok" if passed else "warning")
+            row.put(f" {check} ", "").put("yes" if passed else "NO", "ok" if passed else "info")
         lines.append(row.line(width))
     return lines
 

@@ -46,7 +46,7 @@ def body(frame: Frame, width: int, height: int) -> list[Line]:
     tallies = _tallies(frame, width)[: max(0, height // 3)]
     bar = max(4, min(20, width - 71))
     header = Row().put("  ENV SLOT BLUEPRINT  STAGE      EP ALPHA ", "dim").put("", "", bar)
-    lines = [header.put(" CONTRIB   GRAD HEALTH  DRIFT GATE", "dim").line(width)]
+    lines = [header.put(" CONTRIB   GRAD HEALTH  DRIFT  GATE", "dim").line(width)]
     if not order:
         lines.append(Row().put(" no seed lives in any slot now", "dim").line(width))
     start, stop = frame.view.visible("seeds", order, height - 1 - len(tallies))
@@ -81,8 +81,8 @@ def _line(frame: Frame, key: Hashable, bar: int, width: int, *, selected: bool) 
     gate = state.gates.get((env, name))
     if gate is not None:
         failed = [check for check, ok in gate.checks.items() if not ok]
-        text = f"{gate.gate} ok" if gate.passed else f"{gate.gate} {','.join(failed)}"
-        row.put(text, "ok" if gate.passed else "warning")
+        text = f" {gate.gate} ok" if gate.passed else f" {gate.gate} {','.join(failed)}"
+        row.put(text, "ok" if gate.passed else "info")
     line = row.line(width)
     return restyle(line, "select") if selected else line
 
