@@ -17,6 +17,7 @@ from protocol.version import __version__
 from . import once as once_
 from .compose import MIN_HEIGHT, MIN_WIDTH
 from .feed import Feed, LiveFeed, ReplayFeed, journal_of
+from .hangup import leave_on_hangup
 from .session import Session
 from .theme import ASCII, UNICODE, prefers_ascii
 from .view import RATES, VIEWS, View
@@ -107,6 +108,7 @@ def _watch(session: Session, *, colour: bool) -> None:
         os.environ["NO_COLOR"] = "1"
     from .app import OverwatchApp
 
+    leave_on_hangup(sys.stdout.fileno())
     OverwatchApp(session, colour=colour).run(mouse=False)
     name = session.link.name
     if session.link.state in ("live", "slow", "stale"):

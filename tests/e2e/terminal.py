@@ -80,6 +80,11 @@ class Terminal:
                 break
         raise AssertionError(f"never shown: {what}\n{self.text}\n(exit {self.process.poll()})")
 
+    def hang_up(self) -> None:
+        """The terminal goes away, as when a connection breaks."""
+        os.close(self._master)
+        self._master = -1
+
     def kill(self) -> None:
         """kill -9, as a lost connection would not even be."""
         self.process.send_signal(signal.SIGKILL)
@@ -89,4 +94,5 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self._master)
+        if self._master >= 0:
+            os.close(self._master)

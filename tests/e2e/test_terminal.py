@@ -101,6 +101,15 @@ def test_the_tui_goes_on_when_the_daemon_is_killed_and_resumed(house: House) -> 
         tui.wait_for("LIVE")
 
 
+def test_a_terminal_that_goes_away_takes_the_tui_with_it(house: House) -> None:
+    house.spawn("gone")
+    with overwatch(house, "gone") as tui:
+        tui.wait_for("LIVE")
+        tui.hang_up()
+        assert tui.process.wait(20) == 129
+    assert house.ask("status", "gone")["state"] == "TRAINING"
+
+
 def test_once_prints_a_frame(house: House) -> None:
     house.spawn("once", small=False)
     result = subprocess.run(
