@@ -197,8 +197,8 @@ class Compactor:
             self.removed.append(gone)
 
     def _unlink(self, number: int) -> None:
-        self._folder.packed(number).unlink(missing_ok=True)
         self._folder.index_path(number).unlink(missing_ok=True)
+        self._folder.packed(number).unlink(missing_ok=True)
 
     # --- after a crash -----------------------------------------------------------------------------
 

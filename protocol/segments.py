@@ -125,7 +125,7 @@ class SegmentFolder:
         """The manifest; an empty one where it is missing or damaged (then the files tell)."""
         try:
             return msgspec.json.decode(self.manifest_path.read_bytes(), type=Manifest)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return Manifest()
         except (OSError, msgspec.DecodeError) as error:
             logger.warning("%s cannot be read (%s); the segments themselves are", self.manifest_path, error)
