@@ -226,11 +226,12 @@ def test_a_frame_torn_at_any_byte_costs_what_is_behind_it_in_its_segment_only(
         contents = [content for _, _, content in whole_frames(file)]
     firsts = expected.index(contents[0].split(b"\n")[0])
     after = firsts + sum(content.count(b"\n") for content in contents)
+    bad: list[str] = []
     for size in range(len(whole)):
         folder.packed(2).write_bytes(whole[:size])
         frames = sum(1 for _, offset in [*index.frames[1:], (0, len(whole))] if offset <= size)
         held = sum(content.count(b"\n") for content in contents[:frames])
-        bad: list[str] = []
+        bad.clear()
         found = [e.line for e in read(path, on_bad=lambda _, error: bad.append(str(error)))]
         assert found == expected[: firsts + held] + expected[after:]
         assert len(bad) == 1

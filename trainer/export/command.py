@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from protocol.errors import EsperError, FolderError
 from protocol.history import read
 from protocol.runs import find_run
@@ -45,6 +47,8 @@ def export_run(run: str | None, folder: Path, format_: str) -> dict[str, Any]:
         ) from None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return write(read(info.path / "events.jsonl"), folder, run=info.id)
+        return write(read(info.path / "events.jsonl"), folder, run=info)
+    except msgspec.DecodeError as error:
+        raise FolderError(f"{info.path / 'config.json'} cannot be read: {error}") from None
     except OSError as error:
         raise FolderError(f"cannot export to {folder}: {error.strerror or error}") from None

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from protocol.events import EVENTS
+from protocol.runs import RunInfo
 from protocol.wire import Event, Unknown
 
 ROWS = 2000
@@ -36,13 +37,13 @@ _ENVELOPE = [
 _SIMPLE = {float: pa.float64(), int: pa.int64(), str: pa.string(), bool: pa.bool_()}
 
 
-def write(events: Iterator[Event], folder: Path, *, run: str) -> dict[str, Any]:
+def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, Any]:
     """Write `<type>.parquet` for each type among the events; each appears when it is whole.
 
     Args:
         events: of one run.
         folder: there already.
-        run: id of the run, kept in each file's metadata.
+        run: its id is kept in each file's metadata.
 
     Raises:
         OSError: the folder cannot be written.
@@ -52,7 +53,7 @@ def write(events: Iterator[Event], folder: Path, *, run: str) -> dict[str, Any]:
         for event in events:
             table = tables.get(event.type)
             if table is None:
-                table = tables[event.type] = _Table(event.type, folder, run)
+                table = tables[event.type] = _Table(event.type, folder, run.id)
             table.add(event)
         return {"format": "parquet", "to": str(folder), "rows": {n: t.finish() for n, t in tables.items()}}
     finally:
@@ -79,7 +80,7 @@ class _Table:
 
     def add(self, event: Event) -> None:
         ctx, data = event.ctx, event.data
-        row = {
+        row: dict[str, Any] = {
             "seq": event.seq, "ts": event.ts, "tv": event.tv, "ctx_round": ctx.round, "ctx_epoch": ctx.epoch,
             "ctx_level": ctx.level, "ctx_env": ctx.env, "ctx_rank": ctx.rank,
         }  # fmt: skip
@@ -112,7 +113,7 @@ class _Table:
 
 
 def column(name: str, hint: Any) -> pa.Field:
-    """The column of a field annotated with `hint`; text with metadata `content: json` where it has no shape."""
+    """The column of a field annotated with `hint`; JSON text (so its metadata say) where it has no shape."""
     type_ = _arrow(hint)
     if type_ is None:
         return pa.field(name, pa.string(), metadata={"content": "json"})

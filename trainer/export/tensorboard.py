@@ -1,7 +1,7 @@
 """TensorBoard scalars: the numbers of `round.finished` and `ppo.update` over rounds, epoch means over epochs.
 
-Tags are `round/<field>`, `ppo/<field>`, `ppo/<field>/<key>` for dicts by head or op, and `epoch/<field>` for the
-mean over the envs that have a finite value. The epoch axis counts the run's epochs over all rounds.
+Tags are `round/<field>`, `ppo/<field>`, `ppo/<field>/<key>` for dicts by head or op, and `epoch/<field>` for
+the mean over the envs that have a finite value. The epoch axis counts the run's epochs over all rounds.
 """
 
 from __future__ import annotations
@@ -14,32 +14,34 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch.utils.tensorboard import SummaryWriter
 
-from protocol.events import EpochFinished, PPOUpdate, RoundFinished, RunStarted
+from protocol.events import EpochFinished, PPOUpdate, RoundFinished
+from protocol.runs import RunInfo
 from protocol.wire import Event
+
+from ..config import Config
 
 _PREFIX = {RoundFinished: "round", PPOUpdate: "ppo"}
 
 
-def write(events: Iterator[Event], folder: Path, *, run: str) -> dict[str, Any]:
+def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, Any]:
     """Write one event file; one of the same run from an earlier export goes.
 
     Args:
         events: of one run.
         folder: there already.
-        run: id of the run, part of the file's name.
+        run: its id is part of the file's name, its configuration tells how long an episode is.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    suffix = f".esper-{run}"
-    count, episode = 0, 0
+    suffix = f".esper-{run.id}"
+    count, episode = 0, _episode_epochs(run)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as part:
         with SummaryWriter(part, filename_suffix=suffix) as writer:
             for event in events:
-                if isinstance(event.data, RunStarted):
-                    episode = event.data.episode_epochs
                 for tag, value, step in scalars(event, episode):
                     writer.add_scalar(tag, value, step, walltime=event.ts / 1e6)
                     count += 1
@@ -48,6 +50,11 @@ def write(events: Iterator[Event], folder: Path, *, run: str) -> dict[str, Any]:
             old.unlink()
         file = Path(shutil.move(made, folder / made.name))
     return {"format": "tensorboard", "to": str(file), "scalars": count}
+
+
+def _episode_epochs(run: RunInfo) -> int:
+    config = msgspec.json.decode((run.path / "config.json").read_bytes(), type=Config)
+    return config.episode_epochs
 
 
 def scalars(event: Event, episode_epochs: int) -> Iterator[tuple[str, float, int]]:
