@@ -101,7 +101,11 @@ class Daemon:
         self.server = Server(
             run,
             hello={"task": config.task.dataset, "config": msgspec.to_builtins(config)},
-            limits=JournalLimits(**msgspec.structs.asdict(config.journal)),
+            limits=JournalLimits(
+                segment_bytes=config.journal.segment_bytes,
+                segment_seconds=config.journal.segment_seconds,
+                keep_bytes=config.journal.keep_bytes,
+            ),
         )
         population = self.trainer.population
         self.shape = RunShape(
