@@ -45,7 +45,7 @@ docs: .venv/dev
 
 .venv/dev: .venv/trainer
 	@echo "== installing the development tools"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,export,dev]'
 	@touch $@
 
 clean:

@@ -149,6 +149,8 @@ def _run_words(data: Any) -> tuple[str, str, str | None, str] | None:
             return "telem", "TELEM", "info", f"{data.previous} > {data.level}{span_} ({data.reason})"
         case ev.TelemetryLost():
             return "telem", "TELEM", "warning", f"{data.count} events of {data.stream} refused: queue full"
+        case ev.JournalRemoved():
+            return "telem", "TELEM", "info", f"{data.segment} {size(data.bytes)} removed: journal.keep_bytes"
         case ev.ProfilerStarted():
             return "prof", "PROF", None, f"recording {data.epochs} epochs"
         case ev.ProfilerFinished():

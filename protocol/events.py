@@ -269,6 +269,20 @@ class TelemetryLost:
     to_ts: int
 
 
+@event("journal.removed", "life", keep=4)
+@dataclass(kw_only=True)
+class JournalRemoved:
+    """The oldest closed segment went, to keep the journal within `journal.keep_bytes`."""
+
+    segment: str
+    bytes: int
+    """Freed on the disk."""
+    from_ts: int
+    to_ts: int
+    last: dict[str, int]
+    """The newest number removed, per stream; what follows it is held."""
+
+
 @event("profiler.started", "life")
 @dataclass(kw_only=True)
 class ProfilerStarted:

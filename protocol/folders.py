@@ -110,11 +110,20 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise FolderError(f"cannot write {path}: {error.strerror}") from None
+
+
+def sync_folder(path: Path) -> None:
+    """Bring what was made, renamed or removed in a folder onto the disk.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

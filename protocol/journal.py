@@ -3,31 +3,50 @@
 Written before anything is published, so that what the network loses can be read back. A crash can tear the
 last line and nothing else; opening cuts it off and goes on numbering where the last complete line ended, so
 that (stream, seq) is unique in a run whatever the number of boots.
+
+A segment that is large or old enough is closed: renamed into `segments/` and compressed there by the thread
+of `compactor`. Readers of other processes are in `history`.
 """
 
 from __future__ import annotations
 
-import bisect
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .compactor import Compactor
 from .errors import FolderError
-from .events import RunStopped
-from .wire import LINE_HEAD, Event, Stamped, WireError, decode_line
+from .folders import sync_folder
+from .history import LastWords, last_words, newest_lines, read
+from .lines import LineIndex, begin_of, pick, read_blocks, repair
+from .segments import Segment, SegmentFolder
+from .wire import Stamped
+
+__all__ = ["Journal", "JournalLimits", "LastWords", "last_words", "newest_lines", "read"]
 
 logger = logging.getLogger(__name__)
 
-INDEX_EVENTS = 256
-INDEX_BYTES = 256 * 1024
 SCAN_BYTES = 4 * 1024 * 1024
 WAITING_BYTES = 16 * 1024 * 1024
 _RETRY_S = 1.0
-_BLOCK = 1024 * 1024
-_TAIL_BLOCK = 64 * 1024
+_ROTATE_AGAIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class JournalLimits:
+    """When a segment is closed, and how much of what is closed is kept."""
+
+    segment_bytes: int = 64 * 1024 * 1024
+    segment_seconds: float = 3600.0
+    """Since it was begun, or opened again, at which a segment is closed."""
+    keep_bytes: int = 0
+    """For the compressed segments together, the oldest go; 0 = all are kept."""
+
+
+DEFAULT_LIMITS = JournalLimits()
 
 
 class Journal:
@@ -35,32 +54,42 @@ class Journal:
 
     Opening repairs a torn tail: `cut` says how many bytes went.
 
+    Args:
+        path: of the hot segment.
+        limits: of the segments.
+
     Raises:
-        FolderError: the file cannot be opened.
+        FolderError: the file, or a segment, cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: JournalLimits = DEFAULT_LIMITS) -> None:
         self.path = path
-        self.last: dict[str, int] = {}
-        """The newest sequence number per stream, over all boots."""
+        self.limits = limits
         self.errors = 0
         self.error: str | None = None
         """What the disk says now; None while it takes everything."""
         self.lost = 0
         """Events that could not be kept while the disk refused."""
-        self._index: dict[str, list[tuple[int, int]]] = {}
         self._waiting = bytearray()
         self._retry_at = 0.0
+        self._rotate_at = 0.0
+        self._began = time.monotonic()
         self._dirty = False
+        self._folder = SegmentFolder(path)
+        self._index = LineIndex()
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self.cut = _repair(self._fd)
+            self._compactor = Compactor(self._folder, keep_bytes=limits.keep_bytes)
+            self._fd = _open(path)
+            self.cut = repair(self._fd)
             self.bytes = os.fstat(self._fd).st_size
-            self._scan()
+            self._index.scan(read_blocks(self._fd, 0, self.bytes))
         except OSError as error:
             raise FolderError(f"cannot open the journal {path}: {error.strerror}") from None
+        self.last = {**self._compactor.last, **self._index.last}
+        """The newest sequence number per stream, over all boots."""
         if self.cut:
             logger.warning("journal %s: cut %d bytes of a torn last line", path, self.cut)
+        self._compactor.resume()
 
     @property
     def waiting(self) -> int:
@@ -71,6 +100,8 @@ class Journal:
         """Write events in one go; a disk that refuses sets `error` and is asked again each second."""
         if self.error is not None and time.monotonic() >= self._retry_at:
             self._write()
+        if self._due():
+            self.rotate()
         offset = self.bytes + len(self._waiting)
         for count, item in enumerate(stamped):
             size = len(item.line) + 1
@@ -79,7 +110,7 @@ class Journal:
                 break
             self._waiting += item.line
             self._waiting += b"\n"
-            self._note(item.stream, item.seq, offset)
+            self._index.note(item.stream, item.seq, item.ts, offset)
             self.last[item.stream] = item.seq
             offset += size
         if self._waiting and self.error is None:
@@ -104,6 +135,7 @@ class Journal:
         self.sync()
         os.close(self._fd)
         self._fd = -1
+        self._compactor.close()
 
     def range(self, stream: str, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
         """Lines `first`..`last` of a stream as (seq, line), up to `limit` bytes of them.
@@ -114,29 +146,113 @@ class Journal:
         Raises:
             OSError: the disk refused to read.
         """
-        entries = self._index.get(stream, [])
-        at = bisect.bisect_right(entries, (first, self.bytes))
-        offset = entries[at - 1][1] if at else (entries[0][1] if entries else self.bytes)
-        found: list[tuple[int, bytes]] = []
-        end = min(self.bytes, offset + SCAN_BYTES)
-        carry = b""
-        name = stream.encode()
-        while offset < end and limit > 0:
-            block = os.pread(self._fd, min(_BLOCK, self.bytes - offset), offset)
-            if not block:
-                break
-            offset += len(block)
-            lines = (carry + block).split(b"\n")
-            carry = lines.pop()
-            for line in lines:
-                head = LINE_HEAD.match(line)
-                if head is None or head[2] != name or int(head[1]) < first:
-                    continue
-                if int(head[1]) > last or limit <= 0:
-                    return found
-                found.append((int(head[1]), line))
-                limit -= len(line) + 1
-        return found
+        for number, start in self._closed(stream, first):
+            if start > last:
+                return []
+            found = self._range_closed(number, stream, first, last, limit)
+            if found:
+                return found
+        begin = begin_of(self._index.entries.get(stream, []), first)
+        if begin is None:
+            return []
+        end = min(self.bytes, begin + SCAN_BYTES)
+        return pick(read_blocks(self._fd, begin, end), stream, first, last, limit=limit)
+
+    def _closed(self, stream: str, first: int) -> Iterator[tuple[int, int]]:
+        """(segment, its first number of the stream) of those that reach `first`, the oldest first."""
+        pending = dict(self._compactor.pending)
+        spans = {
+            segment.number: (segment.streams[stream].first, segment.streams[stream].last)
+            for segment in self._compactor.manifest.segments
+            if stream in segment.streams
+        }
+        for number, index in pending.items():
+            if stream in index.entries:
+                spans[number] = (index.entries[stream][0][0], index.last[stream])
+        for number, (start, end) in sorted(spans.items()):
+            if end >= first:
+                yield number, start
+
+    def _range_closed(
+        self, number: int, stream: str, first: int, last: int, limit: int
+    ) -> list[tuple[int, bytes]]:
+        """From a closed segment; empty where retention has just taken it."""
+        index = self._compactor.pending.get(number)
+        try:
+            if index is not None:
+                begin = begin_of(index.entries[stream], first)
+                with self._folder.raw(number).open("rb") as file:
+                    blocks = read_blocks(file.fileno(), begin or 0, (begin or 0) + SCAN_BYTES)
+                    return pick(blocks, stream, first, last, limit=limit)
+        except FileNotFoundError:
+            pass
+        try:
+            return self._folder.range(number, stream, first, last, limit=limit, scan=SCAN_BYTES)
+        except FileNotFoundError:
+            return []
+
+    # --- segments ----------------------------------------------------------------------------------
+
+    def rotate(self) -> None:
+        """Close the hot segment and begin a new one; without a line in it, or on a sick disk, nothing."""
+        if not self._index.entries or self._waiting or self.error is not None:
+            return
+        self.sync()
+        number = self._compactor.newest + 1
+        try:
+            fd = self._rename(self._folder.raw(number))
+        except OSError as error:
+            self._rotate_at = time.monotonic() + _ROTATE_AGAIN_S
+            logger.error("journal %s: no new segment can be begun: %s", self.path, error.strerror)
+            return
+        os.close(self._fd)
+        self._fd, self.bytes, self._began = fd, 0, time.monotonic()
+        index, self._index = self._index, LineIndex()
+        try:
+            sync_folder(self._folder.path)
+            sync_folder(self.path.parent)
+        except OSError as error:
+            self._failed(error)
+        self._compactor.take(number, index)
+
+    def _rename(self, closed: Path) -> int:
+        """Give the hot segment its closed name; returns the descriptor of the new hot one."""
+        closed.parent.mkdir(mode=0o700, exist_ok=True)
+        os.replace(self.path, closed)
+        try:
+            return _open(self.path)
+        except OSError:
+            os.replace(closed, self.path)
+            raise
+
+    @property
+    def segments(self) -> dict[str, int | str | None]:
+        """What is closed: how many, their bytes on the disk, how many wait, why compressing failed last."""
+        compactor = self._compactor
+        return {
+            "closed": len(compactor.manifest.segments) + len(compactor.pending),
+            "compressed_bytes": compactor.bytes,
+            "not_compressed": len(compactor.pending),
+            "error": compactor.error,
+        }
+
+    def take_removed(self) -> list[Segment]:
+        """Segments that retention has taken since this was last asked."""
+        gone = []
+        while self._compactor.removed:
+            gone.append(self._compactor.removed.popleft())
+        return gone
+
+    def _due(self) -> bool:
+        """Whether the hot segment is large or old enough to be closed."""
+        if time.monotonic() < self._rotate_at:
+            return False
+        if self.bytes >= self.limits.segment_bytes:
+            return True
+        old = time.monotonic() - self._began >= self.limits.segment_seconds
+        return old and bool(self._index.entries)
+
+    # --- the file ----------------------------------------------------------------------------------
 
     def _write(self) -> None:
         try:
@@ -159,155 +275,6 @@ class Journal:
             logger.error("journal %s: %s; events are kept in memory meanwhile", self.path, error.strerror)
         self.error = error.strerror or str(error)
 
-    def _note(self, stream: str, seq: int, offset: int) -> None:
-        entries = self._index.setdefault(stream, [])
-        if not entries or seq - entries[-1][0] >= INDEX_EVENTS or offset - entries[-1][1] >= INDEX_BYTES:
-            entries.append((seq, offset))
 
-    def _scan(self) -> None:
-        """Rebuild the index and the last numbers from the file."""
-        offset, carry = 0, b""
-        while (rest := self.bytes - offset - len(carry)) > 0:
-            block = os.pread(self._fd, min(_BLOCK, rest), offset + len(carry))
-            if not block:
-                break
-            data = carry + block
-            complete = data.rfind(b"\n") + 1
-            position = 0
-            while position < complete:
-                head = LINE_HEAD.match(data, position)
-                if head is not None:
-                    stream, seq = head[2].decode(), int(head[1])
-                    self._note(stream, seq, offset + position)
-                    self.last[stream] = max(seq, self.last.get(stream, 0))
-                position = data.index(b"\n", position) + 1
-            offset += complete
-            carry = data[complete:]
-
-
-def _repair(fd: int) -> int:
-    """Cut the file after its last complete, valid line; returns the bytes cut."""
-    size = os.fstat(fd).st_size
-    end = size
-    while end:
-        begin = _line_start(fd, end)
-        line = os.pread(fd, end - begin, begin)
-        if line.endswith(b"\n") and _valid(line[:-1]):
-            break
-        end = begin
-    if end < size:
-        os.ftruncate(fd, end)
-        os.fdatasync(fd)
-    return size - end
-
-
-def _line_start(fd: int, end: int) -> int:
-    """Where the line that ends at `end` begins (its own newline, if any, does not count)."""
-    position = end - 1
-    while position > 0:
-        begin = max(0, position - _TAIL_BLOCK)
-        newline = os.pread(fd, position - begin, begin).rfind(b"\n")
-        if newline >= 0:
-            return begin + newline + 1
-        position = begin
-    return 0
-
-
-def _valid(line: bytes) -> bool:
-    try:
-        decode_line(line)
-    except WireError:
-        return False
-    return True
-
-
-def read(path: Path, *, on_bad: Callable[[int, WireError], None] | None = None) -> Iterator[Event]:
-    """Events of a journal, in the order written; a last line still being written is left out.
-
-    Args:
-        path: of `events.jsonl`, live or not.
-        on_bad: called with line number and error for a line that is no event; without it that is raised.
-
-    Raises:
-        WireError: a line is damaged; says which.
-        FolderError: the file cannot be read.
-    """
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise FolderError(f"cannot read the journal {path}: {error.strerror}") from None
-    with file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                event = decode_line(line[:-1])
-            except WireError as error:
-                if on_bad is None:
-                    raise WireError(f"{path}, line {number}: {error}") from None
-                on_bad(number, error)
-                continue
-            yield event
-
-
-def newest_lines(path: Path, *, limit: int = 8 * 1024 * 1024) -> list[tuple[str, int, bytes]]:
-    """The lines in the last `limit` bytes of a journal, as (stream, seq, line); none where there is none."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - limit))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return []
-    heads = ((LINE_HEAD.match(line), line) for line in lines[:-1])
-    return [(head[2].decode(), int(head[1]), line) for head, line in heads if head]
-
-
-@dataclass(frozen=True)
-class LastWords:
-    """What a journal's tail says of the run."""
-
-    ts: int
-    round: int
-    epoch: int
-    state: str | None
-    """The newest `run.state`, or None where the tail that was read has none."""
-    stopped: RunStopped | None
-    """Set where the last boot ended in order."""
-
-
-def last_words(path: Path, *, limit: int = 4 * 1024 * 1024) -> LastWords | None:
-    """Read the tail of a journal, back to the newest `run.state`; None where there is no event."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        newest: Event | None = None
-        stopped: RunStopped | None = None
-        end = os.fstat(fd).st_size
-        floor = end - limit
-        while end > max(0, floor):
-            begin = _line_start(fd, end)
-            line = os.pread(fd, end - begin, begin)
-            end = begin
-            if newest is not None and b'"type":"run.' not in line[:128]:
-                continue
-            try:
-                event = decode_line(line.rstrip(b"\n"))
-            except WireError:
-                continue
-            newest = newest or event
-            if event.type == "run.started":
-                return _words(newest, "STARTING", stopped)
-            if event.type == "run.state":
-                return _words(newest, event.data.state, stopped)
-            if event.type == "run.stopped" and stopped is None:
-                stopped = event.data
-        return None if newest is None else _words(newest, None, stopped)
-    finally:
-        os.close(fd)
-
-
-def _words(newest: Event, state: str | None, stopped: RunStopped | None) -> LastWords:
-    return LastWords(newest.ts, newest.ctx.round, newest.ctx.epoch, state, stopped)
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

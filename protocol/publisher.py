@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .emitter import Emitted, Emitter
-from .events import STREAMS, Anomaly, Context, RunStarted, Stream, TelemetryLost, spec_of
+from .events import STREAMS, Anomaly, Context, JournalRemoved, RunStarted, Stream, TelemetryLost, spec_of
 from .journal import Journal
 from .snapshot import Snapshot
 from .wire import Stamped, encode_batches, encode_event
@@ -99,6 +99,7 @@ class Publisher:
             self._synced = now
         self._publish(stamped)
         self._watch_journal()
+        self._tell_removed()
         return any(self._emitter.waiting.values())
 
     def range(self, stream: Stream, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
@@ -107,6 +108,11 @@ class Publisher:
         if oldest is not None and first >= oldest:
             return self.rings[stream].range(first, last, limit=limit)
         return self._journal.range(stream, first, last, limit=limit)
+
+    def oldest(self, stream: Stream, first: int) -> int:
+        """The first number from `first` on that is held; the one after the newest where there is none."""
+        found = self.range(stream, first, self.last[stream], limit=1)
+        return found[0][0] if found else self.last[stream] + 1
 
     def _stamp(self, emitted: list[Emitted]) -> list[Stamped]:
         stamped = []
@@ -166,6 +172,18 @@ class Publisher:
         lost, self._journal_lost = self._journal.lost - self._journal_lost, self._journal.lost
         if lost:
             self._emitter.emit(TelemetryLost(stream="journal", count=lost, from_ts=since, to_ts=now))
+
+    def _tell_removed(self) -> None:
+        for gone in self._journal.take_removed():
+            self._emitter.emit(
+                JournalRemoved(
+                    segment=gone.file,
+                    bytes=gone.bytes,
+                    from_ts=gone.from_ts,
+                    to_ts=gone.to_ts,
+                    last={stream: span.last for stream, span in gone.streams.items()},
+                )
+            )
 
     def _own(self, event: Any) -> Emitted:
         return Emitted(time.time_ns(), event, None, Context(**vars(self._emitter.context)))

@@ -126,6 +126,7 @@ class Queries:
                 "error": journal.error,
                 "lost": journal.lost,
                 "cut_bytes": journal.cut,
+                "segments": journal.segments,
             },
             "control": server.counters,
         }
@@ -154,11 +155,10 @@ class Queries:
         numbered = zip(found, itertools.count(params.first), strict=False)
         whole = [line for (seq, line), wanted in numbered if seq == wanted]
         if not whole:
-            oldest = found[0][0] if found else newest + 1
             raise RequestError(
                 "range_gone",
                 f"{params.stream} {params.first}..{params.last} is no longer held",
-                {"oldest": oldest, "newest": newest},
+                {"oldest": self._publisher.oldest(params.stream, params.first), "newest": newest},
             )
         end = params.first + len(whole) - 1
         return {

@@ -1,6 +1,7 @@
 """Runs on this machine: their folders, who is alive, how to reach it by a few letters of its name.
 
-$ESPER_HOME/runs/<name>/   run.json  lock  connection.json  events.jsonl  daemon.log  checkpoints/  traces/
+$ESPER_HOME/runs/<name>/   run.json  lock  connection.json  events.jsonl  segments/  daemon.log
+                           checkpoints/  traces/
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .errors import BadName, FolderError, NameTaken, RunNotFound
 from .folders import esper_home, make_private, socket_folder, write_atomically
 from .journal import last_words
 from .lock import Held, Holder, Lock, holder_of
+from .segments import SegmentFolder
 
 _T = TypeVar("_T")
 _ADVICE = "set ESPER_HOME to a folder of yours"
@@ -113,6 +115,11 @@ class RunFolder:
         for part in ("checkpoints", "traces"):
             make_private(path / part, advice=_ADVICE)
         return cls(path, identity, lock, existed=existed)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether it was trained before."""
+        return self.events.exists() or bool(SegmentFolder(self.events).numbers())
 
     def socket_folder(self) -> Path:
         """The folder of this run's sockets, made and checked.

@@ -27,7 +27,7 @@ from .emitter import Emitter
 from .errors import FolderError
 from .events import CommandDone, CommandFailed, RunStateChanged
 from .folders import write_atomically
-from .journal import Journal
+from .journal import DEFAULT_LIMITS, Journal, JournalLimits
 from .publisher import Publisher
 from .queries import Queries
 from .runs import Connection, RunFolder
@@ -52,12 +52,15 @@ class Server:
     Args:
         run: claimed by this process; stays claimed after `close`.
         hello: what the trainer adds to the answer of `hello` (its configuration, device and so on).
+        limits: of the journal's segments.
 
     Raises:
         FolderError: the journal cannot be opened.
     """
 
-    def __init__(self, run: RunFolder, *, hello: dict[str, Any]) -> None:
+    def __init__(
+        self, run: RunFolder, *, hello: dict[str, Any], limits: JournalLimits = DEFAULT_LIMITS
+    ) -> None:
         self.run = run
         self.boot = secrets.token_hex(4)
         self.emitter = Emitter()
@@ -70,7 +73,7 @@ class Server:
         self._bye: str | None = None
         self._subscribers = 0
         self._unanswered = 0
-        self._journal = Journal(run.events)
+        self._journal = Journal(run.events, limits)
         self._publisher = Publisher(
             self.emitter, self._journal, run=run.id, boot=self.boot, send=self._send_event
         )

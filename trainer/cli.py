@@ -19,11 +19,13 @@ import click
 from protocol import connect
 from protocol.client import Client
 from protocol.errors import EsperError
-from protocol.events import LEVELS
+from protocol.events import LEVELS, STREAMS
+from protocol.history import Wanted
 from protocol.runs import RunInfo, list_runs
 from protocol.version import __version__
 
 from . import settings
+from .export.command import FORMATS, export_run
 
 
 class _Group(click.Group):
@@ -206,6 +208,45 @@ def tail(run: str | None, follow: bool, lines: int, types: tuple[str, ...], as_j
     from .tailing import tail_run
 
     tail_run(run, follow=follow, lines=lines, types=types, as_json=as_json)
+
+
+@main.command()
+@_RUN
+@click.option("--stream", type=click.Choice(STREAMS), help="Only this stream.")
+@click.option("--first", type=click.IntRange(min=1), help="From this number on (with --stream).")
+@click.option("--last", type=click.IntRange(min=1), help="Up to this number (with --stream).")
+@click.option("--type", "types", multiple=True, help="Only these event types.")
+@_JSON
+def replay(
+    run: str | None,
+    stream: str | None,
+    first: int | None,
+    last: int | None,
+    types: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Print a range of a run's events, from all segments of its journal."""
+    from .replaying import replay_run
+
+    if stream is None and (first is not None or last is not None):
+        raise click.UsageError("--first and --last are numbers of one stream; give --stream, too")
+    replay_run(run, Wanted(stream, first or 1, last), types, as_json=as_json)
+
+
+@main.command()
+@_RUN
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Into this folder.",
+)
+@click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
+@_JSON
+def export(run: str | None, folder: Path, format_: str, as_json: bool) -> None:
+    """Write a run's events as Parquet files or TensorBoard scalars; the run may be live."""
+    _print(export_run(run, folder, format_), as_json)
 
 
 @main.command()

@@ -30,9 +30,7 @@ class TaskConfig(Section, frozen=True):
         tuple[Literal["crop", "flip"], ...],
         Meta(max_length=2, description="random crops and flips of the training images; empty = none"),
     ] = ()
-    shared_batches: Annotated[bool, Meta(description="all envs see the same images, in one order")] = (
-        False
-    )
+    shared_batches: Annotated[bool, Meta(description="all envs see the same images, in one order")] = False
     batch_size: Annotated[int, _count("images per env and step", le=65_536)] = 64
     batches_per_epoch: Annotated[int, _count("training steps per epoch")] = 12
 
@@ -110,6 +108,16 @@ class CheckpointConfig(Section, frozen=True):
     keep: Annotated[int, _count("newest checkpoints kept, beside the best", le=1000)] = 3
 
 
+class JournalConfig(Section, frozen=True):
+    segment_bytes: Annotated[
+        int, _count("size at which a segment is closed and compressed", ge=65_536, le=2**40)
+    ] = 64 * 1024 * 1024
+    segment_seconds: Annotated[int, _count("seconds after which it is, too", le=31_536_000)] = 3600
+    keep_bytes: Annotated[
+        int, _count("of compressed segments; the oldest go; 0 = all are kept", ge=0, le=2**60)
+    ] = 0
+
+
 class Config(Section, frozen=True):
     """Everything `esper-daemon start` can be told."""
 
@@ -128,3 +136,4 @@ class Config(Section, frozen=True):
     reward: RewardConfig = field(default_factory=RewardConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    journal: JournalConfig = field(default_factory=JournalConfig)

@@ -18,6 +18,7 @@ import torch
 
 from protocol.errors import NameTaken, RunNotFound
 from protocol.events import RunStarted, RunStopped
+from protocol.journal import JournalLimits
 from protocol.runs import RunFolder, find_run
 from protocol.server import Server
 from protocol.version import __version__
@@ -67,7 +68,7 @@ def run_daemon(*, name: str | None, resume: str | None, file: Path | None, sets:
     task = config.task
     data = load_dataset(task.dataset, device, folder=task.data_dir)
     with RunFolder.claim(name, prefix=task.dataset) as run:
-        if run.existed and resume is None and run.events.exists():
+        if run.existed and resume is None and run.has_events:
             raise NameTaken(
                 f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
             )
@@ -97,7 +98,15 @@ class Daemon:
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self.trainer = Trainer(config, data, device)
         self.levels = Levels(config.telemetry.level, config.envs.count)
-        self.server = Server(run, hello={"task": config.task.dataset, "config": msgspec.to_builtins(config)})
+        self.server = Server(
+            run,
+            hello={"task": config.task.dataset, "config": msgspec.to_builtins(config)},
+            limits=JournalLimits(
+                segment_bytes=config.journal.segment_bytes,
+                segment_seconds=config.journal.segment_seconds,
+                keep_bytes=config.journal.keep_bytes,
+            ),
+        )
         population = self.trainer.population
         self.shape = RunShape(
             envs=config.envs.count,
@@ -243,7 +252,7 @@ class Daemon:
             print(f"run {self.run.name} ({self.run.id}) on {self.device}: {self.run.path}", file=sys.stderr)
 
 
-_MAY_CHANGE = ("rounds", "device", "task.data_dir", "telemetry.", "checkpoint.", "envs.threads")
+_MAY_CHANGE = ("rounds", "device", "task.data_dir", "telemetry.", "checkpoint.", "journal.", "envs.threads")
 """Options that a resumed run may be given anew; the others shape what the checkpoint holds."""
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import Any
 
 import click
 import msgspec
 
-from protocol.events import Anomaly, Severity
-from protocol.journal import read
+from protocol.events import STREAMS, Anomaly, Severity
+from protocol.history import lines_newest_first
 from protocol.runs import find_run
 from protocol.subscriber import Subscriber
-from protocol.wire import Event
+from protocol.wire import LINE_HEAD, Event, WireError, decode_line
 
 _COLOUR: dict[Severity, str | None] = {"info": None, "warning": "yellow", "critical": "red"}
 
@@ -31,6 +30,13 @@ def format_event(event: Event) -> str:
     return f"{clock} r{event.ctx.round} e{event.ctx.epoch:<3}{env} {event.type} {fields}"
 
 
+def _decoded(line: bytes) -> Event | None:
+    try:
+        return decode_line(line)
+    except WireError:
+        return None
+
+
 def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...], as_json: bool) -> None:
     """Print the last `lines` events of the journal; with `follow`, the live ones after them."""
 
@@ -44,12 +50,17 @@ def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...
 
     info = find_run(run)
     last_seen: dict[str, int] = {}
-    kept: deque[Event] = deque(maxlen=max(lines, 0))
-    for event in read(info.path / "events.jsonl"):
-        last_seen[event.stream] = event.seq
-        if wanted(event):
+    kept: list[Event] = []
+    for line in lines_newest_first(info.path / "events.jsonl"):
+        if len(kept) >= lines and (not follow or len(last_seen) == len(STREAMS)):
+            break
+        head = LINE_HEAD.match(line)
+        if head is not None:
+            last_seen.setdefault(head[2].decode(), int(head[1]))
+        event = _decoded(line) if len(kept) < lines else None
+        if event is not None and wanted(event):
             kept.append(event)
-    for event in kept:
+    for event in reversed(kept):
         show(event)
     if not follow:
         return

@@ -1,0 +1,270 @@
+"""`replay`, `tail` and `export` over all segments of a run, also while it is written."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol import events as ev
+from protocol.history import read
+from protocol.journal import Journal, JournalLimits
+from protocol.runs import RunFolder, find_run
+from protocol.wire import Stamped, encode_event
+from tests.protocol.values import values_of
+from trainer.cli import main
+from trainer.config import Config
+
+pa = pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("tensorboard", reason="the extra `export` is not installed")
+
+EPISODE = 6
+
+
+def epoch(value: float | None) -> ev.EpochFinished:
+    floats, rows = [value, 0.5], [[value, None], [None, None]]
+    return ev.EpochFinished(
+        seconds=0.25, train_loss=floats, train_accuracy=floats, val_loss=floats, val_accuracy=floats,
+        reward=floats, episode_return=[1.0, 2.0], op=[0, 1], action_slot=[None, 1], host_grad_norm=floats,
+        host_health=floats, stage=[[1, 2], [3, 4]], epochs_in_stage=[[0, 0], [1, 1]], alpha=[[0.0, 0.5]] * 2,
+        blueprint=[[None, 1]] * 2, contribution=rows, seed_grad_norm=rows, seed_health=rows,
+        parameters=[100, 300], reward_components={"rent": [0.0, -1.0]}, phases={"train": 0.2},
+    )  # fmt: skip
+
+
+class Written:
+    """A run whose journal is being written, in several segments."""
+
+    def __init__(self, *, keep_bytes: int = 0) -> None:
+        self.run = RunFolder.claim("alpha")
+        (self.run.path / "config.json").write_bytes(msgspec.json.encode(Config(episode_epochs=EPISODE)))
+        self.journal = Journal(self.run.events, JournalLimits(segment_bytes=4000, keep_bytes=keep_bytes))
+        self.last: dict[str, int] = {}
+        self.lines: list[bytes] = []
+
+    def add(self, event: object, **ctx: Any) -> None:
+        spec = ev.spec_of(type(event))
+        seq = self.last[spec.stream] = self.last.get(spec.stream, 0) + 1
+        line = encode_event(seq, 10**15 + len(self.lines), ev.Context(**ctx), event)
+        self.journal.append([Stamped(spec.stream, seq, 0, line)])
+        self.lines.append(line)
+
+    def train(self, rounds: int) -> None:
+        for round_ in range(1, rounds + 1):
+            self.add(ev.RoundStarted(rounds=rounds), round=round_)
+            for done in range(1, EPISODE + 1):
+                self.add(epoch(round_ + done / 10), round=round_, epoch=done)
+                text = random.Random(done).randbytes(200).hex()
+                self.add(ev.LogLine(level="INFO", logger="x", message=text), round=round_, epoch=done)
+
+    def close(self) -> None:
+        self.journal.close()
+        self.run.release()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def test_replay_gives_a_range_from_all_segments() -> None:
+    written = Written()
+    written.train(4)
+    live = call("replay", "alpha", "--json")
+    assert live.stdout.encode().splitlines() == written.lines
+    written.close()
+    assert len(written.journal.segments) > 2
+    part = call("replay", "alpha", "--stream", "metric", "--first", "5", "--last", "20", "--json")
+    rows = [json.loads(line) for line in part.stdout.splitlines()]
+    assert [(row["stream"], row["seq"]) for row in rows] == [("metric", seq) for seq in range(5, 21)]
+    some = call("replay", "alpha", "--type", "round.started", "--json")
+    assert [json.loads(line)["ctx"]["round"] for line in some.stdout.splitlines()] == [1, 2, 3, 4]
+    text = call("replay", "alpha", "--stream", "life")
+    assert "round.started rounds=4" in text.stdout.splitlines()[-1]
+    wrong = call("replay", "alpha", "--first", "3")
+    assert wrong.exit_code == 2
+    assert "--stream" in wrong.stderr
+
+
+def test_replay_of_what_retention_took_names_the_oldest() -> None:
+    written = Written(keep_bytes=4000)
+    written.train(8)
+    written.close()
+    oldest = min(event.seq for event in read(written.run.events) if event.stream == "metric")
+    assert oldest > 2
+    gone = call("replay", "alpha", "--stream", "metric", "--last", str(oldest - 1))
+    assert (gone.exit_code, gone.stdout) == (5, "")
+    assert f"the oldest is {oldest}" in gone.stderr
+    partly = call("replay", "alpha", "--stream", "metric", "--first", "2", "--json")
+    assert f"metric before {oldest} is no longer held" in partly.stderr
+    assert json.loads(partly.stdout.splitlines()[0])["seq"] == oldest
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 40, 1000])
+def test_tail_reads_on_into_closed_segments(count: int) -> None:
+    written = Written()
+    written.train(4)
+    written.close()
+    result = call("tail", "alpha", "-n", str(count), "--json")
+    assert result.stdout.encode().splitlines() == written.lines[max(0, len(written.lines) - count) :]
+    typed = call("tail", "alpha", "-n", "3", "--type", "round.started", "--json")
+    assert [json.loads(line)["ctx"]["round"] for line in typed.stdout.splitlines()] == [2, 3, 4]
+
+
+def test_parquet_holds_every_event_with_typed_columns(tmp_path: Path) -> None:
+    written = Written()
+    written.train(2)
+    written.add(epoch(math.nan), round=3, epoch=1)
+    written.add(epoch(None), round=3, epoch=2)
+    written.add(ev.CommandDone(id="a", method="pause", result={"x": [1]}, seconds=0.5), env=1)
+    result = call("export", "alpha", "--to", str(tmp_path / "out"), "--format", "parquet", "--json")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    assert rows == {"round.started": 2, "epoch": 14, "log": 12, "command.done": 1}
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(f"{t}.parquet" for t in rows)
+    table = pq.read_table(tmp_path / "out" / "epoch.parquet")
+    schema = table.schema
+    assert schema.field("val_accuracy").type == pa.list_(pa.float64())
+    assert schema.field("stage").type == pa.list_(pa.list_(pa.int64()))
+    assert schema.field("ts").type == pa.timestamp("us", tz="UTC")
+    assert schema.metadata[b"run"].decode() == written.run.id
+    columns = table.to_pydict()
+    assert columns["seq"] == list(range(1, 15))
+    assert (columns["ctx_round"][7], columns["ctx_epoch"][7]) == (2, 2)
+    assert columns["val_accuracy"][7] == [2.2, 0.5]
+    assert math.isnan(columns["val_accuracy"][12][0])
+    assert columns["val_accuracy"][13] == [None, 0.5]
+    assert columns["contribution"][13] == [[None, None], [None, None]]
+    assert columns["reward_components"][0] == [("rent", [0.0, -1.0])]
+    done = pq.read_table(tmp_path / "out" / "command.done.parquet").to_pylist()
+    assert json.loads(done[0]["result"]) == {"x": [1]}
+    assert (done[0]["ctx_env"], done[0]["seconds"]) == (1, 0.5)
+    written.add(epoch(1.0), round=3, epoch=3)
+    again = call("export", "alpha", "--to", str(tmp_path / "out"), "--format", "parquet", "--json")
+    assert json.loads(again.stdout)["rows"]["epoch"] == 15
+    written.close()
+
+
+@pytest.mark.parametrize("type_", ev.EVENTS)
+@settings(max_examples=2, deadline=None)
+@given(data=st.data())
+def test_every_type_can_be_written(type_: str, data: st.DataObject) -> None:
+    import tempfile
+
+    from protocol.wire import decode_line
+    from trainer.export import parquet
+
+    event = data.draw(values_of_event(type_))
+    line = encode_event(1, 2, ev.Context(), event)
+    with tempfile.TemporaryDirectory() as folder:
+        claimed = RunFolder.claim("alpha")
+        claimed.release()
+        parquet.write(iter([decode_line(line)]), Path(folder), run=find_run("alpha"))
+        (row,) = pq.read_table(Path(folder) / f"{type_}.parquet").to_pylist()
+    assert row["seq"] == 1
+
+
+def values_of_event(type_: str) -> st.SearchStrategy[Any]:
+    import typing
+
+    cls = ev.EVENTS[type_].cls
+    hints = typing.get_type_hints(cls)
+    return st.builds(cls, **{name: values_of(hint) for name, hint in hints.items()})
+
+
+def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    loaded = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    loaded.Reload()
+    return {
+        tag: [(scalar.step, scalar.value) for scalar in loaded.Scalars(tag)]
+        for tag in loaded.Tags()["scalars"]
+    }
+
+
+def test_tensorboard_holds_rounds_updates_and_epoch_means(tmp_path: Path) -> None:
+    written = Written()
+    written.train(2)
+    written.add(
+        ev.RoundFinished(
+            seconds=2.0, env_epochs_per_second=5.0, return_mean=0.5, return_p10=0.0, return_p50=0.5,
+            return_p90=1.0, accuracy_mean=0.75, accuracy_best=0.9, best_env=1, final_return=[1.0],
+        ), round=2,
+    )  # fmt: skip
+    written.add(
+        ev.PPOUpdate(
+            seconds=0.1, policy_loss=-0.5, value_loss=1.0, entropy=0.8,
+            head_entropy={"op": 0.25, "slot": None},
+            approx_kl=0.01, clip_fraction=0.1, ratio_min=0.9, ratio_max=1.1, explained_variance=None,
+            grad_norm=0.5, head_grad_norm={}, critic_grad_norm=None, advantage_mean=0.0, advantage_std=1.0,
+            learning_rate=0.001, entropy_coefficient=0.01, epochs=4, minibatches=2, early_stop=False,
+            skipped_nonfinite=0, op_fraction={"wait": 1.0},
+        ), round=2,
+    )  # fmt: skip
+    folder = tmp_path / "tb"
+    assert call("export", "alpha", "--to", str(folder), "--format", "tensorboard").exit_code == 0
+    found = scalars_in(folder)
+    assert found["round/accuracy_mean"] == [(2, 0.75)]
+    assert found["ppo/head_entropy/op"] == [(2, 0.25)]
+    assert "ppo/head_entropy/slot" not in found
+    assert "ppo/explained_variance" not in found
+    assert found["ppo/op_fraction/wait"] == [(2, 1.0)]
+    assert [step for step, _ in found["epoch/val_accuracy"]] == list(range(1, 13))
+    assert found["epoch/val_accuracy"][7] == (8, pytest.approx((2.2 + 0.5) / 2))
+    assert found["epoch/parameters"][0] == (1, 200.0)
+    assert found["epoch/reward_components/rent"][0] == (1, -0.5)
+    written.add(epoch(math.inf), round=3, epoch=1)
+    assert call("export", "alpha", "--to", str(folder), "--format", "tensorboard").exit_code == 0
+    assert len(list(folder.iterdir())) == 1, "the earlier file of this run went"
+    assert scalars_in(folder)["epoch/val_accuracy"][12] == (13, 0.5), "the mean of what is finite"
+    written.close()
+
+
+@pytest.mark.parametrize(("format_", "library"), [("parquet", "pyarrow"), ("tensorboard", "tensorboard")])
+def test_a_missing_extra_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, library: str
+) -> None:
+    import sys
+
+    Written().close()
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **options: Any) -> Any:
+        if name.split(".")[0] == library:
+            raise ModuleNotFoundError(f"No module named {library!r}", name=library)
+        return real(name, *args, **options)
+
+    for name in [
+        n for n in sys.modules if n.startswith((f"trainer.export.{format_}", "torch.utils.tensorboard"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without)
+    result = call("export", "alpha", "--to", str(tmp_path / "out"), "--format", format_)
+    assert result.exit_code == 9
+    assert "esper-overwatch[export]" in result.stderr
+    assert library in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    Written().close()
+    (tmp_path / "file").write_text("")
+    result = call("export", "alpha", "--to", str(tmp_path / "file" / "out"), "--format", "parquet")
+    assert result.exit_code == 10
+    assert "cannot export" in result.stderr

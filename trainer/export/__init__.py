@@ -1,0 +1,1 @@
+"""A run's journal in the formats of other tools."""

@@ -1,0 +1,137 @@
+"""One Parquet file per event type: `seq`, `ts`, `tv`, the clock as `ctx_*`, and a column for each field.
+
+Types come from the event classes. What has no fixed shape (`Any`, dicts of it, types of a later version) is
+a column of JSON text. A list of N envs is a list column, N x S slots a list of lists.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from protocol.events import EVENTS
+from protocol.runs import RunInfo
+from protocol.wire import Event, Unknown
+
+ROWS = 2000
+"""In one row group; as many are held in memory per type."""
+_ENVELOPE = [
+    pa.field("seq", pa.int64(), nullable=False),
+    pa.field("ts", pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field("tv", pa.int32(), nullable=False),
+    pa.field("ctx_round", pa.int64(), nullable=False),
+    pa.field("ctx_epoch", pa.int64(), nullable=False),
+    pa.field("ctx_level", pa.string(), nullable=False),
+    pa.field("ctx_env", pa.int64()),
+    pa.field("ctx_rank", pa.int64(), nullable=False),
+]
+_SIMPLE = {float: pa.float64(), int: pa.int64(), str: pa.string(), bool: pa.bool_()}
+
+
+def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, Any]:
+    """Write `<type>.parquet` for each type among the events; each appears when it is whole.
+
+    Args:
+        events: of one run.
+        folder: there already.
+        run: its id is kept in each file's metadata.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    tables: dict[str, _Table] = {}
+    try:
+        for event in events:
+            table = tables.get(event.type)
+            if table is None:
+                table = tables[event.type] = _Table(event.type, folder, run.id)
+            table.add(event)
+        return {"format": "parquet", "to": str(folder), "rows": {n: t.finish() for n, t in tables.items()}}
+    finally:
+        for table in tables.values():
+            table.abandon()
+
+
+class _Table:
+    """The file of one event type, while it is written."""
+
+    def __init__(self, type_: str, folder: Path, run: str) -> None:
+        spec = EVENTS.get(type_)
+        hints = {} if spec is None else typing.get_type_hints(spec.cls)
+        self._fields = [] if spec is None else [field.name for field in fields(spec.cls)]
+        columns = [column(name, hints[name]) for name in self._fields]
+        self._json = {c.name for c in columns if c.metadata} or ({"data"} if spec is None else set())
+        unknown = [pa.field("data", pa.string(), metadata={"content": "json"})] if spec is None else []
+        self._schema = pa.schema([*_ENVELOPE, *columns, *unknown], metadata={"run": run, "type": type_})
+        self._path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', type_)}.parquet"
+        self._part = self._path.with_name(f".{self._path.name}.part")
+        self._writer = pq.ParquetWriter(self._part, self._schema, compression="zstd")
+        self._rows: list[dict[str, Any]] = []
+        self._count = 0
+
+    def add(self, event: Event) -> None:
+        ctx, data = event.ctx, event.data
+        row: dict[str, Any] = {
+            "seq": event.seq, "ts": event.ts, "tv": event.tv, "ctx_round": ctx.round, "ctx_epoch": ctx.epoch,
+            "ctx_level": ctx.level, "ctx_env": ctx.env, "ctx_rank": ctx.rank,
+        }  # fmt: skip
+        if isinstance(data, Unknown):
+            row["data"] = data.raw.decode()
+        for name in self._fields:
+            value = getattr(data, name)
+            row[name] = msgspec.json.encode(value).decode() if name in self._json else value
+        self._rows.append(row)
+        if len(self._rows) >= ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+        self._count += len(self._rows)
+        self._rows = []
+
+    def finish(self) -> int:
+        """Give the file its name; returns its rows."""
+        if self._rows:
+            self._flush()
+        self._writer.close()
+        self._part.replace(self._path)
+        return self._count
+
+    def abandon(self) -> None:
+        """After `finish` nothing; before it, what was written goes."""
+        self._writer.close()
+        self._part.unlink(missing_ok=True)
+
+
+def column(name: str, hint: Any) -> pa.Field:
+    """The column of a field annotated with `hint`; JSON text (so its metadata say) where it has no shape."""
+    type_ = _arrow(hint)
+    if type_ is None:
+        return pa.field(name, pa.string(), metadata={"content": "json"})
+    optional = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return pa.field(name, type_, nullable=optional)
+
+
+def _arrow(hint: Any) -> pa.DataType | None:
+    """The Arrow type of a type hint, or None where it has no fixed shape."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return pa.string()
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = [part for part in arguments if part is not type(None)]
+        return _arrow(inner)
+    if origin in (list, dict):
+        inner = _arrow(arguments[-1])
+        if inner is None:
+            return None
+        return pa.list_(inner) if origin is list else pa.map_(pa.string(), inner)
+    return _SIMPLE.get(hint)
