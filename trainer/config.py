@@ -30,9 +30,7 @@ class TaskConfig(Section, frozen=True):
         tuple[Literal["crop", "flip"], ...],
         Meta(max_length=2, description="random crops and flips of the training images; empty = none"),
     ] = ()
-    shared_batches: Annotated[bool, Meta(description="all envs see the same images, in one order")] = (
-        False
-    )
+    shared_batches: Annotated[bool, Meta(description="all envs see the same images, in one order")] = False
     batch_size: Annotated[int, _count("images per env and step", le=65_536)] = 64
     batches_per_epoch: Annotated[int, _count("training steps per epoch")] = 12
 
