@@ -56,7 +56,7 @@ class SickEnv:
             first + int(env)
             for name, tensor, first in rows
             if not name.startswith(_TABLE)
-            for env in (~tensor.isfinite()).flatten(1).any(1).nonzero()
+            for env in (~tensor.isfinite()).reshape(len(tensor), -1).any(1).nonzero()
         ]
         if ill:
             env = min(ill)
