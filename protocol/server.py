@@ -116,9 +116,17 @@ class Server:
     def flush(self, timeout: float = 1.0) -> bool:
         """Wait until the journal has been given what was emitted before; False where it was not in time."""
         end = time.monotonic() + timeout
-        full_turn = self._ticks + 2
         while self.error is None and time.monotonic() < end:
-            if self._ticks >= full_turn and not any(self.emitter.waiting.values()):
+            if not any(self.emitter.waiting.values()):
+                return self._tick_ends(end)
+            time.sleep(TICK_S / 5)
+        return False
+
+    def _tick_ends(self, end: float) -> bool:
+        """Wait for the tick that may have emptied the queues and not written yet."""
+        tick = self._ticks
+        while self.error is None and time.monotonic() < end:
+            if self._ticks > tick:
                 return True
             time.sleep(TICK_S / 5)
         return False

@@ -6,7 +6,7 @@
     events.ndjson    the last events, as in the journal
     config.toml      the configuration, as `--config` reads it
     environment.json versions, device, cores, memory, the variables that mean something to a run
-    sick_env.pt      every tensor's row of the env whose numbers are not finite or that was last put back
+    sick_env.pt      slots, weights, buffers of the env whose numbers are not finite or that was last put back
 
 The folder appears whole or not at all; a part that cannot be gathered is named in the report.
 """

@@ -14,6 +14,7 @@ import torch
 
 from protocol.runs import find_run
 from trainer.doctor.run import diagnose, in_words
+from trainer.query.database import Database
 
 from .conftest import SMALL, House, eventually
 
@@ -88,6 +89,28 @@ def test_an_exception_leaves_a_bundle_that_the_doctor_reads(house: House) -> Non
     assert (sick["env"], sick["round"], sick["epoch"]) == (1, 2, rollback["ctx"]["epoch"] - 1)
     assert any(rows.isnan().all() for name, rows in sick["rows"].items() if name.startswith("weights."))
     assert "env01's weights" in text
+    check_queries(house)
+
+
+def check_queries(house: House) -> None:
+    """What the views say of two rounds of four envs agrees with itself and with the journal."""
+    db = Database(house.run_folder("bad") / "events.jsonl")
+    assert db.ask("SELECT round, count(*), count(DISTINCT epoch) FROM epochs GROUP BY 1 ORDER BY 1").rows == [
+        (1, 24, 6),
+        (2, 24, 6),
+    ]
+    components = " + ".join(
+        name for name in db.columns["rewards"] if name not in ("round", "epoch", "env", "reward")
+    )
+    ((rows, off),) = db.ask(f"SELECT count(*), max(abs(reward - ({components}))) FROM rewards").rows
+    assert rows == 48
+    assert off < 1e-5
+    ((germinated,),) = db.ask("SELECT germinated FROM rounds").rows
+    assert db.ask("SELECT count(*) FROM seeds WHERE round = 1").rows == [(germinated,)]
+    assert (
+        db.ask("SELECT count(*) FROM decisions WHERE op = 'GERMINATE' AND round = 1").rows[0][0] >= germinated
+    )
+    assert db.ask("SELECT end_stage FROM seeds WHERE round = 1 AND end_stage IS NULL").rows == []
 
 
 @pytest.mark.slow

@@ -185,11 +185,11 @@ class Population:
         return self._sick.found(self._position, self._rows())
 
     def _rows(self) -> Iterator[tuple[str, Tensor, int]]:
-        """Everything that lives on, as (name, rows, env of the first row)."""
+        """Slots, weights and buffers, as (name, rows, env of the first row)."""
         for name, rows in vars(self.table).items():
             yield f"table.{name}", rows, 0
         for (start, _), group in zip(self._spans, self.groups, strict=True):
-            for kind, tensors in group.state().items():
+            for kind, tensors in (("weights", group.weights), ("buffers", group.buffers)):
                 for name, rows in tensors.items():
                     yield f"{kind}.{name}", rows, start
 

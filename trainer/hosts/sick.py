@@ -33,16 +33,20 @@ class SickEnv:
         """Keep the rows of the last env of bool [N]; where there is none, what was kept before stays."""
         numbers = torch.arange(len(envs), device=envs.device)
         env = torch.where(envs, numbers, -1).amax(0, keepdim=True)
-        any_sick = env >= 0
+        spans: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         for name, tensor, first in rows:
+            span = (first, len(tensor))
+            if span not in spans:
+                local = env - first
+                inside = (env >= 0) & (local >= 0) & (local < len(tensor))
+                spans[span] = local.clamp(0, len(tensor) - 1), inside[0]
+            local, inside = spans[span]
             kept = self._rows.get(name)
             if kept is None:
                 kept = self._rows[name] = torch.zeros_like(tensor[:1])
-            inside = any_sick & (env >= first) & (env < first + len(tensor))
-            row = tensor.index_select(0, (env - first).clamp(0, len(tensor) - 1))
-            kept.copy_(torch.where(inside.view(-1, *[1] * (row.dim() - 1)), row, kept))
+            torch.where(inside, tensor.index_select(0, local), kept, out=kept)
         here = [torch.full_like(env, number) for number in position]
-        self._where.copy_(torch.where(any_sick, torch.cat([env, *here]), self._where))
+        self._where.copy_(torch.where(env >= 0, torch.cat([env, *here]), self._where))
 
     @torch.no_grad()
     def found(self, position: tuple[int, int], rows: Rows) -> dict[str, Any] | None:

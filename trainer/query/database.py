@@ -73,8 +73,9 @@ class Database:
         """
         try:
             cursor = self._connection.execute(sql)
-            described = cursor.description or []
-            return Result([column[0] for column in described], cursor.fetchall() if described else [])
+            if cursor is None or not cursor.description:  # there was no statement
+                return Result([], [])
+            return Result([column[0] for column in cursor.description], cursor.fetchall())
         except duckdb.Error as error:
             raise QueryError(_one_line(str(error))) from None
 

@@ -177,15 +177,17 @@ def test_an_empty_journal_has_all_views(tmp_path: Path) -> None:
         assert ask(db, f"SELECT count(*) FROM {view}") == [(0,)]
 
 
-@pytest.mark.parametrize("sql", ["selct", "SELECT nope FROM epochs", "SELECT * FROM columns_of_python", ""])
+@pytest.mark.parametrize("sql", ["selct", "SELECT nope FROM epochs", "SELECT * FROM columns_of_python"])
 def test_wrong_sql_is_one_line(tmp_path: Path, sql: str) -> None:
     columns_of_python = {"a": [1]}
     assert columns_of_python
     db = database(tmp_path, ONE_ROUND)
-    if not sql:
-        assert db.ask(sql).rows == []
-        return
     with pytest.raises(QueryError) as caught:
         db.ask(sql)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize("sql", ["", " -- nothing", "SELECT * FROM seeds"])
+def test_no_answer_is_no_rows(tmp_path: Path, sql: str) -> None:
+    assert database(tmp_path, ONE_ROUND).ask(sql).rows == []
