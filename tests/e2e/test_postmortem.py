@@ -125,8 +125,8 @@ def test_sigterm_leaves_a_bundle_and_kill_9_none(house: House) -> None:
 
     again = house.spawn("term", "--resume", "term")
     assert doctor(house, "term")[0]["ending"] == "alive"
-    rounds = len(house.journal("term", "round.finished"))
-    eventually(lambda: len(house.journal("term", "round.finished")) > rounds)
+    saved = len(house.journal("term", "checkpoint.saved"))
+    eventually(lambda: len(house.journal("term", "checkpoint.saved")) > saved)
     again.kill()
     again.wait()
     found, text = doctor(house, "term")
