@@ -139,6 +139,8 @@ def _run_words(data: Any) -> tuple[str, str, str | None, str] | None:
         case ev.RunStopped():
             severity = "critical" if data.exit_code else None
             return "run", "RUN", severity, f"stopped: {data.error or data.reason} (exit {data.exit_code})"
+        case ev.PostmortemWritten():
+            return "run", "RUN", "warning", f"post-mortem ({data.reason}) in {data.path}"
         case ev.CheckpointSaved():
             name = data.path.rsplit("/", 1)[-1]
             return "run", "CKPT", None, f"{name} {size(data.bytes)} ({data.reason})"

@@ -133,6 +133,15 @@ class RunStopped:
     error: str | None = None
 
 
+@event("postmortem.written", "life")
+@dataclass(kw_only=True)
+class PostmortemWritten:
+    """What an abnormal end left behind is in this folder; `esper-daemon doctor` reads it."""
+
+    path: str
+    reason: str
+
+
 @event("round.started", "life")
 @dataclass(kw_only=True)
 class RoundStarted:

@@ -1,7 +1,7 @@
 """Runs on this machine: their folders, who is alive, how to reach it by a few letters of its name.
 
 $ESPER_HOME/runs/<name>/   run.json  lock  connection.json  events.jsonl  segments/  daemon.log
-                           checkpoints/  traces/
+                           checkpoints/  traces/  postmortem/
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class RunFolder:
         self.log = path / "daemon.log"
         self.checkpoints = path / "checkpoints"
         self.traces = path / "traces"
+        self.postmortem = path / "postmortem"
         self.connection = path / "connection.json"
         self._lock = lock
 

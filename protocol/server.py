@@ -71,6 +71,7 @@ class Server:
         self._state: RunState = "STARTING"
         self._beat = (0, 0, time.monotonic())
         self._bye: str | None = None
+        self._ticks = 0
         self._subscribers = 0
         self._unanswered = 0
         self._journal = Journal(run.events, limits)
@@ -114,6 +115,24 @@ class Server:
     def failed(self, command: Command, kind: str, message: str) -> None:
         """Tell that an accepted command could not be carried out; `kind` is one of `errors.ERRORS`."""
         self.emitter.emit(CommandFailed(id=command.id, method=command.method, kind=kind, message=message))
+
+    def flush(self, timeout: float = 1.0) -> bool:
+        """Wait until the journal has been given what was emitted before; False where it was not in time."""
+        end = time.monotonic() + timeout
+        while self.error is None and time.monotonic() < end:
+            if not any(self.emitter.waiting.values()):
+                return self._tick_ends(end)
+            time.sleep(TICK_S / 5)
+        return False
+
+    def _tick_ends(self, end: float) -> bool:
+        """Wait for the tick that may have emptied the queues and not written yet."""
+        tick = self._ticks
+        while self.error is None and time.monotonic() < end:
+            if self._ticks > tick:
+                return True
+            time.sleep(TICK_S / 5)
+        return False
 
     @property
     def trainer_beat(self) -> TrainerBeat:
@@ -249,6 +268,7 @@ class Server:
             now = time.monotonic()
             if now >= next_tick:
                 more = self._publisher.tick()
+                self._ticks += 1
                 next_tick = now if more else now + TICK_S
             if now >= next_heartbeat:
                 self._send_heartbeat()

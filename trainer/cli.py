@@ -286,3 +286,36 @@ def data(name: str | None, folder: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(rows) if as_json else command.as_text(rows))
         return
     _print(command.checked(name) if folder is None else command.registered(name, folder), as_json)
+
+
+@main.command()
+@_RUN
+@_JSON
+def doctor(run: str | None, as_json: bool) -> None:
+    """Say what became of RUN and what to do next; without RUN, check this machine."""
+    from .doctor.command import report_on
+
+    text, code = report_on(run, as_json=as_json)
+    click.echo(text)
+    sys.exit(code)
+
+
+@main.command()
+@click.argument("run", required=False)
+@click.argument("sql", required=False)
+@click.option("--tables", is_flag=True, help="List the views and their columns.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@_JSON
+def query(run: str | None, sql: str | None, tables: bool, as_csv: bool, as_json: bool) -> None:
+    """Ask the journal of RUN in SQL (DuckDB); it may be live."""
+    from .query import command
+
+    if as_csv and as_json:
+        raise click.UsageError("give --csv or --json, not both")
+    form: command.Format = "csv" if as_csv else "json" if as_json else "table"
+    if tables and sql is None:
+        click.echo(command.tables(run, form))
+    elif run is not None and sql is not None and not tables:
+        click.echo(command.answer(run, sql, form))
+    else:
+        raise click.UsageError('give RUN and "SQL", or --tables')

@@ -8,7 +8,9 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,13 +19,13 @@ import msgspec
 import torch
 
 from protocol.errors import NameTaken, RunNotFound
-from protocol.events import RunStarted, RunStopped
+from protocol.events import PostmortemWritten, RunStarted, RunStopped
 from protocol.journal import JournalLimits
 from protocol.runs import RunFolder, find_run
 from protocol.server import Server
 from protocol.version import __version__
 
-from . import settings
+from . import postmortem, settings
 from .checkpoint import CheckpointError, Checkpoints
 from .config import Config
 from .data.dataset import Dataset
@@ -48,6 +50,17 @@ INTERRUPTED = 130
 
 class _Interrupted(BaseException):
     """A second signal: leave now."""
+
+
+@dataclass(frozen=True)
+class _End:
+    """How the training ended."""
+
+    reason: str
+    exit_code: int = 0
+    error: str | None = None
+    cause: BaseException | None = None
+    """What ended it abnormally."""
 
 
 def run_daemon(*, name: str | None, resume: str | None, file: Path | None, sets: Iterable[str]) -> int:
@@ -128,6 +141,7 @@ class Daemon:
         )
         self.resumed_round = self._restore() if resumed else None
         self._signals = 0
+        self._training = True
 
     def _restore(self) -> int | None:
         """Load the newest checkpoint; None where there is none yet (then training begins anew)."""
@@ -179,43 +193,73 @@ class Daemon:
             self.device,
             "a new run" if self.resumed_round is None else f"goes on after round {self.resumed_round}",
         )
-        reason, code, error = self._train()
+        end = self._train()
+        self._training = False
+        if end.cause is not None or self._signals:
+            self._write_postmortem(end)
         self.sampler.close()
-        self.operator.close(failed=error)
-        logger.info("run %s ends with exit code %d: %s", self.run.name, code, reason)
+        self.operator.close(failed=end.error)
+        logger.info("run %s ends with exit code %d: %s", self.run.name, end.exit_code, end.reason)
         self.server.emitter.emit(
-            RunStopped(reason=reason, exit_code=code, rounds=self.trainer.round, error=error)
+            RunStopped(reason=end.reason, exit_code=end.exit_code, rounds=self.trainer.round, error=end.error)
         )
         self.server.close()
         log.flush()
-        return code
+        return end.exit_code
 
-    def _train(self) -> tuple[str, int, str | None]:
-        """(reason, exit code, error) of the run's end."""
+    def _write_postmortem(self, end: _End) -> None:
+        subject = postmortem.Subject(
+            folder=self.run.postmortem,
+            server=self.server,
+            config=self.config,
+            device=self.device,
+            population=self.trainer.population,
+        )
+        report = postmortem.Report(
+            run=self.run.name,
+            boot=self.server.boot,
+            reason=end.reason,
+            exit_code=end.exit_code,
+            error=end.error,
+            at=time.time_ns() // 1000,
+            round=self.round,
+            epoch=self.epoch,
+        )
+        path = postmortem.write(subject, report, end.cause)
+        if path is not None:
+            self.server.emitter.emit(PostmortemWritten(path=str(path), reason=end.reason))
+
+    def _train(self) -> _End:
+        try:
+            return self._train_to_end()
+        except _Interrupted as interrupted:
+            return _End("interrupted", INTERRUPTED, cause=interrupted)
+
+    def _train_to_end(self) -> _End:
         try:
             self.trainer.run(self.observer)
         except StopRun as stop:
             if stop.checkpoint:
                 self.operator.save_or_say(f"stop: {stop.reason}")
-            return stop.reason, 0, None
-        except _Interrupted:
-            return "interrupted", INTERRUPTED, None
+            return _End(stop.reason)
         except WireFailed as wire:
             self.operator.save_or_say("the wire failed")
-            return "the wire failed", FAILED, str(wire)
+            return _End("the wire failed", FAILED, str(wire), wire)
         except PolicyDiverged as diverged:
             logger.error("%s", diverged)
-            return "the policy diverged", FAILED, str(diverged)
-        except torch.OutOfMemoryError as memory:
+            return _End("the policy diverged", FAILED, str(diverged), diverged)
+        except (torch.OutOfMemoryError, MemoryError) as memory:
             logger.exception("out of memory on %s", self.device)
-            return "out of memory", FAILED, f"{memory}"
+            return _End("out of memory", FAILED, str(memory) or "the machine's memory is full", memory)
         except Exception as error:
             logger.exception("training failed")
-            return "training failed", FAILED, f"{type(error).__name__}: {error}"
-        return self.operator.stops_after_round or f"{self.trainer.round} rounds are done", 0, None
+            return _End("training failed", FAILED, f"{type(error).__name__}: {error}", error)
+        return _End(self.operator.stops_after_round or f"{self.trainer.round} rounds are done")
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals += 1
+        if not self._training:
+            return  # closing takes seconds at most
         if self._signals > 1:
             raise _Interrupted
         self.operator.request_stop(signal.Signals(number).name)

@@ -142,6 +142,11 @@ def _from_file(path: Path) -> dict[str, Any]:
     return dict(_flatten(table))
 
 
+def variables() -> frozenset[str]:
+    """Every variable of the environment that means something to a run."""
+    return NOT_OPTIONS | {option.variable for option in OPTIONS.values()}
+
+
 def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     by_variable = {option.variable: key for key, option in OPTIONS.items()}
     values: dict[str, tuple[str, str]] = {}

@@ -22,6 +22,7 @@ from .gradients import LayerStatistics
 from .group import HostGroup, Trained
 from .plan import Topology
 from .seeding import SeedPool
+from .sick import SickEnv
 from .validation import Score
 
 GROUP_BYTES = 8 << 20
@@ -99,6 +100,8 @@ class Population:
         self._topology: Topology | None = None
         self._kept: dict[str, dict[str, Tensor]] = {}
         self._kept = {k: part for k, part in self.state_dict().items() if k not in ("momentum", "kept")}
+        self._sick = SickEnv(device)
+        self._position = (0, 0)
 
     def begin_episode(self, round_: int) -> None:
         """Freshly built hosts, dormant slots."""
@@ -129,6 +132,7 @@ class Population:
             self.groups[i].prepare(topology.rows(start, stop), round_, epoch)
             return self.groups[i].train(round_, epoch, None if layers is None else layers[start:stop])
 
+        self._position = (round_, epoch)
         begun = time.perf_counter()
         trained = self._each(train)
         halfway = time.perf_counter()
@@ -162,12 +166,32 @@ class Population:
 
     @torch.no_grad()
     def restore(self, envs: Tensor) -> None:
-        """Put the hosts bool [N] back to what was kept of them, bit for bit; their momentum is cleared."""
+        """Put the hosts bool [N] back to what was kept of them, bit for bit; their momentum is cleared.
+
+        What the last of them was like goes to `sick_env` first.
+        """
+        self._sick.record(envs, self._position, self._rows())
         for kept, live, rows in self._snapshot():
             live.copy_(torch.where(_beside(envs[rows], live), kept, live))
         for (start, stop), group in zip(self._spans, self.groups, strict=True):
             for momentum in group.optimizer.momentum.values():
                 momentum.masked_fill_(_beside(envs[start:stop], momentum), 0.0)
+
+    def sick_env(self) -> dict[str, Any] | None:
+        """The env whose numbers are not finite now, else the one last put back; None where all were well.
+
+        Waits for the device: for a run that has ended. See `SickEnv.found`.
+        """
+        return self._sick.found(self._position, self._rows())
+
+    def _rows(self) -> Iterator[tuple[str, Tensor, int]]:
+        """Slots, weights and buffers, as (name, rows, env of the first row)."""
+        for name, rows in vars(self.table).items():
+            yield f"table.{name}", rows, 0
+        for (start, _), group in zip(self._spans, self.groups, strict=True):
+            for kind, tensors in (("weights", group.weights), ("buffers", group.buffers)):
+                for name, rows in tensors.items():
+                    yield f"{kind}.{name}", rows, start
 
     def _snapshot(self) -> Iterator[tuple[Tensor, Tensor, slice]]:
         """Pairs of kept and live tensors, and the envs that their rows belong to."""

@@ -1,0 +1,113 @@
+"""Each check is made to fail for real, and the machine as it is passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from trainer.cli import main
+from trainer.doctor import machine
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home and a runtime folder with a short path."""
+    made = Path(tempfile.mkdtemp(prefix="esper-"))
+    (made / "rt").mkdir(mode=0o700)
+    monkeypatch.setenv("ESPER_HOME", str(made / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(made / "rt"))
+    yield made
+    shutil.rmtree(made)
+
+
+def doctor(*words: str) -> Result:
+    return CliRunner().invoke(main, ["doctor", *words])
+
+
+def checks() -> dict[str, Any]:
+    """The worst finding per subject."""
+    order = {"ok": 0, "warn": 1, "FAIL": 2}
+    found = sorted(json.loads(doctor("--json").stdout), key=lambda check: order[check["status"]])
+    return {check["what"]: check for check in found}
+
+
+def test_this_machine_carries_a_run(folder: Path) -> None:
+    result = doctor()
+    assert result.exit_code == 0, result.stdout
+    assert all(line.split()[0] in ("ok", "warn") for line in result.stdout.splitlines())
+    assert set(checks()) >= {
+        "home", "disk", "sockets", "clock", "cores", "memory", "torch", "device", "zeromq", "extra",
+    }  # fmt: skip
+    assert list((folder / "rt" / "esper").iterdir()) == []
+    assert list((folder / "home").iterdir()) == []
+
+
+def test_a_home_that_others_may_write_fails(folder: Path) -> None:
+    (folder / "home").mkdir()
+    (folder / "home").chmod(0o777)
+    assert doctor().exit_code == 10
+    check = checks()["home"]
+    assert check["status"] == "FAIL"
+    assert "chmod 700" in check["finding"]
+
+
+def test_a_home_that_cannot_be_made_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "file").write_text("")
+    monkeypatch.setenv("ESPER_HOME", str(folder / "file" / "home"))
+    assert doctor().exit_code == 10
+    assert checks()["home"]["status"] == "FAIL"
+
+
+def test_a_socket_path_that_is_too_long_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = folder / ("x" * 100)
+    deep.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    result = doctor()
+    assert result.exit_code == 10
+    assert "limit is 107" in checks()["sockets"]["finding"]
+
+
+def test_a_runtime_folder_open_to_others_fails(folder: Path) -> None:
+    (folder / "rt").chmod(0o777)
+    assert doctor().exit_code == 10
+    assert "XDG_RUNTIME_DIR" in checks()["sockets"]["finding"]
+
+
+def test_a_journal_from_the_future_is_a_warning(folder: Path) -> None:
+    journal = folder / "home" / "runs" / "r" / "events.jsonl"
+    journal.parent.mkdir(parents=True, mode=0o700)
+    (folder / "home").chmod(0o700)
+    journal.write_text("")
+    os.utime(journal, (time.time() + 3600,) * 2)
+    assert doctor().exit_code == 0
+    assert checks()["clock"]["status"] == "warn"
+
+
+@pytest.mark.parametrize(("free", "status"), [(0, "FAIL"), (machine.GIB, "warn"), (9 * machine.GIB, "ok")])
+def test_the_disk(monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _path: SimpleNamespace(free=free))
+    assert checks()["disk"]["status"] == status
+
+
+def test_a_missing_extra_is_a_warning_that_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(machine.EXTRAS, "no_such_module", ("export", "tests"))
+    result = doctor()
+    assert result.exit_code == 0
+    assert "pip install 'esper-overwatch[export]'" in result.stdout
+
+
+def test_a_containers_share_of_the_cores_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_cpu_share", lambda: 0.5)
+    check = checks()["cores"]
+    assert check["status"] == "warn"
+    assert "envs.threads=1" in check["advice"]

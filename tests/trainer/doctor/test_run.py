@@ -1,0 +1,148 @@
+"""What the doctor says of runs that ended in every way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from protocol import events as ev
+from protocol.runs import RunFolder, find_run
+from trainer.checkpoint import Checkpoints
+from trainer.doctor.run import Diagnosis, diagnose, in_words
+from trainer.postmortem import Report
+
+from ..journals import Told, at, epoch, round_finished, round_started, started, write_run
+
+torch.set_num_threads(1)
+PLAYED = [started("b1"), round_started(1), epoch(1, 1), epoch(1, 2), epoch(1, 3), round_finished(1)]
+
+
+def stopped(code: int, reason: str = "done", error: str | None = None) -> Told:
+    return ev.RunStopped(reason=reason, exit_code=code, rounds=1, error=error), at(1, 3)
+
+
+def look(home: Path) -> tuple[Diagnosis, str]:
+    found = diagnose(find_run("r", home=home))
+    return found, "\n".join(in_words(found))
+
+
+def save(run: RunFolder, round_: int, epoch_: int | None = None) -> Path:
+    state = {"trainer": {"round": round_, "epoch": epoch_ or 0}}
+    return Checkpoints(run.checkpoints, keep=3).save(state, round=round_, epoch=epoch_).path
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "words"),
+    [(0, "in order", "it ended in order: done (exit code 0)"),
+     (130, "interrupted", "it was interrupted: done (exit code 130)"),
+     (11, "failed", "it failed: done (exit code 11)")],
+)  # fmt: skip
+def test_a_last_word(tmp_path: Path, code: int, ending: str, words: str) -> None:
+    write_run(tmp_path, "r", [*PLAYED, stopped(code)]).release()
+    found, text = look(tmp_path)
+    assert (found.ending, found.last_event, found.round, found.epoch) == (ending, "run.stopped", 1, 3)
+    assert words in text
+    assert "no checkpoint was written; from the beginning again" in text
+
+
+def test_no_last_word_is_a_kill_and_memory_is_told(tmp_path: Path) -> None:
+    full = ev.SystemSample(
+        cpu_percent=1, rss=1, memory_total=100, memory_used=98, load1=1, cores=1, disk_free=1
+    )
+    run = write_run(tmp_path, "r", [*PLAYED, (full, at(1, 3))])
+    save(run, 1)
+    save(run, 2, 2)
+    run.release()
+    found, text = look(tmp_path)
+    assert found.ending == "killed"
+    assert "memory was 98 % full" in text
+    assert "fewer envs" in text
+    assert "go on from epoch 2 of round 2: esper-daemon start --detach --resume r" in text
+
+
+def test_an_earlier_boots_last_word_is_not_the_last_boots(tmp_path: Path) -> None:
+    write_run(tmp_path, "r", [*PLAYED, stopped(0), started("b2", resumed_round=1)]).release()
+    found, _ = look(tmp_path)
+    assert (found.ending, found.boot) == ("killed", "b2")
+
+
+def test_alive_and_silent(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "r", PLAYED)
+    found, text = look(tmp_path)
+    assert found.ending == "alive"
+    assert f"kill -USR1 {found.pid}" in text or "esper-tui r" in text
+    run.release()
+
+
+def test_never_started(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "r", [])
+    run.events.unlink()
+    run.release()
+    found, text = look(tmp_path)
+    assert found.ending == "never started"
+    assert "daemon.log" in text
+
+
+def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "r", PLAYED)
+    path = save(run, 1)
+    path.write_bytes(path.read_bytes()[:-40])
+    run.release()
+    found, text = look(tmp_path)
+    assert found.checkpoint is not None
+    assert found.checkpoint.error is not None
+    assert "move it away" in text
+
+
+def test_only_what_is_active_is_an_anomaly_at_the_end(tmp_path: Path) -> None:
+    def anomaly(kind: str, active: bool) -> Told:
+        event = ev.Anomaly(kind=kind, source="env01", severity="critical", active=active, hint="look there")
+        return event, at(1, 2, 1)
+
+    told = [started("b0"), anomaly("old", True), *PLAYED, anomaly("gone", True), anomaly("gone", False)]
+    write_run(tmp_path, "r", [*told, anomaly("stays", True)]).release()
+    found, text = look(tmp_path)
+    assert [a.kind for a in found.anomalies] == ["stays"]
+    assert "critical env01 stays: look there" in text
+
+
+def test_the_last_rollback_of_the_last_boot(tmp_path: Path) -> None:
+    def rollback(env: int) -> Told:
+        return ev.GovernorRollback(reason="nan", loss=float("nan"), restored_epoch=1, penalty=0.2), at(
+            1, 2, env
+        )
+
+    write_run(tmp_path, "r", [started("b0"), rollback(0), *PLAYED, rollback(0), rollback(1)]).release()
+    found, text = look(tmp_path)
+    assert found.rollbacks == 2
+    assert "the last of env01 in round 1, epoch 2 (nan, loss nan)" in text
+
+
+def test_where_the_wire_died_the_bundle_has_the_last_word(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "r", PLAYED)
+    report = Report(
+        run="r", boot="b1", reason="the wire failed", exit_code=11, error="gone", at=1, round=1, epoch=3,
+        sick_env=4, missing={"events.ndjson": "OSError"},
+    )  # fmt: skip
+    for boot in ("b0", "b1"):
+        folder = run.postmortem / boot
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_bytes(msgspec.json.encode(report))
+    run.release()
+    found, text = look(tmp_path)
+    assert (found.ending, found.bundle) == ("failed", str(run.postmortem / "b1"))
+    assert "it failed: the wire failed: gone (exit code 11)" in text
+    assert "env04's weights: torch.load(" in text
+    assert "without events.ndjson: OSError" in text
+
+
+def test_damaged_lines_are_counted(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "r", PLAYED)
+    run.release()
+    run.events.write_bytes(b"junk\n" + run.events.read_bytes() + b'{"torn')
+    found, text = look(tmp_path)
+    assert (found.ending, found.damaged_lines) == ("killed", 1)
+    assert "1 damaged lines" in text

@@ -1,0 +1,104 @@
+"""`esper-daemon query` as typed; the documentation's examples among it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from trainer.cli import main
+from trainer.query import database
+from trainer.query.tables import COLUMNS
+
+from ..journals import at, epoch, round_finished, round_started, stage, started, write_run
+
+PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
+EXAMPLES = re.findall(r"^esper-daemon query my-run (\"[^\"]*\")", PAGE.read_text(encoding="utf-8"), re.M)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with the run my-run in it."""
+    told = [
+        started("b1"),
+        round_started(1),
+        stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
+        epoch(1, 1),
+        stage(at(1, 1, 0), "r0c0", "HOLDING", "FOSSILIZED", contribution=0.25),
+        epoch(1, 2),
+        round_finished(1, 2),
+    ]
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
+    write_run(tmp_path, "my-run", told).release()
+    return tmp_path
+
+
+def query(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(main, ["query", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_a_table_is_aligned() -> None:
+    code, out, _ = query("my-run", "SELECT env, val_accuracy, level FROM epochs WHERE epoch = 1 ORDER BY env")
+    assert code == 0
+    assert out == "env  val_accuracy  level\n  0           0.5  NORMAL\n  1          0.25  NORMAL\n"
+
+
+def test_json_says_what_json_lacks_in_words() -> None:
+    _, out, _ = query(
+        "my-run", "SELECT env, host_grad_norm, ts, val_loss FROM epochs ORDER BY ALL LIMIT 3", "--json"
+    )
+    rows = json.loads(out)
+    assert rows[0] == {"env": 0, "host_grad_norm": 1.0, "ts": "2026-05-28T20:26:43", "val_loss": 1.0}
+    assert rows[2]["host_grad_norm"] == "NaN"
+    assert rows[2]["val_loss"] is None
+
+
+def test_csv() -> None:
+    _, out, _ = query("my-run", "SELECT 'a,b' AS x, 1 AS y", "--csv")
+    assert list(csv.reader(io.StringIO(out))) == [["x", "y"], ["a,b", "1"]]
+
+
+def test_tables_lists_every_column() -> None:
+    code, out, _ = query("my-run", "--tables", "--json")
+    assert code == 0
+    listed = json.loads(out)
+    assert {view: set(columns) for view, columns in listed.items()} == {
+        view: set(columns) | ({"gain", "rent"} if view == "rewards" else set())
+        for view, columns in COLUMNS.items()
+    }
+    for view, columns in listed.items():
+        code, described, _ = query("my-run", f"DESCRIBE {view}", "--json")
+        assert {row["column_name"]: row["column_type"] for row in json.loads(described)} == columns
+    assert "germinated_epoch" in query("--tables")[1]
+
+
+def test_errors_have_one_line_and_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = query("my-run", "SELECT nope FROM epochs")
+    assert (code, len(err.splitlines())) == (5, 1)
+    assert "nope" in err
+    assert query("other", "SELECT 1")[0] == 3
+    assert query("my-run")[0] == 2
+    assert query("my-run", "SELECT 1", "--csv", "--json")[0] == 2
+    monkeypatch.setattr(database, "_missing", "duckdb")
+    code, _, err = query("my-run", "SELECT 1")
+    assert (code, err) == (
+        10, "esper-daemon: duckdb is not installed; run: pip install 'esper-overwatch[export]'\n",
+    )  # fmt: skip
+
+
+def test_the_page_has_three_examples() -> None:
+    assert len(EXAMPLES) == 3
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_pages_examples_work(example: str) -> None:
+    code, out, err = query("my-run", *shlex.split(example), "--json")
+    assert code == 0, err
+    assert json.loads(out)

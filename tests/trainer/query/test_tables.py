@@ -1,0 +1,193 @@
+"""What each view holds of a known journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol import events as ev
+from trainer.query.database import Database, QueryError
+from trainer.query.tables import COLUMNS
+
+from ..journals import Told, at, epoch, round_finished, round_started, stage, started, write_run
+
+
+def database(home: Path, told: Iterable[Told]) -> Database:
+    run = write_run(home, "r", told)
+    run.release()
+    return Database(run.events)
+
+
+def ask(db: Database, sql: str) -> list[tuple[Any, ...]]:
+    return db.ask(sql).rows
+
+
+ONE_ROUND = [started("b1"), round_started(1), epoch(1, 1), epoch(1, 2), epoch(1, 3, 0.75), round_finished(1)]
+
+
+def test_epochs_have_a_row_per_env(tmp_path: Path) -> None:
+    db = database(tmp_path, ONE_ROUND)
+    rows = ask(db, "SELECT round, epoch, env, val_accuracy, parameters FROM epochs ORDER BY ALL")
+    assert rows[:2] == [(1, 1, 0, 0.5, 10), (1, 1, 1, 0.25, 20)]
+    assert rows[-1] == (1, 3, 1, 0.375, 20)
+    assert len(rows) == 6
+    assert ask(db, "SELECT val_loss FROM epochs WHERE env = 1 LIMIT 1") == [(None,)]
+    ((norm,),) = ask(db, "SELECT host_grad_norm FROM epochs WHERE env = 1 LIMIT 1")
+    assert isnan(norm)
+    ((ts,),) = ask(db, "SELECT min(ts) FROM epochs")
+    assert ts == datetime(2026, 5, 28, 20, 26, 42)
+
+
+def test_rounds_decisions_and_rewards(tmp_path: Path) -> None:
+    db = database(tmp_path, ONE_ROUND)
+    assert ask(db, "SELECT boot, round, seconds, accuracy_best, test_accuracy_best FROM rounds") == [
+        ("b1", 1, 1.5, 0.5, None)
+    ]
+    assert ask(db, "SELECT op, slot, count(*) FROM decisions GROUP BY ALL ORDER BY op") == [
+        ("GERMINATE", "r0c1", 3),
+        ("WAIT", None, 3),
+    ]
+    assert ask(db, "SELECT env, gain, rent, gain + rent = reward FROM rewards WHERE epoch = 1") == [
+        (0, 0.5, -0.25, True),
+        (1, 0.75, -0.25, True),
+    ]
+
+
+def test_a_component_that_comes_later_is_null_before(tmp_path: Path) -> None:
+    later = epoch(1, 2, reward_components={"gain": [1.0, 1.0], "rollback": [-0.5, 0.0]})
+    db = database(tmp_path, [started("b1"), round_started(1), epoch(1, 1), later])
+    assert ask(db, "SELECT epoch, rent, rollback FROM rewards WHERE env = 0 ORDER BY epoch") == [
+        (1, -0.25, None),
+        (2, None, -0.5),
+    ]
+
+
+def test_seeds_from_birth_to_end(tmp_path: Path) -> None:
+    told = [
+        started("b1"),
+        round_started(1),
+        stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
+        stage(at(1, 0, 1), "r0c1", "DORMANT", "GERMINATED", blueprint="attention", parameters=99),
+        epoch(1, 1),
+        stage(at(1, 1, 0), "r0c0", "GERMINATED", "TRAINING", by="auto"),
+        stage(at(1, 1, 1), "r0c1", "GERMINATED", "PRUNED", blueprint="attention", contribution=-0.125),
+        epoch(1, 2, contribution=[[0.25, None], [None, 0.9]]),
+        stage(at(1, 2, 0), "r0c0", "HOLDING", "FOSSILIZED"),
+        stage(at(1, 2, 1), "r0c0", "DORMANT", "GERMINATED"),
+        epoch(1, 3, contribution=[[0.5, None], [None, None]]),
+        round_finished(1),
+        round_started(2),
+        stage(at(2, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
+        epoch(2, 1),
+    ]
+    rows = ask(database(tmp_path, told), "SELECT * EXCLUDE (parameters) FROM seeds")
+    assert rows == [
+        (0, "r0c0", "norm", 1, 0, 2, "FOSSILIZED", 0.5),
+        (1, "r0c1", "attention", 1, 0, 1, "PRUNED", -0.125),
+        (1, "r0c0", "norm", 1, 2, 3, "GERMINATED", None),
+        (0, "r0c0", "norm", 2, 0, None, None, None),
+    ]
+
+
+def test_a_rollback_undoes_a_seed_or_gives_back_a_pruned_one(tmp_path: Path) -> None:
+    told = [
+        started("b1"),
+        round_started(1),
+        stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
+        stage(at(1, 1, 1), "r0c0", "DORMANT", "GERMINATED"),
+        stage(at(1, 1, 1), "r0c0", "GERMINATED", "PRUNED"),
+        stage(at(1, 2, 0), "r0c0", "GERMINATED", "DORMANT", by="governor", blueprint=None),
+        stage(at(1, 2, 1), "r0c0", "PRUNED", "GERMINATED", by="governor"),
+    ]
+    rows = ask(database(tmp_path, told), "SELECT env, end_epoch, end_stage FROM seeds")
+    assert rows == [(0, 2, "DORMANT"), (1, None, None)]
+
+
+def test_what_a_resumed_boot_plays_anew_counts_once(tmp_path: Path) -> None:
+    told = [
+        started("b1"), round_started(1), epoch(1, 1), epoch(1, 2), epoch(1, 3), round_finished(1),
+        round_started(2), stage(at(2, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
+        epoch(2, 1, 0.1), epoch(2, 2, 0.1), epoch(2, 3, 0.1), round_finished(2, accuracy=0.1),
+        round_started(3), epoch(3, 1, 0.1),
+        started("b2", resumed_round=1), round_started(2), epoch(2, 1, 0.9), epoch(2, 2, 0.9),
+        started("b3", resumed_round=1), epoch(2, 2, 0.95),
+    ]  # fmt: skip
+    db = database(tmp_path, told)
+    assert ask(db, "SELECT round, epoch, val_accuracy FROM epochs WHERE env = 0 ORDER BY ALL") == [
+        (1, 1, 0.5), (1, 2, 0.5), (1, 3, 0.5), (2, 1, 0.9), (2, 2, 0.95),
+    ]  # fmt: skip
+    assert ask(db, "SELECT round, boot FROM rounds") == [(1, "b1")]
+    assert ask(db, "SELECT count(*) FROM seeds") == [(0,)]
+
+
+def test_a_boot_that_resumes_at_a_rounds_end_keeps_its_last_epoch(tmp_path: Path) -> None:
+    told = [*ONE_ROUND, started("b2", resumed_round=0), round_finished(1, accuracy=0.6)]
+    db = database(tmp_path, told)
+    assert ask(db, "SELECT max(epoch) FROM epochs") == [(3,)]
+    assert ask(db, "SELECT boot, accuracy_mean FROM rounds") == [("b2", 0.6)]
+
+
+def test_anomalies_and_commands(tmp_path: Path) -> None:
+    accepted = ev.CommandAccepted(id="c1", method="pause", params={"a": 1}, client="me", uid=7)
+    told: list[Told] = [
+        started("b1"),
+        (
+            ev.Anomaly(kind="stalled", source="env01", severity="warning", active=True, value=0.5, hint="h"),
+            at(1, 2),
+        ),
+        (accepted, at(1, 2)),
+        (ev.CommandAccepted(id="c2", method="stop", params={}, client="me"), at(1, 2)),
+        (ev.CommandRefused(id="c3", method="resume", code=-32003, message="no", client="me"), at(1, 2)),
+        (ev.CommandDone(id="c1", method="pause", result={}, seconds=0.25), at(1, 3)),
+        (ev.CommandAccepted(id="c4", method="checkpoint", params={}, client="me"), at(1, 3)),
+        (ev.CommandFailed(id="c4", method="checkpoint", kind="internal", message="full"), at(1, 3)),
+    ]
+    db = database(tmp_path, told)
+    assert ask(db, "SELECT boot, epoch, kind, source, severity, active, value FROM anomalies") == [
+        ("b1", 2, "stalled", "env01", "warning", True, 0.5)
+    ]
+    assert ask(db, "SELECT id, method, outcome, seconds, message, params FROM commands ORDER BY id") == [
+        ("c1", "pause", "done", 0.25, None, '{"a": 1}'),
+        ("c2", "stop", "open", None, None, "{}"),
+        ("c3", "resume", "refused", None, "no", None),
+        ("c4", "checkpoint", "failed", None, "full", "{}"),
+    ]
+
+
+def test_torn_and_damaged_lines_are_passed_over(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "r", ONE_ROUND)
+    run.release()
+    lines = run.events.read_bytes().splitlines(keepends=True)
+    lines[3] = b"\x00\x01 not an event\n"
+    run.events.write_bytes(b"".join(lines)[:-20])
+    db = Database(run.events)
+    assert db.damaged == 1
+    assert ask(db, "SELECT count(*) FROM epochs") == [(4,)]
+    assert ask(db, "SELECT count(*) FROM rounds") == [(0,)]
+
+
+def test_an_empty_journal_has_all_views(tmp_path: Path) -> None:
+    db = database(tmp_path, [])
+    for view in COLUMNS:
+        assert ask(db, f"SELECT count(*) FROM {view}") == [(0,)]
+
+
+@pytest.mark.parametrize("sql", ["selct", "SELECT nope FROM epochs", "SELECT * FROM columns_of_python"])
+def test_wrong_sql_is_one_line(tmp_path: Path, sql: str) -> None:
+    columns_of_python = {"a": [1]}
+    assert columns_of_python
+    db = database(tmp_path, ONE_ROUND)
+    with pytest.raises(QueryError) as caught:
+        db.ask(sql)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize("sql", ["", " -- nothing", "SELECT * FROM seeds"])
+def test_no_answer_is_no_rows(tmp_path: Path, sql: str) -> None:
+    assert database(tmp_path, ONE_ROUND).ask(sql).rows == []

@@ -1,0 +1,265 @@
+"""What became of a run, from its journal, its lock, its checkpoints and its post-mortem bundle."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from protocol.errors import FolderError
+from protocol.events import Anomaly, GovernorRollback, RunStarted, RunStopped, SystemSample
+from protocol.journal import read
+from protocol.runs import RunInfo
+from protocol.wire import Event
+
+from ..checkpoint import CheckpointError, Checkpoints, load
+from ..postmortem import Report, bundles
+
+Ending = Literal["alive", "in order", "failed", "interrupted", "killed", "never started"]
+SILENT_S = 120.0
+"""A live run that has said nothing for so long is worth a look."""
+MEMORY_FULL = 0.95
+
+
+class LastCheckpoint(Struct, kw_only=True, frozen=True):
+    """The newest checkpoint on disk; `error` where it cannot be read."""
+
+    path: str
+    at: int
+    """Wall time, microseconds."""
+    round: int = 0
+    epoch: int = 0
+    error: str | None = None
+
+
+class Rollback(Struct, kw_only=True, frozen=True):
+    env: int
+    round: int
+    epoch: int
+    reason: str
+    loss: float
+
+
+class Diagnosis(Struct, kw_only=True):
+    """All that can be known of a run without asking it."""
+
+    run: str
+    id: str
+    ending: Ending
+    pid: int | None = None
+    boot: str | None = None
+    device: str | None = None
+    reason: str | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    last_event: str | None = None
+    last_at: int | None = None
+    """Wall time of the last event, microseconds."""
+    round: int = 0
+    epoch: int = 0
+    rollbacks: int = 0
+    """In the last boot."""
+    last_rollback: Rollback | None = None
+    anomalies: list[Anomaly] = msgspec.field(default_factory=list)
+    """Active at the end."""
+    memory_share: float | None = None
+    """Used share of the machine's memory when it was last looked at."""
+    damaged_lines: int = 0
+    checkpoint: LastCheckpoint | None = None
+    bundle: str | None = None
+    report: Report | None = None
+    log: str = ""
+    advice: list[str] = msgspec.field(default_factory=list)
+
+
+def diagnose(run: RunInfo) -> Diagnosis:
+    """Look at a run, live or not; changes nothing."""
+    found = Diagnosis(run=run.name, id=run.id, ending="never started", log=str(run.path / "daemon.log"))
+    stopped = _read_journal(run, found)
+    found.bundle, found.report = _bundle(run, found.boot)
+    found.checkpoint = _checkpoint(run)
+    _judge(run, found, stopped)
+    found.advice = list(_advice(found))
+    return found
+
+
+def _read_journal(run: RunInfo, found: Diagnosis) -> RunStopped | None:
+    """Fill in what the journal tells; returns the last boot's last word, where it had one."""
+    anomalies: dict[tuple[str, str], Anomaly] = {}
+    stopped: RunStopped | None = None
+
+    def damaged(_number: int, _error: Exception) -> None:
+        found.damaged_lines += 1
+
+    try:
+        for event in read(run.path / "events.jsonl", on_bad=damaged):
+            data = event.data
+            found.last_event, found.last_at = event.type, event.ts
+            found.round, found.epoch = event.ctx.round, event.ctx.epoch
+            if isinstance(data, RunStarted):
+                found.boot, found.pid, found.device = data.boot, data.pid, data.device
+                found.rollbacks, found.last_rollback, stopped = 0, None, None
+                if data.resumed_round is None:
+                    anomalies.clear()
+            elif isinstance(data, Anomaly):
+                anomalies[data.source, data.kind] = data
+            elif isinstance(data, GovernorRollback):
+                found.rollbacks += 1
+                found.last_rollback = _rollback(event, data)
+            elif isinstance(data, SystemSample):
+                found.memory_share = data.memory_used / data.memory_total
+            elif isinstance(data, RunStopped):
+                stopped = data
+    except FolderError:
+        return None
+    found.anomalies = [anomaly for anomaly in anomalies.values() if anomaly.active]
+    return stopped
+
+
+def _rollback(event: Event, data: GovernorRollback) -> Rollback:
+    ctx = event.ctx
+    return Rollback(
+        env=-1 if ctx.env is None else ctx.env,
+        round=ctx.round,
+        epoch=ctx.epoch,
+        reason=data.reason,
+        loss=data.loss,
+    )
+
+
+def _bundle(run: RunInfo, boot: str | None) -> tuple[str | None, Report | None]:
+    """The bundle of the last boot and its report."""
+    for path in bundles(run.path / "postmortem"):
+        if path.name == boot:
+            try:
+                return str(path), msgspec.json.decode((path / "report.json").read_bytes(), type=Report)
+            except (OSError, msgspec.DecodeError):
+                return str(path), None
+    return None, None
+
+
+def _checkpoint(run: RunInfo) -> LastCheckpoint | None:
+    folder = run.path / "checkpoints"
+    paths = Checkpoints(folder, keep=0).all() if folder.is_dir() else []
+    if not paths:
+        return None
+    path, at = paths[-1], int(paths[-1].stat().st_mtime * 1e6)
+    try:
+        trainer = load(path)["trainer"]
+    except CheckpointError as error:
+        return LastCheckpoint(path=str(path), at=at, error=str(error))
+    return LastCheckpoint(path=str(path), at=at, round=trainer["round"], epoch=trainer["epoch"])
+
+
+def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
+    """How it ended: the journal's last word, else the bundle's, else the silence."""
+    found.pid = run.pid or found.pid
+    if run.live:
+        found.ending = "alive"
+        return
+    last_word = stopped or found.report
+    if last_word is not None:
+        found.reason, found.exit_code, found.error = last_word.reason, last_word.exit_code, last_word.error
+        found.ending = {0: "in order", 130: "interrupted"}.get(last_word.exit_code, "failed")  # type: ignore[assignment]
+    elif found.boot is not None:
+        found.ending = "killed"
+
+
+def _advice(found: Diagnosis) -> list[str]:
+    """What to do next, in order."""
+    if found.ending == "alive":
+        silent = time.time() - (found.last_at or 0) / 1e6
+        if silent < SILENT_S:
+            return [f"watch it: esper-tui {found.run}"]
+        return [
+            f"it has said nothing for {silent:.0f} s: kill -USR1 {found.pid} writes every thread's stack "
+            f"into {found.log}"
+        ]
+    if found.ending == "never started":
+        return [f"{found.log} may say why; start it again: esper-daemon start --detach --resume {found.run}"]
+    advice = []
+    if found.ending == "killed" and (found.memory_share or 0) > MEMORY_FULL:
+        advice.append(
+            "the memory was full: fewer envs (envs.count) or a smaller host, and dmesg for the killer"
+        )
+    if found.report is not None and found.report.sick_env is not None:
+        advice.append(f"env{found.report.sick_env:02d}'s weights: torch.load('{found.bundle}/sick_env.pt')")
+    if found.ending == "failed":
+        advice.append(f"read the traceback in {found.bundle or found.log}")
+    return [*advice, _resume(found)]
+
+
+def _resume(found: Diagnosis) -> str:
+    command = f"esper-daemon start --detach --resume {found.run}"
+    checkpoint = found.checkpoint
+    if checkpoint is None:
+        return f"no checkpoint was written; from the beginning again: {command}"
+    if checkpoint.error is not None:
+        return f"{checkpoint.error}; move it away, then: {command}"
+    return f"go on {_position(checkpoint)}: {command}"
+
+
+def _position(checkpoint: LastCheckpoint) -> str:
+    if checkpoint.epoch:
+        return f"from epoch {checkpoint.epoch} of round {checkpoint.round}"
+    return f"after round {checkpoint.round}"
+
+
+# --- in words --------------------------------------------------------------------------------------
+
+
+def in_words(found: Diagnosis) -> list[str]:
+    """The diagnosis as lines of text."""
+    boot = f", boot {found.boot} on {found.device}" if found.boot else ""
+    lines = [f"run {found.run} ({found.id}){boot}", _ending(found)]
+    if found.last_at is not None:
+        where = f"epoch {found.epoch} of round {found.round}"
+        lines.append(f"last event: {found.last_event}, {_ago(found.last_at)}, {where}")
+    if found.damaged_lines:
+        lines.append(f"journal: {found.damaged_lines} damaged lines were passed over")
+    if found.checkpoint is not None and found.checkpoint.error is None:
+        name = found.checkpoint.path.rpartition("/")[2]
+        lines.append(f"checkpoint: {name}, {_ago(found.checkpoint.at)}, whole")
+    lines.append(f"anomalies at the end: {len(found.anomalies) or 'none'}")
+    lines += [
+        f"  {a.severity} {a.source} {a.kind}" + (f": {a.hint}" if a.hint else "") for a in found.anomalies
+    ]
+    if found.last_rollback is not None:
+        r = found.last_rollback
+        lines.append(
+            f"rollbacks: {found.rollbacks}, the last of env{r.env:02d} in round {r.round}, epoch {r.epoch} "
+            f"({r.reason}, loss {r.loss:.3g})"
+        )
+    if found.bundle is not None:
+        lines.append(f"post-mortem: {found.bundle}")
+        if found.report is not None:
+            lines += [f"  without {part}: {why}" for part, why in found.report.missing.items()]
+    return lines + [f"next: {line}" for line in found.advice]
+
+
+def _ending(found: Diagnosis) -> str:
+    if found.ending == "alive":
+        return f"it is alive: pid {found.pid}"
+    if found.ending == "never started":
+        return "it never started: its journal holds no event"
+    if found.ending == "killed":
+        memory = "" if found.memory_share is None else f"; memory was {100 * found.memory_share:.0f} % full"
+        return (
+            "it was killed: no last word and nobody holds its lock (kill -9, the kernel's out-of-memory "
+            f"killer, a power loss){memory}"
+        )
+    because = found.reason or ""
+    if found.error and found.error != found.reason:
+        because += f": {found.error}"
+    verb = {"in order": "it ended in order", "failed": "it failed", "interrupted": "it was interrupted"}
+    return f"{verb[found.ending]}: {because} (exit code {found.exit_code})"
+
+
+def _ago(us: int) -> str:
+    seconds = max(0.0, time.time() - us / 1e6)
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

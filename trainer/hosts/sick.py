@@ -1,0 +1,77 @@
+"""What a sick env was like before it was put back: one row of every tensor, kept for the post-mortem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Rows = Iterable[tuple[str, Tensor, int]]
+"""(name, tensor [n, ...], global index of the env in its first row); groups share names."""
+
+
+_TABLE = "table."
+"""Columns of the slot table, where NaN means "not measured"."""
+
+
+class SickEnv:
+    """Copies one env's rows aside, by masked operations without a look at their values.
+
+    Args:
+        device: of the population.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._where = torch.full((3,), -1, dtype=torch.int64, device=device)
+        """Env, round and epoch of what is kept; -1 = nothing yet."""
+        self._rows: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def record(self, envs: Tensor, position: tuple[int, int], rows: Rows) -> None:
+        """Keep the rows of the last env of bool [N]; where there is none, what was kept before stays."""
+        numbers = torch.arange(len(envs), device=envs.device)
+        env = torch.where(envs, numbers, -1).amax(0, keepdim=True)
+        spans: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        for name, tensor, first in rows:
+            span = (first, len(tensor))
+            if span not in spans:
+                local = env - first
+                inside = (env >= 0) & (local >= 0) & (local < len(tensor))
+                spans[span] = local.clamp(0, len(tensor) - 1), inside[0]
+            local, inside = spans[span]
+            kept = self._rows.get(name)
+            if kept is None:
+                kept = self._rows[name] = torch.zeros_like(tensor[:1])
+            torch.where(inside, tensor.index_select(0, local), kept, out=kept)
+        here = [torch.full_like(env, number) for number in position]
+        self._where.copy_(torch.where(env >= 0, torch.cat([env, *here]), self._where))
+
+    @torch.no_grad()
+    def found(self, position: tuple[int, int], rows: Rows) -> dict[str, Any] | None:
+        """The env that has non-finite numbers now, else the one kept.
+
+        Returns:
+            env, round, epoch (from 0, of the one trained last) and rows (name -> tensor [1, ...] on the CPU).
+        """
+        rows = list(rows)
+        ill = [
+            first + int(env)
+            for name, tensor, first in rows
+            if not name.startswith(_TABLE)
+            for env in (~tensor.isfinite()).reshape(len(tensor), -1).any(1).nonzero()
+        ]
+        if ill:
+            env = min(ill)
+            current = {
+                name: tensor[env - first : env - first + 1].cpu().clone()
+                for name, tensor, first in rows
+                if first <= env < first + len(tensor)
+            }
+            return {"env": env, "round": position[0], "epoch": position[1], "rows": current}
+        env, round_, epoch = self._where.tolist()
+        if env < 0:
+            return None
+        kept = {name: row.cpu().clone() for name, row in self._rows.items()}
+        return {"env": env, "round": round_, "epoch": epoch, "rows": kept}

@@ -1,0 +1,1 @@
+"""SQL over a run: its journal as tables."""

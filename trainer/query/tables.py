@@ -1,0 +1,187 @@
+"""From events to tables: rounds, epochs, seeds, decisions, rewards, anomalies, commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+
+from protocol.events import (
+    Anomaly,
+    CommandAccepted,
+    CommandDone,
+    CommandFailed,
+    CommandRefused,
+    EpochFinished,
+    RoundFinished,
+    RunStarted,
+    SeedStage,
+)
+from protocol.wire import Event
+
+from .lives import Lives
+
+Columns = dict[str, str]
+"""Name → SQL type."""
+Row = tuple[Any, ...]
+
+_PLACE: Columns = {"round": "BIGINT", "epoch": "BIGINT", "env": "BIGINT"}
+_SQL = {"float": "DOUBLE", "int": "BIGINT", "bool": "BOOLEAN", "str": "VARCHAR"}
+
+
+def _scalars(cls: type) -> Columns:
+    """The fields of an event that are single values."""
+    kinds = {f.name: str(f.type).removesuffix(" | None") for f in fields(cls)}
+    return {name: _SQL[kind] for name, kind in kinds.items() if kind in _SQL}
+
+
+_ROUND = _scalars(RoundFinished)
+_PER_ENV: Columns = {
+    "train_loss": "DOUBLE",
+    "train_accuracy": "DOUBLE",
+    "val_loss": "DOUBLE",
+    "val_accuracy": "DOUBLE",
+    "reward": "DOUBLE",
+    "episode_return": "DOUBLE",
+    "host_grad_norm": "DOUBLE",
+    "host_health": "DOUBLE",
+    "parameters": "BIGINT",
+}
+"""Columns of `EpochFinished` with one value per env."""
+COLUMNS: dict[str, Columns] = {
+    "rounds": {"ts": "TIMESTAMP", "boot": "VARCHAR", "round": "BIGINT", **_ROUND},
+    "epochs": {"ts": "TIMESTAMP", **_PLACE, "level": "VARCHAR", "seconds": "DOUBLE", **_PER_ENV},
+    "seeds": {
+        "env": "BIGINT", "slot": "VARCHAR", "blueprint": "VARCHAR", "round": "BIGINT",
+        "germinated_epoch": "BIGINT", "end_epoch": "BIGINT", "end_stage": "VARCHAR",
+        "contribution": "DOUBLE", "parameters": "BIGINT",
+    },
+    "decisions": {**_PLACE, "op": "VARCHAR", "slot": "VARCHAR"},
+    "rewards": {**_PLACE, "reward": "DOUBLE"},
+    "anomalies": {
+        "ts": "TIMESTAMP", "boot": "VARCHAR", "round": "BIGINT", "epoch": "BIGINT",
+        **{name: kind for name, kind in _scalars(Anomaly).items() if name != "since"},
+        "severity": "VARCHAR", "since": "TIMESTAMP",
+    },
+    "commands": {
+        "ts": "TIMESTAMP", "id": "VARCHAR", "method": "VARCHAR", "client": "VARCHAR", "uid": "BIGINT",
+        "pid": "BIGINT", "params": "VARCHAR", "reason": "VARCHAR", "outcome": "VARCHAR",
+        "seconds": "DOUBLE", "message": "VARCHAR",
+    },
+}  # fmt: skip
+"""Of every view; `rewards` has a column for each component of the run's reward besides."""
+
+
+class Tables:
+    """Rows gathered from the events of one journal.
+
+    Args:
+        events: those that count, in order; see `timeline`.
+
+    Attributes:
+        columns: of each table.
+        rows: of each table.
+    """
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.columns = {name: dict(columns) for name, columns in COLUMNS.items()}
+        self.rows: dict[str, list[Row]] = {name: [] for name in COLUMNS}
+        self._started: RunStarted | None = None
+        self._lives = Lives()
+        self._commands: dict[str, dict[str, Any]] = {}
+        self._components: list[str] = []
+        take: dict[type, Callable[[Event], None]] = {
+            RunStarted: self._run_started,
+            RoundFinished: self._round_finished,
+            EpochFinished: self._epoch,
+            SeedStage: self._lives.stage,
+            Anomaly: self._anomaly,
+            CommandAccepted: self._asked,
+            CommandRefused: self._asked,
+            CommandDone: self._answered,
+            CommandFailed: self._answered,
+        }
+        for event in events:
+            if type(event.data) in take:
+                take[type(event.data)](event)
+        self._complete()
+
+    def _complete(self) -> None:
+        width = 4 + len(self._components)
+        self.columns["rewards"] |= dict.fromkeys(self._components, "DOUBLE")
+        self.rows["rewards"] = [row + (None,) * (width - len(row)) for row in self.rows["rewards"]]
+        self.rows["seeds"] = [
+            tuple(getattr(life, name) for name in self.columns["seeds"]) for life in self._lives.all
+        ]
+        self.rows["commands"] = [
+            tuple(command.get(name) for name in self.columns["commands"])
+            for command in self._commands.values()
+        ]
+
+    @property
+    def _boot(self) -> str | None:
+        return self._started.boot if self._started else None
+
+    def _run_started(self, event: Event) -> None:
+        self._started = event.data
+
+    def _round_finished(self, event: Event) -> None:
+        data = event.data
+        self._lives.round_finished(event.ctx.round, event.ctx.epoch)
+        values = (getattr(data, name) for name in _ROUND)
+        self.rows["rounds"].append((_time(event.ts), self._boot, event.ctx.round, *values))
+
+    def _epoch(self, event: Event) -> None:
+        data: EpochFinished = event.data
+        started, ctx, at = self._started, event.ctx, _time(event.ts)
+        if started is None:
+            return
+        self._lives.contributions(event.ctx.round, data.contribution, started.slots)
+        self._components += [name for name in data.reward_components if name not in self._components]
+        columns = [getattr(data, name) for name in _PER_ENV]
+        components = [data.reward_components.get(name) for name in self._components]
+        for env in range(len(data.op)):
+            place = (ctx.round, ctx.epoch, env)
+            slot = data.action_slot[env]
+            self.rows["epochs"].append((at, *place, ctx.level, data.seconds, *(c[env] for c in columns)))
+            self.rows["decisions"].append(
+                (*place, started.ops[data.op[env]], None if slot is None else started.slots[slot])
+            )
+            self.rows["rewards"].append(
+                (*place, data.reward[env], *(c[env] if c else None for c in components))
+            )
+
+    def _anomaly(self, event: Event) -> None:
+        data: Anomaly = event.data
+        place = {
+            "ts": _time(event.ts),
+            "boot": self._boot,
+            "round": event.ctx.round,
+            "epoch": event.ctx.epoch,
+        }
+        values = vars(data) | place | {"since": _time(data.since)}
+        self.rows["anomalies"].append(tuple(values[name] for name in self.columns["anomalies"]))
+
+    def _asked(self, event: Event) -> None:
+        command = vars(event.data) | {"ts": _time(event.ts), "outcome": "open"}
+        if isinstance(event.data, CommandRefused):
+            command["outcome"] = "refused"
+        else:
+            command["params"] = json.dumps(event.data.params)
+        self._commands.setdefault(event.data.id, command)
+
+    def _answered(self, event: Event) -> None:
+        command = self._commands.get(event.data.id)
+        if command is None:
+            return
+        if isinstance(event.data, CommandDone):
+            command |= {"outcome": "done", "seconds": event.data.seconds}
+        else:
+            command |= {"outcome": "failed", "message": event.data.message}
+
+
+def _time(us: int) -> datetime:
+    """UTC, without a zone: what SQL's TIMESTAMP is."""
+    return datetime.fromtimestamp(us / 1e6, tz=UTC).replace(tzinfo=None)
