@@ -89,7 +89,7 @@ def test_errors_have_one_line_and_a_code(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(database, "_missing", "duckdb")
     code, _, err = query("my-run", "SELECT 1")
     assert (code, err) == (
-        10, "esper-daemon: duckdb is not installed; run: pip install 'esper-overwatch[export]'\n",
+        9, "esper-daemon: duckdb is not installed; run: pip install 'esper-overwatch[export]'\n",
     )  # fmt: skip
 
 
