@@ -31,7 +31,7 @@ def test_joining_under_load_leaves_no_hole(server: Server, reader: Callable[...,
             one = reader()
             one.read(lambda one=one: len(one.events) > 300)
             readers.append(one)
-            for other in readers:  # who is 50,000 events behind takes a new snapshot, and that is not asked here
+            for other in readers:  # whoever is 50,000 events behind would take a new snapshot
                 other.items += other.subscriber.drain(0.2)
     server.close()
     for one in readers:
