@@ -6,7 +6,6 @@ until they are acknowledged. Acknowledging and muting are this viewer's own: nob
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from protocol.events import Anomaly
@@ -79,9 +78,6 @@ class Anomalies:
 
     def __len__(self) -> int:
         return len(self._records)
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._records.values())
 
     def get(self, key: Key) -> Record | None:
         return self._records.get(key)

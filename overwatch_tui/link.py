@@ -33,8 +33,6 @@ class Link:
     """State of the trainer in the last heartbeat."""
     beat_age: float | None = None
     """Seconds since the trainer's loop last showed a sign of life."""
-    round: int | None = None
-    epoch: int | None = None
     clients: int | None = None
     commands: bool = True
     """Whether commands can be sent at all."""

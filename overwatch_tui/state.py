@@ -33,7 +33,6 @@ class Rollback:
 
     reason: str
     ts: int
-    restored_epoch: int
 
 
 @dataclass
@@ -80,7 +79,6 @@ class State:
     rounds_asked: int = 0
     rounds_done: int = 0
     """Highest round of which we heard the end."""
-    round_ts: int = 0
     epoch: ev.EpochFinished | None = None
     epoch_ctx: Context = field(default_factory=Context)
     epoch_ts: int = 0
@@ -90,7 +88,6 @@ class State:
     """Per env, best validation accuracy of this episode."""
     ppo: ev.PPOUpdate | None = None
     ppo_ts: int = 0
-    updates: int = 0
     drift: dict[str, DriftOf] = field(default_factory=dict)
     """By source; envs and policy are told of by different events."""
     system: ev.SystemSample | None = None
@@ -105,8 +102,6 @@ class State:
     rollbacks: dict[int, Rollback] = field(default_factory=dict)
     gates: dict[tuple[int, str], Gate] = field(default_factory=dict)
     tallies: dict[str, BlueprintTally] = field(default_factory=dict)
-    lost: dict[str, int] = field(default_factory=dict)
-    """Events that the daemon had to refuse, by stream."""
     anomalies: Anomalies = field(default_factory=Anomalies)
     orders: Orders = field(default_factory=Orders)
     log: deque[Entry] = field(default_factory=lambda: deque(maxlen=LOG_ROWS))
@@ -169,7 +164,7 @@ class State:
         """A copy that later events do not change."""
         still = copy.copy(self)
         still.histories = {name: history.copy() for name, history in self.histories.items()}
-        for name in ("best", "drift", "rounds", "rollbacks", "gates", "lost", "log"):
+        for name in ("best", "drift", "rounds", "rollbacks", "gates", "log"):
             setattr(still, name, copy.copy(getattr(self, name)))
         for name in ("tallies", "anomalies", "orders"):
             setattr(still, name, copy.deepcopy(getattr(self, name)))
@@ -283,7 +278,6 @@ def _round_finished(state: State, event: Event) -> None:
     data: ev.RoundFinished = event.data
     state.rounds.append(data)
     state.rounds_done = max(state.rounds_done, event.ctx.round)
-    state.round_ts = event.ts
     state._record("return.p10", event.ts, data.return_p10)
     state._record("return.p50", event.ts, data.return_p50)
     state._record("return.p90", event.ts, data.return_p90)
@@ -313,7 +307,6 @@ def _epoch(state: State, event: Event) -> None:
 def _ppo(state: State, event: Event) -> None:
     data: ev.PPOUpdate = event.data
     state.ppo, state.ppo_ts = data, event.ts
-    state.updates += 1
     for name in PPO_SIGNALS:
         state._record(f"ppo.{name}", event.ts, getattr(data, name))
     for head, entropy in data.head_entropy.items():
@@ -376,17 +369,12 @@ def _anomaly(state: State, event: Event) -> None:
 def _rollback(state: State, event: Event) -> None:
     if event.ctx.env is not None:
         data: ev.GovernorRollback = event.data
-        state.rollbacks[event.ctx.env] = Rollback(data.reason, event.ts, data.restored_epoch)
+        state.rollbacks[event.ctx.env] = Rollback(data.reason, event.ts)
 
 
 def _level(state: State, event: Event) -> None:
     data: ev.TelemetryLevel = event.data
     state.level_until = None if data.epochs is None else state.clock(event.ctx) + data.epochs
-
-
-def _lost(state: State, event: Event) -> None:
-    data: ev.TelemetryLost = event.data
-    state.lost[data.stream] = state.lost.get(data.stream, 0) + data.count
 
 
 def _layers(state: State, event: Event) -> None:
@@ -416,7 +404,6 @@ _HANDLERS = {
     ev.Anomaly: _anomaly,
     ev.GovernorRollback: _rollback,
     ev.TelemetryLevel: _level,
-    ev.TelemetryLost: _lost,
     ev.LayerStatistics: _layers,
     ev.ProfilerStarted: _profiler_started,
     ev.ProfilerFinished: _profiler_finished,

@@ -22,8 +22,6 @@ class Glyphs:
     rule: str
     bar: str
     """Between columns."""
-    tee: str
-    """Where a rule meets the bar between columns."""
     full: str
     """Filled part of a gauge."""
     empty: str
@@ -31,8 +29,6 @@ class Glyphs:
     """Levels of a sparkline, lowest first."""
     braille: bool
     arrow: str
-    ellipsis: str
-    dot: str
     separator: str
     times: str
     plus_minus: str
@@ -43,13 +39,13 @@ class Glyphs:
 
 
 UNICODE = Glyphs(
-    name="unicode", up="↑", down="↓", flat="→", cursor="▶", rule="─", bar="│", tee="├", full="━",
-    empty="╌", spark="▁▂▃▄▅▆▇█", braille=True, arrow="→", ellipsis="…", dot="·", separator="│",
+    name="unicode", up="↑", down="↓", flat="→", cursor="▶", rule="─", bar="│", full="━",
+    empty="╌", spark="▁▂▃▄▅▆▇█", braille=True, arrow="→", separator="│",
     times="×", plus_minus="±", descending="▾", ascending="▴", corners="╭╮╰╯",
 )  # fmt: skip
 ASCII = Glyphs(
-    name="ascii", up="^", down="v", flat="=", cursor=">", rule="-", bar="|", tee="+", full="#",
-    empty=".", spark="_.-=+*#", braille=False, arrow="->", ellipsis="~", dot=".", separator="|",
+    name="ascii", up="^", down="v", flat="=", cursor=">", rule="-", bar="|", full="#",
+    empty=".", spark="_.-=+*#", braille=False, arrow="->", separator="|",
     times="x", plus_minus="+-", descending="v", ascending="^", corners="....",
 )  # fmt: skip
 

@@ -150,6 +150,9 @@ def _trouble_with_link(frame: Frame, width: int) -> Line:
     style = "alarm" if link.severity == "critical" else "caution"
     row = Row().put(f" {link.word} ", style).put(" ")
     row.put(link.said or f"no heartbeat for {span(link.age)}", "bold")
+    stopped = frame.state.stopped
+    if stopped is not None and stopped.exit_code:
+        row.put(f"; exit {stopped.exit_code}: {stopped.error or stopped.reason}", "critical")
     return row.line(width)
 
 

@@ -70,12 +70,12 @@ def _percent(share: float | None) -> str:
 
 def seed_lines(frame: Frame, env: int, width: int) -> list[Line]:
     """A header and one line per slot."""
-    bar = min(16, width - 73)
+    bar = min(16, width - 74)
     if bar < 4:
-        lines = [Row().put(" SLOT BLUEPRINT  STAGE  EP ALPHA CONTRIB  GRAD DRIFT GATE", "dim").line(width)]
+        lines = [Row().put(" SLOT BLUEPRINT  STAGE  EP ALPHA CONTRIB  GRAD DRIFT  GATE", "dim").line(width)]
     else:
         header = Row().put(" SLOT BLUEPRINT  STAGE      EP ALPHA ", "dim").put("", "", bar)
-        lines = [header.put(" CONTRIB   GRAD HEALTH DRIFT GATE", "dim").line(width)]
+        lines = [header.put(" CONTRIB   GRAD HEALTH DRIFT  GATE", "dim").line(width)]
     epoch = frame.state.epoch
     stages = at_or_none(epoch.stage, env) if epoch else None
     if not stages:
@@ -116,12 +116,12 @@ def _seed(frame: Frame, env: int, slot: int, bar: int) -> Row:
     if not short:
         health = of(epoch.seed_health)
         row.put(number(health), state.severity("gradient_health", health) or "dim", 7, ">")
-    drift = state.drift_of(f"{source_of(env)}.{name}")
+    drift = state.drift_of(f"{source_of(env)}.{name}") if stage in WITH_SEED else None
     severity = state.severity("norm_drift", drift)
     row.put(compact(drift, 5), severity or "dim", 6, ">").put(letter(severity), severity or "")
     gate = state.gates.get((env, name))
     if gate is not None and stage in WITH_SEED:
-        row.put(f"{gate.gate} {'ok' if gate.passed else 'no'}", "ok" if gate.passed else "info")
+        row.put(f" {gate.gate} {'ok' if gate.passed else 'no'}", "ok" if gate.passed else "info")
     return row
 
 
@@ -236,7 +236,7 @@ def _entries(frame: Frame, env: int, count: int) -> list[Entry]:
 
 
 def _happened(entry: Entry, width: int) -> Line:
-    where = entry.source.partition(" ")[2]
+    where = entry.source.partition(" ")[2] or entry.source.partition(".")[2]
     row = (
         Row()
         .put(f" r{entry.round} e{entry.epoch:02d} ", "dim")

@@ -107,7 +107,7 @@ class CNN:
 
     def eval_block(self, i: int, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Block i in validation, as `folded`; `x` may be [B, I, H, W] where all hosts see the same."""
-        return torch.relu(conv(self._pooled(i, x), weight, bias))
+        return torch.relu_(conv(self._pooled(i, x), weight, bias))
 
     def head(self, x: Tensor, weights: Parameters) -> Tensor:
         """Logits [n, B, classes] from the last slot's output [B, n*C, h, w]."""

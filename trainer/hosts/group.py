@@ -108,7 +108,8 @@ class HostGroup:
             if self._config.envs.plan == "masked":
                 self._runs[slot] = plan.masked(columns, len(self._pool.kinds))
             else:
-                self._runs[slot] = plan.gather(columns, everyone, columns.isolated | columns.blended)
+                run = columns.isolated | columns.blended
+                self._runs[slot] = plan.gather(columns, everyone, run, self._pool.convolving)
             self._used[slot] = self._pool.used(slot, self._runs[slot])
         self._validation.prepare(topology, self.table, self._dtype)
 

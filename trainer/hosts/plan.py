@@ -83,28 +83,36 @@ class Columns:
         self.device = table.stage.device
 
 
-def gather(columns: Columns, owners: Codes, run: NDArray[np.bool_]) -> list[SlotRun]:
+def gather(
+    columns: Columns, owners: Codes, run: NDArray[np.bool_], convolving: frozenset[int]
+) -> list[SlotRun]:
     """Plan a slot for R rows: live seeds only.
 
-    A seed that is alone in its segment runs twice, the second time to no effect: torch convolves one network
-    by other kernels than several, and what a host computes must not depend on what the others hold.
+    A seed with convolutions that is alone in its segment runs twice, the second time to no effect: torch
+    convolves one network by other kernels than several, and what a host computes must not depend on what the
+    others hold.
 
     Args:
         owners: [R], the env of each row; in training row i is env i.
         run: bool [R], rows whose seed is to run.
+        convolving: codes of the blueprints that have convolutions.
     """
     blueprint = columns.blueprint[owners]
-    return [_segment(columns, owners, np.flatnonzero(run & (blueprint == b)), int(b))
-            for b in np.unique(blueprint[run])]  # fmt: skip
+    segments = []
+    for b in np.unique(blueprint[run]).tolist():
+        rows = np.flatnonzero(run & (blueprint == b))
+        twice = len(rows) == 1 and len(owners) > 1 and b in convolving
+        segments.append(_segment(columns, owners, rows, b, twice=twice))
+    return segments
 
 
-def _segment(columns: Columns, owners: Codes, rows: Codes, blueprint: int) -> SlotRun:
+def _segment(columns: Columns, owners: Codes, rows: Codes, blueprint: int, *, twice: bool) -> SlotRun:
     isolated, style = columns.isolated[owners[rows]], columns.style[owners[rows]]
     kind = np.where(isolated, 3, np.choose(style, (0, 2, 1)))
     order = np.argsort(kind, kind="stable")
     rows, kind = rows[order], kind[order]
     linear, attached, end = (int(edge) for edge in np.searchsorted(kind, (2, 3, 4)))
-    if end == 1 and len(owners) > 1:
+    if twice:
         rows = rows.repeat(2)
     index, owner = _index(rows, columns.device), _index(owners[rows], columns.device)
     edges = ((0, linear, False, False), (linear, attached, True, False), (attached, end, False, True))

@@ -39,6 +39,8 @@ class SeedPool:
 
     def __init__(self, model: CNN, kinds: Sequence[Blueprint]) -> None:
         self.kinds = list(kinds)
+        self.convolving = frozenset(code for code, kind in enumerate(kinds) if kind.convolves)
+        """Codes of the blueprints that have convolutions."""
         self._codes = {kind.name: code for code, kind in enumerate(kinds)}
         self.slots = slot_names(1, len(model.blocks))
         self._modules: list[dict[str, dict[str, Init]]] = []

@@ -24,7 +24,7 @@ from .cnn import CNN
 from .plan import Codes, Columns, SlotRun, Topology
 from .seeding import SeedPool
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 4 << 20
 """Size of the widest activation of a pass before it forks; what does not fit into a cache is slower."""
 
 
@@ -115,7 +115,7 @@ class Validation:
         owners, slots, forks = np.arange(self._n), [], []
         for slot, column in enumerate(columns):
             spawn = np.flatnonzero(column.blended) if fork else np.arange(0)
-            runs = plan.gather(column, owners, column.blended[owners])
+            runs = plan.gather(column, owners, column.blended[owners], self._pool.convolving)
             forks.append(Fork(len(owners), runs, _on(owners, device), _on(spawn, device)))
             owners = np.concatenate([owners, spawn])
             slots.append(np.full(len(spawn), slot))
@@ -129,10 +129,10 @@ class Validation:
             weight, bias = folded[i]
             if fork.rows > self._n:
                 weight, bias = weight.index_select(0, fork.owners), bias.index_select(0, fork.owners)
-            before = self._model.eval_block(i, x, weight, bias)
-            x = self._pool.run(i, before, fork.rows, fork.runs, weights)
+            x = self._model.eval_block(i, x, weight, bias)
+            without = to_rows(x, fork.rows).index_select(3, fork.spawn)
+            x = self._pool.run(i, x, fork.rows, fork.runs, weights)
             if len(fork.spawn):
-                without = to_rows(before, fork.rows).index_select(3, fork.spawn)
                 x = to_channels(torch.cat([to_rows(x, fork.rows), without], dim=3))
         head = {name: weights[name].index_select(0, planned.owners) for name in self._model.head_names}
         return self._model.head(x, head)

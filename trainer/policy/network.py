@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..seeds.stages import HEAD_NAMES
+from ..seeds.stages import HEAD_NAMES, Op
 from .actions import ActionSpace, Logits
 from .normalise import RunningNorm
 from .observation import BASE, SLOT, Observation
@@ -20,6 +20,9 @@ from .observation import BASE, SLOT, Observation
 EMBEDDING = 4
 """Width of the learned vectors that stand for a blueprint and for a slot's place."""
 SLOT_WIDTH = 32
+PRUNE_PRIOR = -2.5
+"""Logit that PRUNE starts with; all others start at 0. A policy that prunes as often as it plants hardly ever
+sees a seed grow up, so that it has nothing to learn from."""
 
 Hidden = tuple[Tensor, Tensor]
 """LSTM state (h, c), each [N, hidden]."""
@@ -102,7 +105,9 @@ class ActorCritic(nn.Module):
         self.base = linear(len(BASE.names) + slots * SLOT_WIDTH, hidden, relu)
         self.lstm = LSTM(hidden, hidden, generator)
         self.context = linear(hidden + SLOT_WIDTH, SLOT_WIDTH, relu)
-        self.heads = nn.ModuleDict({"op": linear(hidden, space.sizes[0], 0.01)})
+        op = linear(hidden, space.sizes[0], 0.01)
+        op.bias.detach()[Op.PRUNE] = PRUNE_PRIOR
+        self.heads = nn.ModuleDict({"op": op})
         self.heads["slot"] = linear(SLOT_WIDTH, space.sizes[0], 0.01)
         for name, size in zip(HEAD_NAMES[2:], space.sizes[2:], strict=True):
             self.heads[name] = linear(SLOT_WIDTH, size, 0.01)

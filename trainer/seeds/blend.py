@@ -92,7 +92,7 @@ def graft(
     made: list[Tensor],
     strength: list[Tensor],
 ) -> Tensor:
-    """Put the seeds of a slot into their hosts.
+    """Put the seeds of a slot into their hosts; where no gradients are recorded, in place.
 
     Args:
         h: [B, n*C, H, W], as `gather_rows` returned it.
@@ -104,6 +104,10 @@ def graft(
     Returns:
         [B, n*C, H, W].
     """
+    if not torch.is_grad_enabled():
+        host = to_rows(h, n)
+        _put(host, segments, (*seen, *made, *strength))
+        return to_channels(host)
     out: Tensor = _Graft.apply(h, n, segments, *seen, *made, *strength)  # type: ignore[no-untyped-call]
     return out
 
@@ -149,15 +153,7 @@ class _Graft(torch.autograd.Function):
         if not any(segment.blended for segment in segments):
             return h.view_as(h)
         out = to_rows(h, n).clone()
-        for segment, x, s, strength in _by_segment(segments, tensors):
-            k = strength.shape[1]
-            x_rows, s_rows = to_rows(x, k), to_rows(s, k)
-            for block in segment.blocks:
-                if block.isolated is not True:
-                    part = slice(block.start, block.stop)
-                    by = _spread(strength[:, part])
-                    change = by * _direction(x_rows[..., part, :], s_rows[..., part, :], block.multiply)
-                    _add(out, block, change, by)
+        _put(out, segments, tensors)
         return to_channels(out)
 
     @staticmethod
@@ -182,13 +178,23 @@ def _by_segment(
     return list(zip(segments, tensors[:m], tensors[m : 2 * m], tensors[2 * m :], strict=True))
 
 
-def _add(out: Tensor, block: Block, change: Tensor, by: Tensor) -> None:
-    if isinstance(block.isolated, Tensor):
-        change = change.masked_fill_(by == 0.0, 0.0)
-    if block.rows is None:
-        out += change
-    else:
-        out.index_add_(3, block.rows, change)
+def _put(host: Tensor, segments: Sequence[Segment], tensors: Sequence[Tensor]) -> None:
+    """Blend into [B, H, W, n, C], in place."""
+    for segment, x, s, strength in _by_segment(segments, tensors):
+        k = strength.shape[1]
+        x_rows, s_rows = to_rows(x, k), to_rows(s, k)
+        for block in segment.blocks:
+            if block.isolated is True:
+                continue
+            part = slice(block.start, block.stop)
+            by = _spread(strength[:, part])
+            change = by * _direction(x_rows[..., part, :], s_rows[..., part, :], block.multiply)
+            if isinstance(block.isolated, Tensor):
+                change = change.masked_fill_(by == 0.0, 0.0)
+            if block.rows is None:
+                host += change
+            else:
+                host.index_add_(3, block.rows, change)
 
 
 def _backward(

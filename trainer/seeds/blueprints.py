@@ -37,6 +37,8 @@ class Blueprint:
     forward: Callable[[Tensor, Parameters], Tensor]
     """x [B, k*C, H, W] and tensors [k, ...] -> [B, k*C, H, W]; row i uses the i-th seed's alone."""
     identity_at_birth: bool
+    convolves: bool = True
+    """Whether it has convolutions. torch runs one network's by other kernels than several networks'."""
 
     def parameters(self, channels: int) -> int:
         """Numbers that one seed adds to its host."""
@@ -132,8 +134,8 @@ def _bottleneck_forward(x: Tensor, p: Parameters) -> Tensor:
 BLUEPRINTS: dict[str, Blueprint] = {
     b.name: b
     for b in (
-        Blueprint("norm", _norm, _norm_forward, identity_at_birth=True),
-        Blueprint("attention", _attention, _attention_forward, identity_at_birth=True),
+        Blueprint("norm", _norm, _norm_forward, identity_at_birth=True, convolves=False),
+        Blueprint("attention", _attention, _attention_forward, identity_at_birth=True, convolves=False),
         Blueprint("depthwise", _depthwise, _depthwise_forward, identity_at_birth=True),
         Blueprint("bottleneck", _bottleneck, _bottleneck_forward, identity_at_birth=True),
         Blueprint("conv_small", _conv(1), _conv_forward, identity_at_birth=True),
