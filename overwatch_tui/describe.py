@@ -96,7 +96,7 @@ def _seed_stage(e: ev.SeedStage) -> tuple[str, str, str | None, str] | None:
 def _anomaly(e: ev.Anomaly) -> tuple[str, str, str | None, str]:
     if not e.active:
         return e.source, "ANOM", None, f"{e.kind} cleared"
-    limit = "" if e.threshold is None else f" (limit {e.threshold:g})"
+    limit = "" if e.threshold is None else f" (limit {e.threshold:.3g})"
     return e.source, "ANOM", e.severity, f"{e.kind} {number(e.value, '.3g')}{limit}"
 
 

@@ -96,7 +96,7 @@ def row_of(state: State, env: int, now: int, glyphs: Glyphs) -> EnvRow:
         total=at_or_none(epoch.episode_return, env) if epoch else None,
         gradient=at_or_none(epoch.host_grad_norm, env) if epoch else None,
         drift=drift,
-        drift_severity=state.severity("norm_drift", drift),
+        drift_severity=state.judged(source, "norm_drift"),
         action=_action(state, env),
         trouble=_trouble(records, rollback.reason if rollback and rolled else "", source, glyphs),
         best=best if best is not None and best >= 0 else None,
@@ -159,8 +159,8 @@ def _cell(state: State, env: int, slot: int, code: int, glyphs: Glyphs) -> Span:
     if name not in ("DORMANT", "FOSSILIZED", "BLENDING"):
         text += str(at_or_none(at_or_none(epoch.epochs_in_stage, env), slot) or 0)
     if name in WITH_SEED:
-        drift = state.drift_of(f"{source_of(env)}.{_slot_name(state, slot)}")
-        text += letter(state.severity("norm_drift", drift)).strip()
+        seed = f"{source_of(env)}.{_slot_name(state, slot)}"
+        text += letter(state.judged(seed, "norm_drift")).strip()
     return text, name.lower()
 
 

@@ -89,7 +89,7 @@ class State:
     ppo: ev.PPOUpdate | None = None
     ppo_ts: int = 0
     drift: dict[str, DriftOf] = field(default_factory=dict)
-    """By source; envs and policy are told of by different events."""
+    """By source; envs and policy are told of by different events, which name those that were measured."""
     system: ev.SystemSample | None = None
     system_ts: int = 0
     layers: ev.LayerStatistics | None = None
@@ -184,6 +184,11 @@ class State:
         """Newest norm drift of a source."""
         found = self.drift.get(source)
         return None if found is None else found.norm_drift
+
+    def judged(self, source: str, kind: str) -> str | None:
+        """What the daemon's detector says of a signal whose limits only it knows, such as drift."""
+        record = self.anomalies.get((source, kind))
+        return record.severity if record is not None and record.active else None
 
     @property
     def envs(self) -> int:
@@ -322,6 +327,11 @@ PPO_SIGNALS = (
 
 def _drift(state: State, event: Event) -> None:
     data: ev.Drift = event.data
+    told = set(data.source)
+    of_envs = {source.startswith("env") for source in told}
+    for source in [s for s in state.drift if s not in told and s.startswith("env") in of_envs]:
+        if state.drift[source].ts <= event.ts:
+            del state.drift[source]
     columns = (data.norm, data.norm_ema, data.norm_drift, data.health, data.health_ema, data.health_drift)
     for i, source in enumerate(data.source):
         known = state.drift.get(source)

@@ -24,11 +24,13 @@ def note(frame: Frame) -> str:
 
 
 def keys(frame: Frame) -> Sequence[Hashable]:
-    """Policy, heads and critic in the order of the event; then the envs and seeds, farthest first."""
+    """Policy, heads and critic in the order of the event; then the envs and seeds, the worst first."""
     drift = frame.state.drift
     fixed = sorted((s for s in drift if not s.startswith("env")), key=lambda s: s == "critic")
     moving = [s for s, row in drift.items() if s.startswith("env") and row.norm_drift is not None]
-    return fixed + sorted(moving, key=lambda s: (-_magnitude(frame, s), s))
+    return fixed + sorted(
+        moving, key=lambda s: (-RANK.get(_severity(frame, s) or "", -1), -_magnitude(frame, s), s)
+    )
 
 
 def _magnitude(frame: Frame, source: str) -> float:
@@ -43,12 +45,8 @@ def needs(frame: Frame, width: int) -> tuple[int, int]:
 
 
 def _severity(frame: Frame, source: str) -> str | None:
-    """The worse of norm and health drift."""
-    drift = frame.state.drift[source]
-    found = [
-        frame.state.severity("norm_drift", drift.norm_drift),
-        frame.state.severity("health_drift", drift.health_drift),
-    ]
+    """The worse of norm and health drift, as the daemon's detector sees it."""
+    found = [frame.state.judged(source, kind) for kind in ("norm_drift", "health_drift")]
     return max(found, key=lambda s: RANK.get(s or "", -1))
 
 
@@ -78,8 +76,8 @@ def _header(wide: bool, width: int) -> Line:
 def _line(frame: Frame, source: str, width: int, *, wide: bool, selected: bool) -> Line:
     drift = frame.state.drift[source]
     norm, health = drift.norm_drift, drift.health_drift
-    norm_severity = frame.state.severity("norm_drift", norm)
-    health_severity = frame.state.severity("health_drift", health)
+    norm_severity = frame.state.judged(source, "norm_drift")
+    health_severity = frame.state.judged(source, "health_drift")
     row = Row().put(frame.glyphs.cursor if selected else " ", "focus")
     inner = source.startswith(_HEAD)
     name = "  " + source[len(_HEAD) :].replace("alpha_", "alpha_" if wide else "a_") if inner else source
@@ -116,15 +114,12 @@ def _top(frame: Frame) -> float:
 
 def _footer(frame: Frame, width: int) -> list[Line]:
     """The limits, and the LSTM where it was measured."""
-    thresholds = frame.state.thresholds
+    limit = frame.state.thresholds.get("norm_drift")
     row = Row()
-    for name, signal in (("norm", "norm_drift"), ("health", "health_drift")):
-        limit = thresholds.get(signal)
-        if limit is not None:
-            row.put(f" {name} {limit.warning:g}/{limit.critical:g}", "dim")
-            row.put(f" {frame.glyphs.times}{limit.raise_after}", "faint")
-    if width >= 70:
-        row.put(f"  drift = |x-ema| / max(ema, 1e-6)  {frame.window_name}", "faint")
+    if limit is not None:
+        row.put(f" limits from {limit.warning:g}/{limit.critical:g}, {limit.raise_after} in a row", "dim")
+    if width >= 100:
+        row.put(", higher where drift is usual; drift = |x-ema| / max(ema, 1e-6)", "faint")
     lines = [row.line(width)]
     ppo = frame.state.ppo
     if ppo is not None and ppo.lstm_h_rms is not None:
@@ -152,8 +147,8 @@ def detail(frame: Frame, width: int, height: int) -> list[Line]:
     source = str(order[frame.view.index("drift", order)])
     lines = [_header(True, width), _line(frame, source, width, wide=width >= 70, selected=False), EMPTY]
     half = (height - len(lines) - 2) // 2
-    limit = frame.state.thresholds.get("norm_drift")
-    limits = [(limit.warning, "warning"), (limit.critical, "critical")] if limit else []
+    record = frame.state.anomalies.get((source, "norm_drift"))
+    limits = [(record.threshold, record.severity)] if record and record.threshold is not None else []
     for text, name, style, marks in (
         ("norm drift", f"drift/{source}", "chart", limits), ("gradient norm", f"norm/{source}", "chart2", []),
     ):  # fmt: skip

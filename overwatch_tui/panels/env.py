@@ -117,7 +117,7 @@ def _seed(frame: Frame, env: int, slot: int, bar: int) -> Row:
         health = of(epoch.seed_health)
         row.put(number(health), state.severity("gradient_health", health) or "dim", 7, ">")
     drift = state.drift_of(f"{source_of(env)}.{name}") if stage in WITH_SEED else None
-    severity = state.severity("norm_drift", drift)
+    severity = state.judged(f"{source_of(env)}.{name}", "norm_drift")
     row.put(compact(drift, 5), severity or "dim", 6, ">").put(letter(severity), severity or "")
     gate = state.gates.get((env, name))
     if gate is not None and stage in WITH_SEED:
@@ -173,7 +173,7 @@ def figures(frame: Frame, env: int, width: int) -> Line:
         .put(compact(at_or_none(epoch.host_grad_norm, env) if epoch else None, 6))
     )
     row.put(" health ", "dim").put(number(health), state.severity("gradient_health", health) or "")
-    row.put(" drift ", "dim").put(compact(drift, 5), state.severity("norm_drift", drift) or "")
+    row.put(" drift ", "dim").put(compact(drift, 5), state.judged(source, "norm_drift") or "")
     room = (width - row.width - 15) // 2
     if room >= 6:
         row.put("  acc ", "dim").put(frame.spark(f"accuracy/{env}", room), "chart")

@@ -76,7 +76,7 @@ def _line(frame: Frame, key: Hashable, bar: int, width: int, *, selected: bool) 
     health = at_or_none(at_or_none(epoch.seed_health, env), slot)
     row.put(number(health), state.severity("gradient_health", health) or "dim", 7, ">")
     drift = state.drift_of(f"{source_of(env)}.{name}")
-    severity = state.severity("norm_drift", drift)
+    severity = state.judged(f"{source_of(env)}.{name}", "norm_drift")
     row.put(compact(drift, 6), severity or "dim", 6, ">").put(letter(severity), severity or "")
     gate = state.gates.get((env, name))
     if gate is not None:

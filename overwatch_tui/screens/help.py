@@ -15,7 +15,7 @@ LEGEND: tuple[tuple[str, str], ...] = (
     ("ACC dACC", "validation accuracy in percent, and its change since the epoch before in points"),
     ("RETURN", "sum of rewards since the episode began"),
     ("GRAD", "L2 norm of the host's gradient"),
-    ("DRIFT", "|norm - average| / average; ? beyond the warning limit, ! beyond the critical one"),
+    ("DRIFT", "|norm - average| / average; ? and ! where the daemon raised a warning, a critical alarm"),
     ("slots", ". dormant  G germinated  T training  B blending  H holding  F fossilized"),
     ("", "P pruned  E embargoed  R resetting; a number = epochs in the stage, .7 = alpha"),
     ("--", "not measured, which is not zero"),

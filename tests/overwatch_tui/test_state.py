@@ -48,6 +48,22 @@ def test_a_recorded_run_is_known_in_full() -> None:
     assert known.system is not None
 
 
+def test_drift_that_is_not_told_of_any_more_is_forgotten() -> None:
+    known = State()
+
+    def drift(*source: str) -> ev.Drift:
+        column: list[float | None] = [0.4] * len(source)
+        return ev.Drift(
+            source=list(source), norm=column, norm_ema=column, norm_drift=column, health=column,
+            health_ema=column, health_drift=column,
+        )  # fmt: skip
+
+    known.fold(event(drift("policy", "critic")))
+    known.fold(event(drift("env00", "env00.r0c1"), ts=journal.START + 1))
+    known.fold(event(drift("env00"), ts=journal.START + 2))
+    assert set(known.drift) == {"policy", "critic", "env00"}
+
+
 def test_rows_say_who_is_in_trouble_and_why() -> None:
     made = frame(state())
     by_env = {row.env: row for row in rows(made)}
