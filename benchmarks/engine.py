@@ -1,0 +1,151 @@
+"""Env-epochs per second of the stacked engine, against one module per env, in one run.
+
+Both train and validate the same hosts with the same seeds on the same images. Windows of one epoch alternate
+and medians are compared, so that what else the machine does meets both. One thread, and seconds of CPU; with
+more threads, which the modules cannot use, seconds of the clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import partial
+from itertools import pairwise
+
+import click
+import msgspec
+import torch
+from torch import Tensor
+
+from benchmarks.report import finish
+from tests.trainer.oracle import Env, env_from
+from trainer.config import Config
+from trainer.data.dataset import Dataset
+from trainer.data.registry import load
+from trainer.hosts.group import CALIBRATION
+from trainer.hosts.population import Population
+from trainer.seeds.stages import BLENDED, Stage, Style
+
+TASKS = {"digits": ((8, 8, 8), 1, (4, 16, 64)), "synthetic": ((8, 16, 32), 3, (4, 16))}
+"""Dataset -> widths, kernel, and the numbers of envs to measure."""
+TARGETS = {"digits": 2.0, "synthetic": 1.2}
+SEEDS_PER_ENV = 0.57
+"""Live seeds per env, as many as an agent in training keeps."""
+
+
+def config(task: str, n: int, threads: int, plan: str) -> Config:
+    channels, kernel, _ = TASKS[task]
+    tree = {
+        "task": {"dataset": task},
+        "host": {"channels": channels, "kernel": kernel},
+        "envs": {"count": n, "threads": threads, "plan": plan},
+    }
+    return msgspec.convert(tree, Config)
+
+
+def plant(population: Population) -> None:
+    """Seeds at the occupancy above: every slot and blueprint in turn, half isolated, half blended."""
+    n, slots = population.table.shape
+    table = population.table
+    count = max(1, round(SEEDS_PER_ENV * n))
+    index = torch.arange(count)
+    env, slot = (index * 7) % n, (index * 5) % slots
+    table.blueprint[env, slot] = index % len(population.pool.kinds)
+    table.style[env, slot] = torch.where(index % 5 == 0, int(Style.MULTIPLY), int(Style.ADD))
+    table.stage[env, slot] = int(Stage.GERMINATED)
+    population.prepare(table.stage, table.blueprint, table.style)
+    population.run_epoch(1, 0)
+    blended = table.stage.bool() & (table.blueprint % 2 == 1)
+    table.stage[table.stage.bool()] = int(Stage.TRAINING)
+    table.stage[blended] = int(Stage.HOLDING)
+    table.alpha[blended] = 1.0
+    population.prepare(table.stage, table.blueprint, table.style)
+
+
+class Sequential:
+    """The same envs, one module each; only live seeds run."""
+
+    def __init__(self, cfg: Config, data: Dataset, population: Population) -> None:
+        state, table = population.state_dict(), population.table
+        self._envs: list[Env] = [env_from(cfg, data, population, state, i)[0] for i in range(table.shape[0])]
+        self._blended = [
+            [s for s in range(table.shape[1]) if int(table.stage[i, s]) in BLENDED]
+            for i in range(table.shape[0])
+        ]
+        self._data, self._steps = data, cfg.task.batches_per_epoch
+        self._inputs: list[Tensor] = []
+        self._batches = [group.batches for group in population.groups]
+
+    def train(self, epoch: int) -> None:
+        for step in range(epoch * self._steps, (epoch + 1) * self._steps):
+            self._inputs = []
+            index = torch.cat([batches.indices(1, step) for batches in self._batches])
+            for env, mine in zip(self._envs, index, strict=True):
+                self._inputs.append(env.inputs(self._data.train, mine))
+                env.step(self._inputs[-1], self._data.train.labels[mine])
+
+    def validate(self) -> None:
+        for env, slots, inputs in zip(self._envs, self._blended, self._inputs, strict=True):
+            env.measure([inputs] * CALIBRATION)
+            env.validate(self._data.val)
+            for slot in slots:
+                env.validate(self._data.val, without=slot)
+
+
+def measure(task: str, n: int, threads: int, plan: str, windows: int) -> dict[str, float]:
+    data = load(task)
+    cfg = config(task, n, threads, plan)
+    population = Population(cfg, data, "cpu")
+    population.begin_episode(1)
+    plant(population)
+    sequential = Sequential(cfg, data, population)
+    clock = time.process_time if threads == 1 else time.perf_counter
+    rows: list[list[float]] = []
+    shares = []
+    for epoch in range(1, windows + 2):
+        times = [clock()]
+        for work in (
+            partial(population.run_epoch, 1, epoch), partial(sequential.train, epoch), sequential.validate
+        ):  # fmt: skip
+            work()
+            times.append(clock())
+        rows.append([after - before for before, after in pairwise(times)])
+        shares.append(population.seconds["train"] / sum(population.seconds.values()))
+    population.close()
+    stacked, loop_train, loop_val = (statistics.median(column[1:]) for column in zip(*rows, strict=True))
+    share = statistics.median(shares[1:])
+    return {
+        "per_second": n / stacked,
+        "modules_per_second": n / (loop_train + loop_val),
+        "ratio": statistics.median((row[1] + row[2]) / row[0] for row in rows[1:]),
+        "train_ratio": loop_train / (stacked * share),
+        "train_percent": 100 * share,
+        "validate_percent": 100 * (1 - share),
+    }
+
+
+@click.command(help=__doc__)
+@click.option("--threads", default=1, show_default=True, help="worker threads of the stacked engine")
+@click.option("--plan", type=click.Choice(["gather", "masked"]), default="gather", show_default=True)
+@click.option("--windows", default=7, show_default=True, help="epochs measured per size")
+@click.option("--task", "tasks", multiple=True, type=click.Choice(list(TASKS)), help="default: all")
+def main(threads: int, plan: str, windows: int, tasks: tuple[str, ...]) -> None:
+    torch.set_num_threads(1)
+    figures: dict[str, float] = {}
+    targets: dict[str, tuple[str, float]] = {}
+    click.echo("task        N  env-epochs/s  by modules  ratio  training alone  train %  validate %")
+    for task in tasks or TASKS:
+        for n in TASKS[task][2]:
+            row = measure(task, n, threads, plan, windows)
+            click.echo(
+                f"{task:9} {n:3} {row['per_second']:13.1f} {row['modules_per_second']:11.1f} "
+                f"{row['ratio']:6.2f} {row['train_ratio']:15.2f} {row['train_percent']:8.0f} "
+                f"{row['validate_percent']:11.0f}"
+            )
+            figures |= {f"{task}_{n}_{name}": value for name, value in row.items()}
+            targets[f"{task}_{n}_ratio"] = (">=", TARGETS[task])
+    finish("engine", figures, targets)
+
+
+if __name__ == "__main__":
+    main()
