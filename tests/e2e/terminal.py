@@ -34,12 +34,14 @@ class Terminal:
         self.bytes = 0
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        # A size in the environment would win over the pty's own.
+        inherited = {k: v for k, v in environment.items() if k not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
             command,
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**environment, "TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"},
+            env={**inherited, "TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"},
             start_new_session=True,
             close_fds=True,
         )
