@@ -161,8 +161,9 @@ class HostGroup:
         self._validation.measure(inputs, self.weights, self.buffers)
         return self._validation.run(self._val, self.weights, self.buffers, contributions=True)
 
-    def test(self) -> Score:
-        """Loss and accuracy on the test images."""
+    def test(self, topology: Topology) -> Score:
+        """Loss and accuracy on the test images; planned here, as a resumed run may come straight to it."""
+        self._validation.prepare(topology, self.table, self._dtype)
         return self._validation.run(self._test, self.weights, self.buffers, contributions=False)
 
     def state(self) -> dict[str, Parameters]:

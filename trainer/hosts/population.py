@@ -146,7 +146,9 @@ class Population:
 
     def test(self) -> tuple[Tensor, Tensor]:
         """Loss [N] and accuracy [N] on the test images, with the seeds of the last epoch."""
-        scores = self._each(lambda i: self.groups[i].test())
+        topology = self._topology
+        assert topology is not None, "prepare comes first"
+        scores = self._each(lambda i: self.groups[i].test(topology.rows(*self._spans[i])))
         return torch.cat([s.loss for s in scores]), torch.cat([s.accuracy for s in scores])
 
     def parameters(self) -> Tensor:

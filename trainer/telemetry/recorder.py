@@ -336,6 +336,11 @@ class Recorder:
             "policy_drift": self._policy_drift.state_dict(),
             "anomalies": self._anomalies.state_dict(),
             "levels": self._levels.state_dict(),
+            "outcome": {
+                name: torch.from_numpy(self._outcome[name].copy())
+                for name in ("val_accuracy", "parameters")
+                if name in self._outcome
+            },
             "decision": {name: torch.from_numpy(column.copy()) for name, column in self._decision.items()},
         }
 
@@ -349,6 +354,7 @@ class Recorder:
         self._anomalies.load_state_dict(state["anomalies"])
         self._levels.load_state_dict(state["levels"])
         self._decision = {name: column.numpy() for name, column in state["decision"].items()}
+        self._outcome = {name: column.numpy() for name, column in state["outcome"].items()}
 
 
 @dataclass
