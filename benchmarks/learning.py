@@ -65,10 +65,10 @@ def main(minutes: float, rounds: int) -> None:
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="esper-") as folder:
         os.environ.update(ESPER_HOME=f"{folder}/home", XDG_RUNTIME_DIR=folder)
-        for kind in ("no-growth", "random", "fixed"):
+        for kind in ("no_growth", "random", "fixed"):
             summaries = rounds_of(kind, rounds=rounds)
-            figures[f"accuracy_{kind.replace('-', '_')}"] = mean_accuracy(summaries)
-            figures[f"return_{kind.replace('-', '_')}"] = mean_return(summaries)
+            figures[f"accuracy_{kind}"] = mean_accuracy(summaries)
+            figures[f"return_{kind}"] = mean_return(summaries)
         curve = rounds_of("ppo", seconds=60 * minutes)
     for start in range(0, len(curve), WINDOW):
         part = curve[start : start + WINDOW]

@@ -21,6 +21,7 @@ from .panels.bars import current_anomaly
 from .screens.confirm import ConfirmScreen
 from .screens.help import HelpScreen
 from .screens.main import MainScreen
+from .screenshot import self_contained
 from .session import Session
 from .theme import Theme
 from .view import VIEWS
@@ -31,8 +32,6 @@ PROFILE_EPOCHS = 2
 TWICE_S = 2.0
 FULL_S = 0.1
 """A terminal that takes nothing for so long is on a slow link."""
-SVG_GREY, SVG_NIGHT = "#292929", "#0e1218"
-"""The background that exported screenshots have, and a darker one on which bars stand out."""
 
 
 class OverwatchApp(App[None]):
@@ -335,7 +334,7 @@ class OverwatchApp(App[None]):
         stem = Path(f"esper-{self.session.link.name or 'overwatch'}-{time.strftime('%Y%m%d-%H%M%S')}")
         try:
             svg = self.export_screenshot(title=f"esper-tui {self.session.link.name or ''}")
-            stem.with_suffix(".svg").write_text(svg.replace(SVG_GREY, SVG_NIGHT), encoding="utf-8")
+            stem.with_suffix(".svg").write_text(self_contained(svg), encoding="utf-8")
             text = self.picture(width, height).text(width, height)
             stem.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
         except OSError as error:

@@ -19,6 +19,7 @@ LETTERS = {
 }  # fmt: skip
 WITH_SEED = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
 """Stages in which the slot holds a seed."""
+SHORT_OPS = {"GERMINATE": "GERM", "SET_ALPHA": "ALPHA", "FOSSILIZE": "FOSSIL"}
 CELL = 6
 """Columns of a slot in the table."""
 
@@ -136,7 +137,9 @@ def _action(state: State, env: int) -> str:
         return "--"
     name = state.op_name(op)
     slot = at_or_none(state.epoch.action_slot, env)
-    return name if slot is None or name == "WAIT" else f"{name} {at_or_none(state.slots, slot) or slot}"
+    if slot is None or name == "WAIT":
+        return name
+    return f"{SHORT_OPS.get(name, name)} {at_or_none(state.slots, slot) or slot}"
 
 
 def cells(state: State, env: int, glyphs: Glyphs) -> list[Span]:

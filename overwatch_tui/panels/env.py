@@ -12,6 +12,8 @@ from ..state import at_or_none
 from ..theme import letter
 from ..widgets.plot import Series, chart, gauge
 
+SHORTEST_BAR = 3
+
 
 def title(frame: Frame) -> str:
     return f"ENV {frame.view.env:02d} seeds"
@@ -71,7 +73,7 @@ def _percent(share: float | None) -> str:
 def seed_lines(frame: Frame, env: int, width: int) -> list[Line]:
     """A header and one line per slot."""
     bar = min(16, width - 74)
-    if bar < 4:
+    if bar < SHORTEST_BAR:
         lines = [Row().put(" SLOT BLUEPRINT  STAGE  EP ALPHA CONTRIB  GRAD DRIFT  GATE", "dim").line(width)]
     else:
         header = Row().put(" SLOT BLUEPRINT  STAGE      EP ALPHA ", "dim").put("", "", bar)
@@ -86,7 +88,7 @@ def seed_lines(frame: Frame, env: int, width: int) -> list[Line]:
 
 
 def _seed(frame: Frame, env: int, slot: int, bar: int) -> Row:
-    """One slot; a `bar` under four columns asks for the short form."""
+    """One slot; a `bar` too short to draw asks for the short form."""
     state = frame.state
     epoch = state.epoch
     assert epoch is not None
@@ -104,7 +106,7 @@ def _seed(frame: Frame, env: int, slot: int, bar: int) -> Row:
     blueprint = at_or_none(at_or_none(epoch.blueprint, env), slot)
     alpha = at_or_none(at_or_none(epoch.alpha, env), slot)
     epochs = at_or_none(at_or_none(epoch.epochs_in_stage, env), slot)
-    short = bar < 4
+    short = bar < SHORTEST_BAR
     row.put(state.blueprint_name(blueprint), "", 11)
     row.put(SHORT_STAGE.get(stage, stage) if short else stage, style, 6 if short else 10)
     row.put(number(epochs, "d"), "dim", 3, ">").put(number(alpha, ".2f"), "", 6, ">")

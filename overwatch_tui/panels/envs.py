@@ -133,7 +133,7 @@ class _Table:
         row = Row()
         columns = (
             ("ENV", self._digits + 1, "env"), (" ST", 5, "status"), ("ACC", 6, "accuracy"),
-            ("dACC", 6, "change"), ("RETURN", 9, "return"), ("GRAD", 7, "gradient"), ("DRIFT", 7, "drift"),
+            ("dACC", 7, "change"), ("RETURN", 8, "return"), ("GRAD", 7, "gradient"), ("DRIFT", 7, "drift"),
         )  # fmt: skip
         for text, width, name in columns:
             align = "<" if name == "status" else ">"
@@ -158,8 +158,8 @@ class _Table:
         row.put(glyphs.cursor if selected else " ", "focus").put(f"{env.env:02d}", "bold", self._digits, ">")
         row.put(" ").put(env.status, env.severity or ("dim" if env.status == "--" else "ok"), 4)
         row.put(_percent(env.accuracy), dim, 6, ">").put(_trend(env.change, glyphs), _trend_style(env.change))
-        row.put(_points(env.change), "dim", 5, ">")
-        row.put(_signed(env.total), dim, 9, ">").put(compact(env.gradient, 6), dim, 7, ">")
+        row.put(_points(env.change), "dim", 6, ">")
+        row.put(_signed(env.total), dim, 8, ">").put(compact(env.gradient, 6), dim, 7, ">")
         row.put(compact(env.drift, 5), env.drift_severity or "dim", 6, ">")
         row.put(letter(env.drift_severity), env.drift_severity or "").put("  ")
         for text, style in cells(frame.state, env.env, glyphs):
@@ -186,8 +186,8 @@ class _Table:
         row = Row().put(" " * (self._digits - 2)).put("ALL", "bold").put(" ")
         row.put(f"{sum(r.status == 'ok' for r in found)}ok", "ok" if not flagged else "", 4)
         row.put(_percent(mean([r.accuracy for r in found])), "bold", 6, ">").put(" ")
-        row.put(_points(mean([r.change for r in found])), "dim", 5, ">")
-        row.put(_signed(mean([r.total for r in found])), "bold", 9, ">")
+        row.put(_points(mean([r.change for r in found])), "dim", 6, ">")
+        row.put(_signed(mean([r.total for r in found])), "bold", 8, ">")
         row.put(compact(mean([r.gradient for r in found]), 6), "dim", 7, ">")
         row.put(compact(mean([r.drift for r in found]), 5), "dim", 6, ">").put("   ")
         for name, count in stage_counts(self._frame.state).items():
