@@ -28,8 +28,8 @@ from protocol.version import __version__
 from . import postmortem, settings
 from .checkpoint import CheckpointError, Checkpoints
 from .config import Config
-from .data.dataset import Dataset
 from .data.registry import load as load_dataset
+from .data.task import Task
 from .detach import is_detached, report_ready
 from .device import limit_threads, resolve
 from .logs import set_up
@@ -102,7 +102,7 @@ class Daemon:
     """One boot of one run."""
 
     def __init__(
-        self, run: RunFolder, config: Config, device: torch.device, data: Dataset, *, resumed: bool
+        self, run: RunFolder, config: Config, device: torch.device, data: Task, *, resumed: bool
     ) -> None:
         limit_threads()
         self.run = run

@@ -2,7 +2,7 @@
 
 A host is sick where
     nan         its training or validation loss is not finite: at once;
-    lobotomy    its training loss is back at ln(classes) after it had been well below: at once;
+    lobotomy    its training loss is back at ln(perplexity) after it had been well below: at once;
     divergence  its training loss is above mean + 6 sigma and 3 x mean of the episode, 3 epochs in a row.
 Its weights, its seeds and its slots return to the snapshot bit for bit, its momentum is cleared.
 """
@@ -20,9 +20,9 @@ from .hosts.population import Population
 from .signals import Signals
 
 LEARNT = 0.7
-"""A loss below this share of ln(classes) means that something was learnt."""
+"""A loss below this share of ln(perplexity) means that something was learnt."""
 FORGOTTEN = 0.95
-"""A loss from this share of ln(classes) on means that it is gone."""
+"""A loss from this share of ln(perplexity) on means that it is gone."""
 SIGMAS = 6.0
 TIMES_MEAN = 3.0
 PATIENCE = 3
@@ -42,12 +42,12 @@ class Governor:
 
     Args:
         population: whose hosts are watched.
-        classes: of the task.
+        perplexity: of the task, that of a host that does not look at its input.
     """
 
-    def __init__(self, population: Population, classes: int) -> None:
+    def __init__(self, population: Population, perplexity: float) -> None:
         self._population = population
-        self._uniform = math.log(classes)
+        self._uniform = math.log(perplexity)
         n, device = population.table.shape[0], population.table.stage.device
         self._state = {
             "count": torch.zeros(n, dtype=torch.float64, device=device),

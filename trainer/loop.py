@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .config import Config
-from .data.dataset import Dataset
+from .data.task import Task
 from .governor import Governor
 from .hosts.population import Population
 from .observer import Observer
@@ -34,21 +34,21 @@ class Trainer:
 
     Args:
         cfg: the run's configuration.
-        data: images on the device.
+        data: what is learned, on the device.
         device: where everything lives.
     """
 
-    def __init__(self, cfg: Config, data: Dataset, device: torch.device) -> None:
-        n, slots = cfg.envs.count, len(cfg.host.channels)
+    def __init__(self, cfg: Config, data: Task, device: torch.device) -> None:
         self.cfg = cfg
         self.population = Population(cfg, data, device)
+        n, slots = cfg.envs.count, len(self.population.slots)
         self.table = self.population.table
         self.lifecycle = Lifecycle(cfg)
         host_parameters = self.population.parameters_host
         self.agent = Agent(cfg, slots=slots, host_parameters=host_parameters, device=device)
-        terms = Terms(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 1.0 / data.classes, host_parameters)
+        terms = Terms(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, data.chance, host_parameters)
         self.reward = Reward(terms, n, device)
-        self.governor = Governor(self.population, data.classes)
+        self.governor = Governor(self.population, data.perplexity)
         self.rollout = Rollout(cfg.episode_epochs, n, slots, device)
         self.signals = Signals.unmeasured(n, slots, device)
         self.decision: Decision | None = None

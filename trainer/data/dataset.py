@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor
 from protocol.errors import EsperError
 
 from .. import rng
+from .augment import Augment
+from .images import Images
+from .task import Part
 
 VALIDATION_SHARE, VALIDATION_MOST = 0.1, 1000
 """Validation images as a share of the training files, and at most: they are looked at in every epoch."""
@@ -80,6 +84,22 @@ class Dataset:
             train=self.train.to(device), val=self.val.to(device), test=self.test.to(device),
             mean=self.mean.to(device), std=self.std.to(device),
         )  # fmt: skip
+
+    @property
+    def chance(self) -> float:
+        """Accuracy without a look at the image; the classes are taken to be equally frequent."""
+        return 1.0 / self.classes
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the loss without a look at the image."""
+        return float(self.classes)
+
+    def examples(self, part: Part, dtype: torch.dtype, augment: Sequence[str] = ()) -> Images:
+        """The images of a split, as normalised inputs of that dtype."""
+        split: Split = getattr(self, part)
+        moved = Augment(augment) if augment else None
+        return Images(split.images, split.labels, self.mean, self.std, dtype, moved)
 
 
 def _mean_and_std(images: Tensor) -> tuple[Tensor, Tensor]:

@@ -48,7 +48,7 @@ class CNN:
         self, channels: tuple[int, ...], kernel: int, shape: tuple[int, int, int], classes: int
     ) -> None:
         self.kernel, self.classes = kernel, classes
-        self.head_names = ("head.weight", "head.bias")
+        self.head_names: tuple[str, ...] = ("head.weight", "head.bias")
         inputs, height, width = shape
         self.widest = inputs * height * width
         """Numbers in the largest activation of one host and image."""
@@ -98,15 +98,16 @@ class CNN:
         statistics = (buffers[f"{name}.mean"], buffers[f"{name}.var"])
         return torch.relu(batch_norm_average(x, *tensors, *statistics, batches))
 
-    def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, Tensor]:
+    def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:
         """Weight [n, C, I, k, k] and bias [n, C] of block i with its measured statistics folded in."""
         name = f"block{i}.norm"
         scale = weights[f"{name}.weight"] * torch.rsqrt(buffers[f"{name}.var"] + EPSILON)
         weight = weights[f"block{i}.conv.weight"] * scale[:, :, None, None, None]
         return weight, weights[f"{name}.bias"] - buffers[f"{name}.mean"] * scale
 
-    def eval_block(self, i: int, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:
         """Block i in validation, as `folded`; `x` may be [B, I, H, W] where all hosts see the same."""
+        weight, bias = tensors
         return torch.relu_(conv(self._pooled(i, x), weight, bias))
 
     def head(self, x: Tensor, weights: Parameters) -> Tensor:

@@ -11,15 +11,14 @@ from torch import Tensor
 
 from .. import rng
 from ..config import Config
-from ..data.augment import Augment
-from ..data.batches import Batches, Images
-from ..data.dataset import Dataset
+from ..data.batches import Batches
+from ..data.task import Task
 from ..seeds.stages import Stage
 from ..seeds.table import SlotTable
 from ..stacked import Parameters, initialise
 from . import plan
-from .cnn import CNN
 from .gradients import LayerStatistics, layer_statistics, norm_and_health, row_norms
+from .model import HostModel
 from .optimizer import StackedSGD
 from .plan import Columns, SlotRun, Topology
 from .seeding import SeedPool
@@ -57,7 +56,7 @@ class HostGroup:
     """
 
     def __init__(
-        self, config: Config, data: Dataset, model: CNN, pool: SeedPool, envs: Tensor, table: SlotTable,
+        self, config: Config, data: Task, model: HostModel, pool: SeedPool, envs: Tensor, table: SlotTable,
         dtype: torch.dtype,
     ) -> None:  # fmt: skip
         self.envs, self.table = envs, table
@@ -73,11 +72,10 @@ class HostGroup:
         self.optimizer = StackedSGD(self.weights, config.host.learning_rate, config.host.momentum)
         task = config.task
         self.batches = Batches(
-            Images(data.train, data, dtype), envs, config.seed, task.batch_size,
-            augment=Augment(task.augment) if task.augment else None, shared=task.shared_batches,
+            data.examples("train", dtype, task.augment), envs, config.seed, task.batch_size,
+            shared=task.shared_batches,
         )  # fmt: skip
-        self._val = Images(data.val, data, dtype)
-        self._test = Images(data.test, data, dtype)
+        self._val, self._test = data.examples("val", dtype), data.examples("test", dtype)
         self._runs: list[list[SlotRun]] = [[] for _ in pool.slots]
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._validation = Validation(model, pool)
@@ -120,23 +118,24 @@ class HostGroup:
             epoch: from 0 within the round; says which images come.
             layers: bool [n], whose layers to report on.
         """
-        steps = self._config.task.batches_per_epoch
+        steps, answers = self._config.task.batches_per_epoch, 1
         loss_sum = correct = torch.zeros(len(self), dtype=self._dtype, device=self.envs.device)
         gradients: Parameters = {}
         for step in range(epoch * steps, (epoch + 1) * steps):
-            loss, hits, gradients = self.gradients(*self.batches.at(round_, step))
+            x, labels = self.batches.at(round_, step)
+            answers = labels.shape[1]
+            loss, hits, gradients = self.gradients(x, labels)
             self.optimizer.step(gradients)
             loss_sum = loss_sum + loss
             correct = correct + hits
-        seen = steps * self._config.task.batch_size
-        return self._trained(loss_sum / steps, correct / seen, gradients, layers)
+        return self._trained(loss_sum / steps, correct / (steps * answers), gradients, layers)
 
     def gradients(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Parameters]:
         """Loss [n], correct answers [n] and the gradients of all weights that learn, for one batch.
 
         Args:
             x: [B, n*C, H, W], or [B, C, H, W] where all hosts see the same.
-            labels: [n, B].
+            labels: [n, L], the answers to them.
         """
         for slot, runs in enumerate(self._runs):
             x = self._model.train_block(slot, x, self.weights)
@@ -154,15 +153,16 @@ class HostGroup:
         return loss.detach(), (logits.detach().argmax(2) == labels).sum(1), gradients
 
     def validate(self, round_: int, epoch: int) -> Score:
-        """Loss, accuracy and contributions on the validation images after that epoch of training."""
+        """Loss, accuracy and contributions on the validation split after that epoch of training."""
         end = (epoch + 1) * self._config.task.batches_per_epoch
         steps = range(max(0, end - CALIBRATION), end)
-        inputs = (self.batches.at(round_, step)[0] for step in steps)
-        self._validation.measure(inputs, self.weights, self.buffers)
+        if self.buffers:
+            inputs = (self.batches.at(round_, step)[0] for step in steps)
+            self._validation.measure(inputs, self.weights, self.buffers)
         return self._validation.run(self._val, self.weights, self.buffers, contributions=True)
 
     def test(self, topology: Topology) -> Score:
-        """Loss and accuracy on the test images; planned here, as a resumed run may come straight to it."""
+        """Loss and accuracy on the test split; planned here, as a resumed run may come straight to it."""
         self._validation.prepare(topology, self.table, self._dtype)
         return self._validation.run(self._test, self.weights, self.buffers, contributions=False)
 

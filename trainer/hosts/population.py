@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..config import Config
-from ..data.dataset import Dataset
+from ..data.task import Task
 from ..seeds.blueprints import blueprint
 from ..seeds.stages import BLENDED, ISOLATED, Style
 from ..seeds.table import SlotTable, is_in
@@ -69,7 +69,7 @@ class Population:
     """
 
     def __init__(
-        self, config: Config, data: Dataset, device: torch.device | str, *, first_env: int = 0,
+        self, config: Config, data: Task, device: torch.device | str, *, first_env: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         device = torch.device(device)

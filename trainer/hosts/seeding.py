@@ -19,7 +19,7 @@ from ..seeds.blueprints import Blueprint, verify
 from ..seeds.stages import BLENDED, ISOLATED, Stage, Style, slot_names
 from ..seeds.table import SlotTable, is_in
 from ..stacked import Init, Parameters, initialise
-from .cnn import CNN
+from .model import HostModel
 from .plan import SlotRun, Topology
 
 GATE = "gate"
@@ -37,7 +37,7 @@ class SeedPool:
         BlueprintError: a blueprint does not keep the shape of a slot, or is not the identity it claims to be.
     """
 
-    def __init__(self, model: CNN, kinds: Sequence[Blueprint]) -> None:
+    def __init__(self, model: HostModel, kinds: Sequence[Blueprint]) -> None:
         self.kinds = list(kinds)
         self.convolving = frozenset(code for code, kind in enumerate(kinds) if kind.convolves)
         """Codes of the blueprints that have convolutions."""

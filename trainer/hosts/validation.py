@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..data.batches import Images
+from ..data.task import Examples
 from ..seeds.table import SlotTable
 from ..stacked import Parameters, to_channels, to_rows
 from . import plan
-from .cnn import CNN
+from .model import HostModel
 from .plan import Codes, Columns, SlotRun, Topology
 from .seeding import SeedPool
 
@@ -67,7 +67,7 @@ class Pass:
 class Validation:
     """Scores the hosts of a group."""
 
-    def __init__(self, model: CNN, pool: SeedPool) -> None:
+    def __init__(self, model: HostModel, pool: SeedPool) -> None:
         self._model, self._pool = model, pool
         self._n = 0
         self._plain: Pass | None = None
@@ -90,8 +90,10 @@ class Validation:
                 x = self._pool.run(slot, x, self._n, fork.runs, weights)
 
     @torch.no_grad()
-    def run(self, images: Images, weights: Parameters, buffers: Parameters, *, contributions: bool) -> Score:
-        """Score all hosts on the same images.
+    def run(
+        self, examples: Examples, weights: Parameters, buffers: Parameters, *, contributions: bool
+    ) -> Score:
+        """Score all hosts on the same examples.
 
         Args:
             contributions: measure those of the blended seeds as well.
@@ -102,13 +104,13 @@ class Validation:
         itemsize = weights["head.weight"].element_size()
         size = max(1, CHUNK_BYTES // (self._n * self._model.widest * itemsize))
         loss, correct = torch.zeros((), device=planned.owners.device), torch.zeros_like(planned.owners)
-        for start in range(0, len(images), size):
-            x, labels = images.span(start, start + size)
+        for start in range(0, len(examples), size):
+            x, labels = examples.span(start, start + size)
             logits = self._forward(x, planned, folded, weights)
             each = F.cross_entropy(logits[: self._n].flatten(0, 1), labels.repeat(self._n), reduction="none")
             loss = loss + each.view(self._n, -1).sum(1)
             correct += (logits.argmax(2) == labels).sum(1)
-        return self._score(loss / len(images), correct, len(images), planned)
+        return self._score(loss / examples.answers, correct, examples.answers, planned)
 
     def _plan(self, columns: list[Columns], *, fork: bool) -> Pass:
         device = columns[0].device
@@ -122,14 +124,14 @@ class Validation:
         return Pass(forks, _on(owners, device), _on(np.concatenate(slots), device))
 
     def _forward(
-        self, x: Tensor, planned: Pass, folded: list[tuple[Tensor, Tensor]], weights: Parameters
+        self, x: Tensor, planned: Pass, folded: list[tuple[Tensor, ...]], weights: Parameters
     ) -> Tensor:
-        """Logits [R, B, classes] of one chunk of images."""
+        """Logits [R, L, classes] of one chunk of examples."""
         for i, fork in enumerate(planned.forks):
-            weight, bias = folded[i]
+            tensors = folded[i]
             if fork.rows > self._n:
-                weight, bias = weight.index_select(0, fork.owners), bias.index_select(0, fork.owners)
-            x = self._model.eval_block(i, x, weight, bias)
+                tensors = tuple(tensor.index_select(0, fork.owners) for tensor in tensors)
+            x = self._model.eval_block(i, x, *tensors)
             without = to_rows(x, fork.rows).index_select(3, fork.spawn)
             x = self._pool.run(i, x, fork.rows, fork.runs, weights)
             if len(fork.spawn):
@@ -137,8 +139,8 @@ class Validation:
         head = {name: weights[name].index_select(0, planned.owners) for name in self._model.head_names}
         return self._model.head(x, head)
 
-    def _score(self, loss: Tensor, correct: Tensor, images: int, planned: Pass) -> Score:
-        accuracy = correct.double() / images
+    def _score(self, loss: Tensor, correct: Tensor, answers: int, planned: Pass) -> Score:
+        accuracy = correct.double() / answers
         contribution = torch.full(
             (self._n, len(planned.forks)), float("nan"), dtype=accuracy.dtype, device=accuracy.device
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.trainer.data import folders
 from trainer import rng
 from trainer.data.augment import Augment
-from trainer.data.batches import Batches, Images
+from trainer.data.batches import Batches
 from trainer.data.dataset import Dataset, Split
 
 torch.set_num_threads(1)
@@ -26,9 +26,7 @@ DATA = colours()
 
 
 def walk(envs: list[int], *kinds: str, seed: int = 1, shared: bool = False) -> Batches:
-    images = Images(DATA.train, DATA, torch.float32)
-    augment = Augment(kinds) if kinds else None
-    return Batches(images, torch.tensor(envs), seed, 12, augment=augment, shared=shared)
+    return Batches(DATA.examples("train", torch.float32, kinds), torch.tensor(envs), seed, 12, shared=shared)
 
 
 def by_hand(image: Tensor, words: Tensor, kinds: tuple[str, ...]) -> Tensor:
@@ -80,19 +78,19 @@ def test_a_batch_depends_on_seed_env_round_and_step_alone() -> None:
     later = walk([7], *kinds)
     later.at(9, 40)
     assert torch.equal(later.at(2, 5)[0], alone), "stateless: any order of asking"
-    chosen = walk([7]).images.chosen(walk([7]).indices(2, 5))
+    chosen = DATA.examples("train", torch.float32).chosen(walk([7]).indices(2, 5))
     draws = [
         Augment(kinds)(chosen, rng.key(seed, rng.Purpose.AUGMENT, torch.tensor([env]), round_, step))
         for seed, env, round_, step in ((1, 7, 2, 5), (2, 7, 2, 5), (1, 8, 2, 5), (1, 7, 3, 5), (1, 7, 2, 6))
     ]
-    assert torch.equal(walk([7]).images.normalised(draws[0]), alone)
+    assert torch.equal(DATA.examples("train", torch.float32).normalised(draws[0]), alone)
     assert not any(torch.equal(draws[0], other) for other in draws[1:])
 
 
 def test_off_is_bit_for_bit_the_images_and_on_changes_neither_shape_nor_labels() -> None:
     plain, on = walk([0, 1, 2]), walk([0, 1, 2], "crop", "flip")
     x, labels = plain.at(1, 3)
-    assert torch.equal(x, plain.images.inputs(plain.indices(1, 3)))
+    assert torch.equal(x, DATA.examples("train", torch.float32).batch(plain.indices(1, 3))[0])
     y, same = on.at(1, 3)
     assert torch.equal(labels, same)
     assert (y.shape, y.dtype) == (x.shape, x.dtype)

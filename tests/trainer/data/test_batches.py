@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer.data.batches import Batches, Images
+from trainer.data.batches import Batches
 from trainer.data.registry import load
 
 torch.set_num_threads(1)
@@ -12,7 +12,7 @@ DIGITS = load("digits")
 
 
 def batches(envs: list[int], size: int = 100, seed: int = 1) -> Batches:
-    return Batches(Images(DIGITS.train, DIGITS, torch.float32), torch.tensor(envs), seed, size)
+    return Batches(DIGITS.examples("train", torch.float32), torch.tensor(envs), seed, size)
 
 
 def test_a_pass_shows_every_image_once_and_the_next_is_shuffled_anew() -> None:
@@ -47,9 +47,9 @@ def test_inputs_are_the_normalised_images_of_each_env_side_by_side() -> None:
     for name in ("digits", "synthetic"):
         data = load(name)
         channels = data.shape[0]
-        images = Images(data.train, data, torch.float64)
+        images = data.examples("train", torch.float64)
         index = torch.tensor([[3, 1, 4], [1, 5, 9]])
-        x = images.inputs(index)
+        x, _ = images.batch(index)
         assert x.is_contiguous(memory_format=torch.channels_last)
         expected = (data.train.images.double() - data.mean.view(-1, 1, 1)) / data.std.view(-1, 1, 1)
         for env in (0, 1):

@@ -10,7 +10,6 @@ import torch
 
 from tests.trainer.data import folders
 from trainer.data import registry
-from trainer.data.batches import Images
 from trainer.data.dataset import DataError, Split, held_out
 from trainer.data.registrations import Holds
 from trainer.data.registry import PUBLISHED, entries, load, register
@@ -161,7 +160,7 @@ def test_groups_of_hosts_gather_from_the_same_memory(tmp_path: Path) -> None:
     folders.cifar10_folder(tmp_path, "binary")
     register("mine", tmp_path)
     data = load("mine")
-    layouts = [Images(data.train, data, torch.float32).pixels_MHWC for _ in range(2)]
+    layouts = [data.examples("train", torch.float32).pixels_MHWC for _ in range(2)]
     assert {layout.data_ptr() for layout in layouts} == {data.train.images.data_ptr()}
 
 

@@ -1,0 +1,83 @@
+"""What a host learns, whatever it is made of: what images and texts have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+Part = Literal["train", "val", "test"]
+
+
+class Examples(Protocol):
+    """The examples of a split, laid out for gathering. An example has one answer or several."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def answers(self) -> int:
+        """Labels in all: what a mean over the split is over."""
+        ...
+
+    @property
+    def varies(self) -> bool:
+        """Whether a batch depends on keys, and not on the index alone."""
+        ...
+
+    def batch(self, index_nB: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Examples `index_nB[i]` as the inputs of env i.
+
+        Args:
+            index_nB: int64 [n, B].
+            keys: int64 [n]; needed where the examples vary.
+
+        Returns:
+            Inputs [B, n*C, H, W] and labels [n, L], the L answers to B examples in their order.
+        """
+        ...
+
+    def span(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Inputs [B, C, H, W] and labels [L] of examples `start` to `stop`, or to the end, for all envs."""
+        ...
+
+
+class Task(Protocol):
+    """Examples in three splits: the policy is rewarded on `val`, and `test` is only reported."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def classes(self) -> int:
+        """Kinds of answers."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """C, H, W of an input."""
+        ...
+
+    @property
+    def train(self) -> Sized: ...
+
+    @property
+    def val(self) -> Sized: ...
+
+    @property
+    def test(self) -> Sized: ...
+
+    @property
+    def chance(self) -> float:
+        """Accuracy without a look at the input."""
+        ...
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the loss without a look at the input."""
+        ...
+
+    def examples(self, part: Part, dtype: torch.dtype, augment: Sequence[str] = ()) -> Examples:
+        """A split as inputs of that dtype; `augment` as `task.augment`."""
+        ...

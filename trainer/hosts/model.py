@@ -1,0 +1,70 @@
+"""What a host architecture is to the group that trains it, whichever family it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from ..stacked import Init, Parameters
+
+
+class Slot(Protocol):
+    """The place behind a block where seeds are grafted."""
+
+    @property
+    def channels(self) -> int: ...
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """H, W of the map."""
+        ...
+
+
+class HostModel(Protocol):
+    """Blocks with a slot behind each, and a head; parameters are passed in, stacked over n hosts.
+
+    Activations between blocks are [B, n*C, H, W] in channels_last memory.
+    """
+
+    head_names: tuple[str, ...]
+    """Tensors that `head` uses."""
+    widest: int
+    """Numbers in the largest activation of one host and example."""
+
+    @property
+    def blocks(self) -> Sequence[Slot]: ...
+
+    def specs(self) -> dict[str, Init]:
+        """Trainable tensors of one host."""
+        ...
+
+    def buffer_specs(self) -> dict[str, Init]:
+        """Statistics that validation uses and `measure_block` measures; empty where there are none."""
+        ...
+
+    def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
+        """Block i in training, from what left the slot before.
+
+        Block 0 takes inputs, which are [B, C, H, W] where all hosts see the same.
+        """
+        ...
+
+    def measure_block(
+        self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
+    ) -> Tensor:
+        """`train_block` that averages the statistics of this and the `batches` - 1 before into `buffers`."""
+        ...
+
+    def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:
+        """What block i needs in validation: tensors [n, ...], so that rows can be chosen."""
+        ...
+
+    def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:
+        """Block i in validation, with rows of `folded`; inputs are [B, C, H, W], the same for all."""
+        ...
+
+    def head(self, x: Tensor, weights: Parameters) -> Tensor:
+        """Logits [n, L, classes], L answers to the B examples, from the last slot's output [B, n*C, H, W]."""
+        ...
