@@ -64,6 +64,7 @@ class SeedsConfig(Section, frozen=True):
     ] = 0
     min_blending_epochs: Annotated[int, _count("epochs in BLENDING before G3 (strict)", ge=0)] = 3
     embargo_epochs: Annotated[int, _count("epochs a pruned slot stays closed", ge=1)] = 2
+    max_grad_norm: Annotated[float, _number("gradient clip of each seed by itself; 0 = none", le=1e6)] = 0.25
 
 
 class PolicyConfig(Section, frozen=True):

@@ -124,6 +124,8 @@ class Env(nn.Module):
         self.grafting: dict[str, Grafting] = {}
         self._config, self._data = config, data
         self.optimizer: torch.optim.Optimizer
+        self.measured: dict[str, Tensor] = {}
+        """Gradients of the last step by name, before they were clipped."""
 
     def forward(self, x: Tensor, without: int | None = None) -> Tensor:
         """Logits [B, classes]; with slot `without` as if its alpha were 0."""
@@ -156,6 +158,13 @@ class Env(nn.Module):
             return module(x)
         return functional_call(module, {n: p.detach() for n, p in module.named_parameters()}, x)
 
+    def _clip(self) -> None:
+        """Clip the gradient of each seed, and of each gate, by its own norm."""
+        limit = self._config.seeds.max_grad_norm
+        if limit:
+            for module in (*self.seed.values(), *self.gate.values()):
+                nn.utils.clip_grad_norm_(module.parameters(), limit)
+
     def inputs(self, split: Split, index: Tensor) -> Tensor:
         """Normalised images [B, C, H, W]."""
         mean, std = self._data.mean.view(-1, 1, 1), self._data.std.view(-1, 1, 1)
@@ -170,6 +179,8 @@ class Env(nn.Module):
         logits = self(x)
         loss = F.cross_entropy(logits, labels)
         loss.backward()
+        self.measured = {n: p.grad.clone() for n, p in self.named_parameters() if p.grad is not None}
+        self._clip()
         self.optimizer.step()
         return loss.detach(), (logits.detach().argmax(1) == labels).sum()
 

@@ -69,7 +69,10 @@ class HostGroup:
         specs = {**model.specs(), **pool.specs()}
         self.weights = {name: zeros(s.shape).requires_grad_() for name, s in specs.items()}
         self.buffers = {name: zeros(s.shape) for name, s in model.buffer_specs().items()}
-        self.optimizer = StackedSGD(self.weights, config.host.learning_rate, config.host.momentum)
+        self.optimizer = StackedSGD(
+            self.weights, config.host.learning_rate, config.host.momentum,
+            clipped=pool.specs(), max_grad_norm=config.seeds.max_grad_norm,
+        )  # fmt: skip
         task = config.task
         self.batches = Batches(
             data.examples("train", dtype, task.augment), envs, config.seed, task.batch_size,

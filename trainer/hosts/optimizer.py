@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
+from torch import Tensor
 from torch.optim.sgd import sgd
 
 from ..stacked import Parameters
+from .gradients import row_norms
+
+EPSILON = 1e-6
+"""Keeps the clip of a gradient of 0 finite; torch.nn.utils.clip_grad_norm_ has the same."""
 
 
 class StackedSGD:
@@ -15,12 +22,19 @@ class StackedSGD:
         weights: leaf tensors [n, ...] by name.
         learning_rate: of all of them.
         momentum: of all of them.
+        clipped: names of the weights whose gradient is clipped, each row [P] by its own norm.
+        max_grad_norm: to this L2 norm; 0 = never.
     """
 
-    def __init__(self, weights: Parameters, learning_rate: float, momentum: float) -> None:
+    def __init__(
+        self, weights: Parameters, learning_rate: float, momentum: float, *,
+        clipped: Collection[str] = (), max_grad_norm: float = 0.0,
+    ) -> None:  # fmt: skip
         self.momentum = {name: torch.zeros_like(w, requires_grad=False) for name, w in weights.items()}
         self._weights = weights
         self._learning_rate, self._decay = learning_rate, momentum
+        self._clipped = frozenset(clipped) if max_grad_norm else frozenset()
+        self._max_grad_norm = max_grad_norm
 
     @torch.no_grad()
     def step(self, gradients: Parameters) -> None:
@@ -29,6 +43,7 @@ class StackedSGD:
         torch 2.13's fused kernel for CPUs reads a gradient in the memory order of its weight, and a grouped
         convolution returns its own in another.
         """
+        gradients = gradients | self._shortened(gradients)
         sgd(
             [self._weights[name] for name in gradients],
             [gradient.contiguous() for gradient in gradients.values()],
@@ -41,3 +56,18 @@ class StackedSGD:
             nesterov=False,
             maximize=False,
         )
+
+    def _shortened(self, gradients: Parameters) -> Parameters:
+        """Copies of the gradients to be clipped, no row longer than allowed; the originals stay as measured.
+
+        The formula is that of torch.nn.utils.clip_grad_norm_, row by row.
+        """
+        names = [name for name in gradients if name in self._clipped]
+        if not names:
+            return {}
+        norms = row_norms([gradients[name] for name in names])
+        factor_TN: Tensor = (self._max_grad_norm / (norms + EPSILON)).clamp(max=1.0)
+        return {
+            name: gradients[name] * factor.to(gradients[name].dtype).unsqueeze(1)
+            for name, factor in zip(names, factor_TN, strict=True)
+        }

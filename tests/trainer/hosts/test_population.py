@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
-from trainer.config import Config
+from trainer.config import Config, EnvsConfig, SeedsConfig
 from trainer.data.registry import load
 from trainer.hosts.gradients import EXPLODED, norm_and_health, row_norms
 from trainer.hosts.optimizer import StackedSGD
@@ -198,6 +198,40 @@ def test_the_optimizer_is_sgd_with_momentum_whatever_the_strides_of_a_gradient()
         stacked.step({"w": gradient})
         torch.testing.assert_close(weight, reference.detach())
     assert (stacked.momentum["other"] == 0).all()
+
+
+def test_each_row_is_clipped_as_torch_clips_a_network_and_the_gradient_is_left_as_measured() -> None:
+    weight, host = torch.zeros(4, 6), torch.zeros(4, 6)
+    stacked = StackedSGD({"seed": weight, "host": host}, 1.0, 0.0, clipped=["seed"], max_grad_norm=0.5)
+    gradient = torch.tensor([1e-3, 0.2, 1.0, 1e30]).unsqueeze(1) * torch.arange(1.0, 7.0)
+    expected = []
+    for row in gradient:
+        parameter = torch.nn.Parameter(torch.zeros(6, dtype=torch.float64))
+        parameter.grad = row.double()
+        torch.nn.utils.clip_grad_norm_([parameter], 0.5)
+        expected.append(-parameter.grad.float())
+    before = gradient.clone()
+    stacked.step({"seed": gradient, "host": gradient})
+    torch.testing.assert_close(weight, torch.stack(expected))
+    assert torch.equal(host, -before)
+    assert torch.equal(gradient, before)
+
+
+def test_a_seed_that_nobody_stops_does_not_explode() -> None:
+    """Isolated, a seed gets no answer to what it puts out: without a clip this one ends in NaN."""
+    cfg = Config(envs=EnvsConfig(count=4, threads=1), seeds=SeedsConfig(blueprints=("conv_light",)), seed=3)
+    made = Population(cfg, load("digits"), "cpu")
+    made.begin_episode(1)
+    germinate(made, [0, 1, 2, 3], 1, 0)
+    for epoch in range(30):
+        prepare(made)
+        signals = made.run_epoch(1, epoch)
+        made.table.stage[:, 1] = int(Stage.TRAINING)
+    made.close()
+    assert signals.seed_grad_norm[:, 1].isfinite().all()
+    steps, host = 30 * cfg.task.batches_per_epoch, cfg.host
+    farthest = steps * cfg.seeds.max_grad_norm * host.learning_rate / (1 - host.momentum)
+    assert (made.groups[0].weights["r0c1.conv_light"].norm(dim=1) < farthest).all()
 
 
 def test_groups_fit_the_caches_and_feed_the_threads() -> None:
