@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from protocol.errors import EsperError
+from protocol.target import is_remote
+from protocol.tunnel import DAEMON_VARIABLE, address_of
 from protocol.version import __version__
 
 from . import once as once_
@@ -36,6 +38,12 @@ class _Command(click.Command):
 
 @click.command(cls=_Command)
 @click.argument("name", required=False)
+@click.option("--ssh", metavar="USER@HOST[:RUN]", help="A run on another machine, through OpenSSH.")
+@click.option(
+    "--remote-command",
+    metavar="COMMAND",
+    help=f"With --ssh: esper-daemon over there, where it is not on the PATH ({DAEMON_VARIABLE}).",
+)
 @click.option("--once", is_flag=True, help="Print one frame as text and leave; size from COLUMNS and LINES.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: print the figures as JSON instead.")
 @click.option(
@@ -63,18 +71,22 @@ class _Command(click.Command):
 )
 @click.version_option(__version__, prog_name="esper-tui")
 def main(
-    name: str | None, once: bool, as_json: bool, after_round: int | None, view: str, replay: str | None,
-    speed: float, read_only: bool, ascii: bool, no_color: bool, refresh: str,
+    name: str | None, ssh: str | None, remote_command: str | None, once: bool, as_json: bool,
+    after_round: int | None, view: str, replay: str | None, speed: float, read_only: bool, ascii: bool,
+    no_color: bool, refresh: str,
 ) -> None:  # fmt: skip
     """Watch a run in the terminal and steer it.
 
     NAME is a run's name or id, or the beginning of one; without it, the newest live run is followed.
-    Leaving never touches the run. Over ssh: `ssh -t HOST esper-tui`. Keys: press ? inside.
+    Leaving never touches the run. On another machine: --ssh USER@HOST[:RUN]. Keys: press ? inside.
     """
     if not once and (as_json or after_round):
         raise click.UsageError("--json and --after-round go with --once")
-    if replay and name:
-        raise click.UsageError("give a NAME to watch or --replay RUN|FILE, not both")
+    if replay and (name or ssh):
+        raise click.UsageError("give a run to watch or --replay RUN|FILE, not both")
+    if remote_command:
+        os.environ[DAEMON_VARIABLE] = remote_command
+    name = name if ssh is None else address_of(ssh, name)
     chosen = View(
         glyphs=ASCII if ascii or prefers_ascii(os.environ) else UNICODE,
         read_only=read_only or replay is not None,
@@ -87,7 +99,8 @@ def main(
         if once:
             _print_once(session, after_round or 0, as_json)
         else:
-            _watch(session, colour=not (no_color or os.environ.get("NO_COLOR")))
+            address = name if is_remote(name) else None
+            _watch(session, address, colour=not (no_color or os.environ.get("NO_COLOR")))
     finally:
         session.close()
 
@@ -101,7 +114,7 @@ def _print_once(session: Session, after_round: int, as_json: bool) -> None:
     click.echo(once_.text(session, columns, lines))
 
 
-def _watch(session: Session, *, colour: bool) -> None:
+def _watch(session: Session, address: str | None, *, colour: bool) -> None:
     if not sys.stdout.isatty():
         raise click.UsageError("standard output is no terminal; --once prints a frame as text")
     if not colour:
@@ -112,4 +125,5 @@ def _watch(session: Session, *, colour: bool) -> None:
     OverwatchApp(session, colour=colour).run(mouse=False)
     name = session.link.name
     if session.link.state in ("live", "slow", "stale"):
-        click.echo(f"run {name} goes on; come back with: esper-tui {name}")
+        back = name if address is None else address
+        click.echo(f"run {name} goes on; come back with: esper-tui {back}")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from protocol import journal
-from protocol.errors import EsperError
+from protocol.errors import EsperError, RunNotFound
 from protocol.events import RunStarted
 from protocol.items import Item, Reset
 from protocol.runs import find_run
 from protocol.subscriber import Subscriber
+from protocol.target import first_target, source_of
 from protocol.version import __version__
 from protocol.wire import Event, WireError
 
@@ -63,14 +64,31 @@ class LiveFeed:
     """A daemon, over its sockets.
 
     Args:
-        name: a run's name, id or the beginning of one; None for the newest live one.
+        name: a run's name, id or the beginning of one; None for the newest live one. Of another machine:
+            `ssh://user@host/name`.
+
+    Raises:
+        EsperError: another machine cannot be reached. Where it has no such run, waits for it.
     """
 
     def __init__(self, name: str | None) -> None:
-        self._subscriber = Subscriber(name, client=f"esper-tui/{__version__}")
+        self._source = source_of(name)
+        if self._source.remote:
+            self._reach()
+        self._subscriber = Subscriber(source=self._source, client=f"esper-tui/{__version__}")
         self._name = name
         self._offset = 0
         self._heartbeat: object = None
+
+    def _reach(self) -> None:
+        """Before there is a screen: a passphrase may be asked for, and an error is better read here."""
+        try:
+            first_target(self._source)
+        except RunNotFound:
+            return
+        except BaseException:
+            self._source.close()
+            raise
 
     @property
     def run_id(self) -> str | None:
@@ -132,6 +150,7 @@ class LiveFeed:
 
     def close(self) -> None:
         self._subscriber.close()
+        self._source.close()
 
 
 class ReplayFeed:

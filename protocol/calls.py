@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import zmq
 
 from .commands import METHODS, Expect, Reply, RequestMeta, Socket
 from .errors import BY_CODE, RequestError
+from .target import Target
 from .version import PROTOCOL_VERSION
 from .wire import WireError, decode_reply, encode_request, new_id
 
@@ -59,17 +60,11 @@ class Calls:
         self.bad = 0
         """Frames that were no reply."""
 
-    def attach(self, context: zmq.Context[zmq.Socket[bytes]], endpoints: Mapping[str, str]) -> None:
+    def attach(self, context: zmq.Context[zmq.Socket[bytes]], target: Target) -> None:
         """Connect to a daemon."""
         self.detach()
         for name in ("qry", "ctl"):
-            socket = context.socket(zmq.DEALER)
-            socket.set(zmq.LINGER, 0)
-            socket.set(zmq.IMMEDIATE, 1)
-            socket.set(zmq.RECONNECT_IVL, 100)
-            socket.set(zmq.RECONNECT_IVL_MAX, 2_000)
-            socket.connect(endpoints[name])
-            self._sockets[name] = socket
+            self._sockets[name] = target.open(context, zmq.DEALER, name)
 
     def detach(self) -> None:
         """Drop the connection and the requests without a deadline; the others go on at the next daemon."""

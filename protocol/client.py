@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,9 @@ from .calls import Call, Calls, error_of
 from .commands import Reply
 from .errors import NoReply, RequestError
 from .events import STREAMS, CommandDone, CommandFailed, Level, Stream
-from .runs import Connection, RunInfo, find_run
 from .subscriber import Reset, Subscriber
+from .target import STARTING_S, Local, Source, Target, first_target, source_of
 from .wire import Event, decode_line
-
-STARTING_S = 10.0
 
 
 class Client:
@@ -32,17 +31,24 @@ class Client:
     for the effect and gives the result told by `command.done`.
     """
 
-    def __init__(self, run: RunInfo, connection: Connection, *, client: str, home: Path | None) -> None:
-        self.run = run
-        self.boot = connection.boot
-        self._home = home
+    def __init__(self, target: Target, source: Source, *, client: str) -> None:
+        self.run = target
+        self._source = source
         self._client = client
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._calls = Calls(client)
-        self._calls.attach(self._context, connection.endpoints)
+        self._calls.attach(self._context, target)
         asked = time.time_ns() // 1000
-        reply, _ = self._exchange("hello", {}, deadline_s=STARTING_S)
+        try:
+            reply, _ = self._exchange("hello", {}, deadline_s=STARTING_S)
+        except BaseException:
+            self.close()
+            raise
+        hello = reply.result or {}
         self.boot = reply.meta.boot
+        self.run = replace(
+            target, name=hello.get("name", target.name), id=hello.get("run"), pid=hello.get("pid")
+        )
         self._calls.identify(self.boot, reply.meta.ts - (asked + time.time_ns() // 1000) // 2)
 
     # --- questions ---------------------------------------------------------------------------------
@@ -187,23 +193,24 @@ class Client:
             poller.register(socket, zmq.POLLIN)
         while not answers:
             poller.poll(20 if call.sent else 1)
+            self._source.step()
             self._calls.step()
         reply, body = answers[0]
         if reply is None:
-            raise NoReply(
-                f"run {self.run.name} (pid {self.run.pid}) did not answer {method} within {deadline_s:g} s"
-            )
+            pid = f" (pid {self.run.pid})" if self.run.pid else ""
+            raise NoReply(f"run {self.run.name}{pid} did not answer {method} within {deadline_s:g} s")
         if error := error_of(reply):
             raise error
         return reply, body
 
     def _subscriber(self, streams: Sequence[Stream]) -> Subscriber:
-        return Subscriber(self.run.name, streams=streams, client=self._client, home=self._home)
+        return Subscriber(streams=streams, client=self._client, source=self._source)
 
     def close(self) -> None:
         """Close the sockets."""
         self._calls.detach()
         self._context.destroy(linger=0)
+        self._source.close()
 
     def __enter__(self) -> Client:
         return self
@@ -216,7 +223,8 @@ def connect(name: str | None = None, *, client: str = "python", home: Path | Non
     """Connect to a live run.
 
     Args:
-        name: its name, id or the beginning of one; None for the newest.
+        name: its name, id or the beginning of one; None for the newest. Of another machine:
+            `ssh://user@host/name`.
         client: how to call yourself in the run's audit events.
         home: instead of `$ESPER_HOME`.
 
@@ -224,12 +232,14 @@ def connect(name: str | None = None, *, client: str = "python", home: Path | Non
         RunNotFound: no such live run, or more than one.
         NoReply: it does not answer.
         RequestError: it speaks another protocol version.
+        TunnelError: the other machine cannot be reached.
     """
-    end = time.monotonic() + STARTING_S
-    while True:
-        run = find_run(name, live_only=True, home=home)
-        if run.connection is not None:
-            return Client(run, run.connection, client=client, home=home)
-        if time.monotonic() > end:
-            raise NoReply(f"run {run.name} is starting and has not opened its sockets in {STARTING_S:g} s")
-        time.sleep(0.05)
+    source = source_of(name, home)
+    try:
+        target = first_target(source)
+        if not source.remote:
+            source = Local(target.name, home)
+        return Client(target, source, client=client)
+    except BaseException:
+        source.close()
+        raise

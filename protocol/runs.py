@@ -10,10 +10,11 @@ import functools
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -217,15 +218,45 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: Path |
             what = "live run" if live_only else "run"
             raise RunNotFound(f"no {what} found; start one with: esper-daemon start")
         return (live or runs)[0]
+    if live_only and _begin_with(dead, prefix) and not _begin_with(runs, prefix):
+        raise RunNotFound(f"run {prefix} is not alive; live: {_names(runs)}")
+    return choose(runs, prefix)
+
+
+class Named(Protocol):
+    """Has a run's name and id."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def id(self) -> str: ...
+
+
+_N = TypeVar("_N", bound=Named)
+
+
+def choose(runs: Sequence[_N], prefix: str | None) -> _N:
+    """The one of `runs` that has this name or id, or alone begins so; None means the first.
+
+    Raises:
+        RunNotFound: none, or more than one; the message names the candidates.
+    """
+    if prefix is None:
+        if not runs:
+            raise RunNotFound("no live run found; start one with: esper-daemon start")
+        return runs[0]
     exact = [run for run in runs if prefix in (run.name, run.id)]
-    matches = exact or [run for run in runs if run.name.startswith(prefix) or run.id.startswith(prefix)]
+    matches = exact or _begin_with(runs, prefix)
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise RunNotFound(f"{prefix} may be any of {_names(matches)}; type more of it")
-    if live_only and any(run.name.startswith(prefix) or run.id.startswith(prefix) for run in dead):
-        raise RunNotFound(f"run {prefix} is not alive; live: {_names(runs)}")
     raise RunNotFound(f"no run {prefix}; there are: {_names(runs)}")
+
+
+def _begin_with(runs: Sequence[_N], prefix: str) -> list[_N]:
+    return [run for run in runs if run.name.startswith(prefix) or run.id.startswith(prefix)]
 
 
 def _inspect(path: Path, identity: _Identity) -> RunInfo:
@@ -256,7 +287,7 @@ def _read(path: Path, cls: type[_T]) -> _T | None:
         return None
 
 
-def _names(runs: list[RunInfo]) -> str:
+def _names(runs: Sequence[Named]) -> str:
     names = [run.name for run in runs[:8]]
     return ", ".join(names) + (f" and {len(runs) - 8} more" if len(runs) > 8 else "") if names else "none"
 

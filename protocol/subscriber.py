@@ -18,13 +18,12 @@ import zmq
 from .calls import Call, Calls, error_of
 from .commands import METHODS
 from .commands import Reply as WireReply
-from .errors import RequestError, RunNotFound
+from .errors import EsperError, RequestError
 from .events import STREAMS, Stream
 from .items import Item, LinkChanged, LinkState, Reply, Reset, Stats
 from .journal import newest_lines
-from .lock import holder_of
-from .runs import Connection, RunInfo, find_run
 from .sequence import Sequencer
+from .target import Source, Target, source_of
 from .thresholds import THRESHOLDS
 from .version import PROTOCOL_VERSION
 from .wire import (
@@ -54,10 +53,11 @@ class Subscriber:
 
     Args:
         name: a run's name, id or the beginning of one; None follows the newest live run, and after its end
-            the next one.
+            the next one. Of another machine: `ssh://user@host/name`.
         streams: which to read.
         client: how it calls itself in the audit events.
         home: instead of `$ESPER_HOME`.
+        source: finds the run, instead of `name` and `home`; it stays open at `close`.
     """
 
     def __init__(
@@ -67,14 +67,15 @@ class Subscriber:
         streams: Sequence[Stream] = STREAMS,
         client: str = "python",
         home: Path | None = None,
+        source: Source | None = None,
     ) -> None:
-        self._name = name
         self._streams = tuple(streams)
-        self._home = home
+        self._source = source or source_of(name, home)
+        self._owns_source = source is None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._calls = Calls(client)
         self._ev: zmq.Socket[bytes] | None = None
-        self._run: RunInfo | None = None
+        self._target: Target | None = None
         self._boot: str | None = None
         self._phase: Literal["barrier", "hello", "snapshot", "joined"] = "barrier"
         self._sequencers: dict[str, Sequencer] = {}
@@ -82,9 +83,9 @@ class Subscriber:
         self._repairing: set[str] = set()
         self._ready: deque[bytes | Item] = deque()
         self._reason = "joined"
+        self._again = self._lost_boot = self._unfound = False
         self._heard = 0.0
         self._look_at = 0.0
-        self._dead = False
         self.state: LinkState = "searching"
         self.problem: str | None = None
         """Why there is no connection, in words; None where there is one."""
@@ -99,6 +100,7 @@ class Subscriber:
     def drain(self, budget_s: float = 0.01) -> list[Item]:
         """Everything that is there by now, in order; never blocks, and stops after about `budget_s`."""
         end = time.monotonic() + budget_s
+        self._source.step()
         self._look()
         self._calls.step()
         while len(self._ready) < READY_LINES and self._read_one():
@@ -152,9 +154,9 @@ class Subscriber:
         return time.monotonic() - self._heard if self.heartbeat else None
 
     @property
-    def run(self) -> RunInfo | None:
+    def run(self) -> Target | None:
         """The run that is followed, as it was found."""
-        return self._run
+        return self._target
 
     @property
     def boot(self) -> str | None:
@@ -207,45 +209,37 @@ class Subscriber:
         """Find a daemon where there is none, or the next boot where this one is silent or gone."""
         now = time.monotonic()
         silent = self.age is None or self.age > THRESHOLDS["link_age"].warning
+        if not silent and self._unfound:
+            self.problem, self._unfound = None, False
         if now < self._look_at or not (silent or self.state == "ended"):
             return
         self._look_at = now + LOOK_S
         try:
-            run = find_run(self._wanted(), live_only=True, home=self._home)
-        except RunNotFound as error:
-            self.problem = str(error)
+            target = self._source.find()
+        except EsperError as error:
+            self.problem, self._unfound = str(error), True
             return
-        if run.connection is None:
-            self.problem = f"run {run.name} is starting"
-        elif run.connection.boot != self._boot:
-            self._open(run, run.connection)
+        if self._unfound:
+            self.problem, self._unfound = None, False
+        if self._lost_boot or target != self._target:
+            self._open(target)
 
-    def _wanted(self) -> str | None:
-        """The run asked for; without a name, the one at hand for as long as it lives."""
-        if self._run is None:
-            return self._name
-        self._dead = holder_of(self._run.path / "lock") is None
-        return self._run.name if self._name is not None or not self._dead else None
-
-    def _open(self, run: RunInfo, connection: Connection) -> None:
-        again = self._boot is not None
+    def _open(self, target: Target) -> None:
+        self._again = self._boot is not None
         self._close_link()
-        self._run, self._boot, self._dead = run, connection.boot, False
-        self._reason = f"run {run.name}, {'new boot' if again else 'boot'} {connection.boot}"
+        self._target, self._boot, self._lost_boot = target, target.boot, False
         self.problem = self.heartbeat = self.hello = None
         self._sequencers, self._phase = {}, "barrier"
-        socket = self._context.socket(zmq.SUB)
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER)
-        socket.set(zmq.RECONNECT_IVL, 100)
-        socket.set(zmq.RECONNECT_IVL_MAX, 2_000)
-        for stream in self._streams:
-            socket.subscribe(TOPICS[stream])
-        socket.subscribe(HEARTBEAT_TOPIC)
-        socket.connect(connection.endpoints["ev"])
-        self._ev = socket
-        self._calls.attach(self._context, connection.endpoints)
+        topics = tuple(TOPICS[stream] for stream in self._streams)
+        self._ev = target.open(self._context, zmq.SUB, "ev", (*topics, HEARTBEAT_TOPIC))
+        self._calls.attach(self._context, target)
         self._enter("connecting")
+
+    def _is_mine(self, boot: str) -> bool:
+        """Whether this boot is the one followed; without one, it is from now on."""
+        if self._boot is None:
+            self._boot = boot
+        return boot == self._boot
 
     def _close_link(self) -> None:
         if self._ev is not None:
@@ -259,6 +253,8 @@ class Subscriber:
         """Close the sockets."""
         self._close_link()
         self._context.destroy(linger=0)
+        if self._owns_source:
+            self._source.close()
 
     def __enter__(self) -> Subscriber:
         return self
@@ -282,12 +278,15 @@ class Subscriber:
             self.problem = f"the daemon does not speak protocol {PROTOCOL_VERSION}: {theirs}"
             self._close_link()
             return
-        if reply.meta.boot != self._boot:
+        if not self._is_mine(reply.meta.boot):
             self._lose_boot()
             return
         self.hello = reply.result
         half_way = time.time_ns() // 1000 - int((time.monotonic() - call.sent) / 2 * 1e6)
         self._calls.identify(reply.meta.boot, reply.meta.ts - half_way)
+        assert self._target is not None
+        name = reply.result.get("name", self._target.name)
+        self._reason = f"run {name}, {'new boot' if self._again else 'boot'} {self._boot}"
         self._ask_snapshot()
 
     def _ask_snapshot(self) -> None:
@@ -316,7 +315,7 @@ class Subscriber:
         """Another boot answers at this address: start over as soon as its connection file is found."""
         self._close_link()
         self._heard, self.heartbeat = 0.0, None
-        self._boot = "gone"
+        self._lost_boot = True
         self._look_at = 0.0
 
     # --- the stream --------------------------------------------------------------------------------
@@ -345,7 +344,7 @@ class Subscriber:
         if len(frames) != 3:
             raise WireError(f"a batch has 3 frames, this has {len(frames)}")
         header, lines = decode_batch(frames[1], frames[2])
-        if header.boot != self._boot:
+        if not self._is_mine(header.boot):
             self._lose_boot()
         elif self._phase == "joined":
             self._deliver(header.stream, header.first, lines)
@@ -353,7 +352,7 @@ class Subscriber:
             self._early.append((header.stream, header.first, lines))
 
     def _take_heartbeat(self, heartbeat: Heartbeat) -> None:
-        if heartbeat.boot != self._boot:
+        if not self._is_mine(heartbeat.boot):
             self._lose_boot()
             return
         self.heartbeat = heartbeat
@@ -422,11 +421,11 @@ class Subscriber:
 
     def _judge(self) -> None:
         """Which state the link is in, from the heartbeat and the run's lock."""
-        if self._run is None:
+        if self._target is None:
             state: LinkState = "searching"
         elif self.heartbeat is not None and self.heartbeat.bye is not None:
             state = "ended"
-        elif self._dead or self.problem is not None:
+        elif self._source.gone or self.problem is not None:
             state = "lost"
         elif self.age is None or self._phase != "joined":
             state = "connecting"
@@ -434,16 +433,16 @@ class Subscriber:
             state = "lost"
         else:
             state = _BY_SEVERITY[THRESHOLDS["link_age"].severity(self.age)]
-        if self._dead or state == "ended":
-            self._finish(self._run)
+        if self._source.gone or state == "ended":
+            self._finish(self._target)
         self._enter(state)
 
-    def _finish(self, run: RunInfo | None) -> None:
+    def _finish(self, target: Target | None) -> None:
         """The daemon is gone: what it still owed may be in its journal."""
         owed = {name: one for name, one in self._sequencers.items() if one.behind}
-        if run is None or not owed or self._phase != "joined":
+        if target is None or not owed or self._phase != "joined":
             return
-        for stream, seq, line in newest_lines(run.path / "events.jsonl"):
+        for stream, seq, line in newest_lines(target.journal) if target.journal else ():
             if stream in owed and owed[stream].last < seq <= owed[stream].known:
                 self._deliver(stream, seq, [line])
                 self.stats.repaired += 1

@@ -22,9 +22,11 @@ from protocol.errors import EsperError
 from protocol.events import LEVELS, STREAMS
 from protocol.history import Wanted
 from protocol.runs import RunInfo, list_runs
+from protocol.target import local_only
 from protocol.version import __version__
 
 from . import settings
+from .addressing import list_there, run_argument, there
 from .export.command import FORMATS, export_run
 
 
@@ -44,12 +46,13 @@ class _Group(click.Group):
 def main() -> None:
     """Train growing networks in the background and steer the runs.
 
-    RUN is a run's name or id, or the beginning of one; without it, the newest live run is meant.
+    RUN is a run's name or id, or the beginning of one; without it, the newest live run is meant. A run on
+    another machine: --ssh USER@HOST[:RUN].
     """
 
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_RUN = click.argument("run", required=False)
+_RUN = run_argument
 _WAIT = click.option("--wait/--no-wait", default=True, help="Wait for the effect, or only for the answer.")
 
 
@@ -98,9 +101,12 @@ def start(
 
 @main.command("list")
 @click.option("--all", "everything", is_flag=True, help="Ended runs, too.")
+@click.option("--ssh", metavar="USER@HOST", help="Of another machine, through OpenSSH.")
 @_JSON
-def list_command(everything: bool, as_json: bool) -> None:
+def list_command(everything: bool, ssh: str | None, as_json: bool) -> None:
     """List the runs on this machine."""
+    if ssh is not None:
+        list_there(ssh, everything=everything, as_json=as_json)
     runs = [run for run in list_runs() if everything or run.live]
     if as_json:
         click.echo(json.dumps([_row(run) for run in runs]))
@@ -116,7 +122,8 @@ def list_command(everything: bool, as_json: bool) -> None:
 def _row(run: RunInfo) -> dict[str, Any]:
     return {
         "name": run.name, "id": run.id, "live": run.live, "state": run.state, "pid": run.pid,
-        "path": str(run.path),
+        "path": str(run.path), "boot": run.connection and run.connection.boot,
+        "endpoints": run.connection and run.connection.endpoints,
     }  # fmt: skip
 
 
@@ -207,6 +214,7 @@ def tail(run: str | None, follow: bool, lines: int, types: tuple[str, ...], as_j
     """Print a run's events, also of one that has ended."""
     from .tailing import tail_run
 
+    there(run)
     tail_run(run, follow=follow, lines=lines, types=types, as_json=as_json)
 
 
@@ -230,6 +238,7 @@ def replay(
 
     if stream is None and (first is not None or last is not None):
         raise click.UsageError("--first and --last are numbers of one stream; give --stream, too")
+    there(run)
     replay_run(run, Wanted(stream, first or 1, last), types, as_json=as_json)
 
 
@@ -246,6 +255,7 @@ def replay(
 @_JSON
 def export(run: str | None, folder: Path, format_: str, as_json: bool) -> None:
     """Write a run's events as Parquet files or TensorBoard scalars; the run may be live."""
+    local_only(run, "export")
     _print(export_run(run, folder, format_), as_json)
 
 
@@ -295,13 +305,14 @@ def doctor(run: str | None, as_json: bool) -> None:
     """Say what became of RUN and what to do next; without RUN, check this machine."""
     from .doctor.command import report_on
 
+    there(run)
     text, code = report_on(run, as_json=as_json)
     click.echo(text)
     sys.exit(code)
 
 
 @main.command()
-@click.argument("run", required=False)
+@_RUN
 @click.argument("sql", required=False)
 @click.option("--tables", is_flag=True, help="List the views and their columns.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
@@ -312,6 +323,7 @@ def query(run: str | None, sql: str | None, tables: bool, as_csv: bool, as_json:
 
     if as_csv and as_json:
         raise click.UsageError("give --csv or --json, not both")
+    there(run)
     form: command.Format = "csv" if as_csv else "json" if as_json else "table"
     if tables and sql is None:
         click.echo(command.tables(run, form))

@@ -21,7 +21,7 @@ from protocol.errors import EsperError
 from .config import Config
 
 ENV_PREFIX = "ESPER_"
-NOT_OPTIONS = frozenset({"ESPER_HOME"})
+NOT_OPTIONS = frozenset({"ESPER_HOME", "ESPER_REMOTE_DAEMON"})
 """Variables of the environment that are no options of a run."""
 
 

@@ -120,10 +120,10 @@ def test_nobody_there() -> None:
 
 def test_a_run_that_is_starting_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFolder.claim("alpha")
-    monkeypatch.setattr("protocol.client.STARTING_S", 0.2)
+    monkeypatch.setattr("protocol.target.Local.patience_s", 0.2)
     with pytest.raises(NoReply, match="is starting and has not opened its sockets"):
         connect()
-    monkeypatch.setattr("protocol.client.STARTING_S", 10.0)
+    monkeypatch.setattr("protocol.target.Local.patience_s", 10.0)
     server = Server(run, hello={})
     threading.Timer(0.2, server.start).start()
     with connect() as client:

@@ -1,0 +1,128 @@
+"""Another machine: a real OpenSSH server on a loopback port, with keys, home and PATH of its own."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+ABSENT = None if SSHD and shutil.which("ssh") else "no OpenSSH server here; apt-get install openssh-server"
+ROOT = Path(__file__).parents[2]
+
+
+def free_ports(count: int = 1) -> int:
+    """The first of `count` consecutive ports that are free at the moment."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = int(probe.getsockname()[1])
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+
+
+class Machine:
+    """Runs of `home`, reached as the host `box` by whoever has `client` first on the PATH.
+
+    Attributes:
+        home: `$ESPER_HOME` over there.
+        environment: of a daemon over there.
+        client: a folder with an `ssh` that knows how to log in.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.client = folder / "home", folder / "client"
+        runtime, programs = folder / "run", folder / "bin"
+        for path in (runtime, programs, self.client):
+            path.mkdir(parents=True, mode=0o700)
+        self.environment = {
+            **os.environ,
+            "ESPER_HOME": str(self.home), "XDG_RUNTIME_DIR": str(runtime), "PYTHONPATH": str(ROOT),
+        }  # fmt: skip
+        self._folder = folder
+        self.port = free_ports()
+        _script(programs / "esper-daemon", f'exec {sys.executable} -m trainer "$@"')
+        for key in ("host", "user"):
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True
+            )
+        shutil.copy(folder / "user.pub", folder / "authorized")
+        host_key = (folder / "host.pub").read_text()
+        (folder / "known").write_text(f"[127.0.0.1]:{self.port} {host_key}")
+        sets = {"ESPER_HOME": self.home, "XDG_RUNTIME_DIR": runtime, "PYTHONPATH": ROOT}
+        sets["PATH"] = f"{programs}:{os.environ['PATH']}"  # type: ignore[assignment]
+        (folder / "sshd_config").write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\n"
+            f"AuthorizedKeysFile {folder}/authorized\nStrictModes no\nUsePAM no\nPidFile none\n"
+            "PermitRootLogin yes\nPasswordAuthentication no\nSetEnv "
+            + " ".join(f"{name}={value}" for name, value in sets.items())
+            + "\n"
+        )
+        (folder / "ssh_config").write_text(
+            f"Host box\n  HostName 127.0.0.1\n  Port {self.port}\n  User {getpass.getuser()}\n"
+            f"  IdentityFile {folder}/user\n  IdentitiesOnly yes\n  UserKnownHostsFile {folder}/known\n"
+        )
+        ssh = shutil.which("ssh")
+        _script(self.client / "ssh", f'exec {ssh} -F {folder}/ssh_config "$@"')
+        self._sshd: subprocess.Popen[bytes] | None = None
+
+    def configure(self, line: str) -> None:
+        """Add a line to the server's configuration, from its next start on."""
+        with (self._folder / "sshd_config").open("a") as file:
+            file.write(line + "\n")
+
+    def up(self) -> None:
+        """Start the server and wait until it listens."""
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        assert SSHD is not None
+        self._sshd = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(self._folder / "sshd_config")], stderr=subprocess.DEVNULL
+        )
+        end = time.monotonic() + 10
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            assert self._sshd.poll() is None, "sshd does not start"
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    def down(self) -> None:
+        """Pull the plug: the server and every connection it serves."""
+        if self._sshd is None:
+            return
+        import psutil
+
+        children = psutil.Process(self._sshd.pid).children(recursive=True)
+        self._sshd.kill()
+        self._sshd.wait()
+        for child in children:
+            if "sshd" in child.name():
+                child.kill()
+        self._sshd = None
+
+    def __enter__(self) -> Machine:
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+
+def _script(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o700)

@@ -1,0 +1,236 @@
+"""Runs on another machine, through a real OpenSSH server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from protocol import connect, tunnel
+from protocol.errors import BadName, NoReply, RunNotFound
+from protocol.journal import read
+from protocol.target import first_target, source_of
+from protocol.tunnel import Destination, TunnelError, address_of, parse
+
+from .harness import DAEMON, Daemon, Reader, until
+from .sshd import ABSENT, Machine
+
+needs_sshd = pytest.mark.skipif(ABSENT is not None, reason=str(ABSENT))
+
+
+@pytest.fixture
+def box(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """The host `box`, with no run on it."""
+    folder = Path(tempfile.mkdtemp(prefix="esper-box-"))
+    machine = Machine(folder)
+    monkeypatch.setenv("PATH", f"{machine.client}:{os.environ['PATH']}")
+    with machine:
+        yield machine
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def over_there(box: Machine) -> Iterator[Callable[[str], Daemon]]:
+    """Start daemons on `box`."""
+    started: list[Daemon] = []
+
+    def start(name: str) -> Daemon:
+        process = subprocess.Popen(
+            [sys.executable, "-c", DAEMON, name], stdout=subprocess.PIPE, env=box.environment
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ssh_children() -> list[psutil.Process]:
+    return [c for c in psutil.Process().children(recursive=True) if c.name() == "ssh"]
+
+
+@pytest.mark.parametrize(
+    ("text", "run", "address"),
+    [
+        ("gpu-box", None, "ssh://gpu-box"),
+        ("me@gpu-box", "digits", "ssh://me@gpu-box/digits"),
+        ("me@gpu-box:digits", None, "ssh://me@gpu-box/digits"),
+        ("me@gpu-box:digits", "digits", "ssh://me@gpu-box/digits"),
+        ("[::1]:digits", None, "ssh://[::1]/digits"),
+        ("ssh://me@gpu-box:2222", "digits", "ssh://me@gpu-box:2222/digits"),
+    ],
+)
+def test_an_address(text: str, run: str | None, address: str) -> None:
+    assert address_of(text, run) == address
+
+
+def test_an_address_is_taken_apart() -> None:
+    assert parse("ssh://me@gpu-box:2222/digits") == Destination("me@gpu-box", 2222, "digits")
+    assert parse("ssh://gpu-box") == Destination("gpu-box", None, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-oProxyCommand=touch x", "me@-oProxyCommand=x", "a b", "a;b", "@", "a/b"]
+)
+def test_what_ssh_would_read_as_something_else_is_refused(text: str) -> None:
+    with pytest.raises(BadName):
+        parse(address_of(text))
+    with pytest.raises(BadName):
+        parse(f"ssh://{text}/run" if text != "a/b" else "ssh:///run")
+
+
+def test_two_runs_are_one_too_many() -> None:
+    with pytest.raises(BadName, match="two runs are named, a and b"):
+        address_of("box:a", "b")
+
+
+@needs_sshd
+def test_a_run_on_another_machine_is_steered_and_followed(
+    box: Machine, over_there: Callable[[str], Daemon], reader: Callable[..., Reader]
+) -> None:
+    over_there("alpha")
+    over_there("beta")
+    with connect("ssh://box/al") as run:
+        assert (run.run.name, run.status()["state"]) == ("alpha", "TRAINING")
+        assert run.checkpoint(tag="x", wait=True)["n"] > 0
+        (folder,) = Path(os.environ["XDG_RUNTIME_DIR"]).glob("esper/ssh-*")
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert {p.name: stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {
+            "ev": 0o600, "qry": 0o600, "ctl": 0o600,
+        }  # fmt: skip
+        assert ssh_children()
+    assert not ssh_children()
+    assert not folder.exists()
+    mine = reader("ssh://box/beta")
+    mine.read(lambda: len(mine.events) > 50)
+    assert mine.subscriber.state == "live"
+    assert mine.subscriber.run is not None
+    assert mine.subscriber.run.name == "beta"
+    audit = [e.data for e in read(box.home / "runs/alpha/events.jsonl") if e.type == "command.accepted"]
+    assert [(a.method, a.uid, a.client) for a in audit] == [("checkpoint", os.getuid(), "python")]
+
+
+@needs_sshd
+def test_a_dead_tunnel_comes_back_and_carries_out_nothing_late(
+    box: Machine, over_there: Callable[[str], Daemon], reader: Callable[..., Reader]
+) -> None:
+    over_there("alpha")
+    mine = reader("ssh://box/alpha")
+    mine.read(lambda: mine.subscriber.state == "live")
+    seen = mine.last("life")
+    box.down()
+    late = mine.subscriber.request("stop", deadline_s=1.0)
+    mine.read(lambda: any(getattr(i, "id", None) == late for i in mine.items))
+    (answer,) = (i for i in mine.items if getattr(i, "id", None) == late)
+    assert answer.error.kind == "no_reply"
+    mine.read(lambda: mine.subscriber.problem)
+    assert "box" in mine.subscriber.problem
+    assert mine.subscriber.state == "lost"
+    box.up()
+    mine.read(lambda: mine.subscriber.state == "live", seconds=40)
+    mine.read(lambda: mine.last("life") > seen + 500)
+    numbers = [e.seq for e in mine.events if e.stream == "life" and e.seq >= seen]
+    assert numbers == list(range(numbers[0], numbers[-1] + 1)), "what was missed has been repaired"
+    asked = [e.data.method for e in read(box.home / "runs/alpha/events.jsonl") if hasattr(e.data, "method")]
+    assert "stop" not in asked
+
+
+@needs_sshd
+@pytest.mark.slow
+def test_a_daemon_that_restarts_over_there_is_followed(
+    box: Machine, over_there: Callable[[str], Daemon], reader: Callable[..., Reader]
+) -> None:
+    first = over_there("alpha")
+    mine = reader("ssh://box/alpha")
+    mine.read(lambda: mine.subscriber.state == "live")
+    boot = mine.subscriber.boot
+    first.kill()
+    first.wait()
+    mine.read(lambda: mine.subscriber.state == "lost")
+    over_there("alpha")
+    mine.read(lambda: mine.subscriber.state == "live" and mine.subscriber.boot != boot, seconds=40)
+    assert [r.split(",")[1].split()[0] for r in mine.resets] == ["boot", "new"]
+
+
+@needs_sshd
+def test_what_is_wrong_is_said(box: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunNotFound, match="box: no live run found"):
+        connect("ssh://box")
+    with pytest.raises(RunNotFound, match="box: no run alpha; there are: none"):
+        connect("ssh://box/alpha")
+    with monkeypatch.context() as patch:
+        patch.setenv(tunnel.DAEMON_VARIABLE, "esper-daemon-that-is-not-there")
+        with pytest.raises(TunnelError, match="box has no esper-daemon-that-is-not-there on its PATH"):
+            connect("ssh://box")
+    with monkeypatch.context() as patch:
+        patch.setenv(tunnel.DAEMON_VARIABLE, "echo")
+        with pytest.raises(TunnelError, match="box: echo list gave no list of runs"):
+            connect("ssh://box")
+    box.down()
+    with pytest.raises(TunnelError, match=r"box cannot be reached: ssh: connect to host .* refused"):
+        connect("ssh://box")
+    with pytest.raises(TunnelError, match=r"nowhere\.invalid cannot be reached: .*resolve"):
+        connect("ssh://nowhere.invalid")
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "/nowhere")
+        with pytest.raises(TunnelError, match="ssh cannot be run here"):
+            connect("ssh://box")
+    assert not ssh_children()
+
+
+@needs_sshd
+def test_a_tunnel_dies_with_its_owner(box: Machine, over_there: Callable[[str], Daemon]) -> None:
+    over_there("alpha")
+    code = "import protocol, time; print(protocol.connect('ssh://box').boot, flush=True); time.sleep(99)"
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    assert owner.stdout.readline()
+    children = psutil.Process(owner.pid).children(recursive=True)
+    assert children
+    owner.kill()
+    owner.communicate()
+    until(lambda: not any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children))
+
+
+@needs_sshd
+@pytest.mark.slow
+def test_a_run_that_nobody_named_is_kept_to_while_it_lives(
+    box: Machine, over_there: Callable[[str], Daemon]
+) -> None:
+    over_there("alpha")
+    source = source_of("ssh://box")
+    try:
+        target = first_target(source)
+        over_there("beta")
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            assert source.find() == target
+            time.sleep(0.1)
+    finally:
+        source.close()
+
+
+@needs_sshd
+def test_a_server_that_forwards_no_sockets(
+    box: Machine, over_there: Callable[[str], Daemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over_there("alpha")
+    box.down()
+    box.configure("AllowStreamLocalForwarding no")
+    box.up()
+    monkeypatch.setattr("protocol.client.STARTING_S", 2.0)
+    with pytest.raises(NoReply, match="did not answer hello"):
+        connect("ssh://box/alpha")
