@@ -126,7 +126,7 @@ class Local:
     def find(self) -> Target:
         run = find_run(self._wanted(), live_only=True, home=self._home)
         if run.connection is None:
-            raise NotReady(f"run {run.name} is starting and has not opened its sockets")
+            raise NotReady(f"run {run.name} is starting")
         self._at, self.gone = run, False
         return Target(
             name=run.name,
