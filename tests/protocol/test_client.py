@@ -121,7 +121,7 @@ def test_nobody_there() -> None:
 def test_a_run_that_is_starting_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFolder.claim("alpha")
     monkeypatch.setattr("protocol.target.Local.patience_s", 0.2)
-    with pytest.raises(NoReply, match="is starting; given up after 0.2 s"):
+    with pytest.raises(NoReply, match=r"is starting; given up after 0\.2 s"):
         connect()
     monkeypatch.setattr("protocol.target.Local.patience_s", 10.0)
     server = Server(run, hello={})
