@@ -4,7 +4,9 @@ A host is sick where
     nan         its training or validation loss is not finite: at once;
     lobotomy    its training loss is back at ln(perplexity) after it had been well below: at once;
     divergence  its training loss is above mean + 6 sigma and 3 x mean of the episode, 3 epochs in a row.
-Its weights, its seeds and its slots return to the snapshot bit for bit, its momentum is cleared.
+Its weights, its seeds and its slots return to the snapshot bit for bit, its momentum is cleared. A ramp of alpha
+that was under way in the snapshot stops there, and a fade-out is called off: going on would most likely make the
+host sick again in the next epoch, and the one after. Whoever decides may start another.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .hosts.population import Population
+from .seeds import alpha
 from .signals import Signals
 
 LEARNT = 0.7
@@ -89,6 +92,7 @@ class Governor:
         well = ~sick & ~high
         self._learn(loss, well)
         self._population.restore(sick)
+        alpha.halt(self._population.table, sick.unsqueeze(1))
         self._population.keep(well)
         s["kept"].masked_fill_(well, epoch)
         s["streak"].masked_fill_(sick, 0)

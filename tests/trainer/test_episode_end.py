@@ -5,13 +5,43 @@ from __future__ import annotations
 import torch
 
 from trainer.data.registry import load
+from trainer.governor import Ill
 from trainer.loop import Trainer
+from trainer.seeds.stages import Stage
 
-from .test_governor import CONFIG, CPU, play
+from .test_governor import CONFIG, CPU, play, poison
 
 
 def test_resuming_at_the_end_of_an_episode_tests_and_learns_the_same() -> None:
-    whole, _ = play()
+    check(play()[0])
+
+
+def test_so_it_does_where_the_last_epoch_was_undone_and_its_pruned_seed_came_back() -> None:
+    """Before, the uninterrupted run tested the hosts without the seed that the rollback had given back."""
+    last = CONFIG.episode_epochs - 1
+
+    def meddle(trainer: Trainer, epoch: int) -> None:
+        table = trainer.table
+        if epoch == last - 1:
+            table.stage[1, 0], table.blueprint[1, 0], table.alpha[1, 0] = Stage.FOSSILIZED, 3, 1.0
+            weight = trainer.population.groups[0].weights["r0c0.conv_light"]
+            weight.data[1] = torch.linspace(-1, 1, weight.shape[1])
+        if epoch == last:
+            table.stage[1, 0] = Stage.PRUNED
+            poison(trainer, epoch, at=last)
+        table = trainer.table
+        trainer.population.prepare(table.stage, table.blueprint, table.style)
+
+    whole, frames = play(meddle)
+    assert frames[-1]["governor.ill"].tolist() == [0, Ill.NAN, 0, 0]
+    assert whole.table.stage[1, 0] == Stage.FOSSILIZED
+    tested = whole.population.test()[1]
+    check(whole)
+    whole.table.stage[1, 0] = Stage.DORMANT
+    assert whole.population.test()[1][1] != tested[1]
+
+
+def check(whole: Trainer) -> None:
     state = whole.state_dict()
     resumed = Trainer(CONFIG, load("digits"), CPU)
     resumed.load_state_dict(state)

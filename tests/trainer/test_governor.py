@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,14 @@ import torch
 from torch import Tensor
 
 from trainer import settings
+from trainer.config import Config
 from trainer.data.registry import load
 from trainer.governor import Governor, Ill
 from trainer.hosts.population import Population
 from trainer.loop import Trainer
-from trainer.seeds.stages import Stage
+from trainer.seeds import alpha
+from trainer.seeds.lifecycle import Lifecycle
+from trainer.seeds.stages import Op, Stage
 from trainer.signals import Signals
 from trainer.telemetry.transfer import Frame, Transfer
 
@@ -61,18 +65,18 @@ class Silent:
     def epoch_finished(self, _trainer: Trainer) -> None: ...
 
 
-def play(meddle: Any = None) -> tuple[Trainer, list[Frame]]:
+def play(meddle: Any = None, config: Config = CONFIG) -> tuple[Trainer, list[Frame]]:
     """One episode."""
-    trainer = Trainer(CONFIG, load("digits"), CPU)
+    trainer = Trainer(config, load("digits"), CPU)
     observer = Silent(meddle)
     observer.trainer = trainer
     trainer.play(observer)  # type: ignore[arg-type]
     return trainer, observer.frames
 
 
-def poison(trainer: Trainer, epoch: int) -> None:
-    """A NaN into env 1's weights before its fourth epoch."""
-    if epoch == 3:
+def poison(trainer: Trainer, epoch: int, at: int = 3) -> None:
+    """A NaN into env 1's weights before epoch `at`."""
+    if epoch == at:
         weight = next(iter(trainer.population.groups[0].weights.values()))
         weight.data[1].view(-1)[0] = math.nan
 
@@ -92,10 +96,67 @@ def test_a_nan_in_one_env_rolls_back_that_env_alone() -> None:
             keep = [0] if mine is well.population.groups[0] else [0, 1]
             assert torch.equal(mine.weights[name][keep], theirs.weights[name][keep])
     assert all(torch.isfinite(w).all() for g in sick.population.groups for w in g.weights.values())
-    penalty = CONFIG.reward.rollback_penalty
-    assert penalty > 0
-    assert sick.rollout.reward[3, 1] <= well.rollout.reward[3, 1] - 0.9 * penalty
     assert sick.rollout.reset[4].tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("at", range(CONFIG.episode_epochs))
+def test_the_penalty_is_in_the_rollout_whichever_epoch_is_undone(at: int) -> None:
+    sick, frames = play(partial(poison, at=at))
+    penalty = CONFIG.reward.rollback_penalty
+    paid = np.stack([f["reward.rollback"] for f in frames if "reward.rollback" in f])
+    expected = np.zeros_like(paid)
+    expected[at, 1] = -penalty
+    np.testing.assert_allclose(paid, expected)
+    assert penalty > 0
+    components = [n for n in frames[-1] if n.startswith("reward.")]
+    rest = sum(frames[-1][n] for n in components if n != "reward.rollback")
+    last = rest - penalty * np.array([0, at == CONFIG.episode_epochs - 1, 0, 0])
+    np.testing.assert_allclose(sick.rollout.reward[-1].numpy(), last, atol=1e-6)
+
+
+DEPENDENT = settings.load(
+    sets=["policy.kind=fixed", "envs.count=2", "envs.group_size=2", "host.channels=8,8", "seed=1"]
+)
+"""Pointwise hosts that cannot do without their seeds once they have them."""
+
+
+def test_a_fade_out_that_blinds_the_host_is_called_off_and_not_begun_again() -> None:
+    """Before, the snapshot's fade-out went on in every epoch after the rollback, which undid each of them."""
+    fading = DEPENDENT.episode_epochs - 8
+
+    def prune(trainer: Trainer, epoch: int) -> None:
+        if epoch == fading:
+            table = trainer.table
+            table.stage.fill_(Stage.BLENDING)
+            table.pruning.fill_(True)
+            alpha.start(table, table.pruning, torch.zeros(()), torch.tensor(3), torch.tensor(0))
+
+    trainer, frames = play(prune, DEPENDENT)
+    ill = np.stack([f["governor.ill"] for f in frames if "governor.ill" in f])
+    struck = fading + 3
+    assert (ill[struck] == Ill.LOBOTOMY).all()
+    assert ill.astype(bool).sum(0).tolist() == [1, 1]
+    table = trainer.table
+    assert not table.pruning.any()
+    torch.testing.assert_close(table.alpha, torch.full((2, 2), 1 / 3))
+    accuracy = [f["val_accuracy"] for f in frames if "val_accuracy" in f]
+    assert (accuracy[-1] > accuracy[struck] + 0.3).all()
+
+
+def test_a_ramp_on_the_way_up_stops_with_a_rollback_and_may_be_started_again(governor: Governor) -> None:
+    table = governor._population.table
+    table.stage[:, 0] = Stage.BLENDING
+    where = torch.tensor([[True, False]]).expand(4, 2)
+    alpha.start(table, where, torch.ones(()), torch.tensor(4), torch.tensor(0))
+    alpha.step(table)
+    governor.judge(signals(governor._population, [0.5] * 4), 1)
+    alpha.step(table)
+    governor.judge(signals(governor._population, [math.nan, 0.5, 0.5, 0.5]), 2)
+    assert table.alpha[:, 0].tolist() == [0.25, 0.5, 0.5, 0.5]
+    assert alpha.moving(table)[:, 0].tolist() == [False, True, True, True]
+    legal = Lifecycle(CONFIG).legal(table, Signals.unmeasured(4, 2))
+    assert legal[0, Op.SET_ALPHA, 0]
+    assert not legal[1, Op.SET_ALPHA, 0]
 
 
 def test_what_is_restored_is_the_last_good_epoch_bit_for_bit() -> None:

@@ -145,9 +145,12 @@ class Population:
         return signals
 
     def test(self) -> tuple[Tensor, Tensor]:
-        """Loss [N] and accuracy [N] on the test images, with the seeds of the last epoch."""
-        topology = self._topology
-        assert topology is not None, "prepare comes first"
+        """Loss [N] and accuracy [N] on the test images, with the seeds that the table holds now.
+
+        Those need not be the ones of the last epoch, which may have been undone; so they are read back.
+        """
+        table = self.table
+        topology = Topology.of(*(column.cpu() for column in (table.stage, table.blueprint, table.style)))
         scores = self._each(lambda i: self.groups[i].test(topology.rows(*self._spans[i])))
         return torch.cat([s.loss for s in scores]), torch.cat([s.accuracy for s in scores])
 

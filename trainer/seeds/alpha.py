@@ -59,6 +59,15 @@ def start(table: SlotTable, where: Tensor, target: Tensor, epochs: Tensor, curve
     table.alpha.copy_(torch.where(where & at_once, target, table.alpha))
 
 
+def halt(table: SlotTable, where: Tensor) -> None:
+    """Stop ramps that are under way, bool [N, S], where they stand; a fade-out ends and the seed stays."""
+    stopped = where & moving(table) & ~landed(table)
+    table.alpha_target.copy_(torch.where(stopped, table.alpha, table.alpha_target))
+    for progress in (table.ramp_epochs, table.ramp_done):
+        progress.masked_fill_(stopped, 0)
+    table.pruning &= ~stopped
+
+
 def step(table: SlotTable) -> None:
     """Move every ramp by one epoch; the last step lands exactly on the target."""
     on = moving(table) & ~landed(table)
