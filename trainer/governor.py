@@ -4,9 +4,9 @@ A host is sick where
     nan         its training or validation loss is not finite: at once;
     lobotomy    its training loss is back at ln(perplexity) after it had been well below: at once;
     divergence  its training loss is above mean + 6 sigma and 3 x mean of the episode, 3 epochs in a row.
-Its weights, its seeds and its slots return to the snapshot bit for bit, its momentum is cleared. A ramp of alpha
-that was under way in the snapshot stops there, and a fade-out is called off: going on would most likely make the
-host sick again in the next epoch, and the one after. Whoever decides may start another.
+Its weights, its seeds and its slots return to the snapshot bit for bit, its momentum is cleared. A ramp of
+alpha that was under way in the snapshot stops there, and a fade-out is called off: going on would most likely
+make the host sick again in the next epoch, and in the one after. Whoever decides may start another.
 """
 
 from __future__ import annotations
