@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 
 from .commands import METHODS, Expect, Reply, RequestMeta, Socket
-from .errors import BY_CODE, RequestError
+from .errors import BY_CODE, ERRORS, RequestError
 from .target import Target
 from .version import PROTOCOL_VERSION
 from .wire import WireError, decode_reply, encode_request, new_id
@@ -57,6 +57,8 @@ class Calls:
         self._calls: dict[str, Call] = {}
         self._boot: str | None = None
         self._offset_us = 0
+        self.lease = ""
+        """What `lease.acquire` gave; goes with each request."""
         self.bad = 0
         """Frames that were no reply."""
 
@@ -127,6 +129,7 @@ class Calls:
             deadline=deadline,
             client=self._client,
             reason=call.reason,
+            lease=self.lease,
         )
         return encode_request(call.id, call.method, call.params, meta)
 
@@ -146,9 +149,22 @@ class Calls:
         except WireError:
             self.bad += 1
             return
-        call = self._calls.pop(reply.id or "", None)
-        if call is not None:
-            call.done(call, reply, body[1] if len(body) > 1 else b"")
+        call = self._calls.get(reply.id or "")
+        if call is None:
+            return
+        after, now = _retry_after(reply), time.monotonic()
+        if after is not None and (call.deadline is None or now + after < call.deadline):
+            call.sent = now - RESEND_S + after
+            return
+        del self._calls[call.id]
+        call.done(call, reply, body[1] if len(body) > 1 else b"")
+
+
+def _retry_after(reply: Reply) -> float | None:
+    """Seconds after which a daemon that has too much to do wants the request again."""
+    if reply.error is None or BY_CODE.get(reply.error.code) is not ERRORS["overloaded"]:
+        return None
+    return float(reply.error.data.get("retry_after_ms") or 100) / 1000
 
 
 def error_of(reply: Reply) -> RequestError | None:

@@ -7,6 +7,7 @@ with connect("digits-7f3a") as run:
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,12 +32,13 @@ class Client:
     for the effect and gives the result told by `command.done`.
     """
 
-    def __init__(self, target: Target, source: Source, *, client: str) -> None:
+    def __init__(self, target: Target, source: Source, *, client: str, lease: str = "") -> None:
         self.run = target
         self._source = source
         self._client = client
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._calls = Calls(client)
+        self._calls.lease = lease
         self._calls.attach(self._context, target)
         asked = time.time_ns() // 1000
         try:
@@ -70,6 +72,25 @@ class Client:
     def schema(self) -> dict[str, Any]:
         """JSON Schema of all events and requests."""
         return self.call("schema")
+
+    def params(self) -> dict[str, Any]:
+        """What `set_param` may change: by key the value, the bounds, when a change takes effect."""
+        told: dict[str, Any] = self.call("param.get")["params"]
+        return told
+
+    def op(self, id_: str) -> dict[str, Any]:
+        """What became of a command: state, progress, result."""
+        return self.call("op.get", {"op": id_})
+
+    def ops(self) -> list[dict[str, Any]]:
+        """The open commands and the newest ended ones."""
+        told: list[dict[str, Any]] = self.call("op.list")["ops"]
+        return told
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Who has asked lately."""
+        told: list[dict[str, Any]] = self.call("clients")["clients"]
+        return told
 
     def snapshot(self, streams: Sequence[Stream] = STREAMS) -> list[Event]:
         """The newest events of each type and subject."""
@@ -126,6 +147,55 @@ class Client:
         """End the recording early; the trace is written all the same."""
         return self._command("profiler.stop", {}, wait, reason)
 
+    def set_param(self, key: str, value: float, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
+        """Change a parameter of the training; `params` lists them."""
+        return self._command("param.set", {"key": key, "value": value}, wait, reason)
+
+    def germinate(
+        self,
+        env: int,
+        slot: str,
+        blueprint: str,
+        *,
+        style: str = "ADD",
+        tempo: int = 5,
+        wait: bool = False,
+        reason: str = "",
+    ) -> dict[str, Any]:
+        """Plant a seed in a dormant slot of one env."""
+        params = {"env": env, "slot": slot, "blueprint": blueprint, "style": style, "tempo": tempo}
+        return self._command("seed.germinate", params, wait, reason)
+
+    def prune(
+        self, env: int, slot: str, *, epochs: int = 0, wait: bool = False, reason: str = ""
+    ) -> dict[str, Any]:
+        """Remove a seed of one env, a blended one over so many epochs."""
+        return self._command("seed.prune", {"env": env, "slot": slot, "epochs": epochs}, wait, reason)
+
+    def cancel(self, op: str, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
+        """Cancel a command that has not ended: it fails with `cancelled`."""
+        return self._command("op.cancel", {"op": op}, wait, reason)
+
+    def mark(self, text: str, *, reason: str = "") -> dict[str, Any]:
+        """Note something on the run's timeline."""
+        return self._command("mark", {"text": text}, False, reason)
+
+    def rotate(self, *, reason: str = "") -> dict[str, Any]:
+        """Close the journal's segment now."""
+        return self._command("log.rotate", {}, False, reason)
+
+    def acquire_lease(self, ttl: float = 60.0, note: str = "") -> dict[str, Any]:
+        """Be the only one whose commands are taken, for `ttl` seconds; again lengthens it."""
+        told = self._command("lease.acquire", {"ttl": ttl, "note": note}, False, note)
+        self._calls.lease = told["lease"]
+        return told
+
+    def release_lease(self, *, force: bool = False) -> dict[str, Any]:
+        """Let the others command again; with `force` end a lease that another holds."""
+        told = self._command("lease.release", {"force": force}, False, "")
+        self._calls.lease = ""
+        return told
+
     # --- how ---------------------------------------------------------------------------------------
 
     def call(
@@ -173,7 +243,8 @@ class Client:
     def _command(self, method: str, params: dict[str, Any], wait: bool, reason: str) -> dict[str, Any]:
         reply, _ = self._exchange(method, params, reason=reason)
         assert reply.id is not None
-        return self.wait_for(reply.id) if wait else {"id": reply.id, **(reply.result or {})}
+        waits = wait and (reply.result or {}).get("state") == "accepted"
+        return self.wait_for(reply.id) if waits else {"id": reply.id, **(reply.result or {})}
 
     def _exchange(
         self, method: str, params: dict[str, Any], *, deadline_s: float = 10.0, reason: str = ""
@@ -219,7 +290,9 @@ class Client:
         self.close()
 
 
-def connect(name: str | None = None, *, client: str = "python", home: Path | None = None) -> Client:
+def connect(
+    name: str | None = None, *, client: str = "python", home: Path | None = None, lease: str = ""
+) -> Client:
     """Connect to a live run.
 
     Args:
@@ -227,6 +300,7 @@ def connect(name: str | None = None, *, client: str = "python", home: Path | Non
             `ssh://user@host/name`.
         client: how to call yourself in the run's audit events.
         home: instead of `$ESPER_HOME`.
+        lease: what `lease.acquire` gave to whom you act for; else `$ESPER_LEASE`.
 
     Raises:
         RunNotFound: no such live run, or more than one.
@@ -234,12 +308,13 @@ def connect(name: str | None = None, *, client: str = "python", home: Path | Non
         RequestError: it speaks another protocol version.
         TunnelError: the other machine cannot be reached.
     """
+    lease = lease or os.environ.get("ESPER_LEASE", "")
     source = source_of(name, home)
     try:
         target = first_target(source)
         if not source.remote:
             source = Local(target.name, home)
-        return Client(target, source, client=client)
+        return Client(target, source, client=client, lease=lease)
     except BaseException:
         source.close()
         raise

@@ -60,6 +60,50 @@ class ProfilerStartParams(Params, frozen=True):
     ] = False
 
 
+class ParamSetParams(Params, frozen=True):
+    key: Annotated[str, Meta(max_length=64, description="a key that `param.get` lists")]
+    value: Annotated[float, Meta(description="within the bounds that `param.get` tells")]
+
+
+class MarkParams(Params, frozen=True):
+    text: Annotated[str, Meta(min_length=1, max_length=256, description="what to note on the timeline")]
+
+
+_EnvIndex = Annotated[int, Meta(ge=0, description="of this env")]
+_SlotName = Annotated[str, Meta(max_length=16, description="the slot's name, as `run.started` lists them")]
+
+
+class SeedGerminateParams(Params, frozen=True):
+    env: _EnvIndex
+    slot: _SlotName
+    blueprint: Annotated[str, Meta(max_length=64, description="one of the run's blueprints")]
+    style: Annotated[
+        Literal["ADD", "MULTIPLY", "GATE"], Meta(description="how its output will meet the host's")
+    ] = "ADD"
+    tempo: Annotated[Literal[3, 5, 8], Meta(description="epochs of the blend that follows its training")] = 5
+
+
+class SeedPruneParams(Params, frozen=True):
+    env: _EnvIndex
+    slot: _SlotName
+    epochs: Annotated[
+        Literal[0, 3, 5, 8], Meta(description="epochs over which a blended seed fades; 0 = at once")
+    ] = 0
+
+
+class OpParams(Params, frozen=True):
+    op: Annotated[str, Meta(min_length=1, max_length=64, description="id of the command")]
+
+
+class LeaseAcquireParams(Params, frozen=True):
+    ttl: Annotated[float, Meta(ge=1, le=3600, description="seconds until it ends by itself")] = 60.0
+    note: Annotated[str, Meta(max_length=128, description="what it is for, told to who is refused")] = ""
+
+
+class LeaseReleaseParams(Params, frozen=True):
+    force: Annotated[bool, Meta(description="end it although it is another's")] = False
+
+
 class Method(Struct, frozen=True, kw_only=True):
     """What the server and the reference page know of a method."""
 
@@ -67,6 +111,8 @@ class Method(Struct, frozen=True, kw_only=True):
     socket: Socket
     params: type[Params] = Params
     states: tuple[RunState, ...] = RUN_STATES
+    at: Literal["once", "epoch"] = "epoch"
+    """Of a command: carried out at once by the daemon's I/O thread, or by the trainer between two epochs."""
     effect: str = ""
     """What happens, and the event that shows it."""
     refused: str = ""
@@ -85,6 +131,10 @@ METHODS: dict[str, Method] = {
                effect="the newest events, as a second frame of NDJSON"),
         Method(name="replay", socket="qry", params=ReplayParams, effect="a range of events, as NDJSON"),
         Method(name="schema", socket="qry", effect="JSON Schema of all events and requests"),
+        Method(name="param.get", socket="qry", effect="what `param.set` may change: values, bounds, meaning"),
+        Method(name="op.get", socket="qry", params=OpParams, effect="one command: who, state, result"),
+        Method(name="op.list", socket="qry", effect="the open commands and the newest ended ones"),
+        Method(name="clients", socket="qry", effect="who has asked lately: identity, name, how often"),
         Method(name="pause", socket="ctl", states=("STARTING", "TRAINING"), effect="run.state PAUSED",
                refused="it is paused already"),
         Method(name="resume", socket="ctl", states=("PAUSED",), effect="run.state TRAINING",
@@ -98,6 +148,19 @@ METHODS: dict[str, Method] = {
                states=("STARTING", "TRAINING"), effect="profiler.started, then profiler.finished",
                refused="no epochs run while it is paused; resume first"),
         Method(name="profiler.stop", socket="ctl", states=_ACTIVE, effect="profiler.finished"),
+        Method(name="param.set", socket="ctl", params=ParamSetParams, states=_ACTIVE, effect="param.changed"),
+        Method(name="seed.germinate", socket="ctl", params=SeedGerminateParams, states=_ACTIVE,
+               effect="seed.stage GERMINATED"),
+        Method(name="seed.prune", socket="ctl", params=SeedPruneParams, states=_ACTIVE,
+               effect="seed.stage PRUNED, or BLENDING down to it"),
+        Method(name="op.cancel", socket="ctl", params=OpParams, states=_ACTIVE,
+               effect="command.failed `cancelled` of that command"),
+        Method(name="mark", socket="ctl", params=MarkParams, at="once", effect="mark"),
+        Method(name="log.rotate", socket="ctl", at="once", effect="the journal begins a new segment"),
+        Method(name="lease.acquire", socket="ctl", params=LeaseAcquireParams, states=_ACTIVE, at="once",
+               effect="lease acquired; commands without it are refused"),
+        Method(name="lease.release", socket="ctl", params=LeaseReleaseParams, at="once",
+               effect="lease released"),
     )
 }  # fmt: skip
 
@@ -116,6 +179,8 @@ class RequestMeta(Struct, frozen=True):
     """Wall time of the daemon in microseconds after which the request must not be carried out."""
     client: Annotated[str, Meta(max_length=64)] = ""
     reason: Annotated[str, Meta(max_length=256)] = ""
+    lease: Annotated[str, Meta(max_length=64)] = ""
+    """What `lease.acquire` gave: while a lease is held, commands without it are refused."""
 
 
 class Request(Struct, frozen=True):

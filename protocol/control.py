@@ -1,13 +1,14 @@
 """What a request goes through before it is answered or handed to the trainer. No socket in here.
 
-parse → validate → known id? → method → deadline, boot, state → answer (qry) or mailbox (ctl). Every way
-out is a typed error that names what is wrong.
+rate → parse → validate → known id? → method → deadline, boot, state, lease → answer (qry), or carried out at
+once or put into the mailbox (ctl). Every way out is a typed error that names what is wrong.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -17,9 +18,12 @@ from typing import Any
 
 import msgspec
 
+from .clients import REQUESTS_PER_S, Clients
 from .commands import METHODS, ErrorBody, Method, Params, Reply, ReplyMeta, Request, RunState, Socket
 from .errors import ERRORS, RequestError
-from .events import CommandAccepted, CommandRefused
+from .events import CommandAccepted, CommandDone, CommandRefused
+from .immediate import Immediate
+from .peer import Peer
 from .version import PROTOCOL_VERSION
 from .wire import encode_reply
 
@@ -80,22 +84,6 @@ class Mailbox:
         return bool(self._commands)
 
 
-@dataclass(frozen=True)
-class Peer:
-    """Who asked: told by the kernel on ipc, unknown elsewhere."""
-
-    uid: int | None = None
-    pid: int | None = None
-
-    @classmethod
-    def parse(cls, address: str) -> Peer:
-        """From libzmq's `Peer-Address`: `localhost:<uid>:<gid>:<pid>` on ipc."""
-        parts = address.split(":")
-        if len(parts) != 4 or not (parts[1].isdecimal() and parts[3].isdecimal()):
-            return cls()
-        return cls(uid=int(parts[1]), pid=int(parts[3]))
-
-
 class ControlServer:
     """The rules of the two request sockets.
 
@@ -105,6 +93,8 @@ class ControlServer:
         answer: answers a query; may raise RequestError.
         mailbox: where accepted commands go.
         emit: takes the audit events.
+        immediate: carries out the commands that need no trainer.
+        check: looks at the parameters of a command with the trainer's knowledge; may raise RequestError.
     """
 
     def __init__(
@@ -115,12 +105,17 @@ class ControlServer:
         answer: Callable[[str, Params], Answer],
         mailbox: Mailbox,
         emit: Callable[[object], None],
+        immediate: Immediate,
+        check: Callable[[Params], None] = lambda _: None,
     ) -> None:
         self._boot = boot
         self._state = state
         self._answer = answer
         self._mailbox = mailbox
         self._emit = emit
+        self._immediate = immediate
+        self._check_params = check
+        self.clients = Clients()
         self._remembered: OrderedDict[str, tuple[float, bytes, Reply]] = OrderedDict()
         self.requests = 0
         self.junk = 0
@@ -143,14 +138,28 @@ class ControlServer:
             self.junk += 1
             error = RequestError("invalid_request", f"a request is one frame of JSON, this has {len(rest)}")
             return [*envelope, encode_reply(self._reply(None, error=error))]
-        return [*envelope, *self._respond(socket, rest[0], peer)]
+        wait = self.clients.admit(envelope[0], peer)
+        if wait > 0.0:
+            return [*envelope, self._too_often(rest[0], wait)]
+        return [*envelope, *self._respond(socket, rest[0], peer, envelope[0])]
 
-    def _respond(self, socket: Socket, body: bytes, peer: Peer) -> list[bytes]:
+    def _too_often(self, body: bytes, wait: float) -> bytes:
+        """Neither carried out nor remembered nor told in the audit, which a flood would fill."""
+        after = math.ceil(wait * 1000)
+        error = RequestError(
+            "overloaded",
+            f"a connection may ask {REQUESTS_PER_S:.0f} times a second; again in {after} ms",
+            {"retry_after_ms": after},
+        )
+        return encode_reply(self._reply(_salvage_id(body), error=error))
+
+    def _respond(self, socket: Socket, body: bytes, peer: Peer, connection: bytes) -> list[bytes]:
         try:
             request = _parse(body)
         except RequestError as error:
             self.junk += 1
             return [encode_reply(self._reply(_salvage_id(body), error=error))]
+        self.clients.name(connection, request.meta.client)
         digest = hashlib.blake2b(body, digest_size=16).digest()
         try:
             earlier = self._earlier(request.id, digest) if socket == "ctl" else None
@@ -161,8 +170,8 @@ class ControlServer:
                 result, attachment = self._answer(method.name, params)
                 reply = encode_reply(self._reply(request.id, result=result))
                 return [reply] if attachment is None else [reply, attachment]
-            self._accept(request, params, peer)
-            accepted = self._reply(request.id, result={"state": "accepted"})
+            carry_out = self._at_once if method.at == "once" else self._accept
+            accepted = self._reply(request.id, result=carry_out(request, params, peer))
         except RequestError as error:
             return [encode_reply(self._refuse(socket, request, digest, peer, error))]
         except Exception:
@@ -224,26 +233,30 @@ class ControlServer:
                 f"{method.name} was meant for state {meta.expect.state}; the run is {state}",
                 {"state": state, "allowed": [meta.expect.state]},
             )
+        if method.socket == "ctl" and method.name != "lease.release":
+            self._immediate.leases.check(meta.lease)
 
-    def _accept(self, request: Request, params: Params, peer: Peer) -> None:
+    def _at_once(self, request: Request, params: Params, peer: Peer) -> dict[str, Any]:
+        begin, client = time.perf_counter(), _client(request, peer)
+        result = self._immediate.carry_out(request, params, client, peer)
+        self._audit(request, params, client, peer)
+        self._emit(
+            CommandDone(
+                id=request.id, method=request.method, result=result, seconds=time.perf_counter() - begin
+            )
+        )
+        return {"state": "done", **result}
+
+    def _accept(self, request: Request, params: Params, peer: Peer) -> dict[str, Any]:
+        self._check_params(params)
         if len(self._mailbox) >= MAILBOX:
             raise RequestError(
                 "overloaded",
                 f"{len(self._mailbox)} commands wait for the trainer's next epoch",
                 {"retry_after_ms": 1000},
             )
-        client = request.meta.client or (f"pid {peer.pid}" if peer.pid else "unknown")
-        self._emit(
-            CommandAccepted(
-                id=request.id,
-                method=request.method,
-                params=msgspec.to_builtins(params),
-                client=client,
-                uid=peer.uid,
-                pid=peer.pid,
-                reason=request.meta.reason,
-            )
-        )
+        client = _client(request, peer)
+        self._audit(request, params, client, peer)
         self._mailbox.put(
             Command(
                 id=request.id,
@@ -254,6 +267,20 @@ class ControlServer:
                 pid=peer.pid,
                 reason=request.meta.reason,
                 received=_now(),
+            )
+        )
+        return {"state": "accepted"}
+
+    def _audit(self, request: Request, params: Params, client: str, peer: Peer) -> None:
+        self._emit(
+            CommandAccepted(
+                id=request.id,
+                method=request.method,
+                params=msgspec.to_builtins(params),
+                client=client,
+                uid=peer.uid,
+                pid=peer.pid,
+                reason=request.meta.reason,
             )
         )
 
@@ -313,6 +340,10 @@ class ControlServer:
 
     def _meta(self, *, replayed: bool = False) -> ReplyMeta:
         return ReplyMeta(boot=self._boot, ts=_now(), replayed=replayed)
+
+
+def _client(request: Request, peer: Peer) -> str:
+    return request.meta.client or (f"pid {peer.pid}" if peer.pid else "unknown")
 
 
 class _IdAlone(msgspec.Struct):

@@ -364,6 +364,58 @@ class CommandFailed:
     message: str
 
 
+@event("command.progress", "life", keep=1, key=("id",), subjects=64)
+@dataclass(kw_only=True)
+class CommandProgress:
+    """How far a command is that takes longer than to the next boundary."""
+
+    id: str
+    method: str
+    done: int
+    total: int
+    """Epochs, like `done`."""
+
+
+@event("param.changed", "life", keep=1, key=("key",), subjects=64)
+@dataclass(kw_only=True)
+class ParamChanged:
+    """A parameter has another value from now on."""
+
+    key: str
+    old: float
+    new: float
+    by: str
+    """The client that asked, or `resume` where a checkpoint brought the value back."""
+    uid: int | None = None
+    pid: int | None = None
+    command: str | None = None
+
+
+@event("mark", "life", keep=100)
+@dataclass(kw_only=True)
+class Mark:
+    """A note that somebody made on the timeline."""
+
+    text: str
+    client: str
+    uid: int | None = None
+    pid: int | None = None
+
+
+@event("lease", "life")
+@dataclass(kw_only=True)
+class Lease:
+    """Who alone may command, from now on."""
+
+    state: Literal["acquired", "renewed", "released", "broken", "expired"]
+    holder: str
+    note: str = ""
+    until: int = 0
+    """Wall time of its end, microseconds."""
+    by: str = ""
+    """Who broke it."""
+
+
 # --- metric ----------------------------------------------------------------------------------------
 
 

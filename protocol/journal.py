@@ -193,10 +193,14 @@ class Journal:
 
     # --- segments ----------------------------------------------------------------------------------
 
-    def rotate(self) -> None:
-        """Close the hot segment and begin a new one; without a line in it, or on a sick disk, nothing."""
+    def rotate(self) -> int:
+        """Close the hot segment and begin a new one; without a line in it, or on a sick disk, nothing.
+
+        Returns:
+            Bytes of the segment that was closed.
+        """
         if not self._index.entries or self._waiting or self.error is not None:
-            return
+            return 0
         self.sync()
         number = self._compactor.newest + 1
         try:
@@ -204,8 +208,9 @@ class Journal:
         except OSError as error:
             self._rotate_at = time.monotonic() + _ROTATE_AGAIN_S
             logger.error("journal %s: no new segment can be begun: %s", self.path, error.strerror)
-            return
+            return 0
         os.close(self._fd)
+        closed = self.bytes
         self._fd, self.bytes, self._began = fd, 0, time.monotonic()
         index, self._index = self._index, LineIndex()
         try:
@@ -214,6 +219,7 @@ class Journal:
         except OSError as error:
             self._failed(error)
         self._compactor.take(number, index)
+        return closed
 
     def _rename(self, closed: Path) -> int:
         """Give the hot segment its closed name; returns the descriptor of the new hot one."""

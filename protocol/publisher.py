@@ -65,16 +65,25 @@ class Publisher:
         run: id of the run.
         boot: id of this boot.
         send: takes the frames of one message.
+        note: sees each event of `life` and its time in microseconds.
     """
 
     def __init__(
-        self, emitter: Emitter, journal: Journal, *, run: str, boot: str, send: Callable[[list[bytes]], None]
+        self,
+        emitter: Emitter,
+        journal: Journal,
+        *,
+        run: str,
+        boot: str,
+        send: Callable[[list[bytes]], None],
+        note: Callable[[object, int], None],
     ) -> None:
         self._emitter = emitter
         self._journal = journal
         self._run = run
         self._boot = boot
         self._send = send
+        self._note = note
         self.last: dict[str, int] = {stream: journal.last.get(stream, 0) for stream in STREAMS}
         """The newest number given, per stream."""
         self.snapshot = Snapshot()
@@ -131,6 +140,8 @@ class Publisher:
             self.last[spec.stream] = seq
             stamped.append(item)
             self.snapshot.add(spec, ctx, event, item)
+            if spec.stream == "life":
+                self._note(event, item.ts)
             if isinstance(event, RunStarted):
                 self.started = event
         return stamped

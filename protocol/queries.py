@@ -8,7 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from .commands import METHODS, Params, ReplayParams, SnapshotParams
+from .commands import METHODS, OpParams, Params, ReplayParams, SnapshotParams
 from .control import MAILBOX, REMEMBERED_S, REQUEST_BYTES, Answer
 from .emitter import BOUNDS
 from .errors import RequestError
@@ -54,12 +54,20 @@ class Queries:
             return self._snapshot(params)
         if isinstance(params, ReplayParams):
             return self._replay(params)
+        if isinstance(params, OpParams):
+            return self._operation(params.op), None
         if method == "hello":
             return self._hello(), None
         if method == "status":
             return self._status(), None
         if method == "schema":
             return json_schema(), None
+        if method == "op.list":
+            return {"ops": self._server.operations.list()}, None
+        if method == "clients":
+            return {"clients": self._server.clients.list(), "subscribers": self._server.subscribers}, None
+        if method == "param.get":
+            return {"params": self._server.parameters()}, None
         assert method == "ping", method
         return {}, None
 
@@ -94,6 +102,12 @@ class Queries:
             },
         }
 
+    def _operation(self, id_: str) -> dict[str, Any]:
+        found = self._server.operations.get(id_)
+        if found is None:
+            raise RequestError("not_found", f"no command {id_} of this boot; op.list tells the newest")
+        return found
+
     def _status(self) -> dict[str, Any]:
         server, journal, started = self._server, self._journal, self._publisher.started
         beat = server.trainer_beat
@@ -114,6 +128,7 @@ class Queries:
             "level": server.emitter.context.level,
             "clients": server.subscribers,
             "commands_waiting": len(server.mailbox),
+            "lease": server.lease,
             "seq": dict(self._publisher.last),
             "queued": server.emitter.waiting,
             "dropped": server.emitter.dropped,

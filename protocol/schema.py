@@ -54,7 +54,8 @@ def _with_words(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     if schema.get("type") == "number":
-        return {"anyOf": [schema, _WORDS]}
+        about = {key: schema.pop(key) for key in ("description", "default") if key in schema}
+        return {**about, "anyOf": [schema, _WORDS]}
     return {key: value if key in ("default", "enum") else _with_words(value) for key, value in schema.items()}
 
 
@@ -104,6 +105,7 @@ def _default(schema: dict[str, Any]) -> str:
 
 def _bounds(schema: dict[str, Any]) -> str:
     forms = {"minimum": "from {:,}", "maximum": "to {:,}", "maxLength": "up to {} characters"}
+    schema = schema.get("anyOf", [schema])[0]
     bounds = [form.format(schema[key]) for key, form in forms.items() if key in schema]
     if "enum" in schema:
         bounds = [", ".join(map(str, schema["enum"]))]

@@ -14,6 +14,7 @@ import secrets
 import socket as system
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,17 @@ import msgspec
 import psutil
 import zmq
 
-from .commands import RunState, Socket
-from .control import Command, ControlServer, Mailbox, Peer
+from .clients import Clients
+from .commands import Params, RunState, Socket
+from .control import Command, ControlServer, Mailbox
 from .emitter import Emitter
 from .errors import FolderError
-from .events import CommandDone, CommandFailed, RunStateChanged
+from .events import CommandDone, CommandFailed, CommandProgress, RunStateChanged
 from .folders import write_atomically
+from .immediate import Immediate
 from .journal import DEFAULT_LIMITS, Journal, JournalLimits
+from .operations import Operations
+from .peer import Peer
 from .publisher import Publisher
 from .queries import Queries
 from .runs import Connection, RunFolder
@@ -75,15 +80,28 @@ class Server:
         self._subscribers = 0
         self._unanswered = 0
         self._journal = Journal(run.events, limits)
+        self.check: Callable[[Params], None] = lambda _: None
+        """The trainer's own look at a command's parameters, before it is accepted; may raise RequestError."""
+        self.parameters: Callable[[], dict[str, Any]] = dict
+        """What `param.get` answers; called in the I/O thread."""
+        self.operations = Operations()
         self._publisher = Publisher(
-            self.emitter, self._journal, run=run.id, boot=self.boot, send=self._send_event
+            self.emitter,
+            self._journal,
+            run=run.id,
+            boot=self.boot,
+            send=self._send_event,
+            note=self.operations.note,
         )
+        self._immediate = Immediate(self.emitter.emit, self._journal.rotate)
         self._control = ControlServer(
             boot=self.boot,
             state=lambda: self._state,
             answer=Queries(self, self._publisher, self._journal, extra=hello).answer,
             mailbox=self.mailbox,
-            emit=self.emitter.emit,
+            emit=self._audit,
+            immediate=self._immediate,
+            check=lambda params: self.check(params),
         )
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._thread: threading.Thread | None = None
@@ -111,6 +129,10 @@ class Server:
         self.emitter.emit(
             CommandDone(id=command.id, method=command.method, result=result, seconds=max(0.0, seconds))
         )
+
+    def progress(self, command: Command, done: int, total: int) -> None:
+        """Tell how far a command is, in epochs."""
+        self.emitter.emit(CommandProgress(id=command.id, method=command.method, done=done, total=total))
 
     def failed(self, command: Command, kind: str, message: str) -> None:
         """Tell that an accepted command could not be carried out; `kind` is one of `errors.ERRORS`."""
@@ -142,16 +164,27 @@ class Server:
         return TrainerBeat(state=self._state, round=round_, epoch=epoch, beat_age_ms=age)
 
     @property
+    def clients(self) -> Clients:
+        """Who asks."""
+        return self._control.clients
+
+    @property
+    def lease(self) -> dict[str, str | int] | None:
+        """Who alone may command; None where there is no lease."""
+        return self._immediate.leases.held
+
+    @property
     def subscribers(self) -> int:
         """Clients subscribed to the heartbeat."""
         return self._subscribers
 
     @property
     def counters(self) -> dict[str, int]:
-        """Requests handled, messages that were none, answers whose asker had gone."""
+        """Requests handled, messages that were none, requests over the rate, answers whose asker had gone."""
         return {
             "requests": self._control.requests,
             "junk": self._control.junk,
+            "too_often": self._control.clients.refused,
             "unanswered": self._unanswered,
         }
 
@@ -271,6 +304,7 @@ class Server:
                 self._ticks += 1
                 next_tick = now if more else now + TICK_S
             if now >= next_heartbeat:
+                self._immediate.leases.expire()
                 self._send_heartbeat()
                 next_heartbeat = max(next_heartbeat + HEARTBEAT_S, now)
 
@@ -303,6 +337,11 @@ class Server:
             except zmq.ZMQError as error:
                 self._unanswered += 1
                 logger.info("an answer on %s found nobody: %s", name, error.strerror)
+
+    def _audit(self, event: object) -> None:
+        """Known to `op.get` before the answer leaves, which is before the event is numbered."""
+        self.operations.note(event, time.time_ns() // 1000)
+        self.emitter.emit(event)
 
     def _count_subscribers(self) -> None:
         for _ in range(REQUESTS_PER_TURN):

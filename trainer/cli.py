@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from protocol import connect
-from protocol.client import Client
 from protocol.errors import EsperError
 from protocol.events import LEVELS, STREAMS
 from protocol.history import Wanted
@@ -25,8 +23,9 @@ from protocol.runs import RunInfo, list_runs
 from protocol.target import local_only
 from protocol.version import __version__
 
-from . import settings
-from .addressing import list_there, run_argument, there
+from . import settings, steering
+from .addressing import list_there, there
+from .asking import JSON, RUN, WAIT, ask, show
 from .export.command import FORMATS, export_run
 
 
@@ -51,17 +50,8 @@ def main() -> None:
     """
 
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_RUN = run_argument
-_WAIT = click.option("--wait/--no-wait", default=True, help="Wait for the effect, or only for the answer.")
-
-
-def _print(value: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(value, sort_keys=True))
-        return
-    for key, item in value.items():
-        click.echo(f"{key:<16} {json.dumps(item) if isinstance(item, dict | list) else item}")
+for _steering in steering.COMMANDS:
+    main.add_command(_steering)
 
 
 @main.command()
@@ -102,7 +92,7 @@ def start(
 @main.command("list")
 @click.option("--all", "everything", is_flag=True, help="Ended runs, too.")
 @click.option("--ssh", metavar="USER@HOST", help="Of another machine, through OpenSSH.")
-@_JSON
+@JSON
 def list_command(everything: bool, ssh: str | None, as_json: bool) -> None:
     """List the runs on this machine."""
     if ssh is not None:
@@ -128,88 +118,83 @@ def _row(run: RunInfo) -> dict[str, Any]:
 
 
 @main.command()
-@_RUN
-@_JSON
+@RUN
+@JSON
 def status(run: str | None, as_json: bool) -> None:
     """Ask a run how it is."""
     with connect(run) as client:
-        _print(client.status(), as_json)
-
-
-def _command(call: Callable[[Client], dict[str, Any]], run: str | None, as_json: bool) -> None:
-    with connect(run, client=f"esper-daemon/{__version__}") as client:
-        _print(call(client), as_json)
+        show(client.status(), as_json)
 
 
 @main.command()
-@_RUN
-@_WAIT
-@_JSON
+@RUN
+@WAIT
+@JSON
 def pause(run: str | None, wait: bool, as_json: bool) -> None:
     """Hold the training at the end of this epoch."""
-    _command(lambda client: client.pause(wait=wait), run, as_json)
+    ask(lambda client: client.pause(wait=wait), run, as_json)
 
 
 @main.command()
-@_RUN
-@_WAIT
-@_JSON
+@RUN
+@WAIT
+@JSON
 def resume(run: str | None, wait: bool, as_json: bool) -> None:
     """Let a paused training go on."""
-    _command(lambda client: client.resume(wait=wait), run, as_json)
+    ask(lambda client: client.resume(wait=wait), run, as_json)
 
 
 @main.command()
-@_RUN
+@RUN
 @click.option("--tag", default="", help="Part of the file's name.")
-@_WAIT
-@_JSON
+@WAIT
+@JSON
 def checkpoint(run: str | None, tag: str, wait: bool, as_json: bool) -> None:
     """Save a checkpoint at the end of this epoch."""
-    _command(lambda client: client.checkpoint(tag=tag, wait=wait), run, as_json)
+    ask(lambda client: client.checkpoint(tag=tag, wait=wait), run, as_json)
 
 
 @main.command()
-@_RUN
+@RUN
 @click.option("--after-round", is_flag=True, help="Finish the round first.")
 @click.option("--no-checkpoint", is_flag=True, help="Do not save a checkpoint.")
-@_WAIT
-@_JSON
+@WAIT
+@JSON
 def stop(run: str | None, after_round: bool, no_checkpoint: bool, wait: bool, as_json: bool) -> None:
     """End a run in order, with a checkpoint."""
     mode = "after_round" if after_round else "after_epoch"
-    _command(lambda client: client.stop(mode=mode, checkpoint=not no_checkpoint, wait=wait), run, as_json)
+    ask(lambda client: client.stop(mode=mode, checkpoint=not no_checkpoint, wait=wait), run, as_json)
 
 
 @main.command()
-@_RUN
+@RUN
 @click.option("--level", type=click.Choice(LEVELS), default="DEBUG", show_default=True)
 @click.option("--epochs", type=int, default=5, show_default=True, help="For exactly so many epochs.")
 @click.option("--env", type=int, help="Only this env.")
-@_WAIT
-@_JSON
+@WAIT
+@JSON
 def escalate(run: str | None, level: Any, epochs: int, env: int | None, wait: bool, as_json: bool) -> None:
     """Raise what is collected for some epochs."""
-    _command(lambda c: c.escalate(level=level, epochs=epochs, env=env, wait=wait), run, as_json)
+    ask(lambda c: c.escalate(level=level, epochs=epochs, env=env, wait=wait), run, as_json)
 
 
 @main.command()
-@_RUN
+@RUN
 @click.option("--epochs", type=int, default=2, show_default=True, help="Epochs to record.")
 @click.option("--with-update", is_flag=True, help="Wait for a round's end and record its PPO update, too.")
-@_WAIT
-@_JSON
+@WAIT
+@JSON
 def profile(run: str | None, epochs: int, with_update: bool, wait: bool, as_json: bool) -> None:
     """Record a profile; says where the trace is and what took longest."""
-    _command(lambda c: c.profile(epochs=epochs, with_update=with_update, wait=wait), run, as_json)
+    ask(lambda c: c.profile(epochs=epochs, with_update=with_update, wait=wait), run, as_json)
 
 
 @main.command()
-@_RUN
+@RUN
 @click.option("-f", "--follow", is_flag=True, help="Go on as events come in.")
 @click.option("-n", "--lines", type=int, default=20, show_default=True, help="How many to begin with.")
 @click.option("--type", "types", multiple=True, help="Only these event types.")
-@_JSON
+@JSON
 def tail(run: str | None, follow: bool, lines: int, types: tuple[str, ...], as_json: bool) -> None:
     """Print a run's events, also of one that has ended."""
     from .tailing import tail_run
@@ -219,12 +204,12 @@ def tail(run: str | None, follow: bool, lines: int, types: tuple[str, ...], as_j
 
 
 @main.command()
-@_RUN
+@RUN
 @click.option("--stream", type=click.Choice(STREAMS), help="Only this stream.")
 @click.option("--first", type=click.IntRange(min=1), help="From this number on (with --stream).")
 @click.option("--last", type=click.IntRange(min=1), help="Up to this number (with --stream).")
 @click.option("--type", "types", multiple=True, help="Only these event types.")
-@_JSON
+@JSON
 def replay(
     run: str | None,
     stream: str | None,
@@ -243,7 +228,7 @@ def replay(
 
 
 @main.command()
-@_RUN
+@RUN
 @click.option(
     "--to",
     "folder",
@@ -252,11 +237,11 @@ def replay(
     help="Into this folder.",
 )
 @click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
-@_JSON
+@JSON
 def export(run: str | None, folder: Path, format_: str, as_json: bool) -> None:
     """Write a run's events as Parquet files or TensorBoard scalars; the run may be live."""
     local_only(run, "export")
-    _print(export_run(run, folder, format_), as_json)
+    show(export_run(run, folder, format_), as_json)
 
 
 @main.command()
@@ -281,7 +266,7 @@ def options(file: Path | None, sets: tuple[str, ...], as_toml: bool) -> None:
 @click.option(
     "--from", "folder", type=click.Path(path_type=Path), help="Register the files in this folder as NAME."
 )
-@_JSON
+@JSON
 def data(name: str | None, folder: Path | None, as_json: bool) -> None:
     """List the datasets; with NAME, read that one and say what it holds.
 
@@ -295,12 +280,12 @@ def data(name: str | None, folder: Path | None, as_json: bool) -> None:
         rows = command.listed()
         click.echo(json.dumps(rows) if as_json else command.as_text(rows))
         return
-    _print(command.checked(name) if folder is None else command.registered(name, folder), as_json)
+    show(command.checked(name) if folder is None else command.registered(name, folder), as_json)
 
 
 @main.command()
-@_RUN
-@_JSON
+@RUN
+@JSON
 def doctor(run: str | None, as_json: bool) -> None:
     """Say what became of RUN and what to do next; without RUN, check this machine."""
     from .doctor.command import report_on
@@ -312,11 +297,11 @@ def doctor(run: str | None, as_json: bool) -> None:
 
 
 @main.command()
-@_RUN
+@RUN
 @click.argument("sql", required=False)
 @click.option("--tables", is_flag=True, help="List the views and their columns.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@_JSON
+@JSON
 def query(run: str | None, sql: str | None, tables: bool, as_csv: bool, as_json: bool) -> None:
     """Ask the journal of RUN in SQL (DuckDB); it may be live."""
     from .query import command

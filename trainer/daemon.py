@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 import torch
 
+from protocol.commands import Params, ParamSetParams, SeedGerminateParams, SeedPruneParams
 from protocol.errors import NameTaken, RunNotFound
-from protocol.events import PostmortemWritten, RunStarted, RunStopped
+from protocol.events import ParamChanged, PostmortemWritten, RunStarted, RunStopped
 from protocol.journal import JournalLimits
 from protocol.runs import RunFolder, find_run
 from protocol.server import Server
@@ -32,10 +33,12 @@ from .data.registry import load as load_dataset
 from .data.task import Task
 from .detach import is_detached, report_ready
 from .device import limit_threads, resolve
+from .intervention import Intervention
 from .logs import set_up
 from .loop import Trainer
 from .observer import Observer
 from .operator import Operator, StopRun, WireFailed
+from .parameters import Parameters
 from .policy.ppo import PolicyDiverged
 from .seeds.stages import HEAD_NAMES, Op, Stage
 from .telemetry.levels import Levels
@@ -139,6 +142,10 @@ class Daemon:
             rounds=config.rounds,
             device=device,
         )
+        self.parameters = Parameters(self.trainer)
+        self.intervention = Intervention(self.trainer, self.observer)
+        self.server.check = self._check
+        self.server.parameters = self.parameters.describe
         self.resumed_round = self._restore() if resumed else None
         self._signals = 0
         self._training = True
@@ -152,6 +159,7 @@ class Daemon:
         _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(self.config))
         self.trainer.load_state_dict(state["trainer"])
         self.observer.load_state_dict(state["observer"])
+        self.parameters.load_state_dict(state.get("parameters", {}))
         return self.trainer.round if self.trainer.epoch == 0 else self.trainer.round - 1
 
     # --- what a checkpoint is made of (operator.Run) -------------------------------------------
@@ -169,7 +177,31 @@ class Daemon:
             "config": msgspec.json.encode(self.config).decode(),
             "trainer": self.trainer.state_dict(),
             "observer": self.observer.state_dict(),
+            "parameters": self.parameters.state_dict(),
         }
+
+    # --- what is steered (operator.Run) ------------------------------------------------------------
+
+    @property
+    def episode_epochs(self) -> int:
+        return self.config.episode_epochs
+
+    @property
+    def can_intervene(self) -> bool:
+        return self.intervention.possible
+
+    def intervene(self, params: Params) -> dict[str, Any]:
+        return self.intervention.carry_out(params)
+
+    def set_parameter(self, key: str, value: float) -> float:
+        return self.parameters.set(key, value)
+
+    def _check(self, params: Params) -> None:
+        """In the I/O thread: what a command asks for exists in this run."""
+        if isinstance(params, ParamSetParams):
+            self.parameters.check(params.key, params.value)
+        elif isinstance(params, SeedGerminateParams | SeedPruneParams):
+            self.intervention.check(params)
 
     # --- life --------------------------------------------------------------------------------------
 
@@ -292,6 +324,8 @@ class Daemon:
                 resumed_round=self.resumed_round,
             )
         )
+        for key, (configured, value) in self.parameters.changed.items():
+            self.server.emitter.emit(ParamChanged(key=key, old=configured, new=value, by="resume"))
         if not is_detached():
             print(f"run {self.run.name} ({self.run.id}) on {self.device}: {self.run.path}", file=sys.stderr)
 

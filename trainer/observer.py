@@ -76,6 +76,7 @@ class Observer:
         self._round_began = time.perf_counter()
         self._timer.lap()
         self._recorder.round_started(round)
+        self._operator.at_round_begin()
 
     def epoch_begins(self, epoch: int, epochs: int) -> None:
         self._recorder.epoch_begins()
@@ -110,6 +111,16 @@ class Observer:
                 self._finish_epoch(frame, layers)
             if "stage" in frame:
                 self._recorder.decided(frame)
+        return frame
+
+    def intervened(self, columns: dict[str, Tensor]) -> Frame:
+        """The operator has acted on seeds, between the policy's decision and its epoch; the new topology.
+
+        Args:
+            columns: of `decision_columns`.
+        """
+        frame = self._transfer(columns)
+        self._recorder.decided(frame, by="operator")
         return frame
 
     def epoch_finished(self, trainer: Trainer) -> None:

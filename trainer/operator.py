@@ -9,11 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from protocol.commands import CheckpointParams, EscalateParams, ProfilerStartParams, StopParams
+from protocol.commands import (
+    CheckpointParams,
+    EscalateParams,
+    OpParams,
+    Params,
+    ParamSetParams,
+    ProfilerStartParams,
+    StopParams,
+)
 from protocol.control import Command
+from protocol.errors import RequestError
 from protocol.events import (
     CheckpointFailed,
     CheckpointSaved,
+    ParamChanged,
     ProfilerFinished,
     ProfilerStarted,
     TelemetryLevel,
@@ -21,6 +31,7 @@ from protocol.events import (
 from protocol.server import Server
 
 from .checkpoint import Checkpoints, Saved
+from .parameters import PARAMETERS
 from .telemetry.levels import Levels
 from .telemetry.profiler import Profiler
 
@@ -48,6 +59,19 @@ class Run(Protocol):
 
     @property
     def epoch(self) -> int: ...
+
+    @property
+    def episode_epochs(self) -> int: ...
+
+    @property
+    def can_intervene(self) -> bool:
+        """The policy has decided on an epoch that has not begun."""
+
+    def intervene(self, params: Params) -> dict[str, Any]:
+        """Germinate or prune; raises RequestError where a gate forbids it."""
+
+    def set_parameter(self, key: str, value: float) -> float:
+        """Put a value in force; the one before it."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -80,6 +104,8 @@ class Operator:
         self._paused = False
         self._escalations: dict[str, Command] = {}
         self._profiling: Command | None = None
+        self._for_next_epoch: list[Command] = []
+        self._for_next_round: list[Command] = []
         self._actions: dict[str, Callable[[Command], None]] = {
             "pause": self._pause,
             "resume": self._resume,
@@ -88,6 +114,10 @@ class Operator:
             "telemetry.escalate": self._escalate,
             "profiler.start": self._profiler_start,
             "profiler.stop": self._profiler_stop,
+            "param.set": self._set_parameter,
+            "seed.germinate": self._intervene,
+            "seed.prune": self._intervene,
+            "op.cancel": self._cancel,
         }
 
     # --- from outside the loop ---------------------------------------------------------------------
@@ -113,6 +143,10 @@ class Operator:
         """
         if self._server.error is not None:
             raise WireFailed(self._server.error)
+        self._tell_progress()
+        waited, self._for_next_epoch = self._for_next_epoch, []
+        for command in waited:
+            self._intervene(command)
         self._carry_out()
         while self._paused and self._stop is None:
             self._server.mailbox.wait(0.25)
@@ -120,6 +154,28 @@ class Operator:
             self._carry_out()
         if self._stop is not None:
             raise self._stop
+
+    def at_round_begin(self) -> None:
+        """Put in force what waited for a new episode."""
+        waited, self._for_next_round = self._for_next_round, []
+        for command in waited:
+            self._change(command)
+
+    def _tell_progress(self) -> None:
+        """For each command that takes longer than an epoch, in at most 20 steps."""
+        reached = []
+        for command in self._escalations.values():
+            assert isinstance(command.params, EscalateParams)
+            left = self._levels.left(command.id)
+            if left is not None:
+                reached.append((command, command.params.epochs - left, command.params.epochs))
+        if self._profiling is not None:
+            assert isinstance(self._profiling.params, ProfilerStartParams)
+            reached.append((self._profiling, self.profiler.recorded, self._profiling.params.epochs))
+        reached += [(command, self._run.epoch, self._run.episode_epochs) for command in self._stopping]
+        for command, done, total in reached:
+            if done and done % max(1, total // 20) == 0:
+                self._server.progress(command, done, total)
 
     def levels_changed(self, changes: list[TelemetryLevel]) -> None:
         """Tell what changed, and finish the escalations whose epochs are over."""
@@ -184,15 +240,30 @@ class Operator:
                 self._server.done(command, {"stopped": True})
             else:
                 self._server.failed(command, "internal", failed)
-        open_ones = [*self._escalations.values(), *([self._profiling] if self._profiling else [])]
+        open_ones = [
+            *self._escalations.values(),
+            *([self._profiling] if self._profiling else []),
+            *self._for_next_epoch,
+            *self._for_next_round,
+        ]
         for command in [*open_ones, *self._server.mailbox.poll()]:
             self._server.failed(command, "cancelled", "the run ended before it was carried out")
 
     # --- the commands ------------------------------------------------------------------------------
 
     def _carry_out(self) -> None:
-        for command in self._server.mailbox.poll():
-            self._actions[command.method](command)
+        waiting = self._server.mailbox.poll()
+        while waiting:
+            command = waiting.pop(0)
+            cancel = next(
+                (c for c in waiting if isinstance(c.params, OpParams) and c.params.op == command.id), None
+            )
+            if cancel is None:
+                self._actions[command.method](command)
+            else:
+                waiting.remove(cancel)
+                self._server.failed(command, "cancelled", f"cancelled by {cancel.client}")
+                self._server.done(cancel, {"op": command.id})
 
     def _pause(self, command: Command) -> None:
         self._paused = True
@@ -218,7 +289,9 @@ class Operator:
         self._stopping.append(command)
         if command.params.mode == "after_round":
             self._stop_after_round = command
-            self._paused = False
+            if self._paused:
+                self._paused = False
+                self._server.set_state("TRAINING", f"finishes its round, by {command.client}")
             return
         reason = f"stop by {command.client}"
         self._stop = StopRun(reason, checkpoint=command.params.checkpoint)
@@ -258,3 +331,68 @@ class Operator:
             return
         self.profiler.stop()
         self._server.done(command, {"stopped": True})
+
+    def _set_parameter(self, command: Command) -> None:
+        assert isinstance(command.params, ParamSetParams)
+        if PARAMETERS[command.params.key] == "round":
+            self._for_next_round.append(command)
+        else:
+            self._change(command)
+
+    def _change(self, command: Command) -> None:
+        params = command.params
+        assert isinstance(params, ParamSetParams)
+        old = self._run.set_parameter(params.key, params.value)
+        self._server.emitter.emit(
+            ParamChanged(
+                key=params.key,
+                old=old,
+                new=params.value,
+                by=command.client,
+                uid=command.uid,
+                pid=command.pid,
+                command=command.id,
+            )
+        )
+        self._server.done(command, {"key": params.key, "old": old, "new": params.value})
+
+    def _intervene(self, command: Command) -> None:
+        """On the seeds of the coming epoch; behind an episode's last one, on those of the next episode."""
+        if not self._run.can_intervene:
+            self._for_next_epoch.append(command)
+            return
+        try:
+            result = self._run.intervene(command.params)
+        except RequestError as error:
+            self._server.failed(command, error.kind, error.message)
+            return
+        self._server.done(command, result)
+
+    def _cancel(self, command: Command) -> None:
+        """Take back what has not come about: nothing that has been done is undone but an escalation."""
+        assert isinstance(command.params, OpParams)
+        op, reason = command.params.op, f"cancelled by {command.client}"
+        target = self._withdraw(op, reason)
+        if target is None:
+            self._server.failed(command, "not_found", f"no open command {op}; op.list tells them")
+            return
+        self._server.failed(target, "cancelled", reason)
+        self._server.done(command, {"op": op})
+
+    def _withdraw(self, op: str, reason: str) -> Command | None:
+        """The open command of this id, whose effect has been stopped; None where there is none."""
+        if op in self._escalations:
+            command = self._escalations.pop(op)
+            self.levels_changed(self._levels.cancel(op, reason))
+            return command
+        if self._profiling is not None and self._profiling.id == op:
+            command, self._profiling = self._profiling, None
+            self.profiler.cancel(reason)
+            return command
+        for waiting in (self._for_next_epoch, self._for_next_round, self._stopping):
+            for command in waiting:
+                if command.id == op:
+                    waiting.remove(command)
+                    self._stop_after_round = self._stopping[-1] if self._stopping else None
+                    return command
+        return None

@@ -21,7 +21,7 @@ from protocol.errors import EsperError
 from .config import Config
 
 ENV_PREFIX = "ESPER_"
-NOT_OPTIONS = frozenset({"ESPER_HOME", "ESPER_REMOTE_DAEMON"})
+NOT_OPTIONS = frozenset({"ESPER_HOME", "ESPER_LEASE", "ESPER_REMOTE_DAEMON"})
 """Variables of the environment that are no options of a run."""
 
 
@@ -110,7 +110,7 @@ def _unknown(key: str, source: str) -> ConfigError:
     return ConfigError(f"{source}: unknown key {key}{hint}")
 
 
-def _convert(key: str, value: Any, source: str) -> Any:
+def convert(key: str, value: Any, source: str) -> Any:
     """The value as the option's type, or an error that names key, value and what is allowed."""
     option = OPTIONS.get(key)
     if option is None:
@@ -182,14 +182,14 @@ def load(
     flat: dict[str, Any] = dict(_flatten(saved or {}))
     if file is not None:
         for key, value in _from_file(file).items():
-            flat[key] = _convert(key, value, str(file))
+            flat[key] = convert(key, value, str(file))
     for key, (text, variable) in _from_environment(environ or {}).items():
-        flat[key] = _convert(key, text, f"environment {variable}")
+        flat[key] = convert(key, text, f"environment {variable}")
     for item in sets:
         key, equals, text = item.partition("=")
         if not equals:
             raise ConfigError(f"--set {item}: write it as key=value")
-        flat[key.strip()] = _convert(key.strip(), text.strip(), "--set")
+        flat[key.strip()] = convert(key.strip(), text.strip(), "--set")
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         *path, leaf = key.split(".")

@@ -7,14 +7,19 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from protocol import clients
 from protocol import control as module
 from protocol.commands import METHODS, RUN_STATES, EscalateParams, Params, RunState, Socket
-from protocol.control import MAILBOX, REMEMBERED, REQUEST_BYTES, ControlServer, Mailbox, Peer
+from protocol.control import MAILBOX, REMEMBERED, REQUEST_BYTES, ControlServer, Mailbox
 from protocol.errors import ERRORS, RequestError
-from protocol.events import CommandAccepted, CommandRefused
+from protocol.events import CommandAccepted, CommandDone, CommandRefused, Lease, Mark
+from protocol.immediate import Immediate
+from protocol.peer import Peer
+
+from .values import NEEDED
 
 PEER = Peer(uid=1000, pid=42)
 CTL = [m for m in METHODS.values() if m.socket == "ctl"]
@@ -28,9 +33,10 @@ class Plane:
         self.audit: list[Any] = []
         self.asked: list[tuple[str, Params]] = []
         self.mailbox = Mailbox()
+        self.segment = 4096
         self.server = ControlServer(
             boot="b00t", state=lambda: self.state, answer=self.answer, mailbox=self.mailbox,
-            emit=self.audit.append,
+            emit=self.audit.append, immediate=Immediate(self.audit.append, lambda: self.segment),
         )  # fmt: skip
 
     def answer(self, method: str, params: Params) -> tuple[dict[str, Any], bytes | None]:
@@ -69,10 +75,12 @@ def kind(reply: dict[str, Any]) -> str:
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda m: m.name)
 def test_every_method_in_every_state(plane: Plane, method: Any, state: RunState) -> None:
     plane.state = state
-    params = {"stream": "life", "first": 1, "last": 2} if method.name == "replay" else {}
-    reply = plane.ask(method.name, method.socket, params=params)
+    reply = plane.ask(method.name, method.socket, params=NEEDED.get(method.name, {}))
     if method.socket == "qry":
         assert plane.asked[0][0] == method.name
+    elif state in method.states and method.at == "once":
+        assert reply["result"]["state"] == "done"
+        assert [type(event) for event in plane.audit][-2:] == [CommandAccepted, CommandDone]
     elif state in method.states:
         assert reply["result"] == {"state": "accepted"}
         assert [c.method for c in plane.mailbox.poll()] == [method.name]
@@ -218,6 +226,7 @@ def test_an_id_with_another_body_is_refused_and_the_first_stays(plane: Plane) ->
 
 
 def test_ids_are_forgotten_by_number_and_by_age(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "BURST", 1e9)
     plane.ask("pause", id_="old")
     for i in range(REMEMBERED):
         plane.ask("pause", id_=f"n{i}")
@@ -285,6 +294,110 @@ def test_peer_address(address: str, peer: Peer) -> None:
     assert Peer.parse(address) == peer
 
 
+# --- how often -------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_asks_too_often_is_told_when_to_come_back(plane: Plane) -> None:
+    kinds = [plane.ask("ping", "qry") for _ in range(300)]
+    refused = [r for r in kinds if "error" in r]
+    assert 100 <= len(kinds) - len(refused) < 200
+    assert {kind(r) for r in refused} == {"overloaded"}
+    assert all(r["id"] for r in refused), "who asked can tell which request it was"
+    assert 0 < refused[-1]["error"]["data"]["retry_after_ms"] <= 10
+    other = plane.server.handle("qry", [b"other", b"", request("ping")], PEER)
+    assert other is not None
+    assert "result" in json.loads(other[2]), "another connection has a rate of its own"
+
+
+def test_too_often_is_neither_done_nor_remembered_nor_audited(plane: Plane) -> None:
+    for _ in range(clients.CONNECTIONS):
+        plane.ask("ping", "qry")
+    told = len(plane.audit)
+    assert kind(plane.ask("pause", id_="mine")) == "overloaded"
+    assert not plane.mailbox.poll()
+    assert len(plane.audit) == told
+    time.sleep(0.05)
+    assert "result" in plane.ask("pause", id_="mine")
+
+
+def test_who_has_asked_is_remembered_by_client_and_process(plane: Plane) -> None:
+    for _ in range(3):
+        plane.ask("ping", "qry", meta={"client": "me"})
+    plane.server.handle("qry", [b"2", b"", request("ping", meta={"client": "me"})], PEER)
+    plane.server.handle("qry", [b"3", b"", request("ping", meta={"client": "you"})], Peer(uid=1, pid=2))
+    you, me = plane.server.clients.list()
+    assert (you["client"], you["uid"], you["pid"], you["requests"]) == ("you", 1, 2, 1)
+    assert (me["client"], me["pid"], me["requests"], me["connections"]) == ("me", 42, 4, 2)
+    assert me["first"] <= me["last"] <= time.time_ns() // 1000
+
+
+# --- the lease -------------------------------------------------------------------------------------
+
+
+def lease(plane: Plane, ttl: float = 60.0) -> str:
+    reply = plane.ask("lease.acquire", params={"ttl": ttl, "note": "sweep"}, meta={"client": "alice"})
+    return str(reply["result"]["lease"])
+
+
+def test_while_a_lease_is_held_only_its_holder_commands(plane: Plane) -> None:
+    token = lease(plane)
+    refused = plane.ask("pause", meta={"client": "bob"})
+    assert kind(refused) == "leased"
+    assert refused["error"]["data"]["holder"] == "alice"
+    assert "alice alone may command for another 60 s (sweep)" in refused["error"]["message"]
+    assert kind(plane.ask("lease.acquire", meta={"client": "bob"})) == "leased"
+    assert kind(plane.ask("lease.release", meta={"client": "bob"})) == "leased"
+    assert "result" in plane.ask("pause", meta={"lease": token})
+    assert "result" in plane.ask("ping", "qry"), "questions are free"
+    assert plane.ask("lease.release", meta={"lease": token})["result"]["released"]
+    assert "result" in plane.ask("stop")
+
+
+def test_a_lease_is_lengthened_by_its_holder_and_ends_by_itself(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = lease(plane)
+    again = plane.ask("lease.acquire", params={"ttl": 90}, meta={"lease": token})["result"]
+    assert again["lease"] == token
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 91.0)
+    assert "result" in plane.ask("pause")
+    assert [e.state for e in plane.audit if isinstance(e, Lease)] == ["acquired", "renewed", "expired"]
+
+
+def test_a_lease_can_be_broken_and_that_is_told(plane: Plane) -> None:
+    lease(plane)
+    assert plane.ask("lease.release", params={"force": True}, meta={"client": "bob"})["result"]["released"]
+    broken = [e for e in plane.audit if isinstance(e, Lease)][-1]
+    assert (broken.state, broken.holder, broken.by) == ("broken", "alice", "bob")
+    assert not plane.ask("lease.release")["result"]["released"], "there is none any more"
+
+
+# --- what needs no trainer -------------------------------------------------------------------------
+
+
+def test_a_mark_is_an_event_with_who_made_it(plane: Plane) -> None:
+    plane.ask("mark", params={"text": "here"}, meta={"client": "me"})
+    assert Mark(text="here", client="me", uid=1000, pid=42) in plane.audit
+    for text in ("", "x" * 257):
+        assert kind(plane.ask("mark", params={"text": text})) == "invalid_params"
+
+
+def test_a_journal_that_cannot_be_rotated_is_told(plane: Plane) -> None:
+    assert plane.ask("log.rotate")["result"] == {"state": "done", "bytes": 4096}
+    plane.segment = 0
+    assert kind(plane.ask("log.rotate")) == "busy"
+
+
+def test_the_trainer_may_refuse_parameters_before_they_are_accepted(plane: Plane) -> None:
+    def no(_: Params) -> None:
+        raise RequestError("invalid_params", "no such env", {"path": "$.env"})
+
+    plane.server._check_params = no
+    assert kind(plane.ask("seed.prune", params=NEEDED["seed.prune"])) == "invalid_params"
+    assert not plane.mailbox.poll()
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -308,7 +421,7 @@ near_requests = st.fixed_dictionaries(
 junk = st.binary(max_size=60) | near_requests.map(lambda value: json.dumps(value).encode())
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(["qry", "ctl"]), st.lists(junk, min_size=1, max_size=4))
 def test_no_message_goes_without_an_answer_or_harms(socket: Socket, frames: list[bytes]) -> None:
     plane = Plane()

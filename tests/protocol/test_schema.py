@@ -17,6 +17,7 @@ from protocol.server import Server
 
 from .harness import until
 from .raw import Raw
+from .values import NEEDED
 
 
 def test_the_reference_page_is_up_to_date() -> None:
@@ -64,7 +65,7 @@ def test_the_schema_is_a_schema_and_is_served(server: Server) -> None:
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda m: m.name)
 def test_requests_fit_their_schema(method) -> None:  # type: ignore[no-untyped-def]
     schema = {**json_schema()["requests"][method.name], "$defs": json_schema()["$defs"]}
-    needed = {"stream": "log", "first": 1, "last": 2} if method.name == "replay" else {}
+    needed = NEEDED.get(method.name, {})
     defaults = msgspec.to_builtins(msgspec.convert(needed, method.params))
     jsonschema.validate(json.loads(msgspec.json.encode(defaults)), schema)
     with pytest.raises(jsonschema.ValidationError):

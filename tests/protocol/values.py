@@ -11,6 +11,17 @@ from hypothesis import strategies as st
 
 from protocol.events import EVENTS
 
+NEEDED: dict[str, dict[str, Any]] = {
+    "replay": {"stream": "life", "first": 1, "last": 2},
+    "op.get": {"op": "x"},
+    "op.cancel": {"op": "x"},
+    "param.set": {"key": "ppo.learning_rate", "value": 1e-4},
+    "seed.germinate": {"env": 0, "slot": "r0c0", "blueprint": "norm"},
+    "seed.prune": {"env": 0, "slot": "r0c0"},
+    "mark": {"text": "here"},
+}
+"""Parameters that a method cannot do without."""
+
 EDGES = [float("nan"), float("inf"), float("-inf"), -0.0, 1e308, 5e-324, 1.7e15]
 floats = st.one_of(st.sampled_from(EDGES), st.floats())
 texts = st.one_of(st.text(max_size=12), st.sampled_from(["null", "NaN", "Infinity", '"\\\n\x00', "é中🜂"]))

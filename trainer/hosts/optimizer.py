@@ -32,7 +32,8 @@ class StackedSGD:
     ) -> None:  # fmt: skip
         self.momentum = {name: torch.zeros_like(w, requires_grad=False) for name, w in weights.items()}
         self._weights = weights
-        self._learning_rate, self._decay = learning_rate, momentum
+        self.learning_rate = learning_rate
+        self._decay = momentum
         self._clipped = frozenset(clipped) if max_grad_norm else frozenset()
         self._max_grad_norm = max_grad_norm
 
@@ -51,7 +52,7 @@ class StackedSGD:
             fused=True,
             weight_decay=0.0,
             momentum=self._decay,
-            lr=self._learning_rate,
+            lr=self.learning_rate,
             dampening=0.0,
             nesterov=False,
             maximize=False,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -125,6 +126,16 @@ class PPO:
         self._device = network.place.device
         self._streak = torch.zeros((), dtype=torch.int64, device=self._device)
         self.optimizer = torch.optim.Adam(network.parameters(), lr=cfg.learning_rate, eps=1e-5, fused=True)
+
+    def configure(self, **changes: float) -> None:
+        """Change coefficients, for the updates to come.
+
+        Args:
+            changes: fields of `PPOConfig` by name.
+        """
+        self.cfg = msgspec.structs.replace(self.cfg, **changes)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.cfg.learning_rate
 
     def update(self, rollout: Rollout, advantage: Tensor, returns: Tensor) -> PPOUpdate:
         """Several passes over a round's experience, then the normalisers learn from it.

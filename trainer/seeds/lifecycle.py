@@ -118,7 +118,13 @@ class Lifecycle:
         table.clear(before == Stage.RESETTING)
 
     def apply(self, table: SlotTable, actions: Tensor, legal: Tensor, signals: Signals) -> Tensor:
-        """Carry out one action per env where it is legal, then move every ramp by one epoch.
+        """`carry_out`, then every ramp moves by one epoch."""
+        executed = self.carry_out(table, actions, legal, signals)
+        alpha.step(table)
+        return executed
+
+    def carry_out(self, table: SlotTable, actions: Tensor, legal: Tensor, signals: Signals) -> Tensor:
+        """One action per env where it is legal.
 
         Args:
             actions: int64 [N, 8], one choice per head in the order of `HEAD_NAMES`.
@@ -151,7 +157,6 @@ class Lifecycle:
         alpha.start(table, retarget, target, speed, curve)
         self._prune(table, asked(Op.PRUNE), speed, curve, signals)
         self._enter(table, Stage.FOSSILIZED, asked(Op.FOSSILIZE), signals)
-        alpha.step(table)
         return executed
 
     def _germinate(

@@ -116,15 +116,25 @@ class Levels:
             return []
         for escalation in self._escalations:
             escalation.left -= 1
-        ended = [e for e in self._escalations if e.left <= 0]
+        return self._end([e for e in self._escalations if e.left <= 0], "its epochs are over")
+
+    def left(self, command: str) -> int | None:
+        """Epochs left of the escalation that this command asked for; None where it is over."""
+        return next((e.left for e in self._escalations if e.command == command), None)
+
+    def cancel(self, command: str, reason: str) -> list[TelemetryLevel]:
+        """End the escalation that this command asked for, now."""
+        return self._end([e for e in self._escalations if e.command == command], reason)
+
+    def _end(self, ended: list[Escalation], reason: str) -> list[TelemetryLevel]:
         before = [self._scope(e.env) for e in ended]
-        self._escalations = [e for e in self._escalations if e.left > 0]
+        self._escalations = [e for e in self._escalations if e not in ended]
         self._by_env = self._resolve()
         return [
             TelemetryLevel(
                 level=self._scope(e.env),
                 previous=previous,
-                reason="its epochs are over",
+                reason=reason,
                 env=e.env,
                 command=e.command,
             )

@@ -78,6 +78,20 @@ class Profiler:
         else:
             self._end()
 
+    def cancel(self, reason: str) -> None:
+        """End the window now; what it holds is thrown away."""
+        window, self._window = self._window, None
+        if window is None:
+            return
+        if window.profile is not None:
+            window.profile.stop()
+        self._finish(window, error=reason)
+
+    @property
+    def recorded(self) -> int:
+        """Epochs in the window so far."""
+        return 0 if self._window is None else self._window.recorded
+
     def epoch_begin(self, round: int, epoch: int, epochs_left: int) -> None:
         """An epoch is about to run.
 

@@ -40,7 +40,7 @@ from .readings import (
     update_readings,
     value_collapse_limits,
 )
-from .seed_events import SeedEvents
+from .seed_events import By, SeedEvents
 from .transfer import Frame
 
 _NO_SEED = np.isin(list(Stage), (Stage.DORMANT, Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING))
@@ -115,14 +115,15 @@ class Recorder:
         self._tick_clock(self._levels.level)
         self._emitter.emit(RoundStarted(rounds=self._shape.rounds))
 
-    def decided(self, frame: Frame) -> None:
-        """Seeds have moved on and the policy has chosen, for the coming epoch.
+    def decided(self, frame: Frame, by: By = "policy") -> None:
+        """Seeds have moved on and the policy, or the operator, has acted, for the coming epoch.
 
         Args:
             frame: the columns of `decision_columns`.
+            by: who acted.
         """
         self._decision = frame
-        self._seeds.tell(frame)
+        self._seeds.tell(frame, by)
         stage = frame["stage"]
         fresh = (frame["stage.advanced"] == Stage.DORMANT) & (stage == Stage.GERMINATED)
         if fresh.any():

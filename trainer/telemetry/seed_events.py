@@ -26,7 +26,7 @@ class Tally:
     pruned: int = 0
 
 
-By = Literal["auto", "policy", "governor"]
+By = Literal["auto", "policy", "operator", "governor"]
 
 
 class SeedEvents:
@@ -66,11 +66,12 @@ class SeedEvents:
         self._last = None
         self._verdict[:] = 0
 
-    def tell(self, frame: Frame) -> None:
+    def tell(self, frame: Frame, by: By = "policy") -> None:
         """Tell what changed, in the order in which it did.
 
         Args:
             frame: the columns of `decision_columns`.
+            by: whose actions they are.
         """
         before, advanced = frame["stage.before"], frame["stage.advanced"]
         if self._last is not None:
@@ -78,7 +79,7 @@ class SeedEvents:
         self._last = frame["stage"]
         self._stages(frame, before, advanced, "auto")
         self._verdicts(frame, advanced)
-        self._stages(frame, advanced, frame["stage"], "policy")
+        self._stages(frame, advanced, frame["stage"], by)
 
     def state_dict(self) -> dict[str, Any]:
         return {

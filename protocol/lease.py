@@ -1,0 +1,95 @@
+"""The lease: for a while one client alone may command. It ends by itself, so that nobody is locked out."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+
+from .errors import RequestError
+from .events import Lease
+
+
+class Leases:
+    """At most one lease. One thread owns it.
+
+    Args:
+        emit: takes the events that tell who holds it.
+    """
+
+    def __init__(self, emit: Callable[[object], None]) -> None:
+        self._emit = emit
+        self._token = ""
+        self._told = Lease(state="released", holder="")
+        self._ends = 0.0
+
+    def check(self, token: str) -> None:
+        """Let the holder pass, and everybody where there is none.
+
+        Raises:
+            RequestError: another holds it; the message says who and for how long.
+        """
+        self.expire()
+        if not self._token or token == self._token:
+            return
+        left = self._ends - time.monotonic()
+        note = f" ({self._told.note})" if self._told.note else ""
+        raise RequestError(
+            "leased",
+            f"{self._told.holder} alone may command for another {left:.0f} s{note}",
+            {"holder": self._told.holder, "note": self._told.note, "until": self._told.until},
+        )
+
+    def acquire(self, token: str, holder: str, ttl: float, note: str) -> dict[str, str | int]:
+        """Take the lease, or lengthen one's own; the caller has passed `check`.
+
+        Args:
+            token: the one that came with the request.
+            ttl: seconds from now.
+
+        Returns:
+            `lease`, which is to come with each command from now on, and `until`, microseconds.
+        """
+        renewed = bool(token) and token == self._token
+        self._token = self._token if renewed else secrets.token_hex(8)
+        self._ends = time.monotonic() + ttl
+        until = time.time_ns() // 1000 + int(ttl * 1e6)
+        state = "renewed" if renewed else "acquired"
+        self._told = Lease(state=state, holder=holder, note=note, until=until)  # type: ignore[arg-type]
+        self._emit(self._told)
+        return {"lease": self._token, "until": until}
+
+    def release(self, token: str, by: str, *, force: bool) -> bool:
+        """End it; False where there is none.
+
+        Raises:
+            RequestError: it is another's and `force` was not asked for.
+        """
+        self.expire()
+        if not self._token:
+            return False
+        mine = token == self._token
+        if not mine and not force:
+            self.check(token)
+        held, self._token = self._told, ""
+        self._told = Lease(
+            state="released" if mine else "broken", holder=held.holder, note=held.note, by="" if mine else by
+        )
+        self._emit(self._told)
+        return True
+
+    def expire(self) -> None:
+        """End a lease whose time is over."""
+        if not self._token or time.monotonic() < self._ends:
+            return
+        self._token = ""
+        self._told = Lease(state="expired", holder=self._told.holder, note=self._told.note)
+        self._emit(self._told)
+
+    @property
+    def held(self) -> dict[str, str | int] | None:
+        """Who holds it and until when; None where nobody does."""
+        self.expire()
+        if not self._token:
+            return None
+        return {"holder": self._told.holder, "note": self._told.note, "until": self._told.until}

@@ -1,0 +1,86 @@
+"""What `op.get` and `op.list` tell of a command, from its acceptance to its end, over real sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol import connect
+from protocol import events as ev
+from protocol.errors import RequestError
+from protocol.operations import ENDED, Operations
+from protocol.server import Server
+
+from .harness import until
+
+
+def test_a_command_is_known_from_its_answer_to_its_end(server: Server) -> None:
+    with connect("alpha", client="me") as client:
+        id_ = client.escalate(epochs=4)["id"]
+        assert client.op(id_)["state"] == "waiting", "known as soon as it is accepted"
+        (command,) = server.mailbox.poll()
+        server.progress(command, 1, 4)
+        until(lambda: client.op(id_)["state"] == "running")
+        assert (client.op(id_)["done"], client.op(id_)["total"]) == (1, 4)
+        server.done(command, {"level": "NORMAL"})
+        op = until(lambda: (op := client.op(id_))["state"] == "done" and op)
+        assert op["result"] == {"level": "NORMAL"}
+        assert (op["client"], op["method"]) == ("me", "telemetry.escalate")
+        assert op["uid"] is not None
+        assert op["accepted"] <= op["ended"]
+        assert [o["op"] for o in client.ops()] == [id_]
+
+
+def test_a_cancelled_command_is_not_a_failed_one(server: Server) -> None:
+    with connect("alpha") as client:
+        ids = [client.checkpoint(tag)["id"] for tag in ("a", "b")]
+        first, second = server.mailbox.poll()
+        server.failed(first, "cancelled", "by bob")
+        server.failed(second, "internal", "disk full")
+        until(lambda: client.op(ids[1])["state"] == "failed")
+        assert client.op(ids[0])["state"] == "cancelled"
+        assert client.op(ids[1])["error"] == {"kind": "internal", "message": "disk full"}
+
+
+def test_an_unknown_operation_is_not_found(server: Server) -> None:
+    with connect("alpha") as client, pytest.raises(RequestError) as error:
+        client.op("never")
+    assert error.value.kind == "not_found"
+
+
+def test_a_command_without_the_trainer_is_done_with_its_answer(server: Server) -> None:
+    with connect("alpha", client="me") as client:
+        id_ = client.mark("a note")["id"]
+        until(lambda: client.op(id_)["state"] == "done")
+        server.emitter.emit(ev.RoundStarted(rounds=1))
+        until(lambda: server.flush())
+        assert client.rotate()["bytes"] > 0
+        told = client.acquire_lease(5, "alone")
+        assert client.status()["lease"]["note"] == "alone"
+        with connect("alpha", client="other") as other, pytest.raises(RequestError, match="me alone"):
+            other.pause()
+        with connect("alpha", lease=told["lease"]) as friend:
+            assert friend.pause()["state"] == "accepted"
+        assert client.release_lease()["released"]
+        asked = {row["client"]: row for row in client.clients()}
+        assert asked["me"]["requests"] >= 5
+        assert asked["other"]["pid"] == asked["me"]["pid"]
+
+
+def test_a_client_waits_where_it_asks_too_often(server: Server) -> None:
+    """More than a connection may: the library comes back when it is told to, and each is answered."""
+    with connect("alpha") as client:
+        for _ in range(130):
+            client.ping()
+    assert server.counters["too_often"] > 0
+
+
+def test_only_so_many_ended_ones_are_remembered() -> None:
+    operations = Operations()
+    for n in range(ENDED + 50):
+        accepted = ev.CommandAccepted(id=f"{n}", method="pause", params={}, client="c")
+        operations.note(accepted, n)
+        operations.note(ev.CommandDone(id=f"{n}", method="pause", result={}, seconds=0.0), n)
+        operations.note(accepted, n)
+    assert len(operations.list()) == ENDED
+    assert operations.get("0") is None
+    assert operations.get(f"{ENDED + 49}") is not None
