@@ -24,8 +24,11 @@ from trainer.data.dataset import Dataset
 from trainer.data.registry import load
 from trainer.hosts.group import CALIBRATION
 from trainer.hosts.population import Population
+from trainer.hosts.sizing import measure as measure_start
+from trainer.hosts.sizing import populate
 from trainer.seeds.stages import BLENDED, Stage, Style
 
+CPU = torch.device("cpu")
 TASKS = {"digits": ((8, 8, 8), 1, (4, 16, 64)), "synthetic": ((8, 16, 32), 3, (4, 16))}
 """Dataset -> widths, kernel, and the numbers of envs to measure."""
 TARGETS = {"digits": 2.0, "synthetic": 1.2}
@@ -95,7 +98,7 @@ class Sequential:
 def measure(task: str, n: int, threads: int, plan: str, windows: int) -> dict[str, float]:
     data = load(task)
     cfg = config(task, n, threads, plan)
-    population = Population(cfg, data, "cpu")
+    population = populate(cfg, data, CPU, measure_start(cfg, data, CPU))
     population.begin_episode(1)
     plant(population)
     sequential = Sequential(cfg, data, population)

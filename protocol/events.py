@@ -109,6 +109,8 @@ class RunStarted:
     host_parameters: int
     seed: int
     config: dict[str, Any]
+    execution: dict[str, Any] = field(default_factory=dict)
+    """What was decided at start: `group_size`, hosts per stacked program."""
     resumed_round: int | None = None
     """The last finished round of the checkpoint this boot goes on from."""
 

@@ -32,7 +32,8 @@ from .config import Config
 from .data.registry import load as load_dataset
 from .data.task import Task
 from .detach import is_detached, report_ready
-from .device import limit_threads, resolve
+from .device import is_out_of_memory, limit_threads, resolve
+from .execution import Execution
 from .intervention import Intervention
 from .logs import set_up
 from .loop import Trainer
@@ -112,11 +113,16 @@ class Daemon:
         self.config = config
         self.device = device
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
-        self.trainer = Trainer(config, data, device)
+        self._newest = self.checkpoints.latest() if resumed else None
+        self.trainer = Trainer(config, data, device, self._saved_execution())
         self.levels = Levels(config.telemetry.level, config.envs.count)
         self.server = Server(
             run,
-            hello={"task": config.task.dataset, "config": msgspec.to_builtins(config)},
+            hello={
+                "task": config.task.dataset,
+                "config": msgspec.to_builtins(config),
+                "execution": self.trainer.population.execution.told(),
+            },
             limits=JournalLimits(
                 segment_bytes=config.journal.segment_bytes,
                 segment_seconds=config.journal.segment_seconds,
@@ -150,13 +156,19 @@ class Daemon:
         self._signals = 0
         self._training = True
 
+    def _saved_execution(self) -> Execution | None:
+        """How the run that is resumed was carried out; None where that is to be measured."""
+        if self._newest is None:
+            return None
+        path, state = self._newest
+        _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(self.config))
+        return Execution.read(state["execution"]) if "execution" in state else None
+
     def _restore(self) -> int | None:
         """Load the newest checkpoint; None where there is none yet (then training begins anew)."""
-        newest = self.checkpoints.latest()
-        if newest is None:
+        if self._newest is None:
             return None
-        path, state = newest
-        _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(self.config))
+        (_, state), self._newest = self._newest, None
         self.trainer.load_state_dict(state["trainer"])
         self.observer.load_state_dict(state["observer"])
         self.parameters.load_state_dict(state.get("parameters", {}))
@@ -175,6 +187,7 @@ class Daemon:
     def state_dict(self) -> dict[str, Any]:
         return {
             "config": msgspec.json.encode(self.config).decode(),
+            "execution": self.trainer.population.execution.told(),
             "trainer": self.trainer.state_dict(),
             "observer": self.observer.state_dict(),
             "parameters": self.parameters.state_dict(),
@@ -217,13 +230,14 @@ class Daemon:
         self.sampler.start()
         self.server.set_state("TRAINING")
         logger.info(
-            "run %s (%s), boot %s, pid %d on %s; %s",
+            "run %s (%s), boot %s, pid %d on %s; %s; %s",
             self.run.name,
             self.run.id,
             self.server.boot,
             os.getpid(),
             self.device,
             "a new run" if self.resumed_round is None else f"goes on after round {self.resumed_round}",
+            self.trainer.population.execution,
         )
         end = self._train()
         self._training = False
@@ -280,10 +294,10 @@ class Daemon:
         except PolicyDiverged as diverged:
             logger.error("%s", diverged)
             return _End("the policy diverged", FAILED, str(diverged), diverged)
-        except (torch.OutOfMemoryError, MemoryError) as memory:
-            logger.exception("out of memory on %s", self.device)
-            return _End("out of memory", FAILED, str(memory) or "the machine's memory is full", memory)
         except Exception as error:
+            if is_out_of_memory(error):
+                logger.exception("out of memory on %s", self.device)
+                return _End("out of memory", FAILED, str(error) or "the machine's memory is full", error)
             logger.exception("training failed")
             return _End("training failed", FAILED, f"{type(error).__name__}: {error}", error)
         return _End(self.operator.stops_after_round or f"{self.trainer.round} rounds are done")
@@ -321,6 +335,7 @@ class Daemon:
                 host_parameters=population.parameters_host,
                 seed=config.seed,
                 config=msgspec.to_builtins(config),
+                execution=population.execution.told(),
                 resumed_round=self.resumed_round,
             )
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from protocol.errors import EsperError
@@ -33,3 +35,18 @@ def resolve(name: str) -> torch.device:
 def limit_threads() -> None:
     """One intra-op thread per worker: on shared cores OpenMP's own threads stall each other 3 to 30 times."""
     torch.set_num_threads(1)
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_MEMORY_WORDS = ("can't allocate memory", "bad_alloc", "could not create a memory", "start new thread")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that memory ran out; on a CPU torch says it in a RuntimeError's words."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_WORDS)

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from .config import Config
 from .data.task import Task
+from .execution import Execution
 from .governor import Governor
-from .hosts.population import Population
+from .hosts.sizing import measure, populate
 from .observer import Observer
 from .policy.agent import Agent
 from .policy.gae import gae
@@ -36,11 +37,14 @@ class Trainer:
         cfg: the run's configuration.
         data: what is learned, on the device.
         device: where everything lives.
+        execution: how the hosts are trained; None = measured here.
     """
 
-    def __init__(self, cfg: Config, data: Task, device: torch.device) -> None:
+    def __init__(
+        self, cfg: Config, data: Task, device: torch.device, execution: Execution | None = None
+    ) -> None:
         self.cfg = cfg
-        self.population = Population(cfg, data, device)
+        self.population = populate(cfg, data, device, execution or measure(cfg, data, device))
         n, slots = cfg.envs.count, len(self.population.slots)
         self.table = self.population.table
         self.lifecycle = Lifecycle(cfg)

@@ -40,7 +40,8 @@ from protocol.wire import encode_event
 
 from . import settings
 from .config import Config
-from .hosts.population import Population, cores
+from .device import cores
+from .hosts.population import Population
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,10 @@ Activations of n networks are one tensor [B, n*C, H, W] in channels_last memory 
 their parameters one tensor [n, ...]. A grouped convolution, a batch norm over n*C channels and a group norm
 with n times the groups are then exactly n separate ones.
 
-On a CPU they are more: from two networks on, what one of them computes is bit for bit the same, however many
-the others are and whatever they hold. Sums over a map therefore go through `map_mean`, whose order of
-additions does not depend on n as that of torch's own reductions does.
+On a CPU they are more: from two networks on, what one of them computes is bit for bit the same, whatever the
+others hold. Sums over a map therefore go through `map_mean`, whose order of additions does not depend on n as
+that of torch's own reductions does. How many the others are may show in a last bit: a matrix product rounds
+by where its operands lie in memory.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ import pytest
 
 SMALL = (
     "envs.count=4", "ppo.minibatches=2", "episode_epochs=6", "task.batches_per_epoch=3", "host.channels=4,8",
+    "envs.group_size=4",
 )  # fmt: skip
-"""A run whose rounds take well under a second."""
+"""A run whose rounds take well under a second; its group size is set, as two runs may measure two."""
 
 
 def eventually(what: Callable[[], Any], *, seconds: float = 60.0, every: float = 0.05) -> Any:

@@ -97,6 +97,11 @@ class HostGroup:
         for name, spec in self._model.buffer_specs().items():
             self.buffers[name].fill_(spec.fill)
 
+    def try_step(self, number: int = 0) -> None:
+        """A training step, for the time and the memory it takes; `prepare` comes first."""
+        _, _, gradients = self.gradients(*self.batches.at(0, number))
+        self.optimizer.step(gradients)
+
     def prepare(self, topology: Topology, round_: int, epoch: int) -> None:
         """Plan an epoch for this topology; draw the weights of the seeds born in it."""
         self._pool.tidy(self.weights, self.optimizer.momentum, self.table)

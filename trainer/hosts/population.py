@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -13,8 +13,10 @@ from torch import Tensor
 
 from ..config import Config
 from ..data.task import Task
+from ..device import cores
+from ..execution import Execution
 from ..seeds.blueprints import blueprint
-from ..seeds.stages import BLENDED, ISOLATED, Style
+from ..seeds.stages import BLENDED, ISOLATED, Stage, Style
 from ..seeds.table import SlotTable, is_in
 from ..signals import Signals
 from .cnn import CNN
@@ -25,33 +27,16 @@ from .seeding import SeedPool
 from .sick import SickEnv
 from .validation import Score
 
-GROUP_BYTES = 8 << 20
-"""Size of a group's widest activation on a CPU; beyond it a stacked step falls out of the caches."""
-MIN_GROUP = 4
-"""Fewer hosts than this in a group are not worth a thread of their own."""
-
 T = TypeVar("T")
 
 
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def group_size(config: Config, widest: int, threads: int, device: torch.device) -> int:
-    """Hosts per stacked program: as configured, else what fits the caches and feeds every thread.
-
-    Args:
-        widest: numbers in the largest activation of one host and image.
-    """
-    n = config.envs.count
-    if config.envs.group_size:
-        return min(n, config.envs.group_size)
-    if device.type != "cpu":
-        return n
-    fits = max(1, GROUP_BYTES // (4 * widest * config.task.batch_size))
-    share = max(MIN_GROUP, -(-n // threads))
-    return min(n, fits, share)
+def spans(hosts: int, size: int) -> list[tuple[int, int]]:
+    """Groups of about `size`, as even as can be; from a size of 2 on none is left with one host alone."""
+    groups = -(-hosts // size)
+    if size > 1:
+        groups = min(groups, max(1, hosts // 2))
+    edges = [hosts * i // groups for i in range(groups + 1)]
+    return list(pairwise(edges))
 
 
 class Population:
@@ -63,6 +48,7 @@ class Population:
     Args:
         first_env: global index of the first env.
         dtype: of weights and activations.
+        execution: how; by default as configured, without a measurement.
 
     Raises:
         BlueprintError: a configured blueprint is unknown or does not fit the host.
@@ -70,9 +56,10 @@ class Population:
 
     def __init__(
         self, config: Config, data: Task, device: torch.device | str, *, first_env: int = 0,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype = torch.float32, execution: Execution | None = None,
     ) -> None:  # fmt: skip
         device = torch.device(device)
+        self.execution = execution or Execution.plain(config)
         self.model = CNN(config.host.channels, config.host.kernel, data.shape, data.classes)
         self.pool = SeedPool(self.model, [blueprint(name) for name in config.seeds.blueprints])
         self.slots = self.pool.slots
@@ -84,15 +71,14 @@ class Population:
         self._parameters_gate = self.pool.gate_parameters().to(device)
         self._device = device
         threads = config.envs.threads or cores()
-        size = group_size(config, self.model.widest, threads, device)
         envs = torch.arange(first_env, first_env + n, device=device)
-        self._spans = [(start, min(start + size, n)) for start in range(0, n, size)]
+        self._spans = spans(n, self.execution.group_size)
         self.groups = [
             HostGroup(config, data, self.model, self.pool, envs[a:b], self.table.rows(a, b), dtype)
             for a, b in self._spans
         ]
-        threads = min(threads, len(self.groups)) if device.type == "cpu" else 1
-        self._workers = ThreadPoolExecutor(threads, "hosts", lambda: torch.set_num_threads(1))
+        self._threads = min(threads, len(self.groups)) if device.type == "cpu" else 1
+        self._workers = ThreadPoolExecutor(self._threads, "hosts", lambda: torch.set_num_threads(1))
         self.seconds: dict[str, float] = {"train": 0.0, "validate": 0.0}
         """Wall time of the last epoch's phases."""
         self.layer_statistics: LayerStatistics | None = None
@@ -107,6 +93,32 @@ class Population:
         """Freshly built hosts, dormant slots."""
         self.table.reset()
         self._each(lambda i: self.groups[i].begin_episode(round_))
+
+    def rehearse(self) -> None:
+        """A step of all groups that train at once, with a seed in every slot, for what memory it takes.
+
+        Leaves everything as before an episode; what the hosts were is gone.
+        """
+        topology = self.occupied()
+
+        def work(i: int) -> None:
+            self.groups[i].prepare(topology.rows(*self._spans[i]), 0, 0)
+            self.groups[i].try_step()
+
+        list(self._workers.map(work, range(self._threads)))
+        self.begin_episode(0)
+
+    def occupied(self, every: int = 1) -> Topology:
+        """Fresh hosts with a blended seed in every slot, or in every so many: for a rehearsal."""
+        self.begin_episode(0)
+        table = self.table
+        hosts, slots = table.shape
+        place = torch.arange(hosts * slots, device=self._device)
+        seeds = (place % every == 0).view(hosts, slots)
+        table.stage[seeds] = int(Stage.HOLDING)
+        table.alpha[seeds] = 1.0
+        table.blueprint[seeds] = (place // every % len(self.pool.kinds)).view(hosts, slots)[seeds]
+        return Topology.of(table.stage.cpu(), table.blueprint.cpu(), table.style.cpu())
 
     def prepare(self, stage: Any, blueprint: Any, style: Any) -> None:
         """Take the topology of the coming epoch.

@@ -103,14 +103,15 @@ class Validation:
         folded = [self._model.folded(i, weights, buffers) for i in range(len(planned.forks))]
         itemsize = weights["head.weight"].element_size()
         size = max(1, CHUNK_BYTES // (self._n * self._model.widest * itemsize))
-        loss, correct = torch.zeros((), device=planned.owners.device), torch.zeros_like(planned.owners)
+        losses, correct = [], torch.zeros_like(planned.owners)
         for start in range(0, len(examples), size):
             x, labels = examples.span(start, start + size)
             logits = self._forward(x, planned, folded, weights)
             each = F.cross_entropy(logits[: self._n].flatten(0, 1), labels.repeat(self._n), reduction="none")
-            loss = loss + each.view(self._n, -1).sum(1)
+            losses.append(each.view(self._n, -1))
             correct += (logits.argmax(2) == labels).sum(1)
-        return self._score(loss / examples.answers, correct, examples.answers, planned)
+        loss = torch.cat(losses, dim=1).mean(1)
+        return self._score(loss, correct, examples.answers, planned)
 
     def _plan(self, columns: list[Columns], *, fork: bool) -> Pass:
         device = columns[0].device

@@ -11,7 +11,7 @@ from trainer.config import Config, EnvsConfig, SeedsConfig
 from trainer.data.registry import load
 from trainer.hosts.gradients import EXPLODED, norm_and_health, row_norms
 from trainer.hosts.optimizer import StackedSGD
-from trainer.hosts.population import GROUP_BYTES, MIN_GROUP, Population, group_size
+from trainer.hosts.population import Population
 from trainer.seeds.blueprints import BLUEPRINTS, BlueprintError
 from trainer.seeds.lifecycle import Lifecycle
 from trainer.seeds.stages import HEAD_NAMES, Op, Stage, Style
@@ -232,17 +232,6 @@ def test_a_seed_that_nobody_stops_does_not_explode() -> None:
     steps, host = 30 * cfg.task.batches_per_epoch, cfg.host
     farthest = steps * cfg.seeds.max_grad_norm * host.learning_rate / (1 - host.momentum)
     assert (made.groups[0].weights["r0c1.conv_light"].norm(dim=1) < farthest).all()
-
-
-def test_groups_fit_the_caches_and_feed_the_threads() -> None:
-    small, large = 8 * 64, 8 * 32 * 32
-    fits = GROUP_BYTES // (4 * large * 64)
-    assert group_size(Config(), small, 2, CPU) == MIN_GROUP
-    digits = {n: group_size(config(n, task__batch_size=64), small, 2, CPU) for n in (1, 4, 16, 64, 1000)}
-    assert digits == {1: 1, 4: 4, 16: 8, 64: 32, 1000: GROUP_BYTES // (4 * small * 64)}
-    assert group_size(config(64, task__batch_size=64), large, 2, CPU) == fits
-    assert group_size(config(64, envs__group_size=7), large, 2, CPU) == 7
-    assert group_size(config(64), large, 2, torch.device("cuda")) == 64
 
 
 def test_an_unknown_blueprint_ends_with_its_name() -> None:

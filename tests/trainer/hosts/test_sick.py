@@ -25,8 +25,8 @@ def population() -> Population:
 
 def weight_of(population: Population, env: int) -> torch.Tensor:
     """The first tensor's row of an env."""
-    group = population.groups[env // 2]
-    return next(iter(group.weights.values())).data[env % 2]
+    group = next(group for group in population.groups if env in group.envs)
+    return next(iter(group.weights.values())).data[env - int(group.envs[0])]
 
 
 def envs(*which: int) -> torch.Tensor:

@@ -1,0 +1,58 @@
+"""Memory that is short: told before the run, with what would fit; a measured size fits by itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoint import load as load_checkpoint
+from trainer.execution import Execution
+
+from .conftest import House
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits a process by /proc")
+SHORT_OF_MEMORY = """
+import resource, sys
+import trainer.daemon
+from trainer.cli import main
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 700 * 2**20,) * 2)
+main(sys.argv[1:])
+"""
+LARGE = (
+    "envs.count=16", "task.batch_size=1024", "host.channels=32,8", "envs.threads=1", "policy.kind=random",
+    "task.batches_per_epoch=1", "episode_epochs=2", "seeds.blueprints=norm", "ppo.minibatches=1",
+)  # fmt: skip
+
+
+def start(house: House, *sets: str) -> subprocess.CompletedProcess[str]:
+    words = [word for item in (*LARGE, *sets) for word in ("--set", item)]
+    return subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY, "start", "short", "--rounds", "1", *words],
+        env=house.environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_a_group_too_large_for_the_memory_is_told_before_the_run_with_the_size_that_fits(
+    house: House,
+) -> None:
+    refused = start(house, "envs.group_size=16")
+    assert refused.returncode == 9, refused.stderr
+    (line,) = refused.stderr.splitlines()
+    assert "envs.group_size = 16" in line
+    fits = int(line.split(";")[1].split()[0])
+    assert 1 <= fits < 16
+    assert house.journal("short") == [], "nothing was announced"
+
+
+def test_a_measured_size_fits_the_memory_and_is_told_and_kept(house: House) -> None:
+    result = start(house)
+    assert result.returncode == 0, result.stderr
+    told = house.journal("short", "run.started")[0]["data"]["execution"]
+    assert told["group_size"] < 16
+    saved = load_checkpoint(house.run_folder("short") / "checkpoints" / "round-000001.pt")
+    assert saved["execution"] == told
+    assert Execution.read(saved["execution"]) == Execution(**told)

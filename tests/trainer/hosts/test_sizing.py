@@ -1,0 +1,80 @@
+"""Group sizes: what is chosen, that it is kept, and what is said where memory is short."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.hosts.plots import config, tiny
+from trainer.execution import Execution
+from trainer.hosts.population import Population, spans
+from trainer.hosts.sizing import Bench, candidates, choose, measure
+
+torch.set_num_threads(1)
+CPU = torch.device("cpu")
+
+
+@given(hosts=st.integers(1, 200), size=st.integers(1, 200))
+def test_groups_hold_all_hosts_in_order_about_evenly_and_none_alone(hosts: int, size: int) -> None:
+    found = spans(hosts, size)
+    assert [host for a, b in found for host in range(a, b)] == list(range(hosts))
+    sizes = [b - a for a, b in found]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= max(size, 3 if size > 1 else 1)
+    assert min(sizes) > 1 or size == 1 or hosts == 1
+
+
+def test_sizes_to_measure_feed_every_thread_and_are_never_one() -> None:
+    assert candidates(1, 2, CPU) == [1]
+    assert candidates(4, 2, CPU) == [2, 4], "a few hosts are not worth two threads"
+    assert candidates(64, 2, CPU) == [2, 4, 8, 16, 32]
+    assert candidates(50, 2, CPU) == [2, 4, 8, 16, 25]
+    assert candidates(6, 1, torch.device("cuda")) == [2, 4, 6]
+
+
+def test_the_larger_of_two_that_tie_is_chosen_and_hopeless_ones_are_not_measured() -> None:
+    def seconds(*costs: float) -> list[tuple[int, float]]:
+        return [(2 << i, cost) for i, cost in enumerate(costs)]
+
+    assert choose(seconds(1.0, 0.9, 0.92)) == 8
+    assert choose(seconds(1.0, 0.9, 0.99)) == 4
+    assert choose(seconds(1.0)) == 2
+    assert choose([]) == 0
+    measured = iter(seconds(1.0, 2.0, 0.1))
+    assert choose(measured) == 2
+    assert list(measured) == [(8, 0.1)], "it was read on after a size that costs twice as much"
+
+
+def test_a_measurement_takes_real_steps_and_a_set_size_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = dict(Bench(config(8), tiny(), CPU).seconds_per_host([2, 8]))
+    assert set(costs) == {2, 8}
+    assert all(cost > 0 for cost in costs.values())
+    assert measure(config(8), tiny(), CPU).group_size in (2, 4, 8)
+    monkeypatch.setattr(Bench, "_step", lambda *_: pytest.fail("measured"))
+    assert measure(config(8, envs__group_size=3), tiny(), CPU) == Execution(group_size=3)
+
+
+def test_memory_that_runs_out_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Bench._step
+
+    def short(self: Bench, *arguments: object) -> float:
+        if arguments[-1] == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return take(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Bench, "_step", short)
+    assert measure(config(8), tiny(), CPU) == Execution(group_size=2)
+
+
+def test_a_rehearsal_leaves_a_fresh_population() -> None:
+    cfg = config(4)
+    rehearsed, plain = Population(cfg, tiny(), CPU), Population(cfg, tiny(), CPU)
+    rehearsed.rehearse()
+    for population in (rehearsed, plain):
+        population.begin_episode(1)
+    one, other = rehearsed.state_dict(), plain.state_dict()
+    for part in ("table", "weights", "momentum", "buffers"):
+        for name, value in one[part].items():
+            assert torch.equal(value.nan_to_num(7e7), other[part][name].nan_to_num(7e7)), (part, name)

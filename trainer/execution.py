@@ -1,0 +1,37 @@
+"""How a run is carried out on its machine: decided when it first starts, kept in its checkpoints.
+
+A resumed run goes on as it began, because other sizes and kernels round differently.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from .config import Config
+
+Convolution = Literal["grouped", "unfold"]
+
+
+class Execution(Struct, frozen=True, kw_only=True):
+    """What was measured or asked for; told in `run.started`."""
+
+    group_size: int
+    """Hosts per stacked program."""
+
+    @classmethod
+    def plain(cls, config: Config) -> Execution:
+        """As configured, without a measurement: all hosts in one program unless a size is set."""
+        return cls(group_size=min(config.envs.group_size or config.envs.count, config.envs.count))
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> Execution:
+        """From a checkpoint."""
+        return msgspec.convert(saved, cls)
+
+    def told(self) -> dict[str, Any]:
+        """As the wire and a checkpoint have it."""
+        tree: dict[str, Any] = msgspec.to_builtins(self)
+        return tree

@@ -1,0 +1,163 @@
+"""How many hosts to train in one stacked program: measured at the first start, tried before the run begins.
+
+More hosts in a group mean fewer operations to issue, but a working set that falls out of the caches.
+Throwaway groups of growing size take a few real steps; the growing ends where it no longer pays.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from msgspec import structs
+
+from protocol.errors import EsperError
+
+from ..config import Config
+from ..data.task import Task
+from ..device import cores, is_out_of_memory
+from ..execution import Execution
+from .population import Population
+
+MIN_GROUP = 4
+"""Fewer hosts than this in a group are not worth a thread of their own."""
+TIE = 1.05
+"""A larger group is taken when a host costs at most so many times what it costs in the best smaller one."""
+HOPELESS = 1.25
+"""From so many times the best on, still larger groups are not measured."""
+STEPS = 3
+"""Least steps per size, the first one not counted."""
+SECONDS = 0.04
+"""A size is measured for at least this long, or `STEPS` steps if they take longer."""
+RESERVE = 192 << 20
+"""Bytes left free while hosts are tried, for what begins later: updates, validation, the wire."""
+
+
+class DoesNotFit(EsperError):
+    """The hosts do not fit into the memory of the device."""
+
+    exit_code = 9
+
+
+def candidates(hosts: int, threads: int, device: torch.device) -> list[int]:
+    """Sizes worth measuring, ascending: powers of 2 from 2 on, and the largest that feeds every thread.
+
+    A group of one is none of them: a CPU computes it by other kernels.
+    """
+    largest = min(hosts, max(MIN_GROUP, -(-hosts // threads)) if device.type == "cpu" else hosts)
+    sizes = [1 << power for power in range(1, largest.bit_length()) if 1 << power < largest]
+    return [*sizes, largest]
+
+
+def choose(seconds_per_host: Iterable[tuple[int, float]]) -> int:
+    """The best of ascending sizes, the larger one on near ties; reads no further than it pays."""
+    best, chosen = float("inf"), 0
+    for size, seconds in seconds_per_host:
+        if seconds <= best * TIE or not chosen:
+            chosen = size
+        best = min(best, seconds)
+        if seconds > best * HOPELESS:
+            break
+    return chosen
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Throwaway groups of one task, on one thread."""
+
+    config: Config
+    data: Task
+    device: torch.device
+
+    def seconds_per_host(self, sizes: list[int]) -> Iterator[tuple[int, float]]:
+        """Of a training step in a group of each size, for as long as the memory lasts."""
+        for size in sizes:
+            try:
+                yield size, self._step(size) / size
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                return
+
+    def _step(self, size: int) -> float:
+        """Seconds of one step: the best of some."""
+        envs = structs.replace(self.config.envs, count=size, group_size=size, threads=1)
+        population = Population(structs.replace(self.config, envs=envs), self.data, self.device)
+        try:
+            group = population.groups[0]
+            group.prepare(population.occupied(every=2), 0, 0)
+            times: list[float] = []
+            while len(times) <= STEPS or sum(times[1:]) < SECONDS:
+                times.append(self._timed(lambda: group.try_step(len(times))))
+        finally:
+            population.close()
+        return min(times[1:])
+
+    def _timed(self, work: Callable[[], None]) -> float:
+        """Seconds; on a CPU its own, which what else the machine does hardly changes."""
+        if self.device.type == "cpu":
+            begun = time.thread_time()
+            work()
+            return time.thread_time() - begun
+        begun = time.perf_counter()
+        work()
+        torch.cuda.synchronize(self.device)
+        return time.perf_counter() - begun
+
+
+def measure(config: Config, data: Task, device: torch.device) -> Execution:
+    """How to carry out a new run here; takes well under a second for small hosts."""
+    if config.envs.group_size:
+        return Execution.plain(config)
+    sizes = candidates(config.envs.count, config.envs.threads or cores(), device)
+    size = choose(Bench(config, data, device).seconds_per_host(sizes)) if len(sizes) > 1 else sizes[0]
+    return Execution(group_size=size or sizes[0])
+
+
+def populate(config: Config, data: Task, device: torch.device, execution: Execution) -> Population:
+    """The run's hosts, after a step of all of them that shows that they fit into memory.
+
+    Raises:
+        DoesNotFit: they do not; where a size was set, the message says which would.
+    """
+    size = execution.group_size
+    while True:
+        population = _tried(config, data, device, Execution(group_size=size))
+        if population is not None:
+            break
+        if size == 1:
+            raise DoesNotFit(
+                f"{config.envs.count} hosts do not fit into the memory of {device}, not even one at a time: "
+                "lower envs.count, task.batch_size or host.channels"
+            )
+        size //= 2
+    if size != execution.group_size and config.envs.group_size:
+        population.close()
+        raise DoesNotFit(
+            f"envs.group_size = {config.envs.group_size}: a step of so many hosts does not fit into the "
+            f"memory of {device}; {size} would"
+        )
+    return population
+
+
+def _tried(config: Config, data: Task, device: torch.device, execution: Execution) -> Population | None:
+    """A population that has made a step, or None where memory ran out."""
+    population = reserve = None
+    try:
+        population = Population(config, data, device, execution=execution)
+        reserve = torch.empty(RESERVE, dtype=torch.uint8, device=device)
+        population.rehearse()
+        return population
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if population is not None:
+            population.close()
+        del population, reserve, error
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None
