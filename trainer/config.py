@@ -90,12 +90,22 @@ class PPOConfig(Section, frozen=True):
 
 class RewardConfig(Section, frozen=True):
     mode: Annotated[
-        Literal["shaped", "sparse"],
-        Meta(description="shaped = final accuracy less rent, told early; sparse = told at the end"),
+        Literal["shaped", "sparse", "contribution", "minimal"],
+        Meta(description="what is paid; docs/training.md has the components of each"),
     ] = "shaped"
     rent: Annotated[float, _number("cost of added parameters, relative to the host's", le=10.0)] = 0.01
-    contribution: Annotated[float, _number("shaped: weight of what seeds contribute", le=10.0)] = 0.2
-    stage: Annotated[float, _number("shaped: weight of how far seeds are in their lives", le=10.0)] = 0.2
+    contribution: Annotated[
+        float, _number("shaped, contribution: weight of what seeds contribute", le=10.0)
+    ] = 0.2
+    stage: Annotated[
+        float, _number("shaped, contribution: weight of how far seeds are in their lives", le=10.0)
+    ] = 0.2
+    shock: Annotated[
+        float, _number("contribution: cost of moving alpha, by the square of an epoch's step", le=10.0)
+    ] = 0.02
+    early_prune: Annotated[
+        float, _number("minimal: cost of a seed pruned before it could blend", le=10.0)
+    ] = 0.05
     rollback_penalty: Annotated[float, _number("cost of an epoch that the governor undid", le=100.0)] = 0.2
 
 

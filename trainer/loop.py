@@ -24,7 +24,8 @@ from .policy.agent import Agent
 from .policy.gae import gae
 from .policy.observation import Observation
 from .policy.rollout import Decision, Rollout
-from .reward.shaped import Reward, Terms, total
+from .reward.kernel import Reward, total
+from .reward.modes import Terms
 from .seeds.lifecycle import Lifecycle
 from .signals import Signals
 from .telemetry.columns import decision_columns, outcome_columns
@@ -50,8 +51,11 @@ class Trainer:
         self.lifecycle = Lifecycle(cfg)
         host_parameters = self.population.parameters_host
         self.agent = Agent(cfg, slots=slots, host_parameters=host_parameters, device=device)
-        terms = Terms(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, data.chance, host_parameters)
-        self.reward = Reward(terms, n, device)
+        terms = Terms(
+            cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, data.chance, host_parameters,
+            self.lifecycle.min_training_epochs,
+        )  # fmt: skip
+        self.reward = Reward(terms, n, slots, device)
         self.governor = Governor(self.population, data.perplexity)
         self.rollout = Rollout(cfg.episode_epochs, n, slots, device)
         self.signals = Signals.unmeasured(n, slots, device)

@@ -16,7 +16,8 @@ from trainer.config import Config
 from trainer.policy.agent import Agent
 from trainer.policy.gae import gae
 from trainer.policy.rollout import Rollout
-from trainer.reward.shaped import Reward, Terms, total
+from trainer.reward.kernel import Reward, total
+from trainer.reward.modes import Terms
 from trainer.seeds.stages import Op, Stage
 from trainer.seeds.table import SlotTable
 from trainer.signals import Signals
@@ -84,9 +85,9 @@ class Garden:
 
 
 def make(cfg: Config) -> tuple[Agent, Reward]:
-    terms = Terms(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 0.1, HOST_PARAMETERS)
+    terms = Terms(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 0.1, HOST_PARAMETERS, 2)
     agent = Agent(cfg, slots=len(WORTH), host_parameters=HOST_PARAMETERS)
-    return agent, Reward(terms, cfg.envs.count)
+    return agent, Reward(terms, cfg.envs.count, len(WORTH))
 
 
 def play(agent: Agent, reward: Reward, round: int) -> tuple[Rollout, Signals]:
