@@ -49,6 +49,10 @@ class EnvsConfig(Section, frozen=True):
     count: Annotated[int, _count("hosts trained at once", le=4096)] = 8
     group_size: Annotated[int, _count("hosts per stacked program; 0 = measured at start", ge=0, le=4096)] = 0
     threads: Annotated[int, _count("worker threads for host groups on a CPU; 0 = by cores", ge=0, le=64)] = 0
+    convolution: Annotated[
+        Literal["auto", "grouped", "unfold"],
+        Meta(description="one grouped convolution, or unfolded pixels and matrix products; auto = measured"),
+    ] = "auto"
     plan: Annotated[
         Literal["gather", "masked"], Meta(description="run live seeds only, or all with one-hot weights")
     ] = "gather"

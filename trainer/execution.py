@@ -20,11 +20,17 @@ class Execution(Struct, frozen=True, kw_only=True):
 
     group_size: int
     """Hosts per stacked program."""
+    convolution: Convolution = "grouped"
+    """See `stacked.use_convolution`."""
 
     @classmethod
     def plain(cls, config: Config) -> Execution:
         """As configured, without a measurement: all hosts in one program unless a size is set."""
-        return cls(group_size=min(config.envs.group_size or config.envs.count, config.envs.count))
+        envs = config.envs
+        return cls(
+            group_size=min(envs.group_size or envs.count, envs.count),
+            convolution="grouped" if envs.convolution == "auto" else envs.convolution,
+        )
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> Execution:

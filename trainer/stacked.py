@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import rng
+from .execution import Convolution
 
 Parameters = dict[str, Tensor]
 """Stacked tensors [n, ...] by name."""
@@ -73,8 +74,21 @@ def per_channel(values: Tensor, channels: int) -> Tensor:
     return values.unsqueeze(1).expand(-1, channels).reshape(-1)
 
 
+_convolution: Convolution = "grouped"
+
+
+def use_convolution(backend: Convolution) -> None:
+    """By which operations `conv` convolves in this process from now on.
+
+    `grouped` is one grouped convolution. `unfold` gathers the pixels under the kernel and multiplies
+    matrices: cuDNN's grouped convolutions can be slower than that.
+    """
+    global _convolution
+    _convolution = backend
+
+
 def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
-    """n convolutions that keep the size of the map.
+    """n convolutions that keep the size of the map, see `use_convolution`.
 
     Args:
         x: [B, n*I, H, W], or [B, I, H, W] where all n see the same.
@@ -87,13 +101,26 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1)
     """
     n, _, inputs, _, kernel = weight.shape
     shared = x.shape[1] == inputs * groups and groups == 1
+    flat = None if bias is None else bias.flatten()
+    if _convolution == "unfold" and not shared:
+        out = _conv_by_products(x, weight.reshape(n * groups, -1, *weight.shape[2:]))
+        return out if flat is None else out + flat[:, None, None]
     return F.conv2d(
-        x,
-        weight.flatten(0, 1),
-        None if bias is None else bias.flatten(),
-        padding=kernel // 2,
-        groups=1 if shared else n * groups,
-    )
+        x, weight.flatten(0, 1), flat, padding=kernel // 2, groups=1 if shared else n * groups
+    )  # fmt: skip
+
+
+def _conv_by_products(x: Tensor, weight: Tensor) -> Tensor:
+    """m convolutions of x [B, m*I, H, W] with weight [m, O, I, k, k] as one batch of matrix products."""
+    m, outputs, inputs, _, kernel = weight.shape
+    batch, _, height, width = x.shape
+    if kernel == 1:
+        pixels = to_rows(x, m).permute(3, 0, 1, 2, 4)
+    else:
+        columns = F.unfold(x, kernel, padding=kernel // 2)
+        pixels = columns.view(batch, m, inputs * kernel**2, -1).permute(1, 0, 3, 2)
+    out = torch.bmm(pixels.reshape(m, batch * height * width, -1), weight.flatten(2).mT)
+    return to_channels(out.view(m, batch, height, width, outputs).permute(1, 2, 3, 0, 4))
 
 
 def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from ..seeds.blueprints import blueprint
 from ..seeds.stages import BLENDED, ISOLATED, Stage, Style
 from ..seeds.table import SlotTable, is_in
 from ..signals import Signals
+from ..stacked import use_convolution
 from .cnn import CNN
 from .gradients import LayerStatistics
 from .group import HostGroup, Trained
@@ -60,6 +61,7 @@ class Population:
     ) -> None:  # fmt: skip
         device = torch.device(device)
         self.execution = execution or Execution.plain(config)
+        use_convolution(self.execution.convolution)
         self.model = CNN(config.host.channels, config.host.kernel, data.shape, data.classes)
         self.pool = SeedPool(self.model, [blueprint(name) for name in config.seeds.blueprints])
         self.slots = self.pool.slots

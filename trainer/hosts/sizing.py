@@ -1,7 +1,8 @@
-"""How many hosts to train in one stacked program: measured at the first start, tried before the run begins.
+"""How many hosts to train in one stacked program, and by which convolution: measured at the first start.
 
 More hosts in a group mean fewer operations to issue, but a working set that falls out of the caches.
-Throwaway groups of growing size take a few real steps; the growing ends where it no longer pays.
+Throwaway groups of growing size take a few real steps; the growing ends where it no longer pays. What is
+chosen is tried before the run begins: it has to fit into memory.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from msgspec import structs
@@ -19,7 +20,7 @@ from protocol.errors import EsperError
 from ..config import Config
 from ..data.task import Task
 from ..device import cores, is_out_of_memory
-from ..execution import Execution
+from ..execution import Convolution, Execution
 from .population import Population
 
 MIN_GROUP = 4
@@ -32,6 +33,8 @@ STEPS = 3
 """Least steps per size, the first one not counted."""
 SECONDS = 0.04
 """A size is measured for at least this long, or `STEPS` steps if they take longer."""
+UNFOLD_PAYS = 0.75
+"""Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
 RESERVE = 192 << 20
 """Bytes left free while hosts are tried, for what begins later: updates, validation, the wire."""
 
@@ -71,6 +74,7 @@ class Bench:
     config: Config
     data: Task
     device: torch.device
+    convolution: Convolution = "grouped"
 
     def seconds_per_host(self, sizes: list[int]) -> Iterator[tuple[int, float]]:
         """Of a training step in a group of each size, for as long as the memory lasts."""
@@ -84,7 +88,9 @@ class Bench:
 
     def _step(self, size: int) -> float:
         """Seconds of one step: the best of some."""
-        envs = structs.replace(self.config.envs, count=size, group_size=size, threads=1)
+        envs = structs.replace(
+            self.config.envs, count=size, group_size=size, threads=1, convolution=self.convolution
+        )
         population = Population(structs.replace(self.config, envs=envs), self.data, self.device)
         try:
             group = population.groups[0]
@@ -109,12 +115,26 @@ class Bench:
 
 
 def measure(config: Config, data: Task, device: torch.device) -> Execution:
-    """How to carry out a new run here; takes well under a second for small hosts."""
-    if config.envs.group_size:
-        return Execution.plain(config)
+    """How to carry out a new run here; takes about a second or less for small hosts."""
+    bench = Bench(config, data, device)
+    execution = Execution.plain(config)
     sizes = candidates(config.envs.count, config.envs.threads or cores(), device)
-    size = choose(Bench(config, data, device).seconds_per_host(sizes)) if len(sizes) > 1 else sizes[0]
-    return Execution(group_size=size or sizes[0])
+    if not config.envs.group_size:
+        size = choose(bench.seconds_per_host(sizes)) if len(sizes) > 1 else sizes[0]
+        execution = structs.replace(execution, group_size=size or sizes[0])
+    if config.envs.convolution == "auto":
+        execution = structs.replace(execution, convolution=_faster(bench, min(execution.group_size, MIN_GROUP)))
+    return execution
+
+
+def _faster(bench: Bench, size: int) -> Convolution:
+    """`unfold` only where it wins by far, so that the choice is the same every time."""
+    grouped, unfold = (
+        dict(replace(bench, convolution=name).seconds_per_host([size])) for name in ("grouped", "unfold")
+    )
+    if size in grouped and size in unfold and unfold[size] < UNFOLD_PAYS * grouped[size]:
+        return "unfold"
+    return "grouped"
 
 
 def populate(config: Config, data: Task, device: torch.device, execution: Execution) -> Population:
@@ -125,7 +145,7 @@ def populate(config: Config, data: Task, device: torch.device, execution: Execut
     """
     size = execution.group_size
     while True:
-        population = _tried(config, data, device, Execution(group_size=size))
+        population = _tried(config, data, device, structs.replace(execution, group_size=size))
         if population is not None:
             break
         if size == 1:

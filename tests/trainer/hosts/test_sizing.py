@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.hosts.plots import config, tiny
+from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
+from trainer import stacked
 from trainer.execution import Execution
 from trainer.hosts.population import Population, spans
 from trainer.hosts.sizing import Bench, candidates, choose, measure
@@ -53,7 +54,18 @@ def test_a_measurement_takes_real_steps_and_a_set_size_none(monkeypatch: pytest.
     assert all(cost > 0 for cost in costs.values())
     assert measure(config(8), tiny(), CPU).group_size in (2, 4, 8)
     monkeypatch.setattr(Bench, "_step", lambda *_: pytest.fail("measured"))
-    assert measure(config(8, envs__group_size=3), tiny(), CPU) == Execution(group_size=3)
+    cfg = config(8, envs__group_size=3, envs__convolution="unfold")
+    assert measure(cfg, tiny(), CPU) == Execution(group_size=3, convolution="unfold")
+
+
+def test_what_was_measured_is_kept_by_a_population_and_survives_a_checkpoint() -> None:
+    execution = Execution(group_size=2, convolution="unfold")
+    population = Population(config(4), tiny(), CPU, execution=execution)
+    assert [len(group) for group in population.groups] == [2, 2]
+    assert Execution.read(population.execution.told()) == execution
+    assert stacked._convolution == "unfold"
+    Population(config(4), tiny(), CPU)
+    assert stacked._convolution == "grouped"
 
 
 def test_memory_that_runs_out_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +77,32 @@ def test_memory_that_runs_out_ends_the_measurement(monkeypatch: pytest.MonkeyPat
         return take(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Bench, "_step", short)
-    assert measure(config(8), tiny(), CPU) == Execution(group_size=2)
+    assert measure(config(8), tiny(), CPU).group_size == 2
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(1.2, "grouped"), (0.9, "grouped"), (0.5, "unfold")])
+def test_unfolded_convolutions_are_chosen_where_they_win_by_far(
+    monkeypatch: pytest.MonkeyPatch, share: float, chosen: str
+) -> None:
+    costs = {"grouped": 1.0, "unfold": share}
+    monkeypatch.setattr(Bench, "_step", lambda self, size: size * costs[self.convolution])
+    assert measure(config(4, envs__group_size=4), tiny(), CPU).convolution == chosen
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_unfolded_convolutions_train_as_grouped_ones_do(plan: str) -> None:
+    columns = rows(every_state(), list(range(0, 63, 7)))
+    results = []
+    for name in ("grouped", "unfold"):
+        cfg = config(9, envs__plan=plan, envs__convolution=name)
+        population = Population(cfg, tiny(), CPU, dtype=torch.float64)
+        plant(population, columns)
+        signals = [population.run_epoch(1, epoch) for epoch in range(2)][-1]
+        results.append((vars(signals), population.state_dict()["weights"]))
+        population.close()
+    for one, other in zip(*results, strict=True):
+        for name, value in one.items():
+            torch.testing.assert_close(other[name], value, equal_nan=True, rtol=1e-6, atol=1e-9)
 
 
 def test_a_rehearsal_leaves_a_fresh_population() -> None:
