@@ -123,7 +123,9 @@ def measure(config: Config, data: Task, device: torch.device) -> Execution:
         size = choose(bench.seconds_per_host(sizes)) if len(sizes) > 1 else sizes[0]
         execution = structs.replace(execution, group_size=size or sizes[0])
     if config.envs.convolution == "auto":
-        execution = structs.replace(execution, convolution=_faster(bench, min(execution.group_size, MIN_GROUP)))
+        execution = structs.replace(
+            execution, convolution=_faster(bench, min(execution.group_size, MIN_GROUP))
+        )
     return execution
 
 
