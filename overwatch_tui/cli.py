@@ -61,6 +61,11 @@ class _Command(click.Command):
 @click.option(
     "--ascii", is_flag=True, help="No character beyond ASCII (by itself where the terminal asks for it)."
 )
+@click.option(
+    "--thin/--full",
+    default=None,
+    help="The newest metrics five times a second, or all of them; thin by itself with --ssh.",
+)
 @click.option("--no-color", is_flag=True, help="Bold and reverse only; NO_COLOR does the same.")
 @click.option(
     "--refresh",
@@ -73,7 +78,7 @@ class _Command(click.Command):
 def main(
     name: str | None, ssh: str | None, remote_command: str | None, once: bool, as_json: bool,
     after_round: int | None, view: str, replay: str | None, speed: float, read_only: bool, ascii: bool,
-    no_color: bool, refresh: str,
+    thin: bool | None, no_color: bool, refresh: str,
 ) -> None:  # fmt: skip
     """Watch a run in the terminal and steer it.
 
@@ -93,7 +98,11 @@ def main(
         rate=float(refresh),
     )
     chosen.show(view)
-    feed: Feed = ReplayFeed(journal_of(replay), math.inf if once else speed) if replay else LiveFeed(name)
+    feed: Feed
+    if replay:
+        feed = ReplayFeed(journal_of(replay), math.inf if once else speed)
+    else:
+        feed = LiveFeed(name, thin=is_remote(name) if thin is None else thin)
     session = Session(feed, chosen)
     try:
         if once:

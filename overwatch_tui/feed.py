@@ -66,16 +66,17 @@ class LiveFeed:
     Args:
         name: a run's name, id or the beginning of one; None for the newest live one. Of another machine:
             `ssh://user@host/name`.
+        thin: the newest metrics five times a second instead of all of them.
 
     Raises:
         EsperError: another machine cannot be reached. Where it has no such run, waits for it.
     """
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str | None, *, thin: bool = False) -> None:
         self._source = source_of(name)
         if self._source.remote:
             self._reach()
-        self._subscriber = Subscriber(source=self._source, client=f"esper-tui/{__version__}")
+        self._subscriber = Subscriber(source=self._source, client=f"esper-tui/{__version__}", thin=thin)
         self._name = name
         self._offset = 0
         self._heartbeat: object = None

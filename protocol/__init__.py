@@ -5,7 +5,8 @@ with connect() as run:
     print(run.status())
 """
 
+from .aio import AsyncSubscriber
 from .client import Client, connect
 from .subscriber import Subscriber
 
-__all__ = ["Client", "Subscriber", "connect"]
+__all__ = ["AsyncSubscriber", "Client", "Subscriber", "connect"]

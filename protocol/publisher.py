@@ -89,6 +89,7 @@ class Publisher:
         self.snapshot = Snapshot()
         self.rings = {stream: Ring() for stream in STREAMS}
         self.unencodable = 0
+        self._newest: dict[str, bytes] = {}
         self.started: RunStarted | None = None
         """The boot's first event, for who asks for the status."""
         self._synced = time.monotonic()
@@ -110,6 +111,12 @@ class Publisher:
         self._watch_journal()
         self._tell_removed()
         return any(self._emitter.waiting.values())
+
+    def take_view(self) -> list[bytes]:
+        """The newest line of each metric type that has come since this was last asked, by number."""
+        lines = list(self._newest.values())
+        self._newest.clear()
+        return lines
 
     def range(self, stream: Stream, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
         """Lines of a stream from memory or, older ones, from the journal; see `Journal.range`."""
@@ -142,6 +149,9 @@ class Publisher:
             self.snapshot.add(spec, ctx, event, item)
             if spec.stream == "life":
                 self._note(event, item.ts)
+            elif spec.stream == "metric":
+                self._newest.pop(spec.type, None)
+                self._newest[spec.type] = line
             if isinstance(event, RunStarted):
                 self.started = event
         return stamped

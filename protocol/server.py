@@ -37,12 +37,13 @@ from .publisher import Publisher
 from .queries import Queries
 from .runs import Connection, RunFolder
 from .version import PROTOCOL_VERSION, __version__
-from .wire import HEARTBEAT_TOPIC, Heartbeat, TrainerBeat, encode_heartbeat
+from .wire import HEARTBEAT_TOPIC, VIEW_TOPIC, Heartbeat, TrainerBeat, encode_heartbeat, encode_view
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
 HEARTBEAT_S = 1.0
+VIEW_S = 0.2
 SEND_HIGH_WATER = 200
 INBOUND_BYTES = 4 * 1024 * 1024
 """A larger message costs its sender the connection; one over `control.REQUEST_BYTES` still gets an answer."""
@@ -78,6 +79,7 @@ class Server:
         self._bye: str | None = None
         self._ticks = 0
         self._subscribers = 0
+        self._viewers = 0
         self._unanswered = 0
         self._journal = Journal(run.events, limits)
         self.check: Callable[[Params], None] = lambda _: None
@@ -285,7 +287,7 @@ class Server:
         poller = zmq.Poller()
         for socket in (self._ev, self._qry, self._ctl):
             poller.register(socket, zmq.POLLIN)
-        next_tick = next_heartbeat = time.monotonic()
+        next_tick = next_heartbeat = next_view = time.monotonic()
         while not self._closing.is_set():
             wait = max(0.0, next_tick - time.monotonic())
             ready = dict(poller.poll(math.ceil(wait * 1000)))
@@ -303,6 +305,9 @@ class Server:
                 more = self._publisher.tick()
                 self._ticks += 1
                 next_tick = now if more else now + TICK_S
+                if now >= next_view:
+                    self._send_view()
+                    next_view = now + VIEW_S
             if now >= next_heartbeat:
                 self._immediate.leases.expire()
                 self._send_heartbeat()
@@ -351,9 +356,17 @@ class Server:
                 return
             if frame[1:] == HEARTBEAT_TOPIC:
                 self._subscribers += 1 if frame[0] == 1 else -1
+            elif frame[1:] == VIEW_TOPIC:
+                self._viewers += 1 if frame[0] == 1 else -1
 
     def _send_event(self, frames: list[bytes]) -> None:
         self._ev.send_multipart(frames, zmq.NOBLOCK)
+
+    def _send_view(self) -> None:
+        lines = self._publisher.take_view()
+        if lines and self._viewers > 0:
+            now = time.time_ns() // 1000
+            self._send_event(encode_view(lines, run=self.run.id, boot=self.boot, ts=now))
 
     def _send_heartbeat(self) -> None:
         self._ev.send_multipart(

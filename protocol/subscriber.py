@@ -28,13 +28,16 @@ from .thresholds import THRESHOLDS
 from .version import PROTOCOL_VERSION
 from .wire import (
     HEARTBEAT_TOPIC,
+    LINE_HEAD,
     TOPICS,
+    VIEW_TOPIC,
     Event,
     Heartbeat,
     WireError,
     decode_batch,
     decode_heartbeat,
     decode_line,
+    decode_view,
 )
 
 __all__ = ["Event", "Item", "LinkChanged", "LinkState", "Reply", "Reset", "Stats", "Subscriber"]
@@ -57,6 +60,8 @@ class Subscriber:
         streams: which to read.
         client: how it calls itself in the audit events.
         home: instead of `$ESPER_HOME`.
+        thin: read `view` in place of `metric` and `trace`: the newest metrics five times a second, with holes
+            that nobody fills. For links that are too thin for all of them.
         source: finds the run, instead of `name` and `home`; it stays open at `close`.
     """
 
@@ -67,9 +72,14 @@ class Subscriber:
         streams: Sequence[Stream] = STREAMS,
         client: str = "python",
         home: Path | None = None,
+        thin: bool = False,
         source: Source | None = None,
     ) -> None:
-        self._streams = tuple(streams)
+        self._asked = tuple(streams)
+        self._streams = tuple(s for s in streams if not (thin and s in ("metric", "trace")))
+        """Those that are read whole; a snapshot has all that were asked for."""
+        self._viewed: int | None = 0 if thin and "metric" in streams else None
+        """The newest metric that a view or a snapshot has brought; None where no view is read."""
         self._source = source or source_of(name, home)
         self._owns_source = source is None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -142,11 +152,18 @@ class Subscriber:
     def wait(self, timeout: float) -> None:
         """Sleep until something can be read, at most `timeout` seconds."""
         poller = zmq.Poller()
-        for socket in [*self._calls.sockets, *([self._ev] if self._ev else [])]:
+        for socket in self.sockets:
             poller.register(socket, zmq.POLLIN)
-        if any(call.sent is None for call in self._calls.pending):
-            timeout = min(timeout, 0.01)
-        poller.poll(int(timeout * 1000))
+        poller.poll(int(self.patience(timeout) * 1000))
+
+    @property
+    def sockets(self) -> list[zmq.Socket[bytes]]:
+        """Those that are open now, for a poller or an event loop; only `drain` reads from them."""
+        return [*self._calls.sockets, *([self._ev] if self._ev else [])]
+
+    def patience(self, timeout: float) -> float:
+        """How long `drain` may be left alone where nothing can be read: less where a request waits."""
+        return min(timeout, 0.01) if any(call.sent is None for call in self._calls.pending) else timeout
 
     @property
     def age(self) -> float | None:
@@ -230,7 +247,9 @@ class Subscriber:
         self._target, self._boot, self._lost_boot = target, target.boot, False
         self.problem = self.heartbeat = self.hello = None
         self._sequencers, self._phase = {}, "barrier"
-        topics = tuple(TOPICS[stream] for stream in self._streams)
+        topics = [TOPICS[stream] for stream in self._streams]
+        if self._viewed is not None:
+            topics.append(VIEW_TOPIC)
         self._ev = target.open(self._context, zmq.SUB, "ev", (*topics, HEARTBEAT_TOPIC))
         self._calls.attach(self._context, target)
         self._enter("connecting")
@@ -291,7 +310,7 @@ class Subscriber:
 
     def _ask_snapshot(self) -> None:
         self._phase = "snapshot"
-        params = {"streams": list(self._streams)}
+        params = {"streams": list(self._asked)}
         self._calls.ask(Call("snapshot", params, self._snapshot_came, None))
 
     def _snapshot_came(self, _: Call, reply: WireReply | None, body: bytes) -> None:
@@ -304,7 +323,9 @@ class Subscriber:
         seq: dict[str, int] = reply.result["seq"]
         for stream, old in self._sequencers.items():
             self.stats.skipped += max(0, seq[stream] - old.last)
-        self._sequencers = {stream: Sequencer(last) for stream, last in seq.items()}
+        self._sequencers = {stream: Sequencer(seq[stream]) for stream in self._streams}
+        if self._viewed is not None:
+            self._viewed = seq["metric"]
         self._repairing.clear()
         self._phase = "joined"
         early, self._early = self._early, []
@@ -343,6 +364,9 @@ class Subscriber:
             return
         if len(frames) != 3:
             raise WireError(f"a batch has 3 frames, this has {len(frames)}")
+        if frames[0] == VIEW_TOPIC:
+            self._take_view(frames)
+            return
         header, lines = decode_batch(frames[1], frames[2])
         if not self._is_mine(header.boot):
             self._lose_boot()
@@ -350,6 +374,21 @@ class Subscriber:
             self._deliver(header.stream, header.first, lines)
         elif len(self._early) < EARLY_BATCHES:
             self._early.append((header.stream, header.first, lines))
+
+    def _take_view(self, frames: list[bytes]) -> None:
+        header, lines = decode_view(frames[1], frames[2])
+        if header.boot != self._boot:
+            self._lose_boot()
+            return
+        if self._phase != "joined" or self._viewed is None:
+            return
+        for line in lines:
+            head = LINE_HEAD.match(line)
+            if head is None:
+                raise WireError(f"no event in a view: {line[:80]!r}")
+            if (seq := int(head[1])) > self._viewed:
+                self._ready.append(line)
+                self._viewed = seq
 
     def _take_heartbeat(self, heartbeat: Heartbeat) -> None:
         if not self._is_mine(heartbeat.boot):

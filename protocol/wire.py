@@ -26,6 +26,8 @@ from .events import EVENTS, STREAMS, Context, Stream, spec_of
 from .version import PROTOCOL_VERSION
 
 HEARTBEAT_TOPIC = b"%d/hb" % PROTOCOL_VERSION
+VIEW_TOPIC = b"%d/view" % PROTOCOL_VERSION
+"""The newest metric of each type, five times a second: for thin links, neither numbered nor journalled."""
 TOPICS: dict[Stream, bytes] = {stream: b"%d/%s" % (PROTOCOL_VERSION, stream.encode()) for stream in STREAMS}
 LINE_HEAD = re.compile(rb'\{"seq":(\d+),"stream":"([a-z]+)"')
 """Where a line says its number and stream, for readers that need no more of it."""
@@ -120,6 +122,16 @@ class BatchHeader(Struct, frozen=True):
     dropped: int
 
 
+class ViewHeader(Struct, frozen=True):
+    """Second frame of a view; its body holds `n` lines of the stream `metric`, the newest of their types."""
+
+    v: int
+    run: str
+    boot: str
+    ts: int
+    n: int
+
+
 class _Envelope(Struct):
     seq: int
     stream: str
@@ -132,6 +144,7 @@ class _Envelope(Struct):
 
 _envelope = msgspec.json.Decoder(_Envelope, strict=False)
 _heartbeat = msgspec.json.Decoder(Heartbeat)
+_view = msgspec.json.Decoder(ViewHeader)
 _header = msgspec.json.Decoder(BatchHeader)
 _reply = msgspec.json.Decoder(Reply)
 _data: dict[str, msgspec.json.Decoder[Any]] = {}
@@ -262,6 +275,28 @@ def decode_batch(header: bytes, body: bytes) -> tuple[BatchHeader, list[bytes]]:
     lines = body.split(b"\n")
     if h.n != len(lines) or h.last - h.first + 1 != h.n:
         raise WireError(f"batch of {h.stream} says {h.first}..{h.last} ({h.n}) and holds {len(lines)} lines")
+    return h, lines
+
+
+def encode_view(lines: list[bytes], *, run: str, boot: str, ts: int) -> list[bytes]:
+    """Frames `[topic, header, NDJSON]` of a view."""
+    header = ViewHeader(v=PROTOCOL_VERSION, run=run, boot=boot, ts=ts, n=len(lines))
+    return [VIEW_TOPIC, _encode(header), b"\n".join(lines)]
+
+
+def decode_view(header: bytes, body: bytes) -> tuple[ViewHeader, list[bytes]]:
+    """Header and lines of a view.
+
+    Raises:
+        WireError: the header is malformed or does not fit the body.
+    """
+    try:
+        h = _view.decode(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"not a view: {error}") from None
+    lines = body.split(b"\n")
+    if h.n != len(lines):
+        raise WireError(f"a view says {h.n} lines and holds {len(lines)}")
     return h, lines
 
 
