@@ -15,7 +15,7 @@ from .errors import RequestError
 from .events import EVENTS, STREAMS
 from .journal import Journal
 from .publisher import RING_EVENTS, Publisher
-from .schema import json_schema
+from .schema import json_schema, schema_hash
 from .thresholds import THRESHOLDS
 from .version import PROTOCOL_VERSION, __version__
 from .wire import BATCH_BYTES, BATCH_EVENTS
@@ -83,6 +83,7 @@ class Queries:
             "pid": os.getpid(),
             "started": server.started,
             "state": server.state,
+            "schema": schema_hash(),
             "streams": list(STREAMS),
             "events": {spec.type: spec.version for spec in EVENTS.values()},
             "methods": {

@@ -1,6 +1,7 @@
 """JSON Schema of everything on the wire, and the tables of docs/protocol.md, both from the types.
 
-`python -m protocol.schema` brings the page's tables up to date.
+`schema.json` beside this module is the schema as it is shipped, for tools that run no daemon; a test holds
+it equal to the types. `python -m protocol.schema` brings it, the corpus of examples and the page up to date.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import hashlib
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,11 @@ from . import events
 from .commands import METHODS, Method, Reply, Request
 from .errors import ERRORS
 from .events import EVENTS, STREAMS, EventSpec
+from .examples import complete, first_of_each
 from .version import PROTOCOL_VERSION
-from .wire import BatchHeader, Heartbeat
+from .wire import BatchHeader, Heartbeat, ViewHeader
 
+SHIPPED = Path(__file__).with_name("schema.json")
 PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
 _WORDS = {"enum": ["NaN", "Infinity", "-Infinity"]}
 
@@ -34,7 +39,8 @@ def json_schema() -> dict[str, Any]:
     """
     classes = {spec.type: spec.cls for spec in EVENTS.values()}
     requests = {method.name: method.params for method in METHODS.values()}
-    frames = {"request": Request, "reply": Reply, "batch_header": BatchHeader, "heartbeat": Heartbeat}
+    frames = {"request": Request, "reply": Reply, "batch_header": BatchHeader,
+              "view_header": ViewHeader, "heartbeat": Heartbeat}  # fmt: skip
     types = list(dict.fromkeys([*classes.values(), *requests.values(), *frames.values()]))
     schemas, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     of = dict(zip(types, schemas, strict=True))
@@ -46,6 +52,17 @@ def json_schema() -> dict[str, Any]:
         "frames": {name: of[cls] for name, cls in frames.items()},
         "$defs": {name: _with_words(definition) for name, definition in definitions.items()},
     }
+
+
+def as_file() -> bytes:
+    """The schema as the bytes of `schema.json`."""
+    return json.dumps(json_schema(), indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+@functools.cache
+def schema_hash() -> str:
+    """What `hello` tells of the schema: a client that knows this hash knows every type."""
+    return hashlib.blake2b(as_file(), digest_size=8).hexdigest()
 
 
 def _with_words(schema: Any) -> Any:
@@ -64,7 +81,12 @@ def _with_words(schema: Any) -> Any:
 
 def filled_in(page: str) -> str:
     """The page with its tables made anew between their markers."""
-    tables = {"methods": _methods(), "errors": _errors(), "events": _events()}
+    examples = first_of_each()
+    tables = {
+        "methods": _methods() + "\n" + _requests(examples),
+        "errors": _errors(),
+        "events": _events(examples),
+    }
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         head, rest = page.split(begin)
@@ -82,6 +104,11 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 def _methods() -> str:
     rows = [[f"`{m.name}`", f"`{m.socket}`", _parameters(m), _states(m), m.effect] for m in METHODS.values()]
     return _table(["method", "socket", "parameters", "states", "answer or effect"], rows)
+
+
+def _requests(examples: dict[str, bytes]) -> str:
+    lines = b"\n".join(examples[name] for name in METHODS if name in examples).decode()
+    return f"An example of each:\n\n```json\n{lines}\n```\n"
 
 
 def _states(method: Method) -> str:
@@ -120,7 +147,7 @@ def _errors() -> str:
     return _table(["code", "kind", "meaning", "exit code", "may be retried"], rows)
 
 
-def _events() -> str:
+def _events(examples: dict[str, bytes]) -> str:
     meanings = _field_meanings()
     parts = []
     for spec in EVENTS.values():
@@ -133,6 +160,7 @@ def _events() -> str:
         parts.append(
             f"### `{spec.type}`\n\n{summary}\n\nStream `{spec.stream}`. {_kept(spec)}\n\n"
             + _table(["field", "type", "meaning"], rows)
+            + f"\n```json\n{examples.get(spec.type, b'').decode()}\n```\n"
         )
     return "\n".join(parts)
 
@@ -160,4 +188,6 @@ def _field_meanings() -> dict[tuple[str, str], str]:
 
 
 if __name__ == "__main__":
+    complete()
+    SHIPPED.write_bytes(as_file())
     PAGE.write_text(filled_in(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
