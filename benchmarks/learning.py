@@ -2,7 +2,8 @@
 
     python -m benchmarks.learning [--minutes 10] [--rounds 3]
 
-No-growth never plants a seed, random takes any legal action, fixed plants convolutions in two slots.
+No-growth never plants a seed, random takes any legal action, heuristic plants where a host stands still
+and keeps what helps, fixed plants convolutions in two slots.
 The return of the default run is averaged over its first and its last ten rounds.
 """
 
@@ -65,7 +66,7 @@ def main(minutes: float, rounds: int) -> None:
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="esper-") as folder:
         os.environ.update(ESPER_HOME=f"{folder}/home", XDG_RUNTIME_DIR=folder)
-        for kind in ("no_growth", "random", "fixed"):
+        for kind in ("no_growth", "random", "heuristic", "fixed"):
             summaries = rounds_of(kind, rounds=rounds)
             figures[f"accuracy_{kind}"] = mean_accuracy(summaries)
             figures[f"return_{kind}"] = mean_return(summaries)

@@ -73,7 +73,7 @@ class SeedsConfig(Section, frozen=True):
 
 class PolicyConfig(Section, frozen=True):
     kind: Annotated[
-        Literal["ppo", "fixed", "random", "no_growth"],
+        Literal["ppo", "heuristic", "fixed", "random", "no_growth"],
         Meta(description="who decides: PPO, or a rule to compare it with"),
     ] = "ppo"
     hidden: Annotated[int, _count("width of the LSTM and its heads", ge=8, le=4096)] = 64

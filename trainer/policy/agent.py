@@ -15,11 +15,14 @@ from ..seeds.stages import HEAD_NAMES
 from ..seeds.table import SlotTable
 from ..signals import Signals
 from .actions import ActionSpace, Logits
-from .baselines import FIXED_BLUEPRINT, RULES
+from .baselines import FIXED_BLUEPRINT, Rule, fixed, no_growth, random
+from .heuristic import heuristic
 from .network import ActorCritic
 from .observation import LAYOUT_VERSION, Observation, Observer
 from .ppo import PPO
 from .rollout import Decision
+
+RULES: dict[str, Rule] = {"fixed": fixed, "heuristic": heuristic, "no_growth": no_growth, "random": random}
 
 
 class PolicyMismatch(EsperError):
@@ -96,7 +99,7 @@ class Agent:
         """Logits [N, ...] of every head and V(s) [N]; a rule expects nothing, its V is 0."""
         if self.ppo is None:
             rule = RULES[self.cfg.policy.kind]
-            return rule(self.space, legal, self._plant), torch.zeros_like(seen.base[:, 0])
+            return rule(self.space, legal, self._plant, seen), torch.zeros_like(seen.base[:, 0])
         network = self.ppo.network
         step = Observation(**{name: row.unsqueeze(0) for name, row in vars(seen).items()})
         out = network(step, self._hidden, self._reset.unsqueeze(0))

@@ -1,7 +1,7 @@
 """Policies that do not learn: what PPO has to beat, on the same seeds.
 
-Each is a function from what is legal to preferences (logits) of every head, so that its actions are drawn,
-masked and logged exactly as the learned ones.
+Each is a function from what is legal and seen to preferences (logits) of every head, so that its actions are
+drawn, masked and logged exactly as the learned ones.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ..seeds.stages import ALPHA_TARGETS, Op
 from .actions import ActionSpace, Logits
+from .observation import Observation
 
-Rule = Callable[[ActionSpace, Tensor, int], Logits]
-"""(action space, legal bool [N, ops, S], index of the blueprint to plant) -> logits."""
+Rule = Callable[[ActionSpace, Tensor, int, Observation], Logits]
+"""(action space, legal bool [N, ops, S], index of the blueprint to plant, what is seen) -> logits."""
 
 SURE = 1e4
 """A lead in logits that leaves the rest a probability of exactly 0."""
@@ -27,7 +28,7 @@ _FIXED_ORDER = (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE)
 """What it does as soon as it may; the later ones first."""
 
 
-def random(space: ActionSpace, legal: Tensor, blueprint: int) -> Logits:  # noqa: ARG001
+def random(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:  # noqa: ARG001
     """Every legal op, then every legal slot for it, then every choice of the other heads alike."""
     n, slots = legal.shape[0], space.sizes[1]
     ops = len(Op)
@@ -39,16 +40,16 @@ def random(space: ActionSpace, legal: Tensor, blueprint: int) -> Logits:  # noqa
     )
 
 
-def no_growth(space: ActionSpace, legal: Tensor, blueprint: int) -> Logits:
+def no_growth(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
     """Always WAIT: what the host can do by itself."""
-    logits = random(space, legal, blueprint)
+    logits = random(space, legal, blueprint, seen)
     logits[0][:, Op.WAIT] = SURE
     return logits
 
 
-def fixed(space: ActionSpace, legal: Tensor, blueprint: int) -> Logits:
+def fixed(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
     """Plant `blueprint` in the first slots, blend it in whole and keep it, each step as soon as it may be."""
-    logits = random(space, legal, blueprint)
+    logits = random(space, legal, blueprint, seen)
     mine = legal[..., :FIXED_SLOTS].any(-1)
     for rank, op in enumerate(_FIXED_ORDER, start=1):
         logits[0][:, op] = torch.where(mine[:, op], rank * SURE, -SURE)
@@ -57,6 +58,3 @@ def fixed(space: ActionSpace, legal: Tensor, blueprint: int) -> Logits:
     for head, choice in ((2, blueprint), (3, 0), (4, 0), (5, len(ALPHA_TARGETS) - 1), (6, 0), (7, 0)):
         logits[head][..., choice] = SURE
     return logits
-
-
-RULES: dict[str, Rule] = {"fixed": fixed, "random": random, "no_growth": no_growth}
