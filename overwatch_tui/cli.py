@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from protocol.errors import EsperError
+from protocol.remote import with_key
 from protocol.target import is_remote
 from protocol.tunnel import DAEMON_VARIABLE, address_of
 from protocol.version import __version__
@@ -39,6 +40,7 @@ class _Command(click.Command):
 @click.command(cls=_Command)
 @click.argument("name", required=False)
 @click.option("--ssh", metavar="USER@HOST[:RUN]", help="A run on another machine, through OpenSSH.")
+@click.option("--key", metavar="NAME", help="With a NAME tcp://HOST:PORT: which key, if there are several.")
 @click.option(
     "--remote-command",
     metavar="COMMAND",
@@ -76,14 +78,15 @@ class _Command(click.Command):
 )
 @click.version_option(__version__, prog_name="esper-tui")
 def main(
-    name: str | None, ssh: str | None, remote_command: str | None, once: bool, as_json: bool,
+    name: str | None, ssh: str | None, key: str | None, remote_command: str | None, once: bool, as_json: bool,
     after_round: int | None, view: str, replay: str | None, speed: float, read_only: bool, ascii: bool,
     thin: bool | None, no_color: bool, refresh: str,
 ) -> None:  # fmt: skip
     """Watch a run in the terminal and steer it.
 
     NAME is a run's name or id, or the beginning of one; without it, the newest live run is followed.
-    Leaving never touches the run. On another machine: --ssh USER@HOST[:RUN]. Keys: press ? inside.
+    Leaving never touches the run. On another machine: --ssh USER@HOST[:RUN], or the
+    NAME tcp://HOST:PORT of a daemon that listens there. Keys: press ? inside.
     """
     if not once and (as_json or after_round):
         raise click.UsageError("--json and --after-round go with --once")
@@ -91,7 +94,10 @@ def main(
         raise click.UsageError("give a run to watch or --replay RUN|FILE, not both")
     if remote_command:
         os.environ[DAEMON_VARIABLE] = remote_command
-    name = name if ssh is None else address_of(ssh, name)
+    if ssh is not None:
+        name = address_of(ssh, name)
+    elif key is not None:
+        name = with_key(name or "", key)
     chosen = View(
         glyphs=ASCII if ascii or prefers_ascii(os.environ) else UNICODE,
         read_only=read_only or replay is not None,

@@ -11,7 +11,7 @@ import zmq
 
 from .commands import METHODS, Expect, Reply, RequestMeta, Socket
 from .errors import BY_CODE, ERRORS, RequestError
-from .target import Target
+from .target import Link, Target
 from .version import PROTOCOL_VERSION
 from .wire import WireError, decode_reply, encode_request, new_id
 
@@ -53,7 +53,7 @@ class Calls:
 
     def __init__(self, client: str) -> None:
         self._client = client
-        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._links: dict[str, Link] = {}
         self._calls: dict[str, Call] = {}
         self._boot: str | None = None
         self._offset_us = 0
@@ -66,13 +66,13 @@ class Calls:
         """Connect to a daemon."""
         self.detach()
         for name in ("qry", "ctl"):
-            self._sockets[name] = target.open(context, zmq.DEALER, name)
+            self._links[name] = target.open(context, zmq.DEALER, name)
 
     def detach(self) -> None:
         """Drop the connection and the requests without a deadline; the others go on at the next daemon."""
-        for socket in self._sockets.values():
-            socket.close(linger=0)
-        self._sockets = {}
+        for link in self._links.values():
+            link.close()
+        self._links = {}
         self._boot = None
         self._calls = {id_: call for id_, call in self._calls.items() if call.deadline is not None}
 
@@ -84,7 +84,11 @@ class Calls:
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """For a poller."""
-        return list(self._sockets.values())
+        return [link.socket for link in self._links.values()]
+
+    def problem(self) -> str | None:
+        """Why the daemon lets nobody in, where that came to light since the last call."""
+        return next((found for link in self._links.values() if (found := link.problem())), None)
 
     @property
     def pending(self) -> list[Call]:
@@ -108,12 +112,12 @@ class Calls:
                 self._send(call, now)
 
     def _send(self, call: Call, now: float) -> None:
-        if not self._sockets or (self._boot is None and call.method != "hello"):
+        if not self._links or (self._boot is None and call.method != "hello"):
             return
         if call.body is None:
             call.body = self._encode(call, now)
         try:
-            self._sockets[call.socket].send_multipart([b"", call.body], zmq.NOBLOCK)
+            self._links[call.socket].socket.send_multipart([b"", call.body], zmq.NOBLOCK)
         except zmq.Again:
             return
         call.sent = now

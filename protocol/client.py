@@ -20,6 +20,7 @@ from .calls import Call, Calls, error_of
 from .commands import Reply
 from .errors import NoReply, RequestError
 from .events import STREAMS, CommandDone, CommandFailed, Level, Stream
+from .remote import KeyRefused, with_key
 from .subscriber import Reset, Subscriber
 from .target import STARTING_S, Local, Source, Target, first_target, source_of
 from .wire import Event, decode_line
@@ -265,6 +266,8 @@ class Client:
         while not answers:
             poller.poll(20 if call.sent else 1)
             self._source.step()
+            if refused := self._calls.problem():
+                raise KeyRefused(refused)
             self._calls.step()
         reply, body = answers[0]
         if reply is None:
@@ -291,13 +294,19 @@ class Client:
 
 
 def connect(
-    name: str | None = None, *, client: str = "python", home: Path | None = None, lease: str = ""
+    name: str | None = None,
+    *,
+    key: str | None = None,
+    client: str = "python",
+    home: Path | None = None,
+    lease: str = "",
 ) -> Client:
     """Connect to a live run.
 
     Args:
         name: its name, id or the beginning of one; None for the newest. Of another machine:
-            `ssh://user@host/name`.
+            `ssh://user@host/name`, or `tcp://host:port` of a daemon that listens there.
+        key: for tcp, which of the keys; None = the only one there is.
         client: how to call yourself in the run's audit events.
         home: instead of `$ESPER_HOME`.
         lease: what `lease.acquire` gave to whom you act for; else `$ESPER_LEASE`.
@@ -307,8 +316,11 @@ def connect(
         NoReply: it does not answer.
         RequestError: it speaks another protocol version.
         TunnelError: the other machine cannot be reached.
+        KeyRefused: it does not let this key in.
     """
     lease = lease or os.environ.get("ESPER_LEASE", "")
+    if key is not None:
+        name = with_key(name or "", key)
     source = source_of(name, home)
     try:
         target = first_target(source)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from .events import STREAMS, Level
+from .peer import Role
 
 RunState = Literal["STARTING", "TRAINING", "PAUSED", "STOPPING"]
 RUN_STATES: tuple[RunState, ...] = ("STARTING", "TRAINING", "PAUSED", "STOPPING")
@@ -110,6 +111,8 @@ class Method(Struct, frozen=True, kw_only=True):
     name: str
     socket: Socket
     params: type[Params] = Params
+    role: Role | None = None
+    """Who may; None = a viewer on `qry`, an operator on `ctl`."""
     states: tuple[RunState, ...] = RUN_STATES
     at: Literal["once", "epoch"] = "epoch"
     """Of a command: carried out at once by the daemon's I/O thread, or by the trainer between two epochs."""
@@ -117,6 +120,11 @@ class Method(Struct, frozen=True, kw_only=True):
     """What happens, and the event that shows it."""
     refused: str = ""
     """What to tell who asks in a state that does not allow it."""
+
+    @property
+    def need(self) -> Role:
+        """The least role that may."""
+        return self.role or ("viewer" if self.socket == "qry" else "operator")
 
 
 _ACTIVE: tuple[RunState, ...] = ("STARTING", "TRAINING", "PAUSED")
@@ -156,7 +164,8 @@ METHODS: dict[str, Method] = {
         Method(name="op.cancel", socket="ctl", params=OpParams, states=_ACTIVE,
                effect="command.failed `cancelled` of that command"),
         Method(name="mark", socket="ctl", params=MarkParams, at="once", effect="mark"),
-        Method(name="log.rotate", socket="ctl", at="once", effect="the journal begins a new segment"),
+        Method(name="log.rotate", socket="ctl", role="admin", at="once",
+               effect="the journal begins a new segment"),
         Method(name="lease.acquire", socket="ctl", params=LeaseAcquireParams, states=_ACTIVE, at="once",
                effect="lease acquired; commands without it are refused"),
         Method(name="lease.release", socket="ctl", params=LeaseReleaseParams, at="once",

@@ -23,7 +23,7 @@ from .commands import METHODS, ErrorBody, Method, Params, Reply, ReplyMeta, Requ
 from .errors import ERRORS, RequestError
 from .events import CommandAccepted, CommandDone, CommandRefused
 from .immediate import Immediate
-from .peer import Peer
+from .peer import Peer, may
 from .version import PROTOCOL_VERSION
 from .wire import encode_reply
 
@@ -162,6 +162,7 @@ class ControlServer:
         self.clients.name(connection, request.meta.client)
         digest = hashlib.blake2b(body, digest_size=16).digest()
         try:
+            _permit(request, peer)
             earlier = self._earlier(request.id, digest) if socket == "ctl" else None
             if earlier is not None:
                 return [encode_reply(earlier)]
@@ -280,6 +281,7 @@ class ControlServer:
                 client=client,
                 uid=peer.uid,
                 pid=peer.pid,
+                key=peer.key,
                 reason=request.meta.reason,
             )
         )
@@ -288,8 +290,8 @@ class ControlServer:
         self, socket: Socket, request: Request, digest: bytes, peer: Peer, error: RequestError
     ) -> Reply:
         reply = self._reply(request.id, error=error)
-        if socket == "ctl":
-            if not ERRORS[error.kind].retryable and error.kind != "id_reused":
+        if socket == "ctl" or error.kind == "forbidden":
+            if not ERRORS[error.kind].retryable and error.kind not in ("id_reused", "forbidden"):
                 self._remember(request.id, digest, reply)
             self._emit(
                 CommandRefused(
@@ -300,6 +302,7 @@ class ControlServer:
                     client=request.meta.client,
                     uid=peer.uid,
                     pid=peer.pid,
+                    key=peer.key,
                 )
             )
         return reply
@@ -362,6 +365,23 @@ def _split(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
         end = frames.index(b"", 1) + 1
         return frames[:end], frames[end:]
     return frames[:1], frames[1:]
+
+
+def _permit(request: Request, peer: Peer) -> None:
+    """Whether this peer may; before anything is told of earlier requests with this id.
+
+    Raises:
+        RequestError: it may not; says which role it has and which it needs.
+    """
+    method = METHODS.get(request.method)
+    need = method.need if method is not None else "viewer"
+    if not may(peer.role, need):
+        who = f"key {peer.key}" if peer.key else "this connection"
+        raise RequestError(
+            "forbidden",
+            f"{request.method[:64]} refused: {who} is {peer.role or 'nobody'} here; it takes {need}",
+            {"role": peer.role, "need": need},
+        )
 
 
 def _parse(body: bytes) -> Request:

@@ -326,6 +326,8 @@ class CommandAccepted:
     client: str
     uid: int | None = None
     pid: int | None = None
+    key: str | None = None
+    """Of a connection over tcp: the name of the key that authenticated it."""
     reason: str = ""
     """What the one who asked gave as the reason."""
 
@@ -342,6 +344,8 @@ class CommandRefused:
     client: str
     uid: int | None = None
     pid: int | None = None
+    key: str | None = None
+    """Of a connection over tcp: the name of the key that authenticated it."""
 
 
 @event("command.done", "life", keep=1, key=("id",), subjects=64)

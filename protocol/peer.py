@@ -1,21 +1,34 @@
-"""Who is at the other end of a request."""
+"""Who is at the other end of a request, and what they may do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["viewer", "operator", "admin"]
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
+"""Each may what those before it may."""
+
+
+def may(role: Role | None, need: Role) -> bool:
+    """Whether this role is enough; None is nobody."""
+    return role is not None and ROLES.index(role) >= ROLES.index(need)
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Who asked: told by the kernel on ipc, unknown elsewhere."""
+    """Who asked: told by the kernel on ipc, by the key on tcp. Without a role it may nothing."""
 
     uid: int | None = None
     pid: int | None = None
+    key: str | None = None
+    """The name of the key that authenticated a connection over tcp."""
+    role: Role | None = None
 
     @classmethod
-    def parse(cls, address: str) -> Peer:
+    def parse(cls, address: str, role: Role | None = None) -> Peer:
         """From libzmq's `Peer-Address`: `localhost:<uid>:<gid>:<pid>` on ipc."""
         parts = address.split(":")
         if len(parts) != 4 or not (parts[1].isdecimal() and parts[3].isdecimal()):
-            return cls()
-        return cls(uid=int(parts[1]), pid=int(parts[3]))
+            return cls(role=role)
+        return cls(uid=int(parts[1]), pid=int(parts[3]), role=role)

@@ -87,7 +87,7 @@ class Queries:
             "streams": list(STREAMS),
             "events": {spec.type: spec.version for spec in EVENTS.values()},
             "methods": {
-                m.name: {"socket": m.socket, "states": list(m.states), "effect": m.effect}
+                m.name: {"socket": m.socket, "role": m.need, "states": list(m.states), "effect": m.effect}
                 for m in METHODS.values()
             },
             "thresholds": {t.signal: dataclasses.asdict(t) for t in THRESHOLDS.values()},
@@ -128,6 +128,7 @@ class Queries:
             "device": started and started.device,
             "level": server.emitter.context.level,
             "clients": server.subscribers,
+            "listen": server.listening,
             "commands_waiting": len(server.mailbox),
             "lease": server.lease,
             "seq": dict(self._publisher.last),

@@ -102,8 +102,11 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _methods() -> str:
-    rows = [[f"`{m.name}`", f"`{m.socket}`", _parameters(m), _states(m), m.effect] for m in METHODS.values()]
-    return _table(["method", "socket", "parameters", "states", "answer or effect"], rows)
+    rows = [
+        [f"`{m.name}`", f"`{m.socket}`", m.need, _parameters(m), _states(m), m.effect]
+        for m in METHODS.values()
+    ]
+    return _table(["method", "socket", "role", "parameters", "states", "answer or effect"], rows)
 
 
 def _requests(examples: dict[str, bytes]) -> str:

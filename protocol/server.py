@@ -15,6 +15,7 @@ import socket as system
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import msgspec
 import psutil
 import zmq
 
+from . import sockets
 from .clients import Clients
 from .commands import Params, RunState, Socket
 from .control import Command, ControlServer, Mailbox
@@ -31,11 +33,14 @@ from .events import CommandDone, CommandFailed, CommandProgress, RunStateChanged
 from .folders import write_atomically
 from .immediate import Immediate
 from .journal import DEFAULT_LIMITS, Journal, JournalLimits
+from .keys import KeysUnusable
+from .listener import Listener
 from .operations import Operations
 from .peer import Peer
 from .publisher import Publisher
 from .queries import Queries
 from .runs import Connection, RunFolder
+from .sockets import Audience
 from .version import PROTOCOL_VERSION, __version__
 from .wire import HEARTBEAT_TOPIC, VIEW_TOPIC, Heartbeat, TrainerBeat, encode_heartbeat, encode_view
 
@@ -44,10 +49,6 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.05
 HEARTBEAT_S = 1.0
 VIEW_S = 0.2
-SEND_HIGH_WATER = 200
-INBOUND_BYTES = 4 * 1024 * 1024
-"""A larger message costs its sender the connection; one over `control.REQUEST_BYTES` still gets an answer."""
-LINGER_MS = 500
 CLOSE_S = 10.0
 REQUESTS_PER_TURN = 64
 
@@ -59,13 +60,20 @@ class Server:
         run: claimed by this process; stays claimed after `close`.
         hello: what the trainer adds to the answer of `hello` (its configuration, device and so on).
         limits: of the journal's segments.
+        listen: `tcp://host:port` to listen on as well, for keys that are authorized; empty = on no port.
 
     Raises:
         FolderError: the journal cannot be opened.
+        KeysUnusable: it is to listen, and has no key or nobody is authorized.
     """
 
     def __init__(
-        self, run: RunFolder, *, hello: dict[str, Any], limits: JournalLimits = DEFAULT_LIMITS
+        self,
+        run: RunFolder,
+        *,
+        hello: dict[str, Any],
+        limits: JournalLimits = DEFAULT_LIMITS,
+        listen: str = "",
     ) -> None:
         self.run = run
         self.boot = secrets.token_hex(4)
@@ -78,9 +86,10 @@ class Server:
         self._beat = (0, 0, time.monotonic())
         self._bye: str | None = None
         self._ticks = 0
-        self._subscribers = 0
-        self._viewers = 0
+        self._audience = Audience()
         self._unanswered = 0
+        self._listener = Listener(listen) if listen else None
+        self._reload = False
         self._journal = Journal(run.events, limits)
         self.check: Callable[[Params], None] = lambda _: None
         """The trainer's own look at a command's parameters, before it is accepted; may raise RequestError."""
@@ -178,7 +187,19 @@ class Server:
     @property
     def subscribers(self) -> int:
         """Clients subscribed to the heartbeat."""
-        return self._subscribers
+        return self._subscribed_to(HEARTBEAT_TOPIC)
+
+    def _subscribed_to(self, topic: bytes) -> int:
+        return self._audience[topic] + (self._listener.audience[topic] if self._listener else 0)
+
+    @property
+    def listening(self) -> dict[str, object] | None:
+        """Where on TCP, for how many keys, how many were turned away; None where nowhere."""
+        return self._listener.status() if self._listener else None
+
+    def reload(self) -> None:
+        """Read the allow-list anew, whether or not it looks changed; safe in a signal handler."""
+        self._reload = True
 
     @property
     def counters(self) -> dict[str, int]:
@@ -201,12 +222,16 @@ class Server:
         folder = self.run.socket_folder()
         self._context = zmq.Context()
         try:
-            self._ev = self._open_publisher(folder / "ev")
-            self._qry = self._open_router(folder / "qry", own_user_only=False)
-            self._ctl = self._open_router(folder / "ctl", own_user_only=True)
+            self._ev = self._bind(sockets.publisher(self._context), folder / "ev")
+            self._qry = self._bind(sockets.router(self._context), folder / "qry")
+            self._ctl = sockets.router(self._context)
+            self._ctl.set(zmq.IPC_FILTER_UID, os.getuid())
+            self._bind(self._ctl, folder / "ctl")
+            if self._listener is not None:
+                self._listener.open(self._context)
             self._paths = {name: folder / name for name in ("ev", "qry", "ctl")}
             self._write_connection()
-        except FolderError:
+        except (FolderError, KeysUnusable):
             self._context.destroy(linger=0)
             raise
         self._thread = threading.Thread(target=self._main, name="esper-wire", daemon=True)
@@ -223,29 +248,8 @@ class Server:
         else:
             self._journal.close()
 
-    def _open_publisher(self, path: Path) -> zmq.Socket[bytes]:
-        assert self._context is not None
-        socket = self._context.socket(zmq.XPUB)
-        socket.set(zmq.XPUB_VERBOSER, 1)
-        socket.set(zmq.XPUB_WELCOME_MSG, HEARTBEAT_TOPIC)
-        socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
-        return self._bind(socket, path)
-
-    def _open_router(self, path: Path, *, own_user_only: bool) -> zmq.Socket[bytes]:
-        assert self._context is not None
-        socket = self._context.socket(zmq.ROUTER)
-        socket.set(zmq.ROUTER_MANDATORY, 1)
-        if own_user_only:
-            socket.set(zmq.IPC_FILTER_UID, os.getuid())
-        return self._bind(socket, path)
-
     def _bind(self, socket: zmq.Socket[bytes], path: Path) -> zmq.Socket[bytes]:
-        """Common options; the file of a daemon that died is removed, which the run's lock makes safe."""
-        socket.set(zmq.LINGER, LINGER_MS)
-        socket.set(zmq.MAXMSGSIZE, INBOUND_BYTES)
-        socket.set(zmq.HANDSHAKE_IVL, 10_000)
-        socket.set(zmq.HEARTBEAT_IVL, 2_000)
-        socket.set(zmq.HEARTBEAT_TIMEOUT, 6_000)
+        """The file of a daemon that died is removed, which the run's lock makes safe."""
         mask = os.umask(0o177)
         try:
             path.unlink(missing_ok=True)
@@ -287,19 +291,23 @@ class Server:
         poller = zmq.Poller()
         for socket in (self._ev, self._qry, self._ctl):
             poller.register(socket, zmq.POLLIN)
+        if self._listener is not None:
+            self._listener.register(poller)
         next_tick = next_heartbeat = next_view = time.monotonic()
         while not self._closing.is_set():
             wait = max(0.0, next_tick - time.monotonic())
             ready = dict(poller.poll(math.ceil(wait * 1000)))
             if self._ctl in ready:
-                self._answer("ctl", self._ctl)
+                self._answer("ctl", self._ctl, _peer_on_ctl)
             if self._qry in ready:
-                self._answer("qry", self._qry)
+                self._answer("qry", self._qry, _peer_on_qry)
+            before = self.subscribers
             if self._ev in ready:
-                before = self._subscribers
-                self._count_subscribers()
-                if self._subscribers > before:
-                    next_heartbeat = 0.0
+                self._audience.update(self._ev)
+            if self._listener is not None:
+                self._serve_listener(self._listener)
+            if self.subscribers > before:
+                next_heartbeat = 0.0
             now = time.monotonic()
             if now >= next_tick:
                 more = self._publisher.tick()
@@ -313,6 +321,16 @@ class Server:
                 self._send_heartbeat()
                 next_heartbeat = max(next_heartbeat + HEARTBEAT_S, now)
 
+    def _serve_listener(self, listener: Listener) -> None:
+        """Allow-list first: what it says now counts for everything that waits."""
+        again, self._reload = self._reload, False
+        listener.step(now=again)
+        listener.authenticate()
+        for name, socket in listener.routers:
+            self._answer(name, socket, listener.peer)
+        if listener.events is not None:
+            listener.audience.update(listener.events)
+
     def _leave(self) -> None:
         while self._publisher.tick():
             pass
@@ -322,19 +340,19 @@ class Server:
         assert self._context is not None
         with contextlib.suppress(OSError):
             self._journal.close()
-        self._context.destroy(linger=LINGER_MS)
+        self._context.destroy(linger=sockets.LINGER_MS)
         for path in (*self._paths.values(), self.run.connection):
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def _answer(self, name: Socket, socket: zmq.Socket[bytes]) -> None:
+    def _answer(self, name: Socket, socket: zmq.Socket[bytes], peer: Callable[[zmq.Frame], Peer]) -> None:
         for _ in range(REQUESTS_PER_TURN):
             try:
                 message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
             frames = [frame.bytes for frame in message]
-            reply = self._control.handle(name, frames, _peer(message[-1]))
+            reply = self._control.handle(name, frames, peer(message[-1]))
             if reply is None:
                 continue
             try:
@@ -348,28 +366,19 @@ class Server:
         self.operations.note(event, time.time_ns() // 1000)
         self.emitter.emit(event)
 
-    def _count_subscribers(self) -> None:
-        for _ in range(REQUESTS_PER_TURN):
-            try:
-                frame = self._ev.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            if frame[1:] == HEARTBEAT_TOPIC:
-                self._subscribers += 1 if frame[0] == 1 else -1
-            elif frame[1:] == VIEW_TOPIC:
-                self._viewers += 1 if frame[0] == 1 else -1
-
     def _send_event(self, frames: list[bytes]) -> None:
         self._ev.send_multipart(frames, zmq.NOBLOCK)
+        if self._listener is not None:
+            self._listener.send(frames)
 
     def _send_view(self) -> None:
         lines = self._publisher.take_view()
-        if lines and self._viewers > 0:
+        if lines and self._subscribed_to(VIEW_TOPIC) > 0:
             now = time.time_ns() // 1000
             self._send_event(encode_view(lines, run=self.run.id, boot=self.boot, ts=now))
 
     def _send_heartbeat(self) -> None:
-        self._ev.send_multipart(
+        self._send_event(
             encode_heartbeat(
                 Heartbeat(
                     v=PROTOCOL_VERSION,
@@ -379,16 +388,25 @@ class Server:
                     last=self._publisher.last,
                     dropped=self.emitter.dropped,
                     trainer=self.trainer_beat,
-                    clients=self._subscribers,
+                    clients=self.subscribers,
                     bye=self._bye,
                 )
-            ),
-            zmq.NOBLOCK,
+            )
         )
 
 
-def _peer(frame: zmq.Frame) -> Peer:
+def _peer_on_ctl(frame: zmq.Frame) -> Peer:
+    """The kernel lets only the daemon's own user in: they may everything."""
+    return Peer.parse(_address(frame), "admin")
+
+
+def _peer_on_qry(frame: zmq.Frame) -> Peer:
+    peer = Peer.parse(_address(frame), "viewer")
+    return replace(peer, role="admin") if peer.uid == os.getuid() else peer
+
+
+def _address(frame: zmq.Frame) -> str:
     try:
-        return Peer.parse(str(frame.get("Peer-Address")))
+        return str(frame.get("Peer-Address"))
     except zmq.ZMQError:
-        return Peer()
+        return ""

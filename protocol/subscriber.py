@@ -23,7 +23,7 @@ from .events import STREAMS, Stream
 from .items import Item, LinkChanged, LinkState, Reply, Reset, Stats
 from .journal import newest_lines
 from .sequence import Sequencer
-from .target import Source, Target, source_of
+from .target import Link, Source, Target, source_of
 from .thresholds import THRESHOLDS
 from .version import PROTOCOL_VERSION
 from .wire import (
@@ -45,10 +45,10 @@ __all__ = ["Event", "Item", "LinkChanged", "LinkState", "Reply", "Reset", "Stats
 _BY_SEVERITY: dict[str | None, LinkState] = {None: "live", "warning": "slow", "critical": "stale"}
 LOST_S = 15.0
 LOOK_S = 0.5
+KNOCK_S = 5.0
 TOO_FAR_BEHIND = 50_000
 EARLY_BATCHES = 4_096
 READY_LINES = 20_000
-RECEIVE_HIGH_WATER = 1_000
 
 
 class Subscriber:
@@ -84,7 +84,7 @@ class Subscriber:
         self._owns_source = source is None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._calls = Calls(client)
-        self._ev: zmq.Socket[bytes] | None = None
+        self._ev: Link | None = None
         self._target: Target | None = None
         self._boot: str | None = None
         self._phase: Literal["barrier", "hello", "snapshot", "joined"] = "barrier"
@@ -112,6 +112,7 @@ class Subscriber:
         end = time.monotonic() + budget_s
         self._source.step()
         self._look()
+        self._watch_handshakes()
         self._calls.step()
         while len(self._ready) < READY_LINES and self._read_one():
             if time.monotonic() > end:
@@ -159,7 +160,7 @@ class Subscriber:
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """Those that are open now, for a poller or an event loop; only `drain` reads from them."""
-        return [*self._calls.sockets, *([self._ev] if self._ev else [])]
+        return [*self._calls.sockets, *([self._ev.socket] if self._ev else [])]
 
     def patience(self, timeout: float) -> float:
         """How long `drain` may be left alone where nothing can be read: less where a request waits."""
@@ -254,6 +255,15 @@ class Subscriber:
         self._calls.attach(self._context, target)
         self._enter("connecting")
 
+    def _watch_handshakes(self) -> None:
+        """A key that is refused: say so, and knock again later."""
+        found = self._calls.problem() or (self._ev.problem() if self._ev else None)
+        if found is None:
+            return
+        self._close_link()
+        self.problem, self.heartbeat, self._lost_boot = found, None, True
+        self._look_at = time.monotonic() + KNOCK_S
+
     def _is_mine(self, boot: str) -> bool:
         """Whether this boot is the one followed; without one, it is from now on."""
         if self._boot is None:
@@ -262,7 +272,7 @@ class Subscriber:
 
     def _close_link(self) -> None:
         if self._ev is not None:
-            self._ev.close(linger=0)
+            self._ev.close()
             self._ev = None
         self._calls.detach()
         self._early.clear()
@@ -345,7 +355,7 @@ class Subscriber:
         if self._ev is None:
             return False
         try:
-            frames = self._ev.recv_multipart(zmq.NOBLOCK)
+            frames = self._ev.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return False
         self.stats.bytes += sum(map(len, frames))

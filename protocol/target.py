@@ -14,6 +14,7 @@ from typing import Protocol
 import zmq
 
 from .errors import EsperError, NoReply, RunNotFound
+from .handshake import Handshakes
 from .lock import holder_of
 from .runs import RunInfo, find_run
 
@@ -29,6 +30,23 @@ class Curve:
     server: str
     public: str
     secret: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One connected socket, and what is heard of its handshakes where it is encrypted."""
+
+    socket: zmq.Socket[bytes]
+    handshakes: Handshakes | None
+
+    def problem(self) -> str | None:
+        """Why it cannot be connected, where that came to light since the last call."""
+        return None if self.handshakes is None else self.handshakes.problem()
+
+    def close(self) -> None:
+        if self.handshakes is not None:
+            self.handshakes.close()
+        self.socket.close(linger=0)
 
 
 @dataclass(frozen=True)
@@ -49,7 +67,7 @@ class Target:
 
     def open(
         self, context: zmq.Context[zmq.Socket[bytes]], kind: int, name: str, topics: tuple[bytes, ...] = ()
-    ) -> zmq.Socket[bytes]:
+    ) -> Link:
         """A socket of this kind, connected to `ev`, `qry` or `ctl`; without a peer it refuses to send."""
         socket = context.socket(kind)
         socket.set(zmq.LINGER, 0)
@@ -59,14 +77,16 @@ class Target:
             socket.set(zmq.IMMEDIATE, 1)
         for topic in topics:
             socket.subscribe(topic)
+        handshakes = None
         if self.curve is not None:
+            handshakes = Handshakes(socket, self.curve.name, self.name)
             socket.set(zmq.IPV6, 1)
             socket.set(zmq.CURVE_SERVERKEY, self.curve.server.encode())
             socket.set(zmq.CURVE_PUBLICKEY, self.curve.public.encode())
             socket.set(zmq.CURVE_SECRETKEY, self.curve.secret.encode())
             socket.set(zmq.RECONNECT_STOP, zmq.RECONNECT_STOP_HANDSHAKE_FAILED)
         socket.connect(self.endpoints[name])
-        return socket
+        return Link(socket, handshakes)
 
 
 class NotReady(EsperError):
@@ -161,6 +181,10 @@ def source_of(address: str | None, home: Path | None = None) -> Source:
         from .tunnel import Tunnel, parse
 
         return Tunnel(parse(address))
+    if address is not None and address.startswith("tcp://"):
+        from .remote import Remote
+
+        return Remote(address)
     return Local(address, home)
 
 

@@ -9,14 +9,24 @@ from typing import Any, TypeVar
 
 import click
 
+from protocol.errors import RunNotFound
+from protocol.remote import with_key
 from protocol.tunnel import DAEMON_VARIABLE, address_of, parse, run_there
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def run_argument(command: _F) -> _F:
-    """RUN with `--ssh`: the command gets one text, the run's name or its address."""
+    """RUN with `--ssh` and `--key`: the command gets one text, the run's name or its address."""
     for decorate in (
+        click.option(
+            "--key",
+            metavar="NAME",
+            expose_value=False,
+            is_eager=True,
+            callback=_remember,
+            help="With a RUN tcp://HOST:PORT: which key, where there are several.",
+        ),
         click.option(
             "--remote-command",
             metavar="COMMAND",
@@ -30,7 +40,7 @@ def run_argument(command: _F) -> _F:
             metavar="USER@HOST[:RUN]",
             expose_value=False,
             is_eager=True,
-            callback=_remember_ssh,
+            callback=_remember,
             help="A run on another machine, through OpenSSH.",
         ),
         click.argument("run", required=False, callback=_address),
@@ -39,8 +49,8 @@ def run_argument(command: _F) -> _F:
     return command
 
 
-def _remember_ssh(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    context.meta["esper.ssh"] = value
+def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[f"esper.{parameter.name}"] = value
 
 
 def _remember_command(_: click.Context, __: click.Parameter, value: str | None) -> None:
@@ -49,19 +59,25 @@ def _remember_command(_: click.Context, __: click.Parameter, value: str | None) 
 
 
 def _address(context: click.Context, _: click.Parameter, run: str | None) -> str | None:
-    ssh = context.meta.get("esper.ssh")
-    return run if ssh is None else address_of(ssh, run)
+    ssh, key = context.meta.get("esper.ssh"), context.meta.get("esper.key")
+    if ssh is not None:
+        return address_of(ssh, run)
+    return run if key is None else with_key(run or "", key)
 
 
 def there(run: str | None) -> None:
-    """For commands that read a run's files: where those are on another machine, run it there and leave.
+    """For commands that read a run's files: where ssh leads to them, run it there and leave.
 
     Args:
         run: as `run_argument` gave it.
 
     Raises:
         TunnelError: the other machine cannot be reached.
+        RunNotFound: only a port leads there.
     """
+    if run is not None and run.startswith("tcp://"):
+        what = click.get_current_context().info_name
+        raise RunNotFound(f"{what} reads the run's files, which {run} does not lead to; use --ssh")
     if run is not None and run.startswith("ssh://"):
         destination = parse(run)
         sys.stdout.flush()

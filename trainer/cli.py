@@ -26,6 +26,7 @@ from protocol.version import __version__
 from . import settings, steering
 from .addressing import list_there, there
 from .asking import JSON, RUN, WAIT, ask, show
+from .authorizing import keys
 from .export.command import FORMATS, export_run
 
 
@@ -316,3 +317,6 @@ def query(run: str | None, sql: str | None, tables: bool, as_csv: bool, as_json:
         click.echo(command.answer(run, sql, form))
     else:
         raise click.UsageError('give RUN and "SQL", or --tables')
+
+
+main.add_command(keys)

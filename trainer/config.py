@@ -133,6 +133,16 @@ class JournalConfig(Section, frozen=True):
     ] = 0
 
 
+class WireConfig(Section, frozen=True):
+    listen: Annotated[
+        str,
+        Meta(
+            pattern=r"^(tcp://.+)?$(?!\n)",
+            description="tcp://HOST:PORT to listen on, too, for authorized keys; empty = on no port",
+        ),
+    ] = ""
+
+
 class Config(Section, frozen=True):
     """Everything `esper-daemon start` can be told."""
 
@@ -152,3 +162,4 @@ class Config(Section, frozen=True):
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
+    wire: WireConfig = field(default_factory=WireConfig)

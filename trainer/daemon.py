@@ -128,6 +128,7 @@ class Daemon:
                 segment_seconds=config.journal.segment_seconds,
                 keep_bytes=config.journal.keep_bytes,
             ),
+            listen=config.wire.listen,
         )
         population = self.trainer.population
         self.shape = RunShape(
@@ -345,7 +346,9 @@ class Daemon:
             print(f"run {self.run.name} ({self.run.id}) on {self.device}: {self.run.path}", file=sys.stderr)
 
 
-_MAY_CHANGE = ("rounds", "device", "task.data_dir", "telemetry.", "checkpoint.", "journal.", "envs.threads")
+_MAY_CHANGE = (
+    "rounds", "device", "task.data_dir", "telemetry.", "checkpoint.", "journal.", "wire.", "envs.threads",
+)  # fmt: skip
 """Options that a resumed run may be given anew; the others shape what the checkpoint holds."""
 
 

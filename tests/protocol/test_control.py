@@ -21,7 +21,7 @@ from protocol.peer import Peer
 
 from .values import NEEDED
 
-PEER = Peer(uid=1000, pid=42)
+PEER = Peer(uid=1000, pid=42, role="admin")
 CTL = [m for m in METHODS.values() if m.socket == "ctl"]
 
 

@@ -24,7 +24,8 @@ from protocol.control import REQUEST_BYTES
 from protocol.errors import FolderError
 from protocol.journal import read
 from protocol.runs import RunFolder, find_run
-from protocol.server import INBOUND_BYTES, Server
+from protocol.server import Server
+from protocol.sockets import INBOUND_BYTES
 from protocol.thresholds import THRESHOLDS
 
 from .harness import DAEMON, Start, until

@@ -35,7 +35,7 @@ def drift(n: int) -> ev.Drift:
 def test_a_view_holds_the_newest_of_each_type(server: Server) -> None:
     with Raw() as raw:
         socket = raw.subscribe(VIEW_TOPIC)
-        until(lambda: server._viewers == 1)
+        until(lambda: server._subscribed_to(VIEW_TOPIC) == 1)
         for n in range(200):
             server.emitter.emit(sample(n))
             if n % 2 == 0:
@@ -68,7 +68,7 @@ def test_views_come_at_most_five_times_a_second(server: Server) -> None:
 
     with Raw() as raw:
         socket = raw.subscribe(VIEW_TOPIC)
-        until(lambda: server._viewers == 1)
+        until(lambda: server._subscribed_to(VIEW_TOPIC) == 1)
         thread = threading.Thread(target=work)
         thread.start()
         try:

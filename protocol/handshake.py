@@ -1,0 +1,51 @@
+"""Why an encrypted connection does not come about, in words; libzmq tells it to a monitor only."""
+
+from __future__ import annotations
+
+import secrets
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+BROKEN = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+
+
+class Handshakes:
+    """Watches one socket from before its `connect` on.
+
+    Args:
+        socket: with CURVE set.
+        key: what the client's key is called.
+        address: where it leads.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], key: str, address: str) -> None:
+        self._socket = socket
+        self._key, self._address = key, address
+        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(
+            REFUSED | BROKEN, f"inproc://handshakes-{secrets.token_hex(8)}"
+        )
+        self._monitor.set(zmq.LINGER, 0)
+
+    def problem(self) -> str | None:
+        """What went wrong since the last call; None where nothing did. Never blocks."""
+        try:
+            event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+        except zmq.Again:
+            return None
+        if event == REFUSED:
+            return (
+                f"{self._address} does not let key {self._key} in: it is not authorized there, or no longer; "
+                f"over there: esper-daemon keys authorize {self._key} PUBLIC --role ROLE"
+            )
+        return (
+            f"{self._address} and key {self._key} do not understand each other: the key is for another "
+            "server, or no esper-daemon listens there; `esper-daemon keys list` over there shows its key"
+        )
+
+    def close(self) -> None:
+        """Before the socket itself is closed."""
+        if not self._socket.closed:
+            self._socket.disable_monitor()
+        self._monitor.close(linger=0)
