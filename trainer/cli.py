@@ -23,7 +23,7 @@ from protocol.runs import RunInfo, list_runs
 from protocol.target import local_only
 from protocol.version import __version__
 
-from . import settings, steering
+from . import presets, settings, steering
 from .addressing import list_there, there
 from .asking import JSON, RUN, WAIT, ask, show
 from .authorizing import keys
@@ -58,6 +58,7 @@ for _steering in steering.COMMANDS:
 @main.command()
 @click.argument("name", required=False)
 @click.option("--resume", metavar="NAME", help="Go on with a run from its newest checkpoint.")
+@click.option("--preset", metavar="NAME", help="Options from a preset; `presets` lists them.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Options from a TOML file.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One option; see `options`.")
 @click.option("--rounds", metavar="N", help="Stop after so many rounds (short for --set rounds=N).")
@@ -67,6 +68,7 @@ for _steering in steering.COMMANDS:
 def start(
     name: str | None,
     resume: str | None,
+    preset: str | None,
     file: Path | None,
     sets: tuple[str, ...],
     rounds: str | None,
@@ -82,12 +84,12 @@ def start(
     if detach:
         from .detach import start_detached
 
-        settings.load(file=file, environ=os.environ, sets=sets)
+        settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
         arguments = [word for word in sys.argv[1:] if word != "--detach"]
         sys.exit(start_detached(arguments))
     from .daemon import run_daemon
 
-    sys.exit(run_daemon(name=name, resume=resume, file=file, sets=sets))
+    sys.exit(run_daemon(name=name, resume=resume, preset=preset, file=file, sets=sets))
 
 
 @main.command("list")
@@ -246,12 +248,13 @@ def export(run: str | None, folder: Path, format_: str, as_json: bool) -> None:
 
 
 @main.command()
+@click.option("--preset", metavar="NAME", help="Options from a preset; `presets` lists them.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Options from a TOML file.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One option.")
 @click.option("--toml", "as_toml", is_flag=True, help="Print the merged configuration as TOML.")
-def options(file: Path | None, sets: tuple[str, ...], as_toml: bool) -> None:
+def options(preset: str | None, file: Path | None, sets: tuple[str, ...], as_toml: bool) -> None:
     """Every option of `start`: key, value, what is allowed, what it is for."""
-    config = settings.load(file=file, environ=os.environ, sets=sets)
+    config = settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
     if as_toml:
         click.echo(settings.to_toml(config), nl=False)
         return
@@ -260,6 +263,18 @@ def options(file: Path | None, sets: tuple[str, ...], as_toml: bool) -> None:
         for part in option.key.split("."):
             value = getattr(value, part)
         click.echo(f"{option.key} = {value}\n    {option.description} ({option.allowed}; {option.variable})")
+
+
+@main.command("presets")
+@JSON
+def presets_command(as_json: bool) -> None:
+    """List the presets of `start --preset` and what each is for."""
+    lines = presets.presets()
+    if as_json:
+        click.echo(json.dumps(lines))
+        return
+    for name, line in lines.items():
+        click.echo(f"{name:<16} {line}")
 
 
 @main.command()

@@ -1,7 +1,7 @@
-"""One typed tree of options: defaults < --config file.toml < ESPER_* environment < --set key=value.
+"""One typed tree of options: defaults < --preset < --config file.toml < ESPER_* environment < --set key=value.
 
 Each field's type holds its bounds and its description; the CLI help, the reference page and the error
-messages are made from them. Reading and merging the four sources is in `settings`.
+messages are made from them. Reading and merging the sources is in `settings`.
 """
 
 from __future__ import annotations

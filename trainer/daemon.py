@@ -67,7 +67,9 @@ class _End:
     """What ended it abnormally."""
 
 
-def run_daemon(*, name: str | None, resume: str | None, file: Path | None, sets: Iterable[str]) -> int:
+def run_daemon(
+    *, name: str | None, resume: str | None, preset: str | None = None, file: Path | None, sets: Iterable[str]
+) -> int:
     """Train in this process until the run is done, stopped or has failed.
 
     Returns:
@@ -80,7 +82,7 @@ def run_daemon(*, name: str | None, resume: str | None, file: Path | None, sets:
     if resume is not None:
         name = find_run(resume).name
         saved = _saved_configuration(name)
-    config = settings.load(file=file, environ=os.environ, sets=sets, saved=saved)
+    config = settings.load(preset=preset, file=file, environ=os.environ, sets=sets, saved=saved)
     device = resolve(config.device)
     task = config.task
     data = load_dataset(task.dataset, device, folder=task.data_dir)

@@ -1,7 +1,7 @@
-"""Reads the configuration from its four sources and says in one line what is wrong with a value.
+"""Reads the configuration from its five sources and says in one line what is wrong with a value.
 
-Order of precedence: defaults < saved configuration of a resumed run < `--config file.toml` <
-`ESPER_*` environment < `--set key=value`. Keys are dotted paths (`ppo.learning_rate`); the environment
+Order of precedence: defaults < saved configuration of a resumed run < `--preset NAME` < `--config file.toml`
+< `ESPER_*` environment < `--set key=value`. Keys are dotted paths (`ppo.learning_rate`); the environment
 spells them `ESPER_PPO_LEARNING_RATE`.
 """
 
@@ -18,6 +18,7 @@ from msgspec import inspect as mi
 
 from protocol.errors import EsperError
 
+from . import presets
 from .config import Config
 
 ENV_PREFIX = "ESPER_"
@@ -163,6 +164,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 def load(
     *,
+    preset: str | None = None,
     file: Path | None = None,
     environ: Mapping[str, str] | None = None,
     sets: Iterable[str] = (),
@@ -171,6 +173,7 @@ def load(
     """Merge the sources into one checked `Config`.
 
     Args:
+        preset: name of one of `presets`, or None.
         file: a TOML file, or None.
         environ: the process environment; only `ESPER_*` is looked at.
         sets: `key=value` texts, the later ones win.
@@ -178,11 +181,13 @@ def load(
 
     Raises:
         ConfigError: an unknown key, a value out of range or a combination that cannot be.
+        UnknownPreset: there is none of that name.
     """
     flat: dict[str, Any] = dict(_flatten(saved or {}))
-    if file is not None:
-        for key, value in _from_file(file).items():
-            flat[key] = convert(key, value, str(file))
+    for source in (None if preset is None else presets.path(preset), file):
+        if source is not None:
+            for key, value in _from_file(source).items():
+                flat[key] = convert(key, value, str(source))
     for key, (text, variable) in _from_environment(environ or {}).items():
         flat[key] = convert(key, text, f"environment {variable}")
     for item in sets:

@@ -1,4 +1,4 @@
-"""Four sources, one precedence, and errors that name the key, the value and what is allowed."""
+"""Five sources, one precedence, and errors that name the key, the value and what is allowed."""
 
 from __future__ import annotations
 

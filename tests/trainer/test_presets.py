@@ -1,0 +1,68 @@
+"""Every preset is a configuration that trains, and says what it is for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from click.testing import CliRunner
+
+from tests.trainer.hosts.plots import tiny
+from trainer.cli import main
+from trainer.config import Config
+from trainer.hosts.population import Population
+from trainer.presets import UnknownPreset, presets
+from trainer.settings import load
+
+torch.set_num_threads(1)
+SHAPES = {"digits": (1, 8, 8), "fashion-mnist": (1, 28, 28), "synthetic": (3, 32, 32)}
+
+
+@pytest.mark.parametrize("name", sorted(presets()))
+def test_it_loads_is_described_and_trains(name: str) -> None:
+    line = presets()[name]
+    assert 20 < len(line) <= 110
+    assert line.endswith(".")
+    config = load(preset=name)
+    assert (config == Config()) == (name == "digits")
+    assert config.task.dataset in SHAPES
+    small = load(preset=name, sets=["envs.count=2", "ppo.minibatches=2", "task.batches_per_epoch=1"])
+    population = Population(small, tiny(10, SHAPES[config.task.dataset], train=80), "cpu")
+    population.begin_episode(1)
+    table = population.table
+    population.prepare(table.stage, table.blueprint, table.style)
+    assert population.run_epoch(1, 0).val_loss.isfinite().all()
+    population.close()
+
+
+def test_files_environment_and_words_win_over_it(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[envs]\ncount = 32\n")
+    assert load(preset="many-envs").envs.count == 64
+    config = load(preset="many-envs", file=file, environ={"ESPER_HOST_KERNEL": "3"}, sets=["seed=7"])
+    assert (config.envs.count, config.ppo.minibatches, config.host.kernel, config.seed) == (32, 8, 3, 7)
+    saved = msgspec.to_builtins(load(sets=["envs.count=5", "rounds=9"]))
+    assert load(saved=saved, preset="many-envs").envs.count == 64
+
+
+@pytest.mark.parametrize("command", [["start"], ["start", "--detach"], ["options"]])
+def test_an_unknown_name_is_one_line_with_a_near_one(command: list[str]) -> None:
+    result = CliRunner().invoke(main, [*command, "--preset", "digits-wiat"])
+    assert result.exit_code == UnknownPreset.exit_code
+    assert result.output.count("\n") == 1
+    assert "digits-wiat" in result.output
+    assert "did you mean digits-wait?" in result.output
+
+
+def test_they_are_listed() -> None:
+    result = CliRunner().invoke(main, ["presets"])
+    assert [line.split()[0] for line in result.output.splitlines()] == sorted(presets())
+    assert json.loads(CliRunner().invoke(main, ["presets", "--json"]).output) == presets()
+
+
+def test_options_show_what_a_preset_sets() -> None:
+    result = CliRunner().invoke(main, ["options", "--preset", "digits-wait"])
+    assert "host.channels = (4, 8, 16)" in result.output
