@@ -1,4 +1,4 @@
-"""One typed tree of options: defaults < --preset < --config file.toml < ESPER_* environment < --set key=value.
+"""One typed tree of options: defaults < --preset < --config < ESPER_* environment < --set key=value.
 
 Each field's type holds its bounds and its description; the CLI help, the reference page and the error
 messages are made from them. Reading and merging the sources is in `settings`.

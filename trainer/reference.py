@@ -13,9 +13,10 @@ HEAD = """# Configuration
 Made by `make docs` from `trainer/config.py`; do not edit.
 
 Sources, the later ones win: the defaults below, the saved configuration of a run that is resumed,
-`--preset NAME` (`esper-daemon presets` lists them), `--config file.toml`, the environment, `--set key=value`. An unknown key and a value out of range are errors
-that name the key, the value and what is allowed. `esper-daemon options` prints this list;
-`esper-daemon options --toml` prints the merged configuration as a file to start from.
+`--preset NAME` (`esper-daemon presets` lists them), `--config file.toml`, the environment,
+`--set key=value`. An unknown key and a value out of range are errors that name the key, the value and what
+is allowed. `esper-daemon options` prints this list; `esper-daemon options --toml` prints the merged
+configuration as a file to start from.
 
 | key | default | allowed | what it is for | environment |
 |---|---|---|---|---|
