@@ -280,13 +280,14 @@ def presets_command(as_json: bool) -> None:
 @main.command()
 @click.argument("name", required=False)
 @click.option(
-    "--from", "folder", type=click.Path(path_type=Path), help="Register the files in this folder as NAME."
+    "--from", "folder", type=click.Path(path_type=Path), help="Register this text or folder of files as NAME."
 )
 @JSON
 def data(name: str | None, folder: Path | None, as_json: bool) -> None:
     """List the datasets; with NAME, read that one and say what it holds.
 
-    With --from, its files are IDX (as MNIST's) or the batches of CIFAR-10 or CIFAR-100, binary or Python.
+    With --from, its files are IDX (as MNIST's), the batches of CIFAR-10 or CIFAR-100, binary or Python, or
+    any text in UTF-8.
     """
     from .data import command
 

@@ -24,23 +24,32 @@ def _number(description: str, *, ge: float = 0.0, le: float = 1e9) -> Meta:
 
 
 class TaskConfig(Section, frozen=True):
-    dataset: Annotated[str, Meta(description="images to learn; `esper-daemon data` lists them")] = "digits"
-    data_dir: Annotated[str, Meta(description="folder of the dataset's files; empty = as registered")] = ""
+    dataset: Annotated[str, Meta(description="what to learn; `esper-daemon data` lists it")] = "digits"
+    data_dir: Annotated[str, Meta(description="its folder of files, or its text; empty = as registered")] = ""
     augment: Annotated[
         tuple[Literal["crop", "flip"], ...],
         Meta(max_length=2, description="random crops and flips of the training images; empty = none"),
     ] = ()
     shared_batches: Annotated[bool, Meta(description="all envs see the same images, in one order")] = False
-    batch_size: Annotated[int, _count("images per env and step", le=65_536)] = 64
+    context: Annotated[int, _count("characters of a text that a host sees at once", ge=2, le=4096)] = 64
+    batch_size: Annotated[int, _count("images, or windows of a text, per env and step", le=65_536)] = 64
     batches_per_epoch: Annotated[int, _count("training steps per epoch")] = 12
 
 
 class HostConfig(Section, frozen=True):
+    family: Annotated[
+        Literal["auto", "cnn", "transformer"],
+        Meta(description="auto = cnn for images, else transformer"),
+    ] = "auto"
     channels: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=1024)], ...],
-        Meta(min_length=1, max_length=10, description="width of each block; a slot sits behind each"),
+        Meta(min_length=1, max_length=10, description="cnn: width of each block; a slot is behind each"),
     ] = (8, 8, 8)
-    kernel: Annotated[Literal[1, 3], Meta(description="1 = pointwise convolutions that see no shape")] = 1
+    kernel: Annotated[Literal[1, 3], Meta(description="cnn: 1 = convolutions that see no shape")] = 1
+    width: Annotated[int, _count("transformer: width of the residual stream", ge=2, le=4096)] = 32
+    depth: Annotated[int, _count("transformer: blocks; a slot sits behind each", le=10)] = 3
+    heads: Annotated[int, _count("transformer: heads; 0 = blocks that do not look back", ge=0, le=64)] = 2
+    mlp: Annotated[int, _count("transformer: width of a block's MLP; 0 = none", ge=0, le=16_384)] = 32
     learning_rate: Annotated[float, _number("SGD, host and seeds", le=10.0)] = 0.05
     momentum: Annotated[float, _number("SGD momentum", le=0.999)] = 0.9
 

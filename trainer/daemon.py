@@ -34,6 +34,7 @@ from .data.task import Task
 from .detach import is_detached, report_ready
 from .device import is_out_of_memory, limit_threads, resolve
 from .execution import Execution
+from .hosts.families import fitted
 from .intervention import Intervention
 from .logs import set_up
 from .loop import Trainer
@@ -85,7 +86,8 @@ def run_daemon(
     config = settings.load(preset=preset, file=file, environ=os.environ, sets=sets, saved=saved)
     device = resolve(config.device)
     task = config.task
-    data = load_dataset(task.dataset, device, folder=task.data_dir)
+    data = load_dataset(task.dataset, device, folder=task.data_dir, context=task.context)
+    config = fitted(config, data)
     with RunFolder.claim(name, prefix=task.dataset) as run:
         if run.existed and resume is None and run.has_events:
             raise NameTaken(

@@ -231,3 +231,43 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     The bias is one more input that is always 1, so that its gradient is summed by the matrix product.
     """
     return torch.bmm(F.pad(x, (0, 1), value=1.0), torch.cat([weight, bias.unsqueeze(2)], dim=2).mT)
+
+
+def to_matrices(x: Tensor, n: int) -> Tensor:
+    """[B, n*C, H, W] seen as [n, B*H*W, C]."""
+    return to_rows(x, n).flatten(0, 2).transpose(0, 1)
+
+
+def from_matrices(h: Tensor, shape: torch.Size) -> Tensor:
+    """[n, B*H*W, C] as [B, n*C, H, W] in channels_last memory.
+
+    Args:
+        shape: whose B, H and W they are.
+    """
+    batch, _, height, width = shape
+    n, _, channels = h.shape
+    return to_channels(h.transpose(0, 1).reshape(batch, height, width, n, channels))
+
+
+def layer_norm(h: Tensor) -> Tensor:
+    """Layer norm without parameters (Ba et al., 2016) over the last dimension."""
+    return F.layer_norm(h, h.shape[-1:])
+
+
+def causal_attention(h: Tensor, weight: Tensor, heads: int, context: int) -> Tensor:
+    """Self-attention of n networks, in which a position sees itself and those before it.
+
+    Args:
+        h: [n, B*T, C].
+        weight: [n, 3*C, C], queries, keys and values.
+        heads: that divide C.
+        context: T.
+
+    Returns:
+        [n, B*T, C], the heads side by side.
+    """
+    n, rows, channels = h.shape
+    qkv = (h @ weight.mT).view(n * rows // context, context, 3, heads, channels // heads)
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)
+    out = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    return out.transpose(1, 2).reshape(n, rows, channels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -64,6 +65,7 @@ class Dataset:
     """float64 [C]."""
     std: Tensor
     """float64 [C]."""
+    kind: Literal["images"] = "images"
 
     @classmethod
     def of(cls, name: str, classes: int, train: Split, val: Split, test: Split) -> Dataset:

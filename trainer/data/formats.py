@@ -29,21 +29,44 @@ FORMATS = {
 }
 
 
+TEXT = "text"
+"""The format of a file that is to be read as it is."""
+
+
+def text_file(path: Path) -> Path:
+    """The text itself, where `path` is it or the folder that has it alone.
+
+    Raises:
+        DataError: there is no such file, or several.
+    """
+    if not path.is_dir():
+        if not path.exists():
+            raise DataError(f"{path}: no such file; name a text, or the folder that has it")
+        return path
+    texts = sorted(path.glob("*.txt"))
+    if len(texts) != 1:
+        found = f"{len(texts)} texts, {texts[0].name} and others" if texts else "no .txt file"
+        raise DataError(f"{path}: {found}; name the file itself")
+    return texts[0]
+
+
 def detect(folder: Path) -> str:
-    """The format of the files in a folder.
+    """The format of the files in a folder, or of a file, which can only be a text.
 
     Raises:
         DataError: there is no such folder, or it holds no known files; says which one below it does.
     """
+    if folder.is_file():
+        return TEXT
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; name the one that has the files")
+        raise DataError(f"{folder}: no such folder or file; name the one that has the files")
     try:
         found = _format(folder)
         below = [] if found else [f for f in (*folder.glob("*/"), *folder.glob("*/*/")) if _format(f)]
     except OSError as error:
         raise DataError(f"{folder}: cannot be read: {error.strerror}; make it readable for you") from None
     if found is None:
-        known = ", ".join(form.names[0] for form in FORMATS.values())
+        known = ", ".join([*(form.names[0] for form in FORMATS.values()), "one .txt"])
         hint = f"did you mean {below[0]}?" if below else "name the folder that has the unpacked files"
         raise DataError(f"{folder}: no dataset in it ({known}, …); {hint}")
     return found
@@ -53,4 +76,4 @@ def _format(folder: Path) -> str | None:
     for name, form in FORMATS.items():
         if any((folder / file).is_file() for file in form.names):
             return name
-    return None
+    return TEXT if len(list(folder.glob("*.txt"))) == 1 else None

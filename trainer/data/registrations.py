@@ -10,7 +10,8 @@ import msgspec
 
 from protocol.folders import esper_home, make_private, write_atomically
 
-from .dataset import DataError, Dataset
+from .dataset import DataError
+from .task import Task
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 _ADVICE = "set ESPER_HOME to a folder of yours"
@@ -20,21 +21,24 @@ class Holds(msgspec.Struct, frozen=True):
     """What a dataset is made of."""
 
     classes: int
-    shape: tuple[int, int, int]
-    """C, H, W."""
+    shape: tuple[int, ...]
+    """C, H, W of an image; empty for a text."""
     train: int
-    """Images to train on, like `val` and `test` to validate and to test on."""
+    """Images or characters to train on, like `val` and `test` to validate and to test on."""
     val: int
     test: int
 
     @classmethod
-    def of(cls, data: Dataset) -> Self:
-        return cls(data.classes, data.shape, len(data.train), len(data.val), len(data.test))
+    def of(cls, data: Task) -> Self:
+        shape = data.shape if data.kind == "images" else ()
+        return cls(data.classes, shape, len(data.train), len(data.val), len(data.test))
 
     def __str__(self) -> str:
+        counts = f"{self.train} + {self.val} + {self.test}"
+        if not self.shape:
+            return f"{counts} characters (train, validation, test) of {self.classes} kinds"
         shape = "x".join(map(str, self.shape))
-        images = f"{self.train} + {self.val} + {self.test} images"
-        return f"{images} (train, validation, test) of {shape} in {self.classes} classes"
+        return f"{counts} images (train, validation, test) of {shape} in {self.classes} classes"
 
 
 class Registration(msgspec.Struct, frozen=True):

@@ -10,9 +10,11 @@ import torch
 
 from .dataset import DataError, Dataset, held_out
 from .digits import digits
-from .formats import FORMATS, detect
+from .formats import FORMATS, TEXT, detect, text_file
 from .registrations import Holds, Registration, registrations, save
 from .synthetic import synthetic
+from .task import Task
+from .text import CONTEXT, DEFAULT, Text, read_text
 
 
 @dataclass(frozen=True)
@@ -41,30 +43,38 @@ PUBLISHED = {
 }
 
 
-def load(name: str, device: torch.device | str = "cpu", *, folder: str = "") -> Dataset:
+def load(name: str, device: torch.device | str = "cpu", *, folder: str = "", context: int = CONTEXT) -> Task:
     """Read, check and move a dataset to `device`.
 
     Args:
         folder: where its files are; "": where it is registered, or where its package puts it.
+        context: of a text.
 
     Raises:
         DataError: no such dataset, or its files are missing or damaged.
     """
+    data = _found(name, folder)
+    return (data.with_context(context) if isinstance(data, Text) else data).to(device)
+
+
+def _found(name: str, folder: str) -> Dataset | Text:
+    if name == TEXT:
+        return read_text(name, text_file(_whole(folder)) if folder else DEFAULT)
     if name in MADE:
         if folder:
             raise DataError(f"task.data_dir = {folder}: {name} has no files; leave task.data_dir empty")
-        return MADE[name]().to(device)
+        return MADE[name]()
     where = _whole(folder) if folder else None
     known = registrations()
     if name in known:
-        return _registered(name, known[name], where).to(device)
+        return _registered(name, known[name], where)
     if name not in PUBLISHED:
-        there = ", ".join(dict.fromkeys([*MADE, *PUBLISHED, *known]))
+        there = ", ".join(dict.fromkeys([*MADE, TEXT, *PUBLISHED, *known]))
         raise DataError(
             f"no dataset named {name!r}; there are {there}; "
             "`esper-daemon data NAME --from FOLDER` registers one more"
         )
-    return _read(name, PUBLISHED[name].format, where or _default_folder(name)).to(device)
+    return _read(name, PUBLISHED[name].format, where or _default_folder(name))
 
 
 def register(name: str, folder: Path) -> Registration:
@@ -75,8 +85,8 @@ def register(name: str, folder: Path) -> Registration:
         FolderError: `$ESPER_HOME` cannot be written.
     """
     folder = folder.expanduser().absolute()
-    if name in MADE:
-        raise DataError(f"{name} has no files; choose another name")
+    if name in MADE or name == TEXT:
+        raise DataError(f"{name} comes with the package; choose another name")
     form = detect(folder)
     if name in PUBLISHED and PUBLISHED[name].format != form:
         raise DataError(
@@ -103,12 +113,12 @@ class Entry:
 
 def entries() -> list[Entry]:
     """All datasets that have a name; nothing is read but registrations."""
-    rows = {name: Entry(name, "built in", None, True, None) for name in MADE}
+    rows = {name: Entry(name, "built in", None, True, None) for name in (*MADE, TEXT)}
     for name, published in PUBLISHED.items():
         here = published.folder is not None and published.folder.is_dir()
         rows[name] = Entry(name, published.format, str(published.folder) if here else None, here, None)
     for name, known in registrations().items():
-        rows[name] = Entry(name, known.format, known.folder, Path(known.folder).is_dir(), known.holds)
+        rows[name] = Entry(name, known.format, known.folder, Path(known.folder).exists(), known.holds)
     return list(rows.values())
 
 
@@ -131,9 +141,9 @@ def _default_folder(name: str) -> Path:
     )
 
 
-def _registered(name: str, known: Registration, folder: Path | None) -> Dataset:
+def _registered(name: str, known: Registration, folder: Path | None) -> Dataset | Text:
     folder = folder or Path(known.folder)
-    if known.format not in FORMATS:
+    if known.format not in (*FORMATS, TEXT):
         raise DataError(f"{name}: is registered as {known.format!r}, which is no format; register it anew")
     data = _read(name, known.format, folder, known.holds.classes)
     if (now := Holds.of(data)) != known.holds:
@@ -144,7 +154,9 @@ def _registered(name: str, known: Registration, folder: Path | None) -> Dataset:
     return data
 
 
-def _read(name: str, form: str, folder: Path, classes: int | None = None) -> Dataset:
+def _read(name: str, form: str, folder: Path, classes: int | None = None) -> Dataset | Text:
+    if form == TEXT:
+        return read_text(name, text_file(folder))
     if not folder.is_dir():
         raise DataError(
             f"{folder}: no such folder, and {name} is to be read from it; name the one that has it"

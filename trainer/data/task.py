@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import torch
 from torch import Tensor
 
 Part = Literal["train", "val", "test"]
+Kind = Literal["images", "text"]
 
 
 class Examples(Protocol):
@@ -50,6 +51,11 @@ class Task(Protocol):
     def name(self) -> str: ...
 
     @property
+    def kind(self) -> Kind:
+        """What the examples are; it decides which family of hosts can learn them."""
+        ...
+
+    @property
     def classes(self) -> int:
         """Kinds of answers."""
         ...
@@ -76,6 +82,10 @@ class Task(Protocol):
     @property
     def perplexity(self) -> float:
         """exp of the loss without a look at the input."""
+        ...
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same with its tensors on `device`."""
         ...
 
     def examples(self, part: Part, dtype: torch.dtype, augment: Sequence[str] = ()) -> Examples:

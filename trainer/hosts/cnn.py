@@ -47,6 +47,7 @@ class CNN:
     def __init__(
         self, channels: tuple[int, ...], kernel: int, shape: tuple[int, int, int], classes: int
     ) -> None:
+        self.causal = False
         self.kernel, self.classes = kernel, classes
         self.head_names: tuple[str, ...] = ("head.weight", "head.bias")
         inputs, height, width = shape

@@ -30,6 +30,8 @@ class HostModel(Protocol):
 
     head_names: tuple[str, ...]
     """Tensors that `head` uses."""
+    causal: bool
+    """Whether a position of the map must not feel those after it, as in a text."""
     widest: int
     """Numbers in the largest activation of one host and example."""
 

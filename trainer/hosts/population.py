@@ -15,12 +15,12 @@ from ..config import Config
 from ..data.task import Task
 from ..device import cores
 from ..execution import Execution
-from ..seeds.blueprints import blueprint
+from ..seeds.catalogue import blueprint
 from ..seeds.stages import BLENDED, ISOLATED, Stage, Style
 from ..seeds.table import SlotTable, is_in
 from ..signals import Signals
 from ..stacked import use_convolution
-from .cnn import CNN
+from .families import FAMILY, build
 from .gradients import LayerStatistics
 from .group import HostGroup, Trained
 from .plan import Topology
@@ -52,6 +52,7 @@ class Population:
         execution: how; by default as configured, without a measurement.
 
     Raises:
+        PluginError: a package's blueprint cannot be used.
         BlueprintError: a configured blueprint is unknown or does not fit the host.
     """
 
@@ -62,8 +63,9 @@ class Population:
         device = torch.device(device)
         self.execution = execution or Execution.plain(config)
         use_convolution(self.execution.convolution)
-        self.model = CNN(config.host.channels, config.host.kernel, data.shape, data.classes)
-        self.pool = SeedPool(self.model, [blueprint(name) for name in config.seeds.blueprints])
+        self.model = build(config.host, data)
+        kinds = [blueprint(name, FAMILY[data.kind]) for name in config.seeds.blueprints]
+        self.pool = SeedPool(self.model, kinds)
         self.slots = self.pool.slots
         n = config.envs.count
         self.table = SlotTable.empty(n, len(self.slots), device)

@@ -7,7 +7,8 @@ that gathering, updating and clearing it is one operation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -43,11 +44,18 @@ class SeedPool:
         """Codes of the blueprints that have convolutions."""
         self._codes = {kind.name: code for code, kind in enumerate(kinds)}
         self.slots = slot_names(1, len(model.blocks))
+        self._causal = model.causal
+        self._channels: list[int] = []
+        self._kinds: list[list[Blueprint]] = []
+        """What is run in each slot."""
         self._modules: list[dict[str, dict[str, Init]]] = []
         for block in model.blocks:
-            for kind in kinds:
-                verify(kind, block.channels, block.size)
-            specs = {kind.name: kind.specs(block.channels) for kind in kinds}
+            here = [kind.at(block.channels, block.size) for kind in kinds]
+            for kind in here:
+                verify(kind, block.channels, block.size, causal=model.causal)
+            self._kinds.append(here)
+            self._channels.append(block.channels)
+            specs = {kind.name: kind.specs(block.channels) for kind in here}
             self._modules.append({**specs, GATE: gate_specs(block.channels)})
         self._places = {self.name(s, m): (s, m) for s, modules in enumerate(self._modules) for m in modules}
 
@@ -107,9 +115,11 @@ class SeedPool:
     def germinate(self, weights: Parameters, topology: Topology, slot: int, keys: Tensor) -> None:
         """Draw the weights of the seeds born in this epoch, each from its host's key (int64 [n])."""
         born = topology.stage[:, slot] == Stage.GERMINATED
-        for b, kind in enumerate(self.kinds):
-            self._draw(weights, slot, kind.name, born & (topology.blueprint[:, slot] == b), keys)
-        self._draw(weights, slot, GATE, born & (topology.style[:, slot] == Style.GATE), keys)
+        for b, kind in enumerate(self._kinds[slot]):
+            mine = born & (topology.blueprint[:, slot] == b)
+            self._draw(weights, slot, kind.name, mine, keys, partial(kind.newborn, self._channels[slot]))
+        mine = born & (topology.style[:, slot] == Style.GATE)
+        self._draw(weights, slot, GATE, mine, keys, partial(initialise, self._modules[slot][GATE]))
 
     @torch.no_grad()
     def tidy(self, weights: Parameters, momentum: Parameters, table: SlotTable) -> None:
@@ -136,26 +146,27 @@ class SeedPool:
     def _made(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
         out = x
         for b, takers in run.blueprints:
-            kind = self.kinds[b]
+            kind = self._kinds[slot][b]
             made = kind.forward(x, self._taken(slot, kind.name, run, weights))
             out = made if takers is None else _pick(takers, made, out)
         return out
 
     def _strength(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
-        alpha = run.alpha.unsqueeze(0)
+        alpha = run.alpha.view(1, 1, 1, -1)
         if run.gated is None:
             return alpha
-        opening = gate(x, self._taken(slot, GATE, run, weights))
+        opening = gate(x, self._taken(slot, GATE, run, weights), causal=self._causal)
         return torch.where(run.gated, alpha * opening, alpha)
 
     def _draw(
-        self, weights: Parameters, slot: int, module: str, mine: NDArray[np.bool_], keys: Tensor
-    ) -> None:
+        self, weights: Parameters, slot: int, module: str, mine: NDArray[np.bool_], keys: Tensor,
+        newborn: Callable[[Tensor, torch.dtype], Parameters],
+    ) -> None:  # fmt: skip
         if not mine.any():
             return
         rows = torch.from_numpy(np.flatnonzero(mine)).to(keys.device)
         flat = weights[self.name(slot, module)]
-        fresh = initialise(self._modules[slot][module], keys[rows], flat.dtype)
+        fresh = newborn(keys[rows], flat.dtype)
         flat.index_copy_(
             0, rows, torch.cat([values.reshape(len(rows), -1) for values in fresh.values()], dim=1)
         )

@@ -6,7 +6,8 @@ straight-through treatment: the host's values and gradients are untouched, the s
 gradient. The other rows become
 
     ADD       h + a (s - h)
-    GATE      h + a g(h) (s - h)      g = sigmoid(w . mean(h) + b), one value per image
+    GATE      h + a g(h) (s - h)      g = sigmoid(w . mean(h) + b), one value per image,
+                                      or sigmoid(w . h + b), one per position, in a causal host
     MULTIPLY  h + a h tanh(s - h)
 
 where h is the host's activation, s the seed's output and a the alpha of the row. Where a is 0 the row is
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..stacked import Init, Parameters, linear, map_mean, pooled, to_channels, to_rows
+from ..stacked import Init, Parameters, linear, map_mean, pooled, to_channels, to_matrices, to_rows
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,20 @@ def gate_specs(channels: int) -> dict[str, Init]:
     return {"weight": Init((channels,)), "bias": Init((), fill=2.0)}
 
 
-def gate(x: Tensor, parameters: Parameters) -> Tensor:
-    """[B, k] in 0..1 from x [B, k*C, H, W] and the gates of k rows."""
+def gate(x: Tensor, parameters: Parameters, *, causal: bool) -> Tensor:
+    """0..1 from x [B, k*C, H, W] and the gates of k rows.
+
+    Args:
+        causal: each position by itself, since a mean over the map would tell of those to come.
+
+    Returns:
+        [B, 1, 1, k], or [B, H, W, k] where it is causal.
+    """
     weight, bias = parameters["weight"], parameters["bias"]
-    score = linear(pooled(x, len(bias)), weight.unsqueeze(1), bias.unsqueeze(1))
-    return torch.sigmoid(score).squeeze(2).t()
+    k, batch, height, width = len(bias), x.shape[0], *x.shape[2:]
+    seen = to_matrices(x, k) if causal else pooled(x, k)
+    score = linear(seen, weight.unsqueeze(1), bias.unsqueeze(1)).squeeze(2).t()
+    return torch.sigmoid(score).view(batch, *((height, width) if causal else (1, 1)), k)
 
 
 def gather_rows(h: Tensor, n: int, segments: Sequence[Segment]) -> tuple[Tensor, list[Tensor]]:
@@ -98,8 +108,8 @@ def graft(
         h: [B, n*C, H, W], as `gather_rows` returned it.
         seen: for each segment [B, k*C, H, W], as `gather_rows` returned it.
         made: what the seeds made of it.
-        strength: for each segment [B, k] or [1, k], alpha times gate; exactly 0 where the host is to be
-            untouched.
+        strength: for each segment alpha times gate, [1, 1, 1, k], [B, 1, 1, k] or [B, H, W, k]; exactly 0
+            where the host is to be untouched.
 
     Returns:
         [B, n*C, H, W].
@@ -181,13 +191,13 @@ def _by_segment(
 def _put(host: Tensor, segments: Sequence[Segment], tensors: Sequence[Tensor]) -> None:
     """Blend into [B, H, W, n, C], in place."""
     for segment, x, s, strength in _by_segment(segments, tensors):
-        k = strength.shape[1]
+        k = strength.shape[3]
         x_rows, s_rows = to_rows(x, k), to_rows(s, k)
         for block in segment.blocks:
             if block.isolated is True:
                 continue
             part = slice(block.start, block.stop)
-            by = _spread(strength[:, part])
+            by = strength[..., part].unsqueeze(4)
             change = by * _direction(x_rows[..., part, :], s_rows[..., part, :], block.multiply)
             if isinstance(block.isolated, Tensor):
                 change = change.masked_fill_(by == 0.0, 0.0)
@@ -201,7 +211,7 @@ def _backward(
     grad: Tensor, segment: Segment, x: Tensor, s: Tensor, strength: Tensor
 ) -> tuple[Tensor | None, Tensor, Tensor | None]:
     """Gradients of a segment's x, s and strength, from the host's [B, H, W, n, C]."""
-    k = strength.shape[1]
+    k = strength.shape[3]
     shape = (*grad.shape[:3], k, grad.shape[4])
     to_s = grad.new_zeros(shape) if segment.blocks[-1].stop < k else grad.new_empty(shape)
     to_x = grad.new_zeros(shape) if segment.blended else None
@@ -213,9 +223,9 @@ def _backward(
         if to_x is None or block.isolated is True:
             to_s[..., part, :] = g
             continue
-        here, there, by = x_rows[..., part, :], s_rows[..., part, :], _spread(strength[:, part])
+        here, there, by = x_rows[..., part, :], s_rows[..., part, :], strength[..., part].unsqueeze(4)
         if to_strength is not None:
-            to_strength[:, part] = _row_sums(g * _direction(here, there, block.multiply))
+            to_strength[..., part] = _row_sums(g * _direction(here, there, block.multiply), strength.shape)
         scaled = by * g
         if isinstance(block.isolated, Tensor):
             scaled = scaled.masked_fill_(by == 0.0, 0.0)
@@ -226,15 +236,12 @@ def _backward(
     return None if to_x is None else to_channels(to_x), to_channels(to_s), to_strength
 
 
-def _spread(strength: Tensor) -> Tensor:
-    """[B, k] as [B, 1, 1, k, 1]."""
-    return strength[:, None, None, :, None]
-
-
-def _row_sums(x: Tensor) -> Tensor:
-    """[B, H, W, k, C] summed over map and channels: [B, k]."""
-    channels = map_mean(to_channels(x)).view(x.shape[0], *x.shape[3:])
-    return channels.sum(2) * (x.shape[1] * x.shape[2])
+def _row_sums(x: Tensor, shape: torch.Size) -> Tensor:
+    """[B, H, W, k, C] summed over channels, and over the map too where `shape` has a map of 1x1."""
+    if shape[1:3] == x.shape[1:3]:
+        return x.sum(4)
+    channels = map_mean(to_channels(x)).view(x.shape[0], 1, 1, *x.shape[3:])
+    return channels.sum(4) * (x.shape[1] * x.shape[2])
 
 
 def _direction(x: Tensor, s: Tensor, multiply: bool | Tensor) -> Tensor:

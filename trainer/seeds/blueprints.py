@@ -1,4 +1,6 @@
-"""The kinds of seeds: small modules that keep the shape of their slot, run for k rows at once.
+"""The kinds of seeds for images: small modules that keep the shape of their slot, run for k rows at once.
+
+What every kind must do is checked by `verify`. Those for texts are in `causal`, third parties' in `modules`.
 
 Every one is the identity at birth and yet has a gradient from the first step: either its branch is scaled
 by a `gain` that begins at 0 (ReZero: Bachlechner et al., 2021), which itself gets a gradient, or its last
@@ -19,6 +21,8 @@ from .. import rng
 from ..stacked import Init, Parameters, affine, conv, group_norm, initialise, linear, pooled, residual
 
 Specs = dict[str, Init]
+Size = tuple[int, int]
+"""H, W of a slot's map."""
 
 
 class BlueprintError(EsperError):
@@ -39,6 +43,20 @@ class Blueprint:
     identity_at_birth: bool
     convolves: bool = True
     """Whether it has convolutions. torch runs one network's by other kernels than several networks'."""
+    draw: Callable[[Tensor, torch.dtype], Parameters] | None = None
+    """Tensors of newborns by their keys (int64 [k]); None: as the specs say."""
+    fit: Callable[[int, Size], Blueprint] | None = None
+    """Makes the blueprint for a slot of so many channels and that size; None: it suits them all."""
+
+    def at(self, channels: int, size: Size) -> Blueprint:
+        """The blueprint for one slot."""
+        return self if self.fit is None else self.fit(channels, size)
+
+    def newborn(self, channels: int, keys: Tensor, dtype: torch.dtype) -> Parameters:
+        """Fresh tensors [k, ...] of k seeds, each a function of its own key (int64 [k])."""
+        if self.draw is not None:
+            return self.draw(keys, dtype)
+        return initialise(self.specs(channels), keys, dtype)
 
     def parameters(self, channels: int) -> int:
         """Numbers that one seed adds to its host."""
@@ -145,32 +163,50 @@ BLUEPRINTS: dict[str, Blueprint] = {
 }
 
 
-def blueprint(name: str) -> Blueprint:
-    """The blueprint of that name.
+def verify(kind: Blueprint, channels: int, size: Size, *, causal: bool = False) -> None:
+    """Run a newborn seed once.
 
-    Raises:
-        BlueprintError: there is none.
-    """
-    if name not in BLUEPRINTS:
-        raise BlueprintError(
-            f"seeds.blueprints: no blueprint named {name!r}; there are {', '.join(BLUEPRINTS)}"
-        )
-    return BLUEPRINTS[name]
-
-
-def verify(kind: Blueprint, channels: int, size: tuple[int, int]) -> None:
-    """Run a newborn seed once: it must keep the shape and be the identity where it says so.
+    It must keep the shape, put out finite numbers, be the identity where it says so and, in a causal host,
+    not look ahead.
 
     Raises:
         BlueprintError: it does not.
     """
-    keys = rng.key(0, rng.Purpose.SEED, torch.arange(2))
-    x = rng.normal(rng.key(0, rng.Purpose.SEED, 2), 2 * 2 * channels * size[0] * size[1], torch.float64)
+    dtype = torch.float64 if kind.draw is None else torch.float32
+    weights = kind.newborn(channels, rng.key(0, rng.Purpose.SEED, torch.arange(2)), dtype)
+    count = 2 * 2 * channels * size[0] * size[1]
+    x = rng.normal(rng.key(0, rng.Purpose.SEED, 2), count, dtype)
     x = x.view(2, 2 * channels, *size).contiguous(memory_format=torch.channels_last)
-    y = kind.forward(x, initialise(kind.specs(channels), keys, torch.float64))
+    y = kind.forward(x, weights)
     if y.shape != x.shape:
         raise BlueprintError(
-            f"blueprint {kind.name} turns {tuple(x.shape)} into {tuple(y.shape)}; a seed must keep the shape"
+            f"blueprint {kind.name} turns {_seen(x, 2)} into {_seen(y, 2)}; a seed must keep the shape"
         )
+    if not y.isfinite().all():
+        raise BlueprintError(f"blueprint {kind.name} puts out NaN or infinity at birth")
     if kind.identity_at_birth and (y - x).abs().max() > 1e-6:
         raise BlueprintError(f"blueprint {kind.name} claims to be the identity at birth and is not")
+    if causal:
+        _verify_causal(kind, x, weights)
+
+
+def _seen(x: Tensor, rows: int) -> tuple[int, ...]:
+    """The shape that one seed sees."""
+    return (x.shape[0], x.shape[1] // rows, *x.shape[2:])
+
+
+def _verify_causal(kind: Blueprint, x: Tensor, weights: Parameters) -> None:
+    """With weights that are not those of birth, no position may feel one that comes after it."""
+    keys = rng.key(0, rng.Purpose.SEED, 3, torch.arange(len(weights)))
+    grown = {
+        name: w + 0.3 * rng.normal(key, w.numel(), w.dtype).view_as(w)
+        for key, (name, w) in zip(keys, weights.items(), strict=True)
+    }
+    half = x.shape[2] // 2
+    changed = x.clone()
+    changed[:, :, half:] = changed[:, :, half:].flip(2) - 1.0
+    before, after = (kind.forward(tokens, grown)[:, :, :half] for tokens in (x, changed))
+    if (before - after).abs().max() > 1e-5:
+        raise BlueprintError(
+            f"blueprint {kind.name} looks ahead: a position feels those after it; a text host cannot use it"
+        )

@@ -33,7 +33,16 @@ def test_register_then_list_then_check(tmp_path: Path) -> None:
     assert json.loads(registered.stdout) == expected
     assert json.loads(call("data", "mine", "--json").stdout) == expected
     rows = {row["name"]: row for row in json.loads(call("data", "--json").stdout)}
-    assert {"digits", "synthetic", "mnist", "fashion-mnist", "cifar10", "cifar100", "mine"} == rows.keys()
+    assert {
+        "digits",
+        "synthetic",
+        "text",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+        "cifar100",
+        "mine",
+    } == rows.keys()
     assert rows["mine"]["ready"]
     assert rows["mine"]["holds"]["train"] == 54
     assert not rows["cifar10"]["ready"]

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from tests.trainer.oracle import make_seed
 from trainer import rng
-from trainer.seeds.blueprints import BLUEPRINTS, Blueprint, BlueprintError, blueprint, verify
+from trainer.seeds.blueprints import BLUEPRINTS, Blueprint, BlueprintError, verify
+from trainer.seeds.catalogue import blueprint
 from trainer.stacked import Init, Parameters, initialise
 
 torch.set_num_threads(1)
@@ -53,7 +54,7 @@ def test_parameter_counts_are_those_of_the_modules(kind: Blueprint) -> None:
 
 
 def test_a_residual_convolution_has_the_593_parameters_of_the_design() -> None:
-    assert blueprint("conv_light").parameters(8) == 593
+    assert blueprint("conv_light", "cnn").parameters(8) == 593
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -66,8 +67,8 @@ def test_newborns_of_different_keys_differ_where_they_are_random(kind: Blueprint
 
 
 def test_an_unknown_blueprint_is_named_with_those_there_are() -> None:
-    with pytest.raises(BlueprintError, match=r"'conv_lihgt'; there are norm, attention"):
-        blueprint("conv_lihgt")
+    with pytest.raises(BlueprintError, match=r"'conv_lihgt' for a cnn host; there are norm, attention"):
+        blueprint("conv_lihgt", "cnn")
 
 
 def test_a_blueprint_that_changes_the_shape_or_lies_about_its_birth_is_refused() -> None:

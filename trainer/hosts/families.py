@@ -1,0 +1,53 @@
+"""Which hosts learn which tasks, and what of the configuration follows from that."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..config import Config, HostConfig, SeedsConfig
+from ..data.task import Kind, Task
+from ..seeds.catalogue import BUILT_IN, Family
+from ..settings import ConfigError
+from .cnn import CNN
+from .model import HostModel
+from .transformer import Transformer
+
+FAMILY: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
+
+
+def fitted(config: Config, task: Task) -> Config:
+    """The configuration with what is left to the task decided: the family, and the blueprints of it.
+
+    Raises:
+        ConfigError: the task does not go with something that was asked for.
+    """
+    family, kind = FAMILY[task.kind], task.kind
+    if config.host.family not in ("auto", family):
+        raise ConfigError(
+            f"host.family = {config.host.family}: {task.name} is {kind}, which a {family} host learns; "
+            f"leave it auto or choose another task.dataset"
+        )
+    if kind == "text" and config.task.augment:
+        raise ConfigError(f"task.augment: is for images, and {task.name} is text; leave it empty")
+    if family == "transformer":
+        _check_transformer(config.host)
+    host = msgspec.structs.replace(config.host, family=family)
+    seeds = config.seeds
+    if family == "transformer" and seeds.blueprints == SeedsConfig().blueprints:
+        seeds = msgspec.structs.replace(seeds, blueprints=tuple(BUILT_IN[family]))
+    return msgspec.structs.replace(config, host=host, seeds=seeds)
+
+
+def _check_transformer(host: HostConfig) -> None:
+    if host.heads and host.width % host.heads:
+        raise ConfigError(f"host.width = {host.width}: must be a multiple of host.heads = {host.heads}")
+    if not host.heads and not host.mlp:
+        raise ConfigError("host.heads = 0 and host.mlp = 0: a block needs one of them")
+
+
+def build(host: HostConfig, task: Task) -> HostModel:
+    """The architecture for a task."""
+    if FAMILY[task.kind] == "cnn":
+        return CNN(host.channels, host.kernel, task.shape, task.classes)
+    context = task.shape[1]
+    return Transformer(host.width, host.depth, host.heads, host.mlp, context, task.classes)

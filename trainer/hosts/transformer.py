@@ -1,0 +1,124 @@
+"""The transformer host: a GPT that tells each next character, with a slot behind each block.
+
+A block is causal self-attention and an MLP, each behind a layer norm and added to the residual stream
+(Radford et al., "Language models are unsupervised multitask learners", 2019). Layer norms have no parameters
+and nothing has a bias: a linear layer follows each norm and takes the scale in (Groeneveld et al., "OLMo",
+2024). Text is a map of T rows and one column: the stream is [B, n*C, T, 1] between blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..stacked import Init, Parameters, causal_attention, from_matrices, layer_norm, to_matrices
+
+EMBEDDINGS = ("embed.token", "embed.position")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block and the slot behind it."""
+
+    channels: int
+    size: tuple[int, int]
+    """T, 1."""
+
+
+class Transformer:
+    """The architecture; parameters are passed in, stacked over n hosts.
+
+    Args:
+        width: C, of the residual stream.
+        depth: blocks.
+        heads: of the attention; they divide the width; 0 = it has none, and no block looks back.
+        mlp: hidden width of a block's MLP; 0 = it has none.
+        context: T, positions.
+        classes: V, tokens there are.
+    """
+
+    def __init__(self, width: int, depth: int, heads: int, mlp: int, context: int, classes: int) -> None:
+        self.causal = True
+        self._width, self._heads, self._mlp = width, heads, mlp
+        self._context, self._classes = context, classes
+        self.blocks = [Block(width, (context, 1)) for _ in range(depth)]
+        self.head_names: tuple[str, ...] = ("head.weight",)
+        self.widest = context * max(3 * width, mlp, classes)
+        """Numbers in the largest activation of one host and window."""
+
+    def specs(self) -> dict[str, Init]:
+        """Trainable tensors of one host."""
+        c = self._width
+        specs = {
+            "embed.token": Init((self._classes, c), fan_in=1),
+            "embed.position": Init((self._context, c), fan_in=1),
+        }
+        for i in range(len(self.blocks)):
+            if self._heads:
+                specs[f"block{i}.attention.in"] = Init((3 * c, c), fan_in=c)
+                specs[f"block{i}.attention.out"] = Init((c, c), fan_in=c)
+            if self._mlp:
+                specs[f"block{i}.mlp.in"] = Init((self._mlp, c), fan_in=c)
+                specs[f"block{i}.mlp.out"] = Init((c, self._mlp), fan_in=self._mlp)
+        specs["head.weight"] = Init((self._classes, c), fan_in=c)
+        return specs
+
+    def buffer_specs(self) -> dict[str, Init]:
+        """None: nothing is measured."""
+        return {}
+
+    def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
+        """Block i: [B, n*C, T, 1] from the same; block 0 from tokens [B, n, T, 1] or [B, 1, T, 1]."""
+        return self.eval_block(i, x, *self.folded(i, weights, {}))
+
+    def measure_block(
+        self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
+    ) -> Tensor:
+        """Not to be called: there is nothing to measure."""
+        raise NotImplementedError
+
+    def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """Tensors [n, ...] of block i."""
+        return tuple(weights[name] for name in (*(EMBEDDINGS if i == 0 else ()), *self._names(i)))
+
+    def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:
+        """Block i with tensors as `folded` gives them."""
+        n, left = tensors[0].shape[0], iter(tensors)
+        if i == 0:
+            x = embed(x, next(left), next(left))
+        h = to_matrices(x, n)
+        if self._heads:
+            h = h + causal_attention(layer_norm(h), next(left), self._heads, self._context) @ next(left).mT
+        if self._mlp:
+            h = h + F.gelu(layer_norm(h) @ next(left).mT, approximate="tanh") @ next(left).mT
+        return from_matrices(h, x.shape)
+
+    def head(self, x: Tensor, weights: Parameters) -> Tensor:
+        """Logits [n, B*T, V] from the last slot's output [B, n*C, T, 1]."""
+        weight = weights["head.weight"]
+        return layer_norm(to_matrices(x, weight.shape[0])) @ weight.mT
+
+    def _names(self, i: int) -> list[str]:
+        """Tensors of block i, in the order of their use."""
+        parts = (["attention.in", "attention.out"] if self._heads else []) + (
+            ["mlp.in", "mlp.out"] if self._mlp else []
+        )
+        return [f"block{i}.{part}" for part in parts]
+
+
+def embed(tokens: Tensor, token: Tensor, position: Tensor) -> Tensor:
+    """The stream [B, n*C, T, 1] that n hosts begin with.
+
+    Args:
+        tokens: int64 [B, n, T, 1], or [B, 1, T, 1] where all see the same.
+        token: [n, V, C].
+        position: [n, T, C].
+    """
+    n, classes, _ = token.shape
+    first = classes * torch.arange(n, device=tokens.device)
+    rows_BTn = tokens.squeeze(3).transpose(1, 2) + first
+    stream_BTnC = F.embedding(rows_BTn, token.flatten(0, 1)) + position.transpose(0, 1)
+    return stream_BTnC.flatten(2).transpose(1, 2).unsqueeze(3)

@@ -1,0 +1,64 @@
+"""What third parties add, found by the entry points of their installed packages.
+
+`esper.blueprints`: a callable `(channels, size) -> torch.nn.Module`, see `trainer.seeds.modules`.
+`esper.tasks`: a callable `() -> Dataset | Text`, see `trainer.data.registry`.
+
+Only what a run names is imported, so that what is installed beside it cannot break it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from protocol.errors import EsperError
+
+BLUEPRINTS = "esper.blueprints"
+TASKS = "esper.tasks"
+
+
+class PluginError(EsperError):
+    """An installed package offers something that cannot be used; the message names the entry point."""
+
+    exit_code = 9
+
+
+def names(group: str) -> list[str]:
+    """What the installed packages offer, sorted."""
+    return sorted({point.name for point in entry_points(group=group)})
+
+
+def described(point: EntryPoint) -> str:
+    """The entry point as messages name it."""
+    package = f" of {point.dist.name}" if point.dist else ""
+    return f"entry point {point.group}: {point.name} = {point.value}{package}"
+
+
+def find(group: str, name: str) -> tuple[Callable[..., Any], str] | None:
+    """The callable that an installed package offers by that name, and what messages call it.
+
+    Raises:
+        PluginError: several packages offer it, it cannot be imported, or it is not callable.
+    """
+    points = list({point.value: point for point in entry_points(group=group, name=name)}.values())
+    if not points:
+        return None
+    what = described(points[0])
+    if len(points) > 1:
+        raise PluginError(f"{what}: and also {described(points[1])}; uninstall one of them")
+    try:
+        made = points[0].load()
+    except Exception as error:
+        raise PluginError(
+            f"{what}: cannot be imported: {one_line(error)}; repair or uninstall its package"
+        ) from error
+    if not callable(made):
+        raise PluginError(f"{what}: is {type(made).__name__}, not callable")
+    return made, what
+
+
+def one_line(error: BaseException) -> str:
+    """Type and first line of an error."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
