@@ -31,7 +31,7 @@ class TaskConfig(Section, frozen=True):
         Meta(max_length=2, description="random crops and flips of the training images; empty = none"),
     ] = ()
     shared_batches: Annotated[bool, Meta(description="all envs see the same images, in one order")] = False
-    context: Annotated[int, _count("characters of a text that a host sees at once", ge=2, le=4096)] = 64
+    context: Annotated[int, _count("characters of a text that a host sees at once", ge=2, le=4096)] = 32
     batch_size: Annotated[int, _count("images, or windows of a text, per env and step", le=65_536)] = 64
     batches_per_epoch: Annotated[int, _count("training steps per epoch")] = 12
 
@@ -48,9 +48,11 @@ class HostConfig(Section, frozen=True):
     kernel: Annotated[Literal[1, 3], Meta(description="cnn: 1 = convolutions that see no shape")] = 1
     width: Annotated[int, _count("transformer: width of the residual stream", ge=2, le=4096)] = 32
     depth: Annotated[int, _count("transformer: blocks; a slot sits behind each", le=10)] = 3
-    heads: Annotated[int, _count("transformer: heads; 0 = blocks that do not look back", ge=0, le=64)] = 2
+    heads: Annotated[int, _count("transformer: heads; 0 = blocks that do not look back", ge=0, le=64)] = 0
     mlp: Annotated[int, _count("transformer: width of a block's MLP; 0 = none", ge=0, le=16_384)] = 32
-    learning_rate: Annotated[float, _number("SGD, host and seeds", le=10.0)] = 0.05
+    learning_rate: Annotated[
+        float, _number("SGD, host and seeds; a transformer's default is 0.5", le=10.0)
+    ] = 0.05
     momentum: Annotated[float, _number("SGD momentum", le=0.999)] = 0.9
 
 

@@ -149,8 +149,11 @@ class Env(nn.Module):
             return torch.lerp(h, s, how.alpha)
         if how.style == Style.MULTIPLY:
             return h * (1 + how.alpha * torch.tanh(s - h))
-        opening = torch.sigmoid(self._call(self.gate[slot], h.mean((2, 3)), how.frozen))
-        return torch.lerp(h, s, how.alpha * opening[:, :, None, None])
+        return torch.lerp(h, s, how.alpha * self._opening(slot, h, how.frozen))
+
+    def _opening(self, slot: str, h: Tensor, frozen: bool) -> Tensor:
+        """How far the gate is open, to be spread over h."""
+        return torch.sigmoid(self._call(self.gate[slot], h.mean((2, 3)), frozen))[:, :, None, None]
 
     @staticmethod
     def _call(module: nn.Module, x: Tensor, frozen: bool) -> Tensor:
@@ -203,11 +206,20 @@ class Env(nn.Module):
 
     def graft(self, slot: int, name: str, how: Grafting) -> None:
         """Put a newborn seed into a slot."""
-        channels, key = self._config.host.channels[slot], str(slot)
-        self.seed[key] = make_seed(name, channels).to(self.head.weight.dtype)
+        channels, key = self.channels(slot), str(slot)
+        self.seed[key] = self.newborn(name, channels).to(self.head.weight.dtype)
         if how.style == Style.GATE:
             self.gate[key] = nn.Linear(channels, 1, dtype=self.head.weight.dtype)
         self.grafting[key] = how
+
+    def channels(self, slot: int) -> int:
+        """Width of a slot."""
+        return self._config.host.channels[slot]
+
+    @staticmethod
+    def newborn(name: str, channels: int) -> nn.Module:
+        """A newborn seed of that blueprint."""
+        return make_seed(name, channels)
 
     def begin(self) -> None:
         """Make the optimizer for what is there now."""
@@ -228,13 +240,13 @@ class Env(nn.Module):
 
 
 def env_from(
-    config: Config, data: Dataset, population: Population, state: dict[str, Any], env: int
-) -> tuple[Env, dict[str, str]]:
+    config: Config, data: Any, population: Population, state: dict[str, Any], env: int, kind: Any = Env
+) -> tuple[Any, dict[str, str]]:
     """Host `env` of a population's state as modules, and the engine's name of each parameter."""
     slots, table = population.slots, population.table
     weights = population.pool.unpacked(state["weights"])
     momenta = population.pool.unpacked(state["momentum"])
-    oracle = Env(config, data).to(state["weights"]["head.weight"].dtype)
+    oracle = kind(config, data).to(state["weights"]["head.weight"].dtype)
     kinds: dict[str, str] = {}
     for slot in range(len(slots)):
         stage = int(table.stage[env, slot])

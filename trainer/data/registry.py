@@ -1,13 +1,16 @@
-"""Datasets by name: those that are made here, the well-known ones, and what the user has registered."""
+"""Datasets by name: those that are made here, the well-known ones, what the user has registered, and what
+installed packages offer by an entry point of the group `esper.tasks`: a callable `() -> Dataset | Text`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from .. import plugins
+from ..plugins import PluginError
 from .dataset import DataError, Dataset, held_out
 from .digits import digits
 from .formats import FORMATS, TEXT, detect, text_file
@@ -52,12 +55,16 @@ def load(name: str, device: torch.device | str = "cpu", *, folder: str = "", con
 
     Raises:
         DataError: no such dataset, or its files are missing or damaged.
+        PluginError: a package offers it and it cannot be used.
     """
     data = _found(name, folder)
     return (data.with_context(context) if isinstance(data, Text) else data).to(device)
 
 
 def _found(name: str, folder: str) -> Dataset | Text:
+    plugin = plugins.find(plugins.TASKS, name)
+    if plugin is not None:
+        return _made_by_package(name, folder, *plugin)
     if name == TEXT:
         return read_text(name, text_file(_whole(folder)) if folder else DEFAULT)
     if name in MADE:
@@ -69,12 +76,28 @@ def _found(name: str, folder: str) -> Dataset | Text:
     if name in known:
         return _registered(name, known[name], where)
     if name not in PUBLISHED:
-        there = ", ".join(dict.fromkeys([*MADE, TEXT, *PUBLISHED, *known]))
+        there = ", ".join(dict.fromkeys([*MADE, TEXT, *PUBLISHED, *known, *plugins.names(plugins.TASKS)]))
         raise DataError(
             f"no dataset named {name!r}; there are {there}; "
             "`esper-daemon data NAME --from FOLDER` registers one more"
         )
     return _read(name, PUBLISHED[name].format, where or _default_folder(name))
+
+
+def _made_by_package(name: str, folder: str, make: Callable[..., object], what: str) -> Dataset | Text:
+    if name in (*MADE, TEXT, *PUBLISHED, *registrations()):
+        raise PluginError(f"{what}: there is a dataset {name} already; rename it or uninstall its package")
+    if folder:
+        raise DataError(f"task.data_dir = {folder}: {name} has no files; leave task.data_dir empty")
+    try:
+        data = make()
+        if isinstance(data, Dataset):
+            return Dataset.of(name, data.classes, data.train, data.val, data.test)
+    except Exception as error:
+        raise PluginError(f"{what}: cannot be made: {plugins.one_line(error)}") from error
+    if not isinstance(data, Text):
+        raise PluginError(f"{what}: returns {type(data).__name__}, not a trainer.data Dataset or Text")
+    return replace(data, name=name)
 
 
 def register(name: str, folder: Path) -> Registration:
@@ -117,6 +140,8 @@ def entries() -> list[Entry]:
     for name, published in PUBLISHED.items():
         here = published.folder is not None and published.folder.is_dir()
         rows[name] = Entry(name, published.format, str(published.folder) if here else None, here, None)
+    for name in plugins.names(plugins.TASKS):
+        rows[name] = Entry(name, "package", None, True, None)
     for name, known in registrations().items():
         rows[name] = Entry(name, known.format, known.folder, Path(known.folder).exists(), known.holds)
     return list(rows.values())

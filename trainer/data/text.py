@@ -17,7 +17,7 @@ from .task import Part
 
 DEFAULT = Path(__file__).with_name("texts") / "alice.txt"
 """Ships with the package; NOTICE beside it says where it is from."""
-CONTEXT = 64
+CONTEXT = 32
 HELD_OUT = 0.1
 """Share of the characters to validate on, and of those to test on."""
 VALIDATION_MOST, TEST_MOST = 8192, 65_536

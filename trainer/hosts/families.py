@@ -13,10 +13,12 @@ from .model import HostModel
 from .transformer import Transformer
 
 FAMILY: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
+TRANSFORMER_LEARNING_RATE = 0.5
+"""Takes the place of the default, which is a convolutional host's."""
 
 
 def fitted(config: Config, task: Task) -> Config:
-    """The configuration with what is left to the task decided: the family, and the blueprints of it.
+    """The configuration with what is left to the task decided: the family, and the defaults that go with it.
 
     Raises:
         ConfigError: the task does not go with something that was asked for.
@@ -31,8 +33,9 @@ def fitted(config: Config, task: Task) -> Config:
         raise ConfigError(f"task.augment: is for images, and {task.name} is text; leave it empty")
     if family == "transformer":
         _check_transformer(config.host)
-    host = msgspec.structs.replace(config.host, family=family)
-    seeds = config.seeds
+    host, seeds = msgspec.structs.replace(config.host, family=family), config.seeds
+    if family == "transformer" and host.learning_rate == HostConfig().learning_rate:
+        host = msgspec.structs.replace(host, learning_rate=TRANSFORMER_LEARNING_RATE)
     if family == "transformer" and seeds.blueprints == SeedsConfig().blueprints:
         seeds = msgspec.structs.replace(seeds, blueprints=tuple(BUILT_IN[family]))
     return msgspec.structs.replace(config, host=host, seeds=seeds)

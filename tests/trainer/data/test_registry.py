@@ -80,9 +80,11 @@ def test_the_validation_part_is_a_tenth_and_no_more_than_a_thousand() -> None:
 @pytest.mark.parametrize(
     ("name", "folder", "words"),
     [
-        ("nope", "", ["'nope'", "digits, synthetic, mnist, fashion-mnist, cifar10, cifar100", "--from"]),
+        ("nope", "", ["'nope'", "digits, synthetic, text, mnist, fashion-mnist, cifar10", "--from"]),
         ("../mine", "", ["no dataset named '../mine'"]),
         ("digits", "/somewhere", ["task.data_dir = /somewhere", "digits has no files"]),
+        ("text", "relative", ["task.data_dir = relative", "the whole path"]),
+        ("text", "/nowhere/a.txt", ["/nowhere/a.txt: no such file"]),
         ("mnist", "relative", ["task.data_dir = relative", "the whole path"]),
         ("mnist", "/nowhere/at/all", ["/nowhere/at/all: no such folder", "mnist"]),
         ("mnist", "", ["mnist: its files are not here", "task.data_dir", "esper-daemon data mnist --from"]),
@@ -116,7 +118,7 @@ def test_files_that_changed_since_are_not_taken_silently(tmp_path: Path) -> None
     [
         ("a/b", "is no name for a dataset"),
         ("x" * 33, "is no name for a dataset"),
-        ("digits", "digits has no files; choose another name"),
+        ("digits", "digits comes with the package; choose another name"),
         ("cifar10", "holds idx files, and cifar10 is cifar10"),
     ],
 )

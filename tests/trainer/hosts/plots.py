@@ -48,9 +48,9 @@ def config(n: int, channels: tuple[int, ...] = (8, 4, 16), **changes: Any) -> Co
     return msgspec.convert(tree, Config, strict=False)
 
 
-def every_state() -> dict[str, Tensor]:
+def every_state(blueprints: int = len(BLUEPRINTS)) -> dict[str, Tensor]:
     """Columns of a slot table [N, 3] in which each state x blueprint x style occurs."""
-    cells = list(product(STATES, range(len(BLUEPRINTS)), Style))
+    cells = list(product(STATES, range(blueprints), Style))
     cells = [cells[(i * 47) % len(cells)] for i in range(len(cells))]
     columns = {
         "stage": [int(state[0]) for state, _, _ in cells],

@@ -1,0 +1,201 @@
+"""The stacked transformer and its seeds against sequential modules, in float64, with a third party's seed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer import text_oracle
+from tests.trainer.hosts.plots import config, every_state, plant, rows
+from tests.trainer.oracle import env_from
+from tests.trainer.packages import POINTWISE, install
+from tests.trainer.text_oracle import TextEnv
+from trainer.config import Config
+from trainer.data.text import Text
+from trainer.hosts.plan import Topology
+from trainer.hosts.population import Population
+from trainer.seeds.stages import BLENDED
+
+torch.set_num_threads(1)
+SENTENCE = "the cat sat on the mat; a dog ran off with my hat, and that was that. "
+DATA = Text.of("tiny", "".join(SENTENCE[i % 7 :] for i in range(30)), 10)
+BLUEPRINTS = ("norm", "lora", "attention", "mlp", "pointwise")
+Made = tuple[Config, Population]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def third_party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    site = install(
+        tmp_path_factory.mktemp("site"), "pointwise_text", POINTWISE,
+        esper_blueprints={"pointwise": "pointwise"},
+    )  # fmt: skip
+    sys.path.insert(0, str(site))
+    import pointwise_text  # type: ignore[import-not-found]
+
+    text_oracle.OTHERS["pointwise"] = pointwise_text.Pointwise
+    yield
+    sys.path.remove(str(site))
+    del text_oracle.OTHERS["pointwise"], sys.modules["pointwise_text"]
+
+
+def populate(columns: dict[str, Tensor], dtype: torch.dtype = torch.float64, **changes: object) -> Made:
+    settings = {
+        "host__width": 16, "host__depth": 3, "host__heads": 2, "host__mlp": 12, "host__learning_rate": 0.1,
+        "seeds__blueprints": BLUEPRINTS, "task__batch_size": 4, **changes,
+    }  # fmt: skip
+    cfg = config(columns["stage"].shape[0], **settings)
+    population = Population(cfg, DATA, "cpu", dtype=dtype)
+    plant(population, columns)
+    table, at = population.table, 0
+    topology = Topology.of(table.stage, table.blueprint, table.style)
+    for group in population.groups:
+        group.prepare(topology.rows(at, at + len(group)), 1, 0)
+        at += len(group)
+    return cfg, population
+
+
+@pytest.fixture(params=["gather", "masked"])
+def planted(request: pytest.FixtureRequest) -> Iterator[Made]:
+    cfg, population = populate(every_state(5), envs__plan=request.param, envs__group_size=64)
+    yield cfg, population
+    population.close()
+
+
+def oracles(cfg: Config, population: Population) -> list[tuple[TextEnv, dict[str, str]]]:
+    state = population.state_dict()
+    return [env_from(cfg, DATA, population, state, env, TextEnv) for env in range(cfg.envs.count)]
+
+
+def about(population: Population, env: int) -> str:
+    table = population.table
+    columns = (table.stage, table.blueprint, table.style, table.alpha)
+    return f"env {env}: " + "; ".join(
+        " ".join(f"{float(column[env, s]):g}" for column in columns) for s in range(3)
+    )
+
+
+def assert_close(a: Tensor, b: Tensor, what: str) -> None:
+    torch.testing.assert_close(a, b.view_as(a), rtol=1e-8, atol=1e-10, msg=lambda m: f"{what}: {m}")
+
+
+def test_every_state_blueprint_and_style_trains_as_modules_do(planted: Made) -> None:
+    cfg, population = planted
+    group = population.groups[0]
+    sequential = oracles(cfg, population)
+    for step in range(2):
+        tokens, labels = group.batches.at(1, step)
+        loss, _, gradients = group.gradients(tokens, labels)
+        group.optimizer.step(gradients)
+        of, weights = population.pool.unpacked(gradients), population.pool.unpacked(group.weights)
+        for env, (oracle, names_of) in enumerate(sequential):
+            expected, _ = oracle.step(tokens[:, env, :, 0], labels[env])
+            where = f"step {step}, {about(population, env)}"
+            assert_close(loss[env], expected, f"loss, {where}")
+            for name, parameter in oracle.named_parameters():
+                if name in oracle.measured:
+                    made = of[names_of[name]][env]
+                    assert_close(made, oracle.measured[name], f"gradient of {name}, {where}")
+                weight = weights[names_of[name]][env].detach()
+                assert_close(weight, parameter.detach(), f"{name}, {where}")
+
+
+def test_validation_test_and_contributions_are_those_of_modules(planted: Made) -> None:
+    cfg, population = planted
+    sequential = oracles(cfg, population)
+    batches = [population.groups[0].batches.at(1, step) for step in range(cfg.task.batches_per_epoch)]
+    signals = population.run_epoch(1, 0)
+    test_loss, test_accuracy = population.test()
+    for env, (oracle, _) in enumerate(sequential):
+        what = about(population, env)
+        steps = [oracle.step(tokens[:, env, :, 0], labels[env]) for tokens, labels in batches]
+        loss, accuracy = oracle.scores(DATA.val)
+        assert float(signals.train_loss[env]) == pytest.approx(np.mean([s[0] for s in steps]), rel=1e-5), what
+        hits = sum(int(s[1]) for s in steps) / (len(steps) * cfg.task.batch_size * DATA.context)
+        assert float(signals.train_accuracy[env]) == pytest.approx(hits), what
+        assert float(signals.val_loss[env]) == pytest.approx(loss, rel=1e-5), what
+        assert float(signals.val_accuracy[env]) == pytest.approx(accuracy), what
+        for slot in range(3):
+            measured = float(signals.contribution[env, slot])
+            if int(population.table.stage[env, slot]) in BLENDED:
+                without = oracle.scores(DATA.val, without=slot)[1]
+                assert measured == pytest.approx(accuracy - without, abs=1e-6), f"slot {slot}, {what}"
+            else:
+                assert np.isnan(measured), f"slot {slot}, {what}"
+        loss, accuracy = oracle.scores(DATA.test)
+        assert float(test_loss[env]) == pytest.approx(loss, rel=1e-5), what
+        assert float(test_accuracy[env]) == pytest.approx(accuracy), what
+
+
+@pytest.mark.parametrize("heads", [0, 2])
+def test_hosts_without_a_part_of_the_block_train_as_modules_do(heads: int) -> None:
+    columns = rows(every_state(5), [3, 4])
+    cfg, population = populate(columns, host__heads=heads, host__mlp=0 if heads else 12)
+    sequential = oracles(cfg, population)
+    tokens, labels = population.groups[0].batches.at(1, 0)
+    loss, _, _ = population.groups[0].gradients(tokens, labels)
+    for env, (oracle, _) in enumerate(sequential):
+        assert_close(loss[env], oracle.step(tokens[:, env, :, 0], labels[env])[0], f"env {env}")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("size", [1, 2])
+def test_grouping_does_not_matter(size: int, shared: bool) -> None:
+    columns = rows(every_state(5), list(range(0, 45, 9)))
+    results = []
+    for group_size in (5, size):
+        _, population = populate(columns, envs__group_size=group_size, task__shared_batches=shared)
+        population.run_epoch(1, 0)
+        results.append((population.run_epoch(1, 1), population.state_dict()))
+        population.close()
+    (one, state_one), (other, state_other) = results
+    for name, value in vars(one).items():
+        torch.testing.assert_close(getattr(other, name), value, equal_nan=True, rtol=1e-6, atol=1e-7)
+    for name, value in state_one["weights"].items():
+        torch.testing.assert_close(state_other["weights"][name], value, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_what_one_env_grows_changes_no_bit_of_another(plan: str) -> None:
+    columns = rows(every_state(5), list(range(0, 45, 6)))
+    changed = {name: values.clone() for name, values in columns.items()}
+    for slot, blueprint in enumerate((2, 4, 0)):
+        changed["stage"][3, slot], changed["alpha"][3, slot] = int(BLENDED[0]), 0.8
+        changed["blueprint"][3, slot], changed["pruning"][3, slot] = blueprint, False
+    results = []
+    for table in (columns, changed):
+        _, population = populate(
+            table, torch.float32, envs__plan=plan, envs__group_size=64, host__width=32, task__batch_size=8
+        )
+        population.run_epoch(1, 0)
+        results.append((vars(population.run_epoch(1, 1)), population.state_dict()["weights"]))
+        population.close()
+    others = torch.arange(len(columns["stage"])) != 3
+    for one, two in zip(*results, strict=True):
+        for name, value in one.items():
+            assert torch.equal(value[others].nan_to_num(7e7), two[name][others].nan_to_num(7e7)), name
+    assert not torch.equal(results[0][0]["train_loss"][3], results[1][0]["train_loss"][3])
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_no_prediction_depends_on_what_follows(plan: str) -> None:
+    """Logits up to a position stay as they are when the characters after it change: every seed and style."""
+    _, population = populate(every_state(5), envs__plan=plan, envs__group_size=64)
+    group, edge = population.groups[0], 6
+    tokens, _ = group.batches.at(1, 0)
+    changed = tokens.clone()
+    changed[:, :, edge:] = (changed[:, :, edge:] + 3) % DATA.classes
+    logits = []
+    for x in (tokens, changed):
+        for slot, runs in enumerate(group._runs):
+            x = population.model.train_block(slot, x, group.weights)
+            x = population.pool.run(slot, x, len(group), runs, group.weights)
+        logits.append(population.model.head(x, group.weights).unflatten(1, (-1, DATA.context)))
+    before, after = (made[:, :, :edge] for made in logits)
+    assert torch.equal(before, after)
+    assert not torch.equal(*(made[:, :, edge:] for made in logits))
+    population.close()

@@ -1,0 +1,157 @@
+"""The text host of one env as ordinary modules: what the stacked transformer is held against.
+
+Activations are [B, T, C] here. Shares no code with the engine but the names of parameters.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.trainer.oracle import Env
+from trainer.config import Config
+from trainer.data.text import Text
+
+
+class Attention(nn.MultiheadAttention):
+    """torch.nn's, causal, and of one argument."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__(channels, heads, bias=False, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        ahead = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        return super().forward(x, x, x, attn_mask=ahead, need_weights=False)[0]
+
+
+def normed(x: Tensor) -> Tensor:
+    """Layer norm without parameters, from its definition."""
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+def mlp(channels: int, hidden: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(channels, hidden, bias=False), nn.GELU(approximate="tanh"),
+        nn.Linear(hidden, channels, bias=False),
+    )  # fmt: skip
+
+
+class Norm(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm, self.gain = nn.LayerNorm(channels), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.lerp(x, self.norm(x), self.gain)
+
+
+class Lora(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        rank = max(2, channels // 8)
+        self.down = nn.Linear(channels, rank, bias=False)
+        self.up = nn.Linear(rank, channels, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.up(self.down(x))
+
+
+class Behind(nn.Module):
+    """x + layer(norm(x))."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layer(normed(x))
+
+
+class AsMap(nn.Module):
+    """A module of maps [B, C, T, 1], for [B, T, C]."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.transpose(1, 2).unsqueeze(3)).squeeze(3).transpose(1, 2)
+
+
+OTHERS: dict[str, type[nn.Module]] = {}
+"""Third parties' modules by the name of their blueprint; made with (channels, size)."""
+NAMES = {
+    "token.weight": "embed.token", "position.weight": "embed.position", "head.weight": "head.weight",
+    "in_proj_weight": "in", "out_proj.weight": "out", "0.weight": "in", "2.weight": "out",
+    "down.weight": "down", "up.weight": "up",
+}  # fmt: skip
+"""What the engine calls the end of a parameter's name, where it is another."""
+
+
+class TextEnv(Env):
+    """A transformer, its seeds and their optimizer."""
+
+    def __init__(self, config: Config, data: Text) -> None:
+        nn.Module.__init__(self)
+        host, c = config.host, config.host.width
+        self.token = nn.Embedding(data.classes, c)
+        self.position = nn.Embedding(data.context, c)
+        depth = range(host.depth)
+        self.attention = nn.ModuleList(Attention(c, host.heads) for _ in depth if host.heads)
+        self.mlp = nn.ModuleList(mlp(c, host.mlp) for _ in depth if host.mlp)
+        self.head = nn.Linear(c, data.classes, bias=False)
+        self.seed, self.gate = nn.ModuleDict(), nn.ModuleDict()
+        self.grafting = {}
+        self._config, self._data = config, data
+
+    def forward(self, x: Tensor, without: int | None = None) -> Tensor:
+        """Logits [B*T, V] from tokens [B, T]; with slot `without` as if its alpha were 0."""
+        h = self.token(x) + self.position(torch.arange(x.shape[1]))
+        for i in range(self._config.host.depth):
+            for layers in (self.attention, self.mlp):
+                if len(layers):
+                    h = h + layers[i](normed(h))
+            if str(i) in self.seed and i != without:
+                h = self._slot(str(i), h)
+        return self.head(normed(h)).flatten(0, 1)
+
+    def _opening(self, slot: str, h: Tensor, frozen: bool) -> Tensor:
+        return torch.sigmoid(self._call(self.gate[slot], h, frozen))
+
+    @torch.no_grad()
+    def scores(self, part: Tensor, without: int | None = None) -> tuple[float, float]:
+        """Loss and accuracy over the windows of tokens [M] that stand side by side."""
+        width = self._data.context
+        starts = range(0, len(part) - width, width)
+        x = torch.stack([part[s : s + width] for s in starts]).long()
+        labels = torch.cat([part[s + 1 : s + width + 1] for s in starts]).long()
+        logits = self(x, without)
+        accuracy = (logits.argmax(1) == labels).double().mean()
+        return float(F.cross_entropy(logits, labels)), float(accuracy)
+
+    def channels(self, slot: int) -> int:
+        return self._config.host.width
+
+    def newborn(self, name: str, channels: int) -> nn.Module:  # type: ignore[override]
+        heads = channels // 16 if channels % 16 == 0 else 1
+        if name in OTHERS:
+            return AsMap(OTHERS[name](channels, (self._data.context, 1)))  # type: ignore[call-arg]
+        return {
+            "norm": lambda: Norm(channels), "lora": lambda: Lora(channels),
+            "attention": lambda: Behind(Attention(channels, heads)),
+            "mlp": lambda: Behind(mlp(channels, 4 * channels)),
+        }[name]()  # fmt: skip
+
+    def engine_name(self, name: str, slots: list[str], blueprints: dict[str, str]) -> str:
+        part, _, rest = name.partition(".")
+        if part in ("token", "position", "head"):
+            return NAMES[name]
+        place, _, tail = rest.partition(".")
+        if part in ("attention", "mlp"):
+            return f"block{place}.{part}.{NAMES[tail]}"
+        if part == "gate":
+            return f"{slots[int(place)]}.gate.{tail}"
+        tail = tail.removeprefix("layer.").removeprefix("inner.")
+        return ".".join([slots[int(place)], blueprints[place], NAMES.get(tail, tail)])
