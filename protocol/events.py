@@ -110,7 +110,7 @@ class RunStarted:
     seed: int
     config: dict[str, Any]
     execution: dict[str, Any] = field(default_factory=dict)
-    """What was decided at start: `group_size` (hosts per stacked program), `convolution`."""
+    """What was decided at start: `group_size` (hosts per stacked program), `convolution`, `amp`."""
     resumed_round: int | None = None
     """The last finished round of the checkpoint this boot goes on from."""
 

@@ -67,6 +67,13 @@ class EnvsConfig(Section, frozen=True):
     ] = "gather"
 
 
+class AmpConfig(Section, frozen=True):
+    dtype: Annotated[
+        Literal["auto", "bf16", "fp16", "off"],
+        Meta(description="what hosts' forward passes compute in; auto = bf16 on GPUs that have it"),
+    ] = "auto"
+
+
 class SeedsConfig(Section, frozen=True):
     blueprints: Annotated[
         tuple[str, ...], Meta(min_length=1, max_length=16, description="kinds of seeds on offer")
@@ -164,6 +171,7 @@ class Config(Section, frozen=True):
     task: TaskConfig = field(default_factory=TaskConfig)
     host: HostConfig = field(default_factory=HostConfig)
     envs: EnvsConfig = field(default_factory=EnvsConfig)
+    amp: AmpConfig = field(default_factory=AmpConfig)
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)

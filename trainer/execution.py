@@ -13,6 +13,7 @@ from msgspec import Struct
 from .config import Config
 
 Convolution = Literal["grouped", "unfold"]
+Amp = Literal["off", "bf16", "fp16"]
 
 
 class Execution(Struct, frozen=True, kw_only=True):
@@ -22,6 +23,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     """Hosts per stacked program."""
     convolution: Convolution = "grouped"
     """See `stacked.use_convolution`."""
+    amp: Amp = "off"
+    """What forward passes compute in; see `hosts.precision`."""
 
     @classmethod
     def plain(cls, config: Config) -> Execution:
@@ -30,6 +33,7 @@ class Execution(Struct, frozen=True, kw_only=True):
         return cls(
             group_size=min(envs.group_size or envs.count, envs.count),
             convolution="grouped" if envs.convolution == "auto" else envs.convolution,
+            amp="off" if config.amp.dtype == "auto" else config.amp.dtype,
         )
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 from .. import rng
 from ..config import Config
 from ..data.batches import Batches
-from ..data.task import Task
+from ..data.task import Examples, Task
+from ..execution import Amp
 from ..seeds.stages import Stage
 from ..seeds.table import SlotTable
 from ..stacked import Parameters, initialise
@@ -21,6 +22,7 @@ from .gradients import LayerStatistics, layer_statistics, norm_and_health, row_n
 from .model import HostModel
 from .optimizer import StackedSGD
 from .plan import Columns, SlotRun, Topology
+from .precision import LossScale, autocast
 from .seeding import SeedPool
 from .validation import Score, Validation
 
@@ -46,6 +48,17 @@ class Trained:
     """[n, S]; NaN where no seed learns."""
     layers: LayerStatistics | None
 
+    def where(self, taken: Tensor) -> Trained:
+        """Without the gradients of hosts, of bool [n], whose last step overflowed: they were not measured."""
+        nan, missing = float("nan"), ~taken
+        return replace(
+            self,
+            host_grad_norm=self.host_grad_norm.masked_fill(missing, nan),
+            host_health=self.host_health.masked_fill(missing, nan),
+            seed_grad_norm=self.seed_grad_norm.masked_fill(missing.unsqueeze(1), nan),
+            seed_health=self.seed_health.masked_fill(missing.unsqueeze(1), nan),
+        )
+
 
 class HostGroup:
     """Some hosts of a population.
@@ -53,13 +66,16 @@ class HostGroup:
     Args:
         envs: int64 [n], global indices of the hosts, on the device.
         table: the population's slot table, the rows of these hosts; a view.
+        amp: what forward passes compute in.
     """
 
     def __init__(
         self, config: Config, data: Task, model: HostModel, pool: SeedPool, envs: Tensor, table: SlotTable,
-        dtype: torch.dtype,
+        dtype: torch.dtype, amp: Amp = "off",
     ) -> None:  # fmt: skip
         self.envs, self.table = envs, table
+        self._amp: Amp = amp
+        self.loss_scale = LossScale(len(envs), envs.device) if amp == "fp16" else None
         self._config, self._model, self._pool, self._dtype = config, model, pool, dtype
         n, device = len(envs), envs.device
 
@@ -100,7 +116,7 @@ class HostGroup:
     def try_step(self, number: int = 0) -> None:
         """A training step, for the time and the memory it takes; `prepare` comes first."""
         _, _, gradients = self.gradients(*self.batches.at(0, number))
-        self.optimizer.step(gradients)
+        self._update(gradients)
 
     def prepare(self, topology: Topology, round_: int, epoch: int) -> None:
         """Plan an epoch for this topology; draw the weights of the seeds born in it."""
@@ -129,14 +145,22 @@ class HostGroup:
         steps, answers = self._config.task.batches_per_epoch, 1
         loss_sum = correct = torch.zeros(len(self), dtype=self._dtype, device=self.envs.device)
         gradients: Parameters = {}
+        taken = None
         for step in range(epoch * steps, (epoch + 1) * steps):
             x, labels = self.batches.at(round_, step)
             answers = labels.shape[1]
             loss, hits, gradients = self.gradients(x, labels)
-            self.optimizer.step(gradients)
+            taken = self._update(gradients)
             loss_sum = loss_sum + loss
             correct = correct + hits
-        return self._trained(loss_sum / steps, correct / (steps * answers), gradients, layers)
+        trained = self._trained(loss_sum / steps, correct / (steps * answers), gradients, layers)
+        return trained if taken is None else trained.where(taken)
+
+    def _update(self, gradients: Parameters) -> Tensor | None:
+        """One step of the weights; bool [n], which hosts took it, or None where all did."""
+        taken = None if self.loss_scale is None else self.loss_scale.judge(gradients)
+        self.optimizer.step(gradients, taken)
+        return taken
 
     def gradients(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Parameters]:
         """Loss [n], correct answers [n] and the gradients of all weights that learn, for one batch.
@@ -145,15 +169,19 @@ class HostGroup:
             x: [B, n*C, H, W], or [B, C, H, W] where all hosts see the same.
             labels: [n, L], the answers to them.
         """
-        for slot, runs in enumerate(self._runs):
-            x = self._model.train_block(slot, x, self.weights)
-            x = self._pool.run(slot, x, len(self), runs, self.weights)
-        logits = self._model.head(x, self.weights)
+        with autocast(self._amp, self.envs.device):
+            for slot, runs in enumerate(self._runs):
+                x = self._model.train_block(slot, x, self.weights)
+                x = self._pool.run(slot, x, len(self), runs, self.weights)
+            logits = self._model.head(x, self.weights).to(self._dtype)
         each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         loss = each.view_as(labels).mean(1)
         names = [*self._model.specs(), *(name for used in self._used for name in used)]
         leaves = [self.weights[name] for name in names]
-        gradients = dict(zip(names, torch.autograd.grad(loss.sum(), leaves), strict=True))
+        total = loss.sum() if self.loss_scale is None else (loss * self.loss_scale.scale_N).sum()
+        gradients = dict(zip(names, torch.autograd.grad(total, leaves), strict=True))
+        if self.loss_scale is not None:
+            self.loss_scale.unscale(gradients)
         for slot, used in enumerate(self._used):
             frozen = self.table.pruning[:, slot].unsqueeze(1)
             for name in used:
@@ -166,17 +194,24 @@ class HostGroup:
         steps = range(max(0, end - CALIBRATION), end)
         if self.buffers:
             inputs = (self.batches.at(round_, step)[0] for step in steps)
-            self._validation.measure(inputs, self.weights, self.buffers)
-        return self._validation.run(self._val, self.weights, self.buffers, contributions=True)
+            with autocast(self._amp, self.envs.device):
+                self._validation.measure(inputs, self.weights, self.buffers)
+        return self._score(self._val, contributions=True)
 
     def test(self, topology: Topology) -> Score:
         """Loss and accuracy on the test split; planned here, as a resumed run may come straight to it."""
         self._validation.prepare(topology, self.table, self._dtype)
-        return self._validation.run(self._test, self.weights, self.buffers, contributions=False)
+        return self._score(self._test, contributions=False)
+
+    def _score(self, examples: Examples, *, contributions: bool) -> Score:
+        with autocast(self._amp, self.envs.device):
+            return self._validation.run(examples, self.weights, self.buffers, contributions=contributions)
 
     def state(self) -> dict[str, Parameters]:
         """All that outlives an epoch, as the live tensors [n, ...]."""
-        return {"weights": self.weights, "momentum": self.optimizer.momentum, "buffers": self.buffers}
+        scale = {} if self.loss_scale is None else {"loss_scale": self.loss_scale.state()}
+        momentum = self.optimizer.momentum
+        return {"weights": self.weights, "momentum": momentum, "buffers": self.buffers, **scale}
 
     def _trained(
         self, loss: Tensor, accuracy: Tensor, gradients: Parameters, layers: Tensor | None

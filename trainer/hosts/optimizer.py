@@ -38,13 +38,18 @@ class StackedSGD:
         self._max_grad_norm = max_grad_norm
 
     @torch.no_grad()
-    def step(self, gradients: Parameters) -> None:
+    def step(self, gradients: Parameters, taken: Tensor | None = None) -> None:
         """Update the weights that have a gradient; the others, and their momentum, stay as they are.
+
+        Args:
+            taken: bool [n], rows that are updated; None = all.
 
         torch 2.13's fused kernel for CPUs reads a gradient in the memory order of its weight, and a grouped
         convolution returns its own in another.
         """
         gradients = gradients | self._shortened(gradients)
+        changing = [t for name in gradients for t in (self._weights[name], self.momentum[name])]
+        before = [] if taken is None else [t.clone() for t in changing]
         sgd(
             [self._weights[name] for name in gradients],
             [gradient.contiguous() for gradient in gradients.values()],
@@ -57,6 +62,9 @@ class StackedSGD:
             nesterov=False,
             maximize=False,
         )
+        if taken is not None:
+            for now, then in zip(changing, before, strict=True):
+                now.copy_(torch.where(taken.view(-1, *[1] * (now.dim() - 1)), now, then))
 
     def _shortened(self, gradients: Parameters) -> Parameters:
         """Copies of the gradients to be clipped, no row longer than allowed; the originals stay as measured.

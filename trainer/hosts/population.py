@@ -29,6 +29,8 @@ from .sick import SickEnv
 from .validation import Score
 
 T = TypeVar("T")
+NOT_KEPT = ("momentum", "loss_scale", "kept")
+"""Parts of the state that a host is not put back to."""
 
 
 def spans(hosts: int, size: int) -> list[tuple[int, int]]:
@@ -78,9 +80,12 @@ class Population:
         envs = torch.arange(first_env, first_env + n, device=device)
         self._spans = spans(n, self.execution.group_size)
         self.groups = [
-            HostGroup(config, data, self.model, self.pool, envs[a:b], self.table.rows(a, b), dtype)
+            HostGroup(
+                config, data, self.model, self.pool, envs[a:b], self.table.rows(a, b), dtype,
+                self.execution.amp,
+            )
             for a, b in self._spans
-        ]
+        ]  # fmt: skip
         self._threads = min(threads, len(self.groups)) if device.type == "cpu" else 1
         self._workers = ThreadPoolExecutor(self._threads, "hosts", lambda: torch.set_num_threads(1))
         self.seconds: dict[str, float] = {"train": 0.0, "validate": 0.0}
@@ -89,7 +94,7 @@ class Population:
         """Of the last epoch, where it was asked for."""
         self._topology: Topology | None = None
         self._kept: dict[str, dict[str, Tensor]] = {}
-        self._kept = {k: part for k, part in self.state_dict().items() if k not in ("momentum", "kept")}
+        self._kept = {k: part for k, part in self.state_dict().items() if k not in NOT_KEPT}
         self._sick = SickEnv(device)
         self._position = (0, 0)
 
@@ -220,7 +225,7 @@ class Population:
             yield self._kept["table"][name], live, slice(None)
         for (start, stop), group in zip(self._spans, self.groups, strict=True):
             for kind, tensors in group.state().items():
-                if kind == "momentum":
+                if kind in NOT_KEPT:
                     continue
                 for name, live in tensors.items():
                     yield self._kept[kind][name][start:stop], live, slice(start, stop)

@@ -21,6 +21,7 @@ from ..config import Config
 from ..data.task import Task
 from ..device import cores, is_out_of_memory
 from ..execution import Convolution, Execution
+from . import precision
 from .population import Population
 
 MIN_GROUP = 4
@@ -91,7 +92,9 @@ class Bench:
         envs = structs.replace(
             self.config.envs, count=size, group_size=size, threads=1, convolution=self.convolution
         )
-        population = Population(structs.replace(self.config, envs=envs), self.data, self.device)
+        config = structs.replace(self.config, envs=envs)
+        execution = structs.replace(Execution.plain(config), amp=precision.resolve(config, self.device))
+        population = Population(config, self.data, self.device, execution=execution)
         try:
             group = population.groups[0]
             group.prepare(population.occupied(every=2), 0, 0)
@@ -117,7 +120,7 @@ class Bench:
 def measure(config: Config, data: Task, device: torch.device) -> Execution:
     """How to carry out a new run here; takes about a second or less for small hosts."""
     bench = Bench(config, data, device)
-    execution = Execution.plain(config)
+    execution = structs.replace(Execution.plain(config), amp=precision.resolve(config, device))
     sizes = candidates(config.envs.count, config.envs.threads or cores(), device)
     if not config.envs.group_size:
         size = choose(bench.seconds_per_host(sizes)) if len(sizes) > 1 else sizes[0]

@@ -106,7 +106,7 @@ class Validation:
         losses, correct = [], torch.zeros_like(planned.owners)
         for start in range(0, len(examples), size):
             x, labels = examples.span(start, start + size)
-            logits = self._forward(x, planned, folded, weights)
+            logits = self._forward(x, planned, folded, weights).to(weights["head.weight"].dtype)
             each = F.cross_entropy(logits[: self._n].flatten(0, 1), labels.repeat(self._n), reduction="none")
             losses.append(each.view(self._n, -1))
             correct += (logits.argmax(2) == labels).sum(1)

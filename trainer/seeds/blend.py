@@ -149,7 +149,7 @@ class _GatherRows(torch.autograd.Function):
                 out += to_rows(grad, ctx.n).where(segment.attached.unsqueeze(1), 0.0)
             else:
                 part = to_rows(grad, len(segment.rows))[..., : segment.attached, :]
-                out.index_add_(3, segment.rows[: segment.attached], part)
+                out.index_add_(3, segment.rows[: segment.attached], part.to(out.dtype))
         return to_host if out is None else to_channels(out), None, None
 
 
@@ -204,7 +204,7 @@ def _put(host: Tensor, segments: Sequence[Segment], tensors: Sequence[Tensor]) -
             if block.rows is None:
                 host += change
             else:
-                host.index_add_(3, block.rows, change)
+                host.index_add_(3, block.rows, change.to(host.dtype))
 
 
 def _backward(

@@ -1,0 +1,139 @@
+"""Mixed precision: close to float32, decided once, and one host's overflow is its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
+from trainer.data.registry import load
+from trainer.hosts import precision
+from trainer.hosts.group import HostGroup
+from trainer.hosts.optimizer import StackedSGD
+from trainer.hosts.plan import Topology
+from trainer.hosts.population import Population
+from trainer.hosts.precision import FIRST, GROW_AFTER, LossScale
+
+torch.set_num_threads(1)
+CPU = torch.device("cpu")
+COLUMNS = rows(every_state(), list(range(0, 63, 2)))
+
+
+def group(plan: str, dtype: str) -> HostGroup:
+    cfg = config(
+        len(COLUMNS["stage"]), (8, 8, 16), envs__plan=plan, amp__dtype=dtype, task__batch_size=32
+    )  # fmt: skip
+    population = Population(cfg, tiny(), CPU)
+    plant(population, COLUMNS)
+    table, made = population.table, population.groups[0]
+    made.prepare(Topology.of(table.stage, table.blueprint, table.style), 1, 0)
+    population.close()
+    return made
+
+
+def per_host(gradients: dict[str, Tensor]) -> Tensor:
+    """All gradients of a host in one row: [n, P]."""
+    return torch.cat([g.reshape(g.shape[0], -1).double() for g in gradients.values()], dim=1)
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_step_is_close_to_that_in_float32_for_every_state_blueprint_and_style(
+    plan: str, dtype: str
+) -> None:
+    whole, mixed = group(plan, "off"), group(plan, dtype)
+    loss, _, gradients = whole.gradients(*whole.batches.at(1, 0))
+    mixed_loss, _, mixed_gradients = mixed.gradients(*mixed.batches.at(1, 0))
+    assert not torch.equal(mixed_loss, loss), "it was not computed in another precision"
+    assert mixed_loss.dtype == torch.float32
+    assert {g.dtype for g in mixed_gradients.values()} == {torch.float32}
+    torch.testing.assert_close(mixed_loss, loss, atol=3e-3, rtol=0)
+    cosine = torch.cosine_similarity(per_host(mixed_gradients), per_host(gradients))
+    assert cosine.min() > 0.97
+    assert cosine.median() > 0.99
+    score, mixed_score = whole.validate(1, 0), mixed.validate(1, 0)
+    torch.testing.assert_close(mixed_score.loss, score.loss, atol=1e-2, rtol=0)
+    assert mixed.buffers["block0.norm.mean"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_hosts_learn_the_digits_in_mixed_precision(dtype: str) -> None:
+    losses = []
+    for name in ("off", dtype):
+        cfg = config(4, host__kernel=3, amp__dtype=name, task__batch_size=64, task__batches_per_epoch=12)
+        population = Population(cfg, load("digits"), CPU)
+        population.begin_episode(1)
+        table = population.table
+        population.prepare(table.stage, table.blueprint, table.style)
+        signals = [population.run_epoch(1, epoch) for epoch in range(4)][-1]
+        population.close()
+        losses.append(signals.train_loss)
+    torch.testing.assert_close(losses[1], losses[0], atol=0.1, rtol=0)
+    assert (losses[1] < 1.0).all()
+
+
+def test_auto_is_off_on_a_cpu_and_what_was_decided_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert precision.resolve(config(2), CPU) == "off"
+    assert precision.resolve(config(2, amp__dtype="bf16"), CPU) == "bf16"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_auto_is_bf16_on_a_gpu_that_has_it() -> None:
+    device = torch.device("cuda", 0)
+    expected = "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "off"
+    assert precision.resolve(config(2), device) == expected
+
+
+def test_an_overflow_skips_the_step_of_that_host_alone_and_halves_its_scale() -> None:
+    made, calm = group("gather", "fp16"), group("gather", "fp16")
+    assert made.loss_scale is not None
+    made.loss_scale.scale_N[3] = 2.0**24
+    before = {name: w.detach().clone() for name, w in made.weights.items()}
+    momentum = {name: m.clone() for name, m in made.optimizer.momentum.items()}
+    trained, quiet = made.train(1, 0), calm.train(1, 0)
+    assert made.loss_scale.scale_N[3] == 2.0**21, "each of the three steps overflowed"
+    others = torch.arange(len(made)) != 3
+    assert (made.loss_scale.scale_N[others] == FIRST).all()
+    for name, weight in made.weights.items():
+        assert torch.equal(weight[3], before[name][3]), name
+        assert torch.equal(made.optimizer.momentum[name][3], momentum[name][3]), name
+        assert torch.equal(weight[others], calm.weights[name][others]), name
+    assert trained.host_grad_norm[3].isnan(), "it was not measured"
+    assert trained.host_health[3].isnan()
+    assert trained.loss[3].isfinite()
+    assert torch.equal(trained.host_grad_norm[others], quiet.host_grad_norm[others])
+
+
+def test_the_scale_doubles_after_good_steps_and_ends_somewhere() -> None:
+    scale = LossScale(2, CPU)
+    fine, bad = torch.ones(2, 3), torch.tensor([[1.0, 1, 1], [1, float("nan"), 1]])
+    for _ in range(GROW_AFTER):
+        assert scale.judge({"w": fine}).all()
+    assert scale.scale_N.tolist() == [2 * FIRST] * 2
+    assert scale.judge({"w": bad, "b": torch.ones(2)}).tolist() == [True, False]
+    assert scale.scale_N.tolist() == [2 * FIRST, FIRST]
+    for _ in range(100):
+        scale.judge({"w": bad})
+    assert scale.scale_N[1] == 2.0**-14
+
+
+def test_rows_that_are_not_taken_keep_weight_and_momentum() -> None:
+    weight, taken = torch.ones(3, 2), torch.tensor([True, False, True])
+    stacked = StackedSGD({"w": weight}, 0.1, 0.9)
+    stacked.step({"w": torch.ones(3, 2)})
+    stacked.step({"w": torch.tensor([[1.0, 1], [float("inf"), 1], [2, 2]])}, taken)
+    assert weight[1].tolist() == pytest.approx([0.9, 0.9])
+    assert stacked.momentum["w"][1].tolist() == [1.0, 1.0]
+    assert weight[0].tolist() == pytest.approx([0.9 - 0.19] * 2)
+
+
+def test_the_scales_survive_a_checkpoint() -> None:
+    cfg = config(3, amp__dtype="fp16", envs__group_size=2)
+    one, other = Population(cfg, tiny(), CPU), Population(cfg, tiny(), CPU)
+    assert one.groups[0].loss_scale is not None
+    one.groups[0].loss_scale.scale_N[1] = 8.0
+    other.load_state_dict(one.state_dict())
+    assert other.groups[0].loss_scale is not None
+    assert other.groups[0].loss_scale.scale_N[1] == 8.0
