@@ -48,6 +48,14 @@ class Blueprint:
     fit: Callable[[int, Size], Blueprint] | None = None
     """Makes the blueprint for a slot of so many channels and that size; None: it suits them all."""
 
+    origin: str = ""
+    """Where a third party's comes from."""
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"blueprint {self.name}" + (f" ({self.origin})" if self.origin else "")
+
     def at(self, channels: int, size: Size) -> Blueprint:
         """The blueprint for one slot."""
         return self if self.fit is None else self.fit(channels, size)
@@ -180,12 +188,12 @@ def verify(kind: Blueprint, channels: int, size: Size, *, causal: bool = False) 
     y = kind.forward(x, weights)
     if y.shape != x.shape:
         raise BlueprintError(
-            f"blueprint {kind.name} turns {_seen(x, 2)} into {_seen(y, 2)}; a seed must keep the shape"
+            f"{kind.title} turns {_seen(x, 2)} into {_seen(y, 2)}; a seed must keep the shape"
         )
     if not y.isfinite().all():
-        raise BlueprintError(f"blueprint {kind.name} puts out NaN or infinity at birth")
+        raise BlueprintError(f"{kind.title} puts out NaN or infinity at birth")
     if kind.identity_at_birth and (y - x).abs().max() > 1e-6:
-        raise BlueprintError(f"blueprint {kind.name} claims to be the identity at birth and is not")
+        raise BlueprintError(f"{kind.title} claims to be the identity at birth and is not")
     if causal:
         _verify_causal(kind, x, weights)
 
@@ -208,5 +216,5 @@ def _verify_causal(kind: Blueprint, x: Tensor, weights: Parameters) -> None:
     before, after = (kind.forward(tokens, grown)[:, :, :half] for tokens in (x, changed))
     if (before - after).abs().max() > 1e-5:
         raise BlueprintError(
-            f"blueprint {kind.name} looks ahead: a position feels those after it; a text host cannot use it"
+            f"{kind.title} looks ahead: a position feels those after it; a text host cannot use it"
         )

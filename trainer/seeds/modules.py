@@ -40,7 +40,7 @@ def module_blueprint(name: str, make: Make, what: str) -> Blueprint:
         seeds = _Seeds(make, channels, size, what)
         claims = bool(getattr(make, "identity_at_birth", False))
         return Blueprint(
-            name, lambda _: seeds.specs, seeds.forward, identity_at_birth=claims, draw=seeds.draw
+            name, lambda _: seeds.specs, seeds.forward, identity_at_birth=claims, draw=seeds.draw, origin=what
         )
 
     return Blueprint(name, lambda _: {}, lambda x, _: x, identity_at_birth=False, fit=fit)

@@ -1,0 +1,274 @@
+"""Blueprints and tasks of installed packages: found by real entry points, run, refused by their name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.trainer.hosts.plots import config, plant, tiny
+from tests.trainer.packages import POINTWISE, install
+from trainer.data.registry import entries, load
+from trainer.hosts.population import Population
+from trainer.plugins import PluginError
+from trainer.seeds.blueprints import Blueprint, BlueprintError, verify
+from trainer.seeds.catalogue import blueprint
+from trainer.seeds.modules import module_blueprint
+from trainer.seeds.stages import Stage
+
+torch.set_num_threads(1)
+
+FAULTY = """
+import torch
+from torch import nn
+
+class Wrong(nn.Conv2d):
+    def __init__(self, channels, size, **other):
+        super().__init__(channels, channels, 3, **other)
+
+class Batch(nn.Module):
+    def __init__(self, channels, size):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels)
+    def forward(self, x):
+        return self.norm(x)
+
+class Counting(nn.Conv2d):
+    def __init__(self, channels, size):
+        super().__init__(channels, channels, 1)
+        self.register_buffer("calls", torch.zeros(()))
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+class Random(nn.Conv2d):
+    def __init__(self, channels, size):
+        super().__init__(channels, channels, 1)
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x))
+
+class Flat(nn.Conv2d):
+    def __init__(self, channels, size):
+        super().__init__(channels, channels, 1)
+    def forward(self, x):
+        return super().forward(x).flatten(1)
+
+class Infinite(nn.Conv2d):
+    def __init__(self, channels, size):
+        super().__init__(channels, channels, 1)
+    def forward(self, x):
+        return super().forward(x) / 0.0
+
+def nothing(channels, size):
+    return nn.ReLU()
+
+def number(channels, size):
+    return 7
+
+def raises(channels, size):
+    raise ValueError("only even widths\\nand more")
+
+def liar(channels, size):
+    return nn.Conv2d(channels, channels, 1)
+
+liar.identity_at_birth = True
+
+def ahead(channels, size):
+    return nn.Conv2d(channels, channels, 3, padding=1)
+
+constant = 3
+"""
+
+TASKS = """
+import torch
+from trainer.data.dataset import Dataset, Split
+from trainer.data.text import Text
+
+def stripes():
+    labels = torch.arange(200) % 4
+    images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
+    for i, label in enumerate(labels.tolist()):
+        images[i, 0, 2 * label] = 255
+    split = Split(images, labels)
+    return Dataset.of("anything", 4, split, split, split)
+
+def rhyme():
+    return Text.of("rhyme", "row, row, row your boat, gently down the stream. " * 40)
+
+def wrong_labels():
+    split = Split(torch.zeros(10, 1, 4, 4, dtype=torch.uint8), torch.arange(10))
+    return Dataset("x", 3, (1, 4, 4), split, split, split, torch.zeros(1), torch.ones(1))
+
+def nothing():
+    return None
+
+def raises():
+    raise OSError("no network")
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+
+    def put(package: str, code: str, **points: dict[str, str]) -> None:
+        install(site, package, code, **points)
+
+    return put
+
+
+def test_a_third_partys_blueprint_grows_in_both_families(installed: Callable[..., None]) -> None:
+    installed("good_seeds", POINTWISE, esper_blueprints={"pointwise": "pointwise"})
+    for family in ("cnn", "transformer"):
+        kind = blueprint("pointwise", family).at(8, (4, 1))
+        verify(kind, 8, (4, 1), causal=family == "transformer")
+        assert kind.parameters(8) == 8 * 8 + 8 + 1
+
+
+def test_newborns_are_what_the_module_draws_and_depend_on_their_key_alone(
+    installed: Callable[..., None],
+) -> None:
+    installed("drawing_seeds", POINTWISE, esper_blueprints={"pointwise": "pointwise"})
+    kind = blueprint("pointwise", "cnn").at(8, (4, 4))
+    state = torch.random.get_rng_state()
+    three = kind.newborn(8, torch.tensor([5, 6, -7]), torch.float32)
+    assert torch.equal(torch.random.get_rng_state(), state), "the process's generator is left alone"
+    alone = kind.newborn(8, torch.tensor([6]), torch.float32)
+    torch.manual_seed(6)
+    reference = nn.Conv2d(8, 8, 1)
+    torch.random.set_rng_state(state)
+    assert torch.equal(three["point.weight"][1], alone["point.weight"][0])
+    assert torch.equal(alone["point.weight"][0], reference.weight)
+    assert not torch.equal(three["point.weight"][0], three["point.weight"][2])
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_a_population_trains_with_it_and_rows_are_independent(
+    installed: Callable[..., None], plan: str
+) -> None:
+    installed("growing_seeds", POINTWISE, esper_blueprints={"pointwise": "pointwise"})
+    losses = []
+    for count in (4, 2):
+        cfg = config(count, seeds__blueprints=["norm", "pointwise"], envs__plan=plan)
+        population = Population(cfg, tiny(), "cpu", dtype=torch.float64)
+        columns = {
+            "stage": torch.tensor([[int(Stage.TRAINING), int(Stage.HOLDING), 0]] * count),
+            "pruning": torch.zeros(count, 3, dtype=torch.bool), "style": torch.zeros(count, 3).long(),
+            "blueprint": torch.tensor([[1, 1, -1]] * count), "alpha": torch.tensor([[0.0, 1.0, 0.0]] * count),
+        }  # fmt: skip
+        plant(population, columns)
+        before = population.state_dict()["weights"]["r0c1.pointwise"]
+        signals = population.run_epoch(1, 0)
+        after = population.state_dict()["weights"]["r0c1.pointwise"]
+        assert (before != after).any(1).all()
+        assert signals.seed_grad_norm[:, :2].isfinite().all()
+        losses.append(signals.train_loss[:2])
+        population.close()
+    torch.testing.assert_close(*losses)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Wrong", r"turns \(2, 8, 4, 4\) into \(2, 8, 2, 2\); a seed must keep the shape"),
+        ("Batch", "cannot be run for several seeds at once|changes its buffers"),
+        ("Counting", "changes its buffers"),
+        ("Random", r"is random \(dropout\?\)|cannot be run for several seeds at once"),
+        ("Flat", r"returns \(2, 128\); a seed must keep the shape"),
+        ("Infinite", "puts out NaN or infinity"),
+        ("nothing", "has no parameters, so there is nothing to learn"),
+        ("number", "makes int, not a torch.nn.Module"),
+        ("raises", "cannot be made: ValueError: only even widths"),
+        ("liar", "claims to be the identity at birth and is not"),
+        ("constant", "is int, not callable"),
+    ],
+)
+def test_a_faulty_blueprint_ends_with_its_name(installed: Callable[..., None], name: str, words: str) -> None:
+    package = f"faulty_{name.lower()}"
+    installed(package, FAULTY, esper_blueprints={"faulty": name})
+    with pytest.raises((PluginError, BlueprintError), match=words) as caught:
+        verify(blueprint("faulty", "cnn").at(8, (4, 4)), 8, (4, 4))
+    assert f"entry point esper.blueprints: faulty = {package}:{name} of {package}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_that_looks_ahead_is_refused_in_a_text_host(installed: Callable[..., None]) -> None:
+    installed("ahead_seeds", FAULTY, esper_blueprints={"ahead": "ahead"})
+    kind = blueprint("ahead", "transformer").at(8, (6, 1))
+    with pytest.raises(BlueprintError, match=r"ahead_seeds:ahead.*looks ahead"):
+        verify(kind, 8, (6, 1), causal=True)
+
+
+def test_imports_that_fail_and_names_that_clash(installed: Callable[..., None]) -> None:
+    installed("broken_seeds", "import no_such_module_at_all", esper_blueprints={"broken": "x"})
+    installed("clash_one", POINTWISE, esper_blueprints={"norm": "pointwise", "twice": "pointwise"})
+    installed("clash_two", POINTWISE, esper_blueprints={"twice": "pointwise"})
+    with pytest.raises(
+        PluginError, match=r"broken = broken_seeds:x.*cannot be imported: ModuleNotFoundError"
+    ):
+        blueprint("broken", "cnn")
+    with pytest.raises(PluginError, match=r"norm = clash_one:pointwise.*norm is built in"):
+        blueprint("norm", "cnn")
+    with pytest.raises(PluginError, match=r"and also entry point .*twice = clash_\w+:pointwise"):
+        blueprint("twice", "cnn")
+    assert blueprint("attention", "cnn").name == "attention", "what nobody names is not even imported"
+    with pytest.raises(BlueprintError, match=r"'nope' .*conv_heavy, broken, norm, twice"):
+        blueprint("nope", "cnn")
+
+
+def test_frozen_parameters_and_constant_buffers_stay_with_the_module() -> None:
+    class Masked(nn.Module):
+        def __init__(self, channels: int, size: tuple[int, int]) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(channels, 1, 1))
+            self.fixed = nn.Parameter(torch.full((1,), 2.0), requires_grad=False)
+            self.register_buffer("mask", torch.eye(size[0]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale * self.fixed * self.mask
+
+    kind: Blueprint = module_blueprint("masked", Masked, "here").at(3, (4, 4))
+    assert list(kind.specs(3)) == ["scale"]
+    x = torch.ones(2, 6, 4, 4, dtype=torch.float64)
+    out = kind.forward(x, {"scale": torch.tensor([1.0, 10.0]).double().view(2, 1, 1, 1).expand(2, 3, 1, 1)})
+    assert torch.equal(out[:, :3], 2 * torch.eye(4).double().expand(2, 3, 4, 4))
+    assert torch.equal(out[:, 3:], 20 * torch.eye(4).double().expand(2, 3, 4, 4))
+
+
+def test_tasks_of_packages_are_loaded_and_listed(installed: Callable[..., None]) -> None:
+    installed("good_tasks", TASKS, esper_tasks={"stripes": "stripes", "rhyme": "rhyme"})
+    images, text = load("stripes"), load("rhyme", context=16)
+    assert (images.name, images.kind, images.shape) == ("stripes", "images", (1, 8, 8))
+    assert (text.name, text.kind, text.shape) == ("rhyme", "text", (1, 16, 1))
+    assert {"stripes", "rhyme"} <= {entry.name for entry in entries() if entry.ready}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("wrong_labels", "cannot be made: DataError: .*labels run from 0 to 9, not within 0..2"),
+        ("nothing", "returns NoneType, not a trainer.data Dataset or Text"),
+        ("raises", "cannot be made: OSError: no network"),
+        ("gone", "cannot be imported: AttributeError"),
+    ],
+)
+def test_a_faulty_task_ends_with_its_name(installed: Callable[..., None], name: str, words: str) -> None:
+    package = f"tasks_{name}"
+    installed(package, TASKS, esper_tasks={"theirs": name})
+    with pytest.raises(PluginError, match=words) as caught:
+        load("theirs")
+    assert f"esper.tasks: theirs = {package}:{name}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_task_that_takes_a_name_is_refused(installed: Callable[..., None]) -> None:
+    installed("taking_tasks", TASKS, esper_tasks={"digits": "stripes", "text": "rhyme"})
+    for name in ("digits", "text"):
+        with pytest.raises(PluginError, match=f"there is a dataset {name} already"):
+            load(name)
