@@ -74,6 +74,13 @@ class AmpConfig(Section, frozen=True):
     ] = "auto"
 
 
+class ValidationConfig(Section, frozen=True):
+    counterfactual_budget: Annotated[
+        float,
+        _number("further work for contributions, relative to validation; the stalest first", ge=0.01, le=1e3),
+    ] = 2.0
+
+
 class SeedsConfig(Section, frozen=True):
     blueprints: Annotated[
         tuple[str, ...], Meta(min_length=1, max_length=16, description="kinds of seeds on offer")
@@ -173,6 +180,7 @@ class Config(Section, frozen=True):
     envs: EnvsConfig = field(default_factory=EnvsConfig)
     amp: AmpConfig = field(default_factory=AmpConfig)
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)

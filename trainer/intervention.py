@@ -103,8 +103,11 @@ class Intervention:
             actions=trainer.decision.actions,
             gates=gates,
         )
-        frame = self._observer.intervened(columns | {"style": table.style})
-        trainer.population.prepare(frame["stage"], frame["blueprint"], frame["style"])
+        columns |= {"style": table.style, "contribution_age": table.contribution_age}
+        frame = self._observer.intervened(columns)
+        trainer.population.prepare(
+            frame["stage"], frame["blueprint"], frame["style"], frame["contribution_age"]
+        )
         return Stage(int(frame["stage"][env, slot]))
 
 

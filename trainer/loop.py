@@ -30,6 +30,9 @@ from .seeds.lifecycle import Lifecycle
 from .signals import Signals
 from .telemetry.columns import decision_columns, outcome_columns
 
+TOPOLOGY = ("stage", "blueprint", "style", "contribution_age")
+"""Columns of the slot table that the population plans an epoch by."""
+
 
 class Trainer:
     """The whole state of a training run; `state_dict` between two epochs holds all of it.
@@ -126,13 +129,13 @@ class Trainer:
         columns = decision_columns(
             stage_before=before, stage_advanced=advanced, table=self.table, actions=actions, gates=gates
         )
-        return columns | {"style": self.table.style}
+        return columns | {"style": self.table.style, "contribution_age": self.table.contribution_age}
 
     def see(self, columns: dict[str, Tensor], observer: Observer, layers: Sequence[str] = ()) -> None:
         """The one transfer of an epoch: telemetry, and which seeds live where in the coming one."""
         frame = observer.see(columns, layers)
         if "stage" in frame:
-            self.population.prepare(frame["stage"], frame["blueprint"], frame["style"])
+            self.population.prepare(*(frame[name] for name in TOPOLOGY))
 
     def learn(self, observer: Observer) -> None:
         """One PPO update over the round's rollout."""
@@ -181,5 +184,4 @@ class Trainer:
             seen = Observation(**{k: v.to(device) for k, v in parts.pop("observation").items()})
             self.decision = Decision(observation=seen, **{k: v.to(device) for k, v in parts.items()})
         if self.epoch > 0:
-            table = self.table
-            self.population.prepare(*(c.cpu().numpy() for c in (table.stage, table.blueprint, table.style)))
+            self.population.prepare(*(getattr(self.table, name).cpu().numpy() for name in TOPOLOGY))

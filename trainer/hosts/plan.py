@@ -30,15 +30,18 @@ class Topology:
     stage: Codes
     blueprint: Codes
     style: Codes
+    asked: NDArray[np.bool_]
+    """bool [n, S], blended seeds whose contribution is to be measured."""
 
     @classmethod
     def of(cls, stage: Any, blueprint: Any, style: Any) -> Topology:
         """From anything numpy reads (CPU tensors too); copied, so that later changes do not show."""
         columns = (torch.as_tensor(column, dtype=torch.int64) for column in (stage, blueprint, style))
-        return cls(*(column.numpy().copy() for column in columns))
+        stages, blueprints, styles = (column.numpy().copy() for column in columns)
+        return cls(stages, blueprints, styles, np.isin(stages, BLENDED))
 
     def rows(self, start: int, stop: int) -> Topology:
-        return Topology(self.stage[start:stop], self.blueprint[start:stop], self.style[start:stop])
+        return Topology(*(column[start:stop] for column in vars(self).values()))
 
     @property
     def isolated(self) -> NDArray[np.bool_]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +22,7 @@ from ..seeds.stages import BLENDED, ISOLATED, Stage, Style
 from ..seeds.table import SlotTable, is_in
 from ..signals import Signals
 from ..stacked import use_convolution
+from .budget import asked
 from .families import FAMILY, build
 from .gradients import LayerStatistics
 from .group import HostGroup, Trained
@@ -93,6 +96,7 @@ class Population:
         self.layer_statistics: LayerStatistics | None = None
         """Of the last epoch, where it was asked for."""
         self._topology: Topology | None = None
+        self._budget = config.validation.counterfactual_budget
         self._kept: dict[str, dict[str, Tensor]] = {}
         self._kept = {k: part for k, part in self.state_dict().items() if k not in NOT_KEPT}
         self._sick = SickEnv(device)
@@ -129,14 +133,16 @@ class Population:
         table.blueprint[seeds] = (place // every % len(self.pool.kinds)).view(hosts, slots)[seeds]
         return Topology.of(table.stage.cpu(), table.blueprint.cpu(), table.style.cpu())
 
-    def prepare(self, stage: Any, blueprint: Any, style: Any) -> None:
-        """Take the topology of the coming epoch.
+    def prepare(self, stage: Any, blueprint: Any, style: Any, contribution_age: Any = None) -> None:
+        """Take the topology of the coming epoch, and settle whose contributions it measures.
 
         Args:
-            stage: [N, S], like `blueprint` and `style` a copy of the table's column in host memory (numpy
-                or CPU tensor).
+            stage: [N, S], like the others a copy of the table's column in host memory (numpy or CPU tensor).
+            contribution_age: None = none was measured yet.
         """
-        self._topology = Topology.of(stage, blueprint, style)
+        topology = Topology.of(stage, blueprint, style)
+        age = np.full(topology.stage.shape, -1) if contribution_age is None else np.asarray(contribution_age)
+        self._topology = replace(topology, asked=asked(topology.blended, age, self._budget))
 
     def run_epoch(self, round_: int, epoch: int, *, layers: Tensor | None = None) -> Signals:
         """Train every host for an epoch and validate it.

@@ -1,14 +1,15 @@
 """Validation, and what each seed contributes to it, in one pass that branches at the slots.
 
-A seed's contribution is the accuracy with it less the accuracy with its alpha at 0. Both share everything
-before the seed's slot, so the pass begins with one row per host; at each slot every host whose seed is
-blended there spawns a row that goes on without it. Nothing is computed twice, and hosts without a blended
-seed cost nothing extra.
+A coalition is a host with some of its blended seeds, the others' alpha at 0. Coalitions of a host share
+everything before the first slot in which they differ: the pass is a tree of their prefixes, whose rows go on
+with the seed of a slot, without it, or both ways. Nothing is computed twice.
+
+A seed's contribution is the accuracy with all seeds less that of the coalition without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ from .plan import Codes, Columns, SlotRun, Topology
 from .seeding import SeedPool
 
 CHUNK_BYTES = 4 << 20
-"""Size of the widest activation of a pass before it forks; what does not fit into a cache is slower."""
+"""Size of the widest activation of a pass; what does not fit into a cache is slower."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +38,40 @@ class Score:
     accuracy: Tensor
     """[n]"""
     contribution: Tensor
-    """[n, S]; NaN where no seed is blended, or none was asked for."""
+    """[n, S]; NaN where no seed is blended, or it was not asked for."""
+
+
+@dataclass(frozen=True)
+class Coalitions:
+    """Hosts without some of their seeds, M of them, no two alike."""
+
+    owners: Codes
+    """[M], whose host."""
+    removed: Codes
+    """[M], bit s set where the seed of slot s is left out; only blended ones can be."""
+
+    def at(self, slot: int) -> Codes:
+        """[M], distinct for each way to get behind a slot."""
+        return self.owners << _BITS | self.removed & ((1 << (slot + 1)) - 1)
+
+
+_BITS = 32
+"""Room for the slots in a row's code."""
 
 
 @dataclass(frozen=True)
 class Fork:
-    """One slot of a pass: R rows come in, R + m go out."""
+    """One slot of a pass: R rows come in; the ones that keep its seed go out, then the ones without."""
 
     rows: int
     """R."""
     runs: list[SlotRun]
-    owners: Tensor
-    """int64 [R], whose host each row that comes in is."""
+    owners: Tensor | None
+    """int64 [R], whose host each row that comes in is; None where they are all hosts in order."""
+    kept: Tensor | None
+    """int64, rows that go on as the slot leaves them; None where all do."""
     spawn: Tensor
-    """int64 [m], hosts that go on without their seed as well."""
+    """int64, rows that go on without the slot's seed."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +80,9 @@ class Pass:
 
     forks: list[Fork]
     owners: Tensor
-    """int64 [R], whose host each row of the logits is; row i < n is host i with all its seeds."""
-    slots: Tensor
-    """int64 [R - n], which slot's seed each further row is without."""
+    """int64 [R], whose host each row of the logits is."""
+    coalitions: Coalitions
+    """The R rows of the logits."""
 
 
 class Validation:
@@ -70,14 +91,20 @@ class Validation:
     def __init__(self, model: HostModel, pool: SeedPool) -> None:
         self._model, self._pool = model, pool
         self._n = 0
+        self._columns: list[Columns] = []
         self._plain: Pass | None = None
         self._forked: Pass | None = None
 
     def prepare(self, topology: Topology, table: SlotTable, dtype: torch.dtype) -> None:
         """Plan the passes for an epoch's topology."""
         self._n = topology.stage.shape[0]
-        columns = [Columns(topology, table, slot, dtype) for slot in range(len(self._pool.slots))]
-        self._plain, self._forked = self._plan(columns, fork=False), self._plan(columns, fork=True)
+        self._columns = [Columns(topology, table, slot, dtype) for slot in range(len(self._pool.slots))]
+        hosts = np.arange(self._n)
+        owners, slots = np.nonzero(topology.asked)
+        self._plain = self._plan(Coalitions(hosts, np.zeros_like(hosts)))
+        self._forked = self._plan(
+            Coalitions(np.append(hosts, owners), np.append(np.zeros_like(hosts), 1 << slots))
+        )
 
     @torch.no_grad()
     def measure(self, inputs: Iterable[Tensor], weights: Parameters, buffers: Parameters) -> None:
@@ -100,29 +127,63 @@ class Validation:
         """
         planned = self._forked if contributions else self._plain
         assert planned is not None, "prepare comes first"
-        folded = [self._model.folded(i, weights, buffers) for i in range(len(planned.forks))]
-        itemsize = weights["head.weight"].element_size()
-        size = max(1, CHUNK_BYTES // (self._n * self._model.widest * itemsize))
         losses, correct = [], torch.zeros_like(planned.owners)
-        for start in range(0, len(examples), size):
-            x, labels = examples.span(start, start + size)
-            logits = self._forward(x, planned, folded, weights).to(weights["head.weight"].dtype)
+        for labels, logits in self._chunks(examples, planned, weights, buffers, rows=self._n):
             each = F.cross_entropy(logits[: self._n].flatten(0, 1), labels.repeat(self._n), reduction="none")
             losses.append(each.view(self._n, -1))
             correct += (logits.argmax(2) == labels).sum(1)
         loss = torch.cat(losses, dim=1).mean(1)
         return self._score(loss, correct, examples.answers, planned)
 
-    def _plan(self, columns: list[Columns], *, fork: bool) -> Pass:
-        device = columns[0].device
-        owners, slots, forks = np.arange(self._n), [], []
-        for slot, column in enumerate(columns):
-            spawn = np.flatnonzero(column.blended) if fork else np.arange(0)
-            runs = plan.gather(column, owners, column.blended[owners], self._pool.convolving)
-            forks.append(Fork(len(owners), runs, _on(owners, device), _on(spawn, device)))
-            owners = np.concatenate([owners, spawn])
-            slots.append(np.full(len(spawn), slot))
-        return Pass(forks, _on(owners, device), _on(np.concatenate(slots), device))
+    @torch.no_grad()
+    def values(
+        self, examples: Examples, weights: Parameters, buffers: Parameters, wanted: Coalitions
+    ) -> Tensor:
+        """Accuracy of each coalition: float64 [M] on the device, in the order they were asked for."""
+        planned = self._plan(wanted)
+        widest = max(len(planned.owners), *(fork.rows for fork in planned.forks))
+        correct = torch.zeros_like(planned.owners)
+        for labels, logits in self._chunks(examples, planned, weights, buffers, widest):
+            correct += (logits.argmax(2) == labels).sum(1)
+        slots = len(planned.forks)
+        made = planned.coalitions.at(slots)
+        order = np.argsort(made)
+        rows = order[np.searchsorted(made, wanted.at(slots), sorter=order)]
+        return correct[_on(rows, correct.device)].double() / examples.answers
+
+    def _plan(self, wanted: Coalitions) -> Pass:
+        """The tree of the coalitions' prefixes; hosts with all their seeds come first, in order."""
+        device = self._columns[0].device
+        rows = np.unique(wanted.owners) << _BITS
+        forks = []
+        for slot, column in enumerate(self._columns):
+            owners = rows >> _BITS
+            following = wanted.at(slot)
+            kept, spawn = np.isin(rows, following), np.isin(rows | 1 << slot, following)
+            running = column.blended[owners] & kept
+            forks.append(
+                Fork(
+                    rows=len(rows),
+                    runs=plan.gather(column, owners, running, self._pool.convolving),
+                    owners=None if np.array_equal(owners, np.arange(self._n)) else _on(owners, device),
+                    kept=None if kept.all() else _on(np.flatnonzero(kept), device),
+                    spawn=_on(np.flatnonzero(spawn), device),
+                )
+            )
+            rows = np.concatenate([rows[kept], rows[spawn] | 1 << slot])
+        ends = Coalitions(rows >> _BITS, rows & ((1 << _BITS) - 1))
+        return Pass(forks, _on(ends.owners, device), ends)
+
+    def _chunks(
+        self, examples: Examples, planned: Pass, weights: Parameters, buffers: Parameters, rows: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Labels [L] and logits [R, L, classes], as many examples at a time as fit a cache for `rows`."""
+        folded = [self._model.folded(i, weights, buffers) for i in range(len(planned.forks))]
+        itemsize = weights["head.weight"].element_size()
+        size = max(1, CHUNK_BYTES // (rows * self._model.widest * itemsize))
+        for start in range(0, len(examples), size):
+            x, labels = examples.span(start, start + size)
+            yield labels, self._forward(x, planned, folded, weights).to(weights["head.weight"].dtype)
 
     def _forward(
         self, x: Tensor, planned: Pass, folded: list[tuple[Tensor, ...]], weights: Parameters
@@ -130,13 +191,15 @@ class Validation:
         """Logits [R, L, classes] of one chunk of examples."""
         for i, fork in enumerate(planned.forks):
             tensors = folded[i]
-            if fork.rows > self._n:
+            if fork.owners is not None:
                 tensors = tuple(tensor.index_select(0, fork.owners) for tensor in tensors)
             x = self._model.eval_block(i, x, *tensors)
             without = to_rows(x, fork.rows).index_select(3, fork.spawn)
             x = self._pool.run(i, x, fork.rows, fork.runs, weights)
-            if len(fork.spawn):
-                x = to_channels(torch.cat([to_rows(x, fork.rows), without], dim=3))
+            if fork.kept is not None or len(fork.spawn):
+                going = to_rows(x, fork.rows)
+                going = going if fork.kept is None else going.index_select(3, fork.kept)
+                x = to_channels(torch.cat([going, without], dim=3))
         head = {name: weights[name].index_select(0, planned.owners) for name in self._model.head_names}
         return self._model.head(x, head)
 
@@ -146,7 +209,8 @@ class Validation:
             (self._n, len(planned.forks)), float("nan"), dtype=accuracy.dtype, device=accuracy.device
         )
         owners = planned.owners[self._n :]
-        contribution[owners, planned.slots] = accuracy[owners] - accuracy[self._n :]
+        slots = _on(np.log2(planned.coalitions.removed[self._n :]).astype(np.int64), accuracy.device)
+        contribution[owners, slots] = accuracy[owners] - accuracy[self._n :]
         return Score(loss.float(), accuracy[: self._n].float(), contribution.float())
 
 
