@@ -48,12 +48,13 @@ class Emitter:
         self._silent = False
         _emitters.add(self)
 
-    def emit(self, event: object, env: int | None = None) -> None:
+    def emit(self, event: object, env: int | None = None, rank: int = 0) -> None:
         """Queue an event with the time and the clock of now.
 
         Args:
             event: instance of a registered event class; not to be changed afterwards.
             env: which env it is about.
+            rank: which of a run's processes tells it.
 
         Raises:
             KeyError: the class is not registered.
@@ -63,7 +64,8 @@ class Emitter:
         if len(queue) >= BOUNDS[stream] or self._silent:
             self._refuse(stream)
         else:
-            queue.append(Emitted(time.time_ns(), event, env, self._context))
+            context = dataclasses.replace(self._context, rank=rank) if rank else self._context
+            queue.append(Emitted(time.time_ns(), event, env, context))
 
     def clock(
         self, *, round: int | None = None, epoch: int | None = None, level: Level | None = None

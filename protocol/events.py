@@ -76,6 +76,7 @@ class Context:
     """Telemetry level in force."""
     env: int | None = None
     rank: int = 0
+    """Which process of the run tells it; 0 is the one with the journal."""
 
 
 # --- life: never dropped ---------------------------------------------------------------------------
@@ -108,6 +109,8 @@ class RunStarted:
     """Rounds asked for; 0 = until stopped."""
     host_parameters: int
     seed: int
+    ranks: int = 1
+    """Processes that train the run; each has an equal share of the envs, in order."""
     config: dict[str, Any]
     execution: dict[str, Any] = field(default_factory=dict)
     """What was decided at start: `group_size` (hosts per stacked program), `convolution`, `amp`."""
@@ -425,6 +428,27 @@ class Lease:
 # --- metric ----------------------------------------------------------------------------------------
 
 
+@event("rank.lost", "life", keep=4)
+@dataclass(kw_only=True)
+class RankLost:
+    """A process of a run on several ranks is gone or hangs; the run ends."""
+
+    error: str
+    """Which, and how it was noticed."""
+    checkpoint: str | None
+    """The newest one, to resume from."""
+
+
+@event("rank.epoch", "metric", keep=4, key=("rank",))
+@dataclass(kw_only=True)
+class RankEpoch:
+    """Where an epoch's time went on one rank beside the first; `ctx.rank` says which."""
+
+    seconds: float
+    phases: dict[str, float]
+    """Seconds by phase, which sum to `seconds`."""
+
+
 @event("epoch", "metric", keep=40)
 @dataclass(kw_only=True)
 class EpochFinished:
@@ -506,7 +530,7 @@ class Drift:
     health_drift: list[float | None]
 
 
-@event("system", "metric", keep=60)
+@event("system", "metric", keep=60, key=("rank",))
 @dataclass(kw_only=True)
 class SystemSample:
     """The machine, once a second."""

@@ -26,7 +26,7 @@ class Snapshot:
 
     def add(self, spec: EventSpec, ctx: Context, event: object, item: Stamped) -> None:
         """Take in an event that has just been stamped."""
-        key = tuple(ctx.env if name == "env" else getattr(event, name) for name in spec.key)
+        key = tuple(getattr(ctx if name in ("env", "rank") else event, name) for name in spec.key)
         subjects = self._kept.setdefault(spec.type, {})
         lines = subjects.pop(key, None)
         if lines is None:

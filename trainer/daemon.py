@@ -19,8 +19,9 @@ import msgspec
 import torch
 
 from protocol.commands import Params, ParamSetParams, SeedGerminateParams, SeedPruneParams
-from protocol.errors import NameTaken, RunNotFound
+from protocol.errors import NameTaken, RequestError, RunNotFound
 from protocol.events import ParamChanged, PostmortemWritten, RunStarted, RunStopped
+from protocol.events import RankLost as RankLostEvent
 from protocol.journal import JournalLimits
 from protocol.runs import RunFolder, find_run
 from protocol.server import Server
@@ -34,14 +35,17 @@ from .data.task import Task
 from .detach import is_detached, report_ready
 from .device import is_out_of_memory, limit_threads, resolve
 from .execution import Execution
+from .follower import follow
 from .hosts.families import fitted
 from .intervention import Intervention
+from .leader import Leader
 from .logs import set_up
 from .loop import Trainer
 from .observer import Observer
 from .operator import Operator, StopRun, WireFailed
 from .parameters import Parameters
 from .policy.ppo import PolicyDiverged
+from .ranks import RankLost, RanksError, World
 from .seeds.stages import HEAD_NAMES, Op, Stage
 from .telemetry.levels import Levels
 from .telemetry.recorder import Recorder, RunShape
@@ -71,7 +75,7 @@ class _End:
 def run_daemon(
     *, name: str | None, resume: str | None, preset: str | None = None, file: Path | None, sets: Iterable[str]
 ) -> int:
-    """Train in this process until the run is done, stopped or has failed.
+    """Train, with the other ranks that torchrun has started, until the run is done, stopped or has failed.
 
     Returns:
         The process's exit code.
@@ -79,12 +83,20 @@ def run_daemon(
     Raises:
         EsperError: it could not be started; nothing was trained.
     """
+    world = World.join()
+    if world.rank > 0:
+        return follow(world)
+    if world.size > 1 and not (name or resume):
+        raise RanksError("a run on several ranks needs a NAME, by which torchrun's restart finds it")
+    if world.restarted and resume is None:
+        resume = name
     saved = None
     if resume is not None:
         name = find_run(resume).name
         saved = _saved_configuration(name)
     config = settings.load(preset=preset, file=file, environ=os.environ, sets=sets, saved=saved)
-    device = resolve(config.device)
+    world.check_split(config)
+    device = resolve(config.device, world.local_rank)
     task = config.task
     data = load_dataset(task.dataset, device, folder=task.data_dir, context=task.context)
     config = fitted(config, data)
@@ -94,7 +106,7 @@ def run_daemon(
                 f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
             )
         (run.path / "config.json").write_bytes(msgspec.json.encode(config))
-        return Daemon(run, config, device, data, resumed=resume is not None).live()
+        return Daemon(run, config, device, data, resumed=resume is not None, world=world).live()
 
 
 def _saved_configuration(name: str) -> Mapping[str, Any]:
@@ -110,22 +122,26 @@ class Daemon:
     """One boot of one run."""
 
     def __init__(
-        self, run: RunFolder, config: Config, device: torch.device, data: Task, *, resumed: bool
-    ) -> None:
+        self, run: RunFolder, config: Config, device: torch.device, data: Task, *, resumed: bool,
+        world: World,
+    ) -> None:  # fmt: skip
         limit_threads()
+        self.world = world
         self.run = run
         self.config = config
         self.device = device
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         self._newest = self.checkpoints.latest() if resumed else None
-        self.trainer = Trainer(config, data, device, self._saved_execution())
+        self.trainer = Trainer(config, data, device, self._saved_execution(), world)
+        execution = self.trainer.population.execution.told()
+        world.tell({"config": msgspec.to_builtins(config), "execution": execution})
         self.levels = Levels(config.telemetry.level, config.envs.count)
         self.server = Server(
             run,
             hello={
                 "task": config.task.dataset,
                 "config": msgspec.to_builtins(config),
-                "execution": self.trainer.population.execution.told(),
+                "execution": execution,
             },
             limits=JournalLimits(
                 segment_bytes=config.journal.segment_bytes,
@@ -142,6 +158,7 @@ class Daemon:
             seed_parameters=population.parameters_seed.tolist(),
             rounds=config.rounds,
         )
+        self.leader = Leader(world, self.server.emitter)
         self.recorder = Recorder(self.server.emitter, self.shape, self.levels)
         self.operator = Operator(self, self.server, self.checkpoints, self.levels, run.traces)
         self.sampler = SystemSampler(run.path, device, self.recorder.system)
@@ -152,12 +169,15 @@ class Daemon:
             self.operator,
             rounds=config.rounds,
             device=device,
+            envs=len(world.rows(config.envs.count)),
+            leader=self.leader,
         )
         self.parameters = Parameters(self.trainer)
         self.intervention = Intervention(self.trainer, self.observer)
         self.server.check = self._check
         self.server.parameters = self.parameters.describe
-        self.resumed_round = self._restore() if resumed else None
+        world.agree()
+        self.resumed_round = self._restore()
         self._signals = 0
         self._training = True
 
@@ -167,13 +187,21 @@ class Daemon:
             return None
         path, state = self._newest
         _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(self.config))
+        ranks = len(state.get("other_ranks", [])) + 1
+        if ranks != self.world.size:
+            raise CheckpointError(
+                f"checkpoint {path.name} was made by {ranks} ranks, these are {self.world.size}; "
+                f"start it with torchrun --nproc-per-node {ranks}"
+            )
         return Execution.read(state["execution"]) if "execution" in state else None
 
     def _restore(self) -> int | None:
         """Load the newest checkpoint; None where there is none yet (then training begins anew)."""
         if self._newest is None:
+            self.world.hand_out([b""] * self.world.size)
             return None
         (_, state), self._newest = self._newest, None
+        self.world.hand_out([b"", *(bytes(tensor.numpy()) for tensor in state.get("other_ranks", []))])
         self.trainer.load_state_dict(state["trainer"])
         self.observer.load_state_dict(state["observer"])
         self.parameters.load_state_dict(state.get("parameters", {}))
@@ -194,6 +222,7 @@ class Daemon:
             "config": msgspec.json.encode(self.config).decode(),
             "execution": self.trainer.population.execution.told(),
             "trainer": self.trainer.state_dict(),
+            "other_ranks": [torch.frombuffer(bytearray(s), dtype=torch.uint8) for s in self.leader.states()],
             "observer": self.observer.state_dict(),
             "parameters": self.parameters.state_dict(),
         }
@@ -212,6 +241,7 @@ class Daemon:
         return self.intervention.carry_out(params)
 
     def set_parameter(self, key: str, value: float) -> float:
+        self.leader.set_parameter(key, value)
         return self.parameters.set(key, value)
 
     def _check(self, params: Params) -> None:
@@ -219,7 +249,15 @@ class Daemon:
         if isinstance(params, ParamSetParams):
             self.parameters.check(params.key, params.value)
         elif isinstance(params, SeedGerminateParams | SeedPruneParams):
+            if self.world.size > 1:
+                raise RequestError(
+                    "invalid_params",
+                    "a run on several ranks has no seeds steered by hand",
+                )
             self.intervention.check(params)
+
+    def hold(self) -> None:
+        self.leader.hold()
 
     # --- life --------------------------------------------------------------------------------------
 
@@ -244,6 +282,7 @@ class Daemon:
             "a new run" if self.resumed_round is None else f"goes on after round {self.resumed_round}",
             self.trainer.population.execution,
         )
+        self.leader.go(self.levels.debug_envs)
         end = self._train()
         self._training = False
         if end.cause is not None or self._signals:
@@ -292,10 +331,14 @@ class Daemon:
         except StopRun as stop:
             if stop.checkpoint:
                 self.operator.save_or_say(f"stop: {stop.reason}")
+            self.leader.stop()
             return _End(stop.reason)
         except WireFailed as wire:
             self.operator.save_or_say("the wire failed")
+            self.leader.stop()
             return _End("the wire failed", FAILED, str(wire), wire)
+        except RankLost as lost:
+            return self._lost(lost)
         except PolicyDiverged as diverged:
             logger.error("%s", diverged)
             return _End("the policy diverged", FAILED, str(diverged), diverged)
@@ -305,7 +348,16 @@ class Daemon:
                 return _End("out of memory", FAILED, str(error) or "the machine's memory is full", error)
             logger.exception("training failed")
             return _End("training failed", FAILED, f"{type(error).__name__}: {error}", error)
+        self.leader.stop()
         return _End(self.operator.stops_after_round or f"{self.trainer.round} rounds are done")
+
+    def _lost(self, lost: RankLost) -> _End:
+        """What that rank held of the episode is gone; the newest checkpoint is not."""
+        saved = self.checkpoints.all()
+        newest = saved[-1].name if saved else None
+        logger.error("%s; %s", lost, f"resume from {newest}" if newest else "there is no checkpoint yet")
+        self.server.emitter.emit(RankLostEvent(error=str(lost), checkpoint=newest))
+        return _End("a rank was lost", FAILED, str(lost), lost)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals += 1
@@ -339,6 +391,7 @@ class Daemon:
                 rounds=config.rounds,
                 host_parameters=population.parameters_host,
                 seed=config.seed,
+                ranks=self.world.size,
                 config=msgspec.to_builtins(config),
                 execution=population.execution.told(),
                 resumed_round=self.resumed_round,

@@ -15,18 +15,22 @@ class DeviceError(EsperError):
     exit_code = 9
 
 
-def resolve(name: str) -> torch.device:
+def resolve(name: str, local_rank: int = 0) -> torch.device:
     """`auto` is the first CUDA device, or the CPU where there is none.
+
+    Args:
+        local_rank: of several processes on a machine each takes the next device: `auto` and `cuda` count
+            from there.
 
     Raises:
         DeviceError: a CUDA device was asked for by name and is not there.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda:0" if count else "cpu")
+        return torch.device("cuda", local_rank % count) if count else torch.device("cpu")
     if name == "cpu":
         return torch.device("cpu")
-    index = int(name.partition(":")[2] or 0)
+    index = int(name.partition(":")[2] or local_rank)
     if index >= count:
         raise DeviceError(f"device = {name!r}: torch sees {count} CUDA devices; use --device cpu or auto")
     return torch.device("cuda", index)

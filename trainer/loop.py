@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from .config import Config
@@ -19,16 +20,17 @@ from .data.task import Task
 from .execution import Execution
 from .governor import Governor
 from .hosts.sizing import measure, populate
-from .observer import Observer
 from .policy.agent import Agent
 from .policy.gae import gae
 from .policy.observation import Observation
 from .policy.rollout import Decision, Rollout
+from .ranks import World
 from .reward.kernel import Reward, total
 from .reward.modes import Terms
 from .seeds.lifecycle import Lifecycle
 from .signals import Signals
 from .telemetry.columns import decision_columns, outcome_columns
+from .watcher import Watcher
 
 TOPOLOGY = ("stage", "blueprint", "style", "contribution_age")
 """Columns of the slot table that the population plans an epoch by."""
@@ -42,18 +44,24 @@ class Trainer:
         data: what is learned, on the device.
         device: where everything lives.
         execution: how the hosts are trained; None = measured here.
+        world: the ranks that the envs are split over; N is this rank's share of them.
     """
 
     def __init__(
-        self, cfg: Config, data: Task, device: torch.device, execution: Execution | None = None
-    ) -> None:
+        self, cfg: Config, data: Task, device: torch.device, execution: Execution | None = None,
+        world: World | None = None,
+    ) -> None:  # fmt: skip
+        self.world = world = world or World()
+        first, cfg = world.rows(cfg.envs.count).start, _share(cfg, world)
         self.cfg = cfg
-        self.population = populate(cfg, data, device, execution or measure(cfg, data, device))
+        self.population = populate(cfg, data, device, execution or measure(cfg, data, device), first)
         n, slots = cfg.envs.count, len(self.population.slots)
         self.table = self.population.table
         self.lifecycle = Lifecycle(cfg)
         host_parameters = self.population.parameters_host
-        self.agent = Agent(cfg, slots=slots, host_parameters=host_parameters, device=device)
+        self.agent = Agent(
+            cfg, slots=slots, host_parameters=host_parameters, device=device, first_env=first, world=world
+        )
         terms = Terms(
             cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, data.chance, host_parameters,
             self.lifecycle.min_training_epochs,
@@ -66,13 +74,13 @@ class Trainer:
         self.round = 0
         self.epoch = 0
 
-    def run(self, observer: Observer) -> None:
+    def run(self, observer: Watcher) -> None:
         """Train round after round for as long as the observer wants another."""
         while self.epoch > 0 or observer.wants_round(self.round):
             self.play(observer)
             self.learn(observer)
 
-    def play(self, observer: Observer) -> None:
+    def play(self, observer: Watcher) -> None:
         """One episode of all envs, from wherever it stands."""
         if self.epoch == 0:
             self.begin_episode(observer)
@@ -102,7 +110,7 @@ class Trainer:
             self.see(columns, observer, layers.names if layers else ())
             observer.epoch_finished(self)
 
-    def begin_episode(self, observer: Observer) -> None:
+    def begin_episode(self, observer: Watcher) -> None:
         """N fresh hosts, and the first decision about them."""
         self.round += 1
         observer.round_begins(self.round)
@@ -113,7 +121,7 @@ class Trainer:
         self.signals = Signals.unmeasured(*self.table.shape, self.table.stage.device)
         self.see(self.decide(observer), observer)
 
-    def decide(self, observer: Observer) -> dict[str, Tensor]:
+    def decide(self, observer: Watcher) -> dict[str, Tensor]:
         """Seeds move on by themselves, then the policy acts; the columns tell what came of it."""
         with observer.phase("decide"):
             before = self.table.stage.clone()
@@ -131,22 +139,21 @@ class Trainer:
         )
         return columns | {"style": self.table.style, "contribution_age": self.table.contribution_age}
 
-    def see(self, columns: dict[str, Tensor], observer: Observer, layers: Sequence[str] = ()) -> None:
+    def see(self, columns: dict[str, Tensor], observer: Watcher, layers: Sequence[str] = ()) -> None:
         """The one transfer of an epoch: telemetry, and which seeds live where in the coming one."""
         frame = observer.see(columns, layers)
         if "stage" in frame:
             self.population.prepare(*(frame[name] for name in TOPOLOGY))
 
-    def learn(self, observer: Observer) -> None:
+    def learn(self, observer: Watcher) -> None:
         """One PPO update over the round's rollout."""
         update = None
         if self.agent.ppo is not None:
             with observer.phase("update"):
                 ppo = self.cfg.ppo
-                advantage, returns = gae(
-                    self.rollout.reward, self.rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda
-                )
-                update = self.agent.ppo.update(self.rollout, advantage, returns)
+                rollout = self.rollout.of_all(self.world)
+                advantage, returns = gae(rollout.reward, rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda)
+                update = self.agent.ppo.update(rollout, advantage, returns)
         with observer.phase("test"):
             test_accuracy = self.population.test()[1].cpu().numpy()
         self.epoch = 0
@@ -185,3 +192,8 @@ class Trainer:
             self.decision = Decision(observation=seen, **{k: v.to(device) for k, v in parts.items()})
         if self.epoch > 0:
             self.population.prepare(*(getattr(self.table, name).cpu().numpy() for name in TOPOLOGY))
+
+
+def _share(cfg: Config, world: World) -> Config:
+    """The configuration with this rank's number of envs."""
+    return replace(cfg, envs=replace(cfg.envs, count=len(world.rows(cfg.envs.count))))

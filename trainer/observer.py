@@ -19,6 +19,7 @@ from torch import Tensor
 from protocol.events import PPOUpdate
 from protocol.server import Server
 
+from .leader import Leader
 from .operator import Operator
 from .telemetry.levels import Levels
 from .telemetry.recorder import Recorder
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observer:
-    """Watches one run.
+    """The `Watcher` of rank 0.
 
     Args:
         server: the wire.
@@ -41,6 +42,8 @@ class Observer:
         operator: carries out commands and writes checkpoints.
         rounds: rounds to train in all; 0 = without an end.
         device: of the run.
+        envs: this rank's, the first so many of the run's.
+        leader: of the other ranks.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class Observer:
         *,
         rounds: int,
         device: torch.device,
+        envs: int,
+        leader: Leader,
     ) -> None:
         self._server = server
         self._recorder = recorder
@@ -59,15 +64,16 @@ class Observer:
         self._operator = operator
         self._rounds = rounds
         self._device = device
+        self._envs = envs
+        self._leader = leader
         self._timer = PhaseTimer()
         self._transfer = Transfer()
         self._round_began = time.perf_counter()
         self._best_return = -np.inf
 
-    # --- called by the loop, in this order ---------------------------------------------------------
+    # --- called by the loop, see `Watcher` ---------------------------------------------------------
 
     def wants_round(self, finished: int) -> bool:
-        """Whether to begin another round after so many."""
         if self._operator.stops_after_round is not None:
             return False
         return self._rounds == 0 or finished < self._rounds
@@ -77,6 +83,7 @@ class Observer:
         self._timer.lap()
         self._recorder.round_started(round)
         self._operator.at_round_begin()
+        self._leader.go(self._levels.debug_envs)
 
     def epoch_begins(self, epoch: int, epochs: int) -> None:
         self._recorder.epoch_begins()
@@ -84,33 +91,25 @@ class Observer:
 
     @property
     def layer_envs(self) -> Tensor | None:
-        """bool [N]: envs whose layers are to be measured in the coming epoch; None = none."""
-        wanted = self._levels.debug_envs
+        wanted = self._levels.debug_envs[: self._envs]
         return torch.from_numpy(wanted).to(self._device) if wanted.any() else None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time spent in the body counts as this phase."""
         with self._timer.phase(name):
             yield
 
     def was_validation(self, seconds: float) -> None:
-        """So much of the last training phase was validation."""
         self._timer.move("train", "validate", seconds)
 
     def see(self, columns: dict[str, Tensor], layers: Sequence[str]) -> Frame:
-        """The epoch's one transfer: what came of it, and what was decided for the next one.
-
-        Args:
-            columns: of `decision_columns`, `outcome_columns` or both.
-            layers: names of the rows of the `layer.*` columns, where there are any.
-        """
         with self._timer.phase("telemetry"):
             frame = self._transfer(columns)
-            if "reward" in frame:
-                self._finish_epoch(frame, layers)
-            if "stage" in frame:
-                self._recorder.decided(frame)
+            whole, layers = self._leader.joined(frame, layers)
+            if "reward" in whole:
+                self._finish_epoch(whole, layers)
+            if "stage" in whole:
+                self._recorder.decided(whole)
         return frame
 
     def intervened(self, columns: dict[str, Tensor]) -> Frame:
@@ -124,23 +123,21 @@ class Observer:
         return frame
 
     def epoch_finished(self, trainer: Trainer) -> None:
-        """Commands are carried out here.
-
-        Raises:
-            StopRun: the run is to end at this boundary.
-        """
         self._server.beat(trainer.round, trainer.epoch)
         with self._timer.phase("commands"):
             self._operator.at_epoch_end()
+            self._leader.go(self._levels.debug_envs)
 
     def round_finished(
         self, trainer: Trainer, update: PPOUpdate | None, test_accuracy: NDArray[np.floating[Any]]
     ) -> None:
-        """Tell the round and save its checkpoint; a disk that refuses does not end the run."""
         self._operator.profiler.round_end()
         if update is not None:
             self._recorder.updated(update)
-        summary = self._recorder.round_finished(time.perf_counter() - self._round_began, test_accuracy)
+        tested, _ = self._leader.joined({"test_accuracy": test_accuracy})
+        summary = self._recorder.round_finished(
+            time.perf_counter() - self._round_began, tested["test_accuracy"]
+        )
         best = summary.return_mean > self._best_return
         self._best_return = max(self._best_return, summary.return_mean)
         logger.info(

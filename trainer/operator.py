@@ -75,6 +75,10 @@ class Run(Protocol):
 
     def state_dict(self) -> dict[str, Any]: ...
 
+    def hold(self) -> None:
+        """Called now and then while the run is paused."""
+        ...
+
 
 class Operator:
     """Carries out accepted commands at epoch boundaries and answers with `command.done` or `.failed`.
@@ -151,6 +155,7 @@ class Operator:
         while self._paused and self._stop is None:
             self._server.mailbox.wait(0.25)
             self._server.beat(self._run.round, self._run.epoch)
+            self._run.hold()
             self._carry_out()
         if self._stop is not None:
             raise self._stop

@@ -31,6 +31,8 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         return {"weights": torch.ones(3)}
 
+    def hold(self) -> None: ...
+
 
 class Rig:
     def __init__(self, folder: Path) -> None:

@@ -142,7 +142,9 @@ def _faster(bench: Bench, size: int) -> Convolution:
     return "grouped"
 
 
-def populate(config: Config, data: Task, device: torch.device, execution: Execution) -> Population:
+def populate(
+    config: Config, data: Task, device: torch.device, execution: Execution, first_env: int = 0
+) -> Population:
     """The run's hosts, after a step of all of them that shows that they fit into memory.
 
     Raises:
@@ -150,7 +152,7 @@ def populate(config: Config, data: Task, device: torch.device, execution: Execut
     """
     size = execution.group_size
     while True:
-        population = _tried(config, data, device, structs.replace(execution, group_size=size))
+        population = _tried(config, data, device, structs.replace(execution, group_size=size), first_env)
         if population is not None:
             break
         if size == 1:
@@ -168,11 +170,13 @@ def populate(config: Config, data: Task, device: torch.device, execution: Execut
     return population
 
 
-def _tried(config: Config, data: Task, device: torch.device, execution: Execution) -> Population | None:
+def _tried(
+    config: Config, data: Task, device: torch.device, execution: Execution, first_env: int
+) -> Population | None:
     """A population that has made a step, or None where memory ran out."""
     population = reserve = None
     try:
-        population = Population(config, data, device, execution=execution)
+        population = Population(config, data, device, execution=execution, first_env=first_env)
         reserve = torch.empty(RESERVE, dtype=torch.uint8, device=device)
         population.rehearse()
         return population

@@ -11,6 +11,7 @@ from protocol.errors import EsperError
 
 from .. import rng
 from ..config import Config
+from ..ranks import World
 from ..seeds.stages import HEAD_NAMES
 from ..seeds.table import SlotTable
 from ..signals import Signals
@@ -39,14 +40,17 @@ class Agent:
         slots: S.
         host_parameters: of a host without seeds.
         device: where everything lives.
+        first_env: global index of the first env.
+        world: the ranks that learn together.
 
     Attributes:
         ppo: the learner, or None where the policy is a fixed rule.
     """
 
     def __init__(
-        self, cfg: Config, *, slots: int, host_parameters: int, device: torch.device | str = "cpu"
-    ) -> None:
+        self, cfg: Config, *, slots: int, host_parameters: int, device: torch.device | str = "cpu",
+        first_env: int = 0, world: World | None = None,
+    ) -> None:  # fmt: skip
         n, blueprints = cfg.envs.count, cfg.seeds.blueprints
         self.cfg = cfg
         self.space = ActionSpace(slots, len(blueprints), device)
@@ -56,11 +60,11 @@ class Agent:
         self.ppo: PPO | None = None
         if cfg.policy.kind == "ppo":
             network = ActorCritic(self.space, cfg.policy.hidden, cfg.seed).to(device)
-            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed)
+            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, world)
             self._hidden = network.initial(n)
         plant = FIXED_BLUEPRINT if FIXED_BLUEPRINT in blueprints else blueprints[-1]
         self._plant = blueprints.index(plant)
-        self._envs = torch.arange(n, device=device)
+        self._envs = torch.arange(first_env, first_env + n, device=device)
         self.begin_episode(0)
 
     def begin_episode(self, round: int) -> None:

@@ -19,6 +19,7 @@ from protocol.events import PPOUpdate
 
 from .. import rng
 from ..config import PPOConfig
+from ..ranks import World
 from ..seeds.stages import HEAD_NAMES
 from .actions import ActionSpace
 from .figures import Figures
@@ -36,23 +37,46 @@ class PolicyDiverged(EsperError):
 
 
 class Loss(NamedTuple):
-    """The objective of one minibatch and what it tells, all detached but `total`."""
+    """The objective of one minibatch and what it tells, all detached but `total`.
+
+    The shares of several ranks add up, but for `ratio_min` and `ratio_max`.
+    """
 
     total: Tensor
     policy: Tensor
     value: Tensor
     kl: Tensor
     """KL(old || new) by the estimator r - 1 - ln r (Schulman, "Approximating KL divergence", 2020)."""
-    clipped: Tensor
-    """Share of factors whose ratio left 1 +- clip."""
+    clipped_factors: Tensor
+    """How many ratios left 1 +- clip."""
+    factors: Tensor
+    """How many ratios mattered."""
+    nats: Tensor
+    """[heads] entropy over that of a uniform choice among what was legal, summed over the steps."""
+    choices: Tensor
+    """[heads] steps with a choice."""
+    nats_all: Tensor
+    """Entropy, summed over heads and steps."""
+    nats_most: Tensor
+    """That of uniform choices among what was legal."""
+    h_square: Tensor
+    c_square: Tensor
     ratio_min: Tensor
     ratio_max: Tensor
-    entropy: Tensor
-    """Nats over the nats of a uniform choice among what was legal, 0..1."""
-    head_entropy: Tensor
-    """[heads], likewise; NaN where there was never a choice."""
-    h_rms: Tensor
-    c_rms: Tensor
+
+    @property
+    def clipped(self) -> Tensor:
+        """Share of factors whose ratio left 1 +- clip."""
+        return self.clipped_factors / self.factors
+
+    def figures(self) -> dict[str, Tensor]:
+        """What is told of a step, by name; entropies are 0..1, NaN where there was never a choice."""
+        return {
+            "policy": self.policy, "value": self.value, "kl": self.kl, "clipped": self.clipped,
+            "ratio_min": self.ratio_min, "ratio_max": self.ratio_max,
+            "entropy": self.nats_all / self.nats_most, "head_entropy": self.nats / self.choices,
+            "h_rms": self.h_square.sqrt(), "c_rms": self.c_square.sqrt(),
+        }  # fmt: skip
 
 
 def ppo_loss(
@@ -62,6 +86,7 @@ def ppo_loss(
     advantage: Tensor,
     target: Tensor,
     cfg: PPOConfig,
+    share: float = 1.0,
 ) -> Loss:
     """Clipped surrogate, squared value error and entropy bonus.
 
@@ -72,6 +97,7 @@ def ppo_loss(
         batch: sequences [T, n].
         advantage: [T, n], normalised.
         target: [T, n], what the critic should say, in normalised units.
+        share: of the minibatch that this batch is; the other ranks hold the rest.
     """
     out = network(batch.observation, network.initial(batch.reset.shape[1]), batch.reset)
     now = space.evaluate(out.logits, batch.actions, batch.legal)
@@ -79,13 +105,13 @@ def ppo_loss(
     ratio = log_ratio.exp()
     gain = advantage.unsqueeze(-1)
     surrogate = torch.minimum(ratio * gain, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * gain)
-    policy = -(surrogate * now.relevant).sum(-1).mean()
-    value = (out.value - target).square().mean() / 2
+    policy = -share * (surrogate * now.relevant).sum(-1).mean()
+    value = share * (out.value - target).square().mean() / 2
 
     free = now.choices > 1
     most = now.choices.to(ratio.dtype).log()
     normalised = (now.entropy / most.where(free, 1.0)).where(free, 0.0)
-    bonus = normalised.sum(-1).mean()
+    bonus = share * normalised.sum(-1).mean()
     total = policy + cfg.value_coefficient * value - cfg.entropy_coefficient * bonus
 
     steps = (0, 1)
@@ -96,14 +122,17 @@ def ppo_loss(
             total=total,
             policy=policy.detach(),
             value=value.detach(),
-            kl=(joint.exp() - 1 - joint).mean(),
-            clipped=clipped.sum() / now.relevant.sum(),
+            kl=share * (joint.exp() - 1 - joint).mean(),
+            clipped_factors=clipped.sum().to(ratio.dtype),
+            factors=now.relevant.sum().to(ratio.dtype),
+            nats=normalised.sum(steps),
+            choices=free.sum(steps).to(ratio.dtype),
+            nats_all=(now.entropy * free).sum(),
+            nats_most=(most * free).sum(),
+            h_square=share * out.h.square().mean(),
+            c_square=share * out.c.square().mean(),
             ratio_min=ratio.min(),
             ratio_max=ratio.max(),
-            entropy=(now.entropy * free).sum() / (most * free).sum(),
-            head_entropy=normalised.sum(steps) / free.sum(steps),
-            h_rms=out.h.square().mean().sqrt(),
-            c_rms=out.c.square().mean().sqrt(),
         )
 
 
@@ -115,9 +144,13 @@ class PPO:
         space: its action heads.
         cfg: coefficients.
         seed: of the minibatches' order.
+        world: the ranks that compute a minibatch together.
     """
 
-    def __init__(self, network: ActorCritic, space: ActionSpace, cfg: PPOConfig, seed: int) -> None:
+    def __init__(
+        self, network: ActorCritic, space: ActionSpace, cfg: PPOConfig, seed: int, world: World | None = None
+    ) -> None:
+        self.world = world or World()
         self.network = network
         self.space = space
         self.cfg = cfg
@@ -141,7 +174,7 @@ class PPO:
         """Several passes over a round's experience, then the normalisers learn from it.
 
         Args:
-            rollout: sequences [T, N].
+            rollout: sequences [T, N] of all ranks.
             advantage: [T, N], see `gae`.
             returns: [T, N], what the critic should have predicted, in units of the reward.
 
@@ -155,11 +188,13 @@ class PPO:
         gate = _Gate(self._streak)
         steps = []
         for epoch in range(self.cfg.epochs):
-            for envs in self._minibatches(returns.shape[1], epoch):
+            for minibatch in self._minibatches(returns.shape[1], epoch):
+                envs = minibatch.tensor_split(self.world.size)[self.world.rank]
                 loss = ppo_loss(
-                    self.network, self.space, rollout.envs(envs), scaled[:, envs], target[:, envs], self.cfg
-                )
-                steps.append(self._step(loss, gate))
+                    self.network, self.space, rollout.envs(envs), scaled[:, envs], target[:, envs],
+                    self.cfg, len(envs) / len(minibatch),
+                )  # fmt: skip
+                steps.append(self._step(self._of_all_ranks(loss), gate))
         self._streak = gate.streak
         self.updates += 1
         self.network.learn_normalisers(rollout.observation)
@@ -176,21 +211,28 @@ class PPO:
         key = rng.key(self.seed, rng.Purpose.MINIBATCH, self.updates, epoch)
         return rng.permutation(key, n).to(self._device).tensor_split(self.cfg.minibatches)
 
-    def _step(self, loss: Loss, gate: _Gate) -> dict[str, Tensor]:
-        """Backward, clip, and one Adam step that takes place only if the gate is open; statistics by name."""
+    def _of_all_ranks(self, loss: Loss) -> Loss:
+        """Backward; the gradients, and all that adds up, are then those of the whole minibatch."""
         self.optimizer.zero_grad(set_to_none=False)
         loss.total.backward()  # type: ignore[no-untyped-call]
+        whole = loss._replace(total=loss.total.detach().clone())
+        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        self.world.sum([*gradients, *whole[:-2]])
+        extremes = torch.stack([whole.ratio_min, -whole.ratio_max]).unsqueeze(0)
+        low, high = self.world.gathered(extremes, dim=0).amin(0)
+        return whole._replace(ratio_min=low, ratio_max=-high)
+
+    def _step(self, loss: Loss, gate: _Gate) -> dict[str, Tensor]:
+        """Clip, and one Adam step that takes place only if the gate is open; statistics by name."""
         heads = torch.stack([_grad_norm(self.network.heads[name]) for name in HEAD_NAMES])
         critic = _grad_norm(self.network.critic)
         total = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.cfg.max_grad_norm)
-        finite = loss.total.detach().isfinite() & total.isfinite()
+        finite = loss.total.isfinite() & total.isfinite()
         taken = gate.judge(finite, loss.kl, self.cfg.target_kl)
         # A fused step leaves weights, moments and counters alone where found_inf is 1 (as GradScaler has it).
         self.optimizer.found_inf = (~taken).float()  # type: ignore[attr-defined]
         self.optimizer.step()
-        figures = loss._asdict()
-        del figures["total"]
-        return figures | {
+        return loss.figures() | {
             "grad_norm": total, "head_grad_norm": heads, "critic_grad_norm": critic, "taken": taken,
             "finite": finite,
         }  # fmt: skip

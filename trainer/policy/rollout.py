@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..ranks import World
 from ..seeds.stages import HEAD_NAMES, Op
 from .observation import BASE, SLOT, Observation
 
@@ -65,10 +67,17 @@ class Rollout:
 
     def envs(self, index: Tensor) -> Rollout:
         """A copy of the whole sequences of the envs int64 [n]."""
+        return self._each(lambda rows: rows[:, index])
+
+    def of_all(self, world: World) -> Rollout:
+        """The sequences of all ranks' envs, on every rank."""
+        return self if world.size == 1 else self._each(lambda rows: world.gathered(rows, dim=1))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Rollout:
         part = object.__new__(Rollout)
-        part.observation = Observation(**{k: v[:, index] for k, v in vars(self.observation).items()})
+        part.observation = Observation(**{k: change(v) for k, v in vars(self.observation).items()})
         for name in ("legal", "actions", "log_prob", "value", "reward", "reset"):
-            setattr(part, name, getattr(self, name)[:, index])
+            setattr(part, name, change(getattr(self, name)))
         return part
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -42,7 +42,7 @@ class Blueprint:
     """x [B, k*C, H, W] and tensors [k, ...] -> [B, k*C, H, W]; row i uses the i-th seed's alone."""
     identity_at_birth: bool
     convolves: bool = True
-    """Whether it has convolutions. torch runs one network's by other kernels than several networks'."""
+    """Whether it has convolutions or matrix products, which torch runs by other kernels for one network."""
     draw: Callable[[Tensor, torch.dtype], Parameters] | None = None
     """Tensors of newborns by their keys (int64 [k]); None: as the specs say."""
     fit: Callable[[int, Size], Blueprint] | None = None
@@ -161,7 +161,7 @@ BLUEPRINTS: dict[str, Blueprint] = {
     b.name: b
     for b in (
         Blueprint("norm", _norm, _norm_forward, identity_at_birth=True, convolves=False),
-        Blueprint("attention", _attention, _attention_forward, identity_at_birth=True, convolves=False),
+        Blueprint("attention", _attention, _attention_forward, identity_at_birth=True),
         Blueprint("depthwise", _depthwise, _depthwise_forward, identity_at_birth=True),
         Blueprint("bottleneck", _bottleneck, _bottleneck_forward, identity_at_birth=True),
         Blueprint("conv_small", _conv(1), _conv_forward, identity_at_birth=True),

@@ -1,0 +1,88 @@
+"""torchrun starts a run on two ranks; where one is lost, its restart goes on from the checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from .conftest import SMALL, House, eventually
+from .test_resume import course
+
+pytestmark = pytest.mark.slow
+
+
+def torchrun(house: House, name: str, *arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
+    sets = [word for item in SMALL for word in ("--set", item)]
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+            "--max-restarts", str(restarts), "-m", "trainer", "start", name, *sets, *arguments,
+        ],
+        env={**house.environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    house.processes.append(process)
+    return process
+
+
+def second_rank(torchrun: subprocess.Popen[str]) -> int:
+    for child in psutil.Process(torchrun.pid).children():
+        if child.environ().get("RANK") == "1":
+            return child.pid
+    raise AssertionError("no second rank")
+
+
+def test_a_killed_rank_ends_the_boot_and_the_restart_goes_on(house: House) -> None:
+    assert house.spawn("whole", "--rounds", "6").wait(120) == 0
+    process = torchrun(house, "cut", "--rounds", "6", restarts=1)
+    eventually(lambda: len(house.journal("cut", "round.finished")) >= 2, every=0.01)
+    os.kill(second_rank(process), signal.SIGKILL)
+    assert process.wait(120) == 0, process.stderr.read() if process.stderr else ""
+    (lost,) = house.journal("cut", "rank.lost")
+    assert "rank 1 (pid" in lost["data"]["error"]
+    assert (house.run_folder("cut") / "checkpoints" / lost["data"]["checkpoint"]).name.startswith("round-")
+    stopped = [event["data"] for event in house.journal("cut", "run.stopped")]
+    assert [end["exit_code"] for end in stopped] == [11, 0]
+    assert stopped[0]["reason"] == "a rank was lost"
+    started = [event["data"] for event in house.journal("cut", "run.started")]
+    assert [boot["ranks"] for boot in started] == [2, 2]
+    assert started[1]["resumed_round"] >= 2
+    whole = [event["data"]["final_accuracy"] for event in house.journal("whole", "round.finished")]
+    rounds = {event["ctx"]["round"]: event["data"] for event in house.journal("cut", "round.finished")}
+    assert sorted(rounds) == list(range(1, 7))
+    assert rounds[1]["final_accuracy"] == whole[0]
+    assert {event["ctx"]["rank"] for event in house.journal("cut", "rank.epoch")} == {1}
+
+
+def test_a_command_reaches_all_ranks(house: House) -> None:
+    process = torchrun(house, "pair")
+    eventually(lambda: house.journal("pair", "epoch"))
+    assert house.ask("pause", "pair")
+    paused = len(house.journal("pair", "epoch"))
+    assert house.ask("escalate", "pair", "--epochs", "2", "--no-wait")
+    assert house.ask("checkpoint", "pair")
+    assert len(house.journal("pair", "epoch")) == paused
+    assert house.ask("resume", "pair")
+    layers = eventually(lambda: house.journal("pair", "layers"))[0]["data"]
+    assert None not in layers["grad_norm"][0], "the first layer is the host's; every env of both ranks has it"
+    assert house.ask("stop", "pair")
+    assert process.wait(60) == 0
+    saved = house.journal("pair", "checkpoint.saved")[-1]["data"]
+    alone = house.daemon("start", "--resume", "pair")
+    assert alone.returncode == 10
+    assert f"checkpoint {Path(saved['path']).name} was made by 2 ranks, these are 1" in alone.stderr
+
+
+def test_two_ranks_write_the_journal_of_one(house: House) -> None:
+    assert house.spawn("one", "--rounds", "1").wait(120) == 0
+    assert torchrun(house, "two", "--rounds", "1").wait(120) == 0
+    one, two = course(house, "one"), course(house, "two")
+    assert one["life"] == two["life"]
+    mine = [event for event in two["metric"] if event[0] == "epoch"]
+    assert mine == [event for event in one["metric"] if event[0] == "epoch"]

@@ -1,0 +1,171 @@
+"""Several processes train one run: the same numbers as one, and a clear end where one of them is lost."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from protocol.events import PPOUpdate
+from trainer import parcels
+from trainer.data.registry import load
+from trainer.loop import Trainer
+from trainer.parcels import Parcel
+from trainer.ranks import RankLost, RanksError, World
+from trainer.settings import load as configured
+from trainer.telemetry.transfer import Frame, Transfer
+
+CONFIG = configured(
+    sets=[
+        "envs.count=8", "envs.threads=1", "envs.group_size=4", "episode_epochs=4", "task.batches_per_epoch=2",
+        "task.batch_size=16", "ppo.epochs=3", "policy.hidden=16",
+    ]
+)  # fmt: skip
+ROUNDS = 2
+
+
+class Recording:
+    """A `Watcher` that keeps what it sees."""
+
+    layer_envs = None
+
+    def __init__(self) -> None:
+        self.transfer = Transfer()
+        self.frames: list[Frame] = []
+        self.updates: list[PPOUpdate] = []
+
+    def wants_round(self, finished: int) -> bool:
+        return finished < ROUNDS
+
+    def round_begins(self, round: int) -> None: ...
+
+    def epoch_begins(self, epoch: int, epochs: int) -> None: ...
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def was_validation(self, seconds: float) -> None: ...
+
+    def see(self, columns: dict[str, torch.Tensor], layers: Any) -> Frame:
+        frame = self.transfer(columns)
+        self.frames.append(frame)
+        return frame
+
+    def epoch_finished(self, trainer: Trainer) -> None: ...
+
+    def round_finished(self, trainer: Trainer, update: PPOUpdate | None, test_accuracy: Any) -> None:
+        assert update is not None
+        self.updates.append(update)
+
+
+def train(world: World, folder: Path) -> None:
+    """Train the whole run in this world and leave what this rank has seen in the folder."""
+    torch.set_num_threads(1)
+    trainer = Trainer(CONFIG, load("digits"), torch.device("cpu"), world=world)
+    assert trainer.agent.ppo is not None
+    network = trainer.agent.ppo.network.double()
+    seen = Recording()
+    trainer.run(seen)
+    torch.save(
+        {
+            "losses": np.stack([f["train_loss"] for f in seen.frames if "train_loss" in f], 1),
+            "returns": np.stack([f["reward"] for f in seen.frames if "reward" in f], 1),
+            "updates": [vars(update) for update in seen.updates],
+            "network": network.state_dict(),
+        },
+        folder / f"{world.size}-{world.rank}.pt",
+    )
+
+
+def one_of_two(rank: int, port: int, folder: Path) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    world = World.join()
+    train(world, folder)
+    world.leave()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def seen(folder: Path, name: str) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(folder / f"{name}.pt", weights_only=False)
+    return state
+
+
+def test_two_ranks_train_as_one(tmp_path: Path) -> None:
+    train(World(), tmp_path)
+    mp.spawn(one_of_two, args=(free_port(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    alone, first, second = (seen(tmp_path, name) for name in ("1-0", "2-0", "2-1"))
+    for column in ("losses", "returns"):
+        np.testing.assert_array_equal(np.concatenate([first[column], second[column]]), alone[column])
+    for name, value in alone["network"].items():
+        torch.testing.assert_close(first["network"][name], value, rtol=1e-9, atol=1e-11)
+        assert torch.equal(first["network"][name], second["network"][name])
+    for mine, known in zip(first["updates"], alone["updates"], strict=True):
+        for name in (
+            "policy_loss",
+            "value_loss",
+            "entropy",
+            "approx_kl",
+            "ratio_min",
+            "ratio_max",
+            "grad_norm",
+        ):
+            assert mine[name] == pytest.approx(known[name], rel=1e-9, abs=1e-12), name
+
+
+def one_that_leaves(rank: int, port: int, folder: Path) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    world = World.join()
+    if rank == 1:
+        os._exit(0)
+    with pytest.raises(RankLost, match=r"rank 0 of 2: rank 1 \(pid \d+\) is gone"):
+        world.hear()
+    (folder / "told").touch()
+    os._exit(0)
+
+
+def test_a_rank_that_is_gone_is_named(tmp_path: Path) -> None:
+    mp.spawn(one_that_leaves, args=(free_port(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    assert (tmp_path / "told").exists()
+
+
+def test_envs_and_minibatches_must_divide() -> None:
+    World(0, 2).check_split(CONFIG)
+    with pytest.raises(RanksError, match=r"envs\.count = 8: 3 ranks need a multiple of 3, and at least 6"):
+        World(0, 3).check_split(CONFIG)
+    with pytest.raises(RanksError, match="at least 16"):
+        World(0, 8).check_split(CONFIG)
+
+
+def test_parcels_join_columns_by_env_and_layers_by_name() -> None:
+    def parcel(layers: list[str], first: int) -> Parcel:
+        frame = {
+            "op": np.arange(first, first + 2), "stage": np.full((2, 3), first, np.int64),
+            "layer.grad_norm": np.full((len(layers), 2), first, np.float32),
+        }  # fmt: skip
+        return parcels.decode(parcels.encode(Parcel.of(frame, layers)))
+
+    whole, names = parcels.side_by_side([parcel(["host", "a"], 0), parcel(["host", "b"], 2)])
+    assert names == ["host", "a", "b"]
+    assert whole["op"].tolist() == [0, 1, 2, 3]
+    assert whole["stage"].shape == (4, 3)
+    nan = float("nan")
+    expected = [[0, 0, 2, 2], [0, 0, nan, nan], [nan, nan, 2, 2]]
+    np.testing.assert_array_equal(whole["layer.grad_norm"], np.array(expected, np.float32))
+
+
+def test_a_rank_without_the_layers_of_another_has_none_of_their_numbers() -> None:
+    with_layers = Parcel.of({"op": np.zeros(1), "layer.grad_norm": np.ones((1, 1), np.float32)}, ["host"])
+    whole, _ = parcels.side_by_side([with_layers, Parcel.of({"op": np.zeros(1)})])
+    np.testing.assert_array_equal(whole["layer.grad_norm"], [[1.0, np.nan]])

@@ -1,0 +1,239 @@
+"""The processes that train one run together: one by itself, or the ranks that torchrun started.
+
+Envs are split over the ranks in order of their index. Every rank holds the same policy: it computes its share
+of each minibatch's gradient, the shares are added up, and all take the same step. Rank 0 alone has the
+journal, the sockets and the checkpoints; at each boundary it tells the others what comes next.
+
+Tensors travel over gloo on a CPU and NCCL between GPUs (torch.distributed); messages always over gloo.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from protocol.errors import EsperError
+
+from .config import Config
+
+TIMEOUT = timedelta(minutes=10)
+"""How long a rank may keep the others waiting before it counts as lost."""
+
+
+class RankLost(EsperError):
+    """A rank is gone, hung or has failed: what it held of this episode is lost with it."""
+
+    exit_code = 11
+
+
+class RanksError(EsperError):
+    """The ranks cannot train this run together."""
+
+    exit_code = 9
+
+
+class World:
+    """One of K processes.
+
+    Args:
+        rank: which, from 0.
+        size: K.
+
+    Attributes:
+        local_rank: which of those on this machine; the index of its GPU.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
+        self.rank, self.size, self.local_rank = rank, size, local_rank
+        self._places: list[tuple[str, int]] = []
+
+    @classmethod
+    def join(cls) -> World:
+        """The world that torchrun describes in the environment, or this process alone.
+
+        Raises:
+            RankLost: the others did not come.
+        """
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size == 1:
+            return cls()
+        world = cls(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", "0")))
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        with world._together():
+            dist.init_process_group(backend, timeout=TIMEOUT)
+        place = msgspec.json.encode((socket.gethostname(), os.getpid()))
+        world._places = [msgspec.json.decode(p, type=tuple[str, int]) for p in world.collect(place)]
+        return world
+
+    def leave(self) -> None:
+        """End the connections; for an orderly end only."""
+        if self.size > 1:
+            dist.destroy_process_group()
+
+    @property
+    def restarted(self) -> bool:
+        """Whether torchrun has started these processes anew after a failure."""
+        return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+    def rows(self, n: int, rank: int | None = None) -> range:
+        """Which of n envs are this rank's, or another's; n is a multiple of the number of ranks."""
+        share = n // self.size
+        first = (self.rank if rank is None else rank) * share
+        return range(first, first + share)
+
+    def check_split(self, config: Config) -> None:
+        """Raise RanksError where the envs or the minibatches cannot be split evenly over the ranks."""
+        envs, parts = config.envs.count, config.ppo.minibatches
+        if envs % self.size or self.size * parts > envs:
+            raise RanksError(
+                f"envs.count = {envs}: {self.size} ranks need a multiple of {self.size}, and at least "
+                f"{self.size * parts} for {parts} minibatches"
+            )
+
+    def agree(self, problem: str = "") -> None:
+        """Wait until every rank is ready.
+
+        Args:
+            problem: why this one is not.
+
+        Raises:
+            RanksError: another one is not.
+        """
+        for rank, text in enumerate(self.collect(problem.encode())):
+            if text and rank != self.rank:
+                raise RanksError(f"rank {rank}: {text.decode()}")
+
+    # --- tensors -----------------------------------------------------------------------------------
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Add up the ranks' tensors, in place, in one exchange; all of one dtype and device."""
+        if self.size == 1:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        with self._together():
+            dist.all_reduce(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def gathered(self, tensor: Tensor, dim: int) -> Tensor:
+        """The ranks' tensors side by side along `dim`, on every rank."""
+        if self.size == 1:
+            return tensor
+        sent = tensor.contiguous()
+        if tensor.dtype == torch.bool:
+            sent = sent.view(torch.uint8)
+        parts = [torch.empty_like(sent) for _ in range(self.size)]
+        with self._together():
+            dist.all_gather(parts, sent)
+        return torch.cat(parts, dim=dim).view(tensor.dtype)
+
+    # --- messages ----------------------------------------------------------------------------------
+
+    def collect(self, message: bytes) -> list[bytes]:
+        """Every rank's message, on every rank, in the order of ranks."""
+        if self.size == 1:
+            return [message]
+        sizes = self.gathered(torch.tensor([len(message)]), 0)
+        padded = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+        padded[: len(message)] = _tensor(message)
+        rows = self.gathered(padded.unsqueeze(0), 0)
+        return [bytes(row[:size].numpy()) for row, size in zip(rows, sizes.tolist(), strict=True)]
+
+    def tell(self, order: dict[str, Any]) -> None:
+        """Rank 0: tell all others the same."""
+        if self.size > 1:
+            self._broadcast(msgspec.json.encode(order))
+
+    def hear(self) -> dict[str, Any]:
+        """The others: wait for what rank 0 tells."""
+        order: dict[str, Any] = msgspec.json.decode(self._broadcast(b""))
+        return order
+
+    def hand_out(self, messages: Sequence[bytes]) -> bytes:
+        """Rank 0 gives one message to each rank; the others pass nothing. Returns this rank's."""
+        if self.size == 1:
+            return messages[0]
+        told = self._broadcast(msgspec.json.encode([len(message) for message in messages]))
+        sizes = msgspec.json.decode(told, type=list[int])
+        if self.rank > 0:
+            taken = torch.empty(sizes[self.rank], dtype=torch.uint8)
+            with self._together():
+                dist.recv(taken, src=0)
+            return bytes(taken.numpy())
+        for rank in range(1, self.size):
+            with self._together():
+                dist.send(_tensor(messages[rank]), dst=rank)
+        return messages[0]
+
+    def _broadcast(self, message: bytes) -> bytes:
+        size = torch.tensor([len(message)])
+        with self._together():
+            dist.broadcast(size, src=0)
+            data = torch.empty(int(size), dtype=torch.uint8)
+            if self.rank == 0:
+                data.copy_(_tensor(message))
+            dist.broadcast(data, src=0)
+        return bytes(data.numpy())
+
+    # --- losses ------------------------------------------------------------------------------------
+
+    def missing(self) -> list[tuple[int, int]]:
+        """(rank, pid) of the processes of this machine that are gone; waits a little for one to be."""
+        here = socket.gethostname()
+        near = [(rank, pid) for rank, (host, pid) in enumerate(self._places) if host == here]
+        for _ in range(20):
+            gone = [(rank, pid) for rank, pid in near if not _alive(pid)]
+            if gone:
+                return gone
+            time.sleep(0.1)
+        return []
+
+    def _together(self) -> _Together:
+        return _Together(self)
+
+
+class _Together:
+    """What torch says when the others do not answer, as an error for people."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+            gone = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in self._world.missing())
+            reason = str(error).strip().splitlines()[0][:200]
+            what = f"{gone} is gone" if gone else f"a rank does not answer: {reason}"
+            raise RankLost(f"rank {self._world.rank} of {self._world.size}: {what}") from error
+
+
+def _tensor(message: bytes) -> Tensor:
+    """uint8 [bytes]; torch itself refuses to make one of no bytes."""
+    return (
+        torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        if message
+        else torch.empty(0, dtype=torch.uint8)
+    )
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and is not waited for yet does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
