@@ -20,6 +20,8 @@ import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from protocol.errors import EsperError
 
@@ -69,7 +71,10 @@ class World:
         world = cls(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with world._together():
-            dist.init_process_group(backend, timeout=TIMEOUT)
+            store, rank, _ = next(rendezvous("env://", timeout=TIMEOUT))
+            # torchrun may keep its store over a restart; the addresses in it are then those of the dead.
+            store = PrefixStore(f"attempt-{world._restarts}", store)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
         place = msgspec.json.encode((socket.gethostname(), os.getpid()))
         world._places = [msgspec.json.decode(p, type=tuple[str, int]) for p in world.collect(place)]
         return world
@@ -82,7 +87,11 @@ class World:
     @property
     def restarted(self) -> bool:
         """Whether torchrun has started these processes anew after a failure."""
-        return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+        return self._restarts > 0
+
+    @property
+    def _restarts(self) -> int:
+        return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
     def rows(self, n: int, rank: int | None = None) -> range:
         """Which of n envs are this rank's, or another's; n is a multiple of the number of ranks."""
