@@ -16,6 +16,7 @@ import torch.multiprocessing as mp
 from protocol.events import PPOUpdate
 from trainer import parcels
 from trainer.data.registry import load
+from trainer.execution import Execution
 from trainer.loop import Trainer
 from trainer.parcels import Parcel
 from trainer.ranks import RankLost, RanksError, World
@@ -68,7 +69,7 @@ class Recording:
 def train(world: World, folder: Path) -> None:
     """Train the whole run in this world and leave what this rank has seen in the folder."""
     torch.set_num_threads(1)
-    trainer = Trainer(CONFIG, load("digits"), torch.device("cpu"), world=world)
+    trainer = Trainer(CONFIG, load("digits"), torch.device("cpu"), Execution.plain(CONFIG), world)
     assert trainer.agent.ppo is not None
     network = trainer.agent.ppo.network.double()
     seen = Recording()
