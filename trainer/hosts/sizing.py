@@ -34,7 +34,7 @@ STEPS = 3
 """Least steps per size, the first one not counted."""
 SECONDS = 0.04
 """A size is measured for at least this long, or `STEPS` steps if they take longer."""
-UNFOLD_PAYS = 0.75
+UNFOLD_PAYS = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
 RESERVE = 192 << 20
 """Bytes left free while hosts are tried, for what begins later: updates, validation, the wire."""
