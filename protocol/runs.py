@@ -54,6 +54,19 @@ class _Identity(Struct, frozen=True):
     created: int
 
 
+def check_name(name: str) -> None:
+    """Whether a run may be called so.
+
+    Raises:
+        BadName: it may not.
+    """
+    if not NAME.fullmatch(name):
+        raise BadName(
+            f"{name!r} is no name for a run: up to 64 letters, digits, '-', '_' and '.', "
+            "a letter or digit first"
+        )
+
+
 class RunFolder:
     """A run's folder, held by this process until `release`; see `claim`."""
 
@@ -86,11 +99,7 @@ class RunFolder:
             make_private(folder, advice=_ADVICE, readable=True)
         if name is None:
             name = _new_name(prefix, runs)
-        if not NAME.fullmatch(name):
-            raise BadName(
-                f"{name!r} is no name for a run: up to 64 letters, digits, '-', '_' and '.', "
-                "a letter or digit first"
-            )
+        check_name(name)
         path = make_private(runs / name, advice=_ADVICE)
         try:
             lock = Lock(path / "lock")
@@ -121,7 +130,7 @@ class RunFolder:
     @property
     def has_events(self) -> bool:
         """Whether it was trained before."""
-        return self.events.exists() or bool(SegmentFolder(self.events).numbers())
+        return was_trained(self.name, self.path.parents[1])
 
     def socket_folder(self) -> Path:
         """The folder of this run's sockets, made and checked.
@@ -181,6 +190,12 @@ class RunInfo:
         if self.connection is None or words is None or words.stopped is not None:
             return "STARTING"
         return words.state or "LIVE"
+
+
+def was_trained(name: str, home: Path | None = None) -> bool:
+    """Whether there is a run of exactly this name that has events."""
+    events = esper_home(home) / "runs" / name / "events.jsonl"
+    return NAME.fullmatch(name) is not None and (events.exists() or bool(SegmentFolder(events).numbers()))
 
 
 def list_runs(home: Path | None = None) -> list[RunInfo]:

@@ -19,7 +19,7 @@ from protocol import connect
 from protocol.errors import EsperError
 from protocol.events import LEVELS, STREAMS
 from protocol.history import Wanted
-from protocol.runs import RunInfo, list_runs
+from protocol.runs import RunInfo, check_name, list_runs, was_trained
 from protocol.target import local_only
 from protocol.version import __version__
 
@@ -59,6 +59,7 @@ for _steering in steering.COMMANDS:
 @click.argument("name", required=False)
 @click.option("--resume", metavar="NAME", help="Go on with a run from its newest checkpoint.")
 @click.option("--preset", metavar="NAME", help="Options from a preset; `presets` lists them.")
+@click.option("--or-resume", is_flag=True, help="Go on with NAME where it has been trained before.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Options from a TOML file.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="One option; see `options`.")
 @click.option("--rounds", metavar="N", help="Stop after so many rounds (short for --set rounds=N).")
@@ -69,6 +70,7 @@ def start(
     name: str | None,
     resume: str | None,
     preset: str | None,
+    or_resume: bool,
     file: Path | None,
     sets: tuple[str, ...],
     rounds: str | None,
@@ -79,6 +81,11 @@ def start(
     """Train; NAME is the run's name (made up where it is missing)."""
     if name and resume:
         raise click.UsageError("give a NAME for a new run or --resume NAME, not both")
+    if or_resume:
+        if name is None:
+            raise click.UsageError("--or-resume needs the run's NAME")
+        if was_trained(name):
+            name, resume = None, name
     short = {"rounds": rounds, "seed": seed, "device": device}
     sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
     if detach:
@@ -90,6 +97,22 @@ def start(
     from .daemon import run_daemon
 
     sys.exit(run_daemon(name=name, resume=resume, preset=preset, file=file, sets=sets))
+
+
+@main.command()
+@click.argument("name")
+@click.option("--preset", metavar="NAME", help="As of `start`.")
+@click.option("--config", "file", type=click.Path(path_type=Path, resolve_path=True), help="As of `start`.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="As of `start`.")
+def systemd(name: str, preset: str | None, file: Path | None, sets: tuple[str, ...]) -> None:
+    """Print a systemd user unit for the run NAME, which goes on with it after a crash or a reboot."""
+    from .systemd import unit
+
+    check_name(name)
+    settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
+    given = [("--preset", preset), ("--config", file), *(("--set", one) for one in sets)]
+    words = [word for option, value in given if value is not None for word in (option, str(value))]
+    click.echo(unit(name, words), nl=False)
 
 
 @main.command("list")

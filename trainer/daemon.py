@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import torch
 
 from protocol.commands import Params, ParamSetParams, SeedGerminateParams, SeedPruneParams
 from protocol.errors import NameTaken, RequestError, RunNotFound
-from protocol.events import ParamChanged, PostmortemWritten, RunStarted, RunStopped
+from protocol.events import LogLine, ParamChanged, PostmortemWritten, RunStarted, RunStopped
 from protocol.events import RankLost as RankLostEvent
 from protocol.journal import JournalLimits
 from protocol.runs import RunFolder, find_run
@@ -39,7 +39,7 @@ from .follower import follow
 from .hosts.families import fitted
 from .intervention import Intervention
 from .leader import Leader
-from .logs import set_up
+from .logs import reopen, set_up
 from .loop import Trainer
 from .observer import Observer
 from .operator import Operator, StopRun, WireFailed
@@ -47,6 +47,7 @@ from .parameters import Parameters
 from .policy.ppo import PolicyDiverged
 from .ranks import RankLost, RanksError, World
 from .seeds.stages import HEAD_NAMES, Op, Stage
+from .systemd import Notifier
 from .telemetry.levels import Levels
 from .telemetry.recorder import Recorder, RunShape
 from .telemetry.system import SystemSampler
@@ -267,11 +268,15 @@ class Daemon:
         log = set_up(self.run.log, self.server.emitter, terminal=not is_detached())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        notifier = Notifier(lambda: self.server.trainer_beat)
+        signal.signal(signal.SIGUSR2, lambda *_: self.operator.request_escalation())
+        signal.signal(signal.SIGHUP, lambda *_: self._on_hangup(log, notifier))
         self._announce()
         if is_detached():
             report_ready(self.run.log)
         self.sampler.start()
         self.server.set_state("TRAINING")
+        notifier.ready()
         logger.info(
             "run %s (%s), boot %s, pid %d on %s; %s; %s",
             self.run.name,
@@ -285,6 +290,7 @@ class Daemon:
         self.leader.go(self.levels.debug_envs)
         end = self._train()
         self._training = False
+        notifier.stopping()
         if end.cause is not None or self._signals:
             self._write_postmortem(end)
         self.sampler.close()
@@ -294,6 +300,7 @@ class Daemon:
             RunStopped(reason=end.reason, exit_code=end.exit_code, rounds=self.trainer.round, error=end.error)
         )
         self.server.close()
+        notifier.close()
         log.flush()
         return end.exit_code
 
@@ -366,6 +373,13 @@ class Daemon:
         if self._signals > 1:
             raise _Interrupted
         self.operator.request_stop(signal.Signals(number).name)
+
+    def _on_hangup(self, log: IO[str], notifier: Notifier) -> None:
+        reopen(self.run.log, log)
+        self.server.reload()
+        notifier.reloaded()
+        said = "SIGHUP: the log is opened anew, the keys are read anew"
+        self.server.emitter.emit(LogLine(level="INFO", logger=__name__, message=said))
 
     def _announce(self) -> None:
         config, population = self.config, self.trainer.population

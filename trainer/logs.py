@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -29,6 +31,21 @@ class _EventHandler(logging.Handler):
         self._emitter.emit(
             LogLine(level=record.levelname, logger=record.name, message=record.getMessage(), traceback=trace)
         )
+
+
+def reopen(log: Path, file: IO[str]) -> None:
+    """Go on in a new file at `log`, where somebody has moved the old one away; safe in a signal handler.
+
+    Everything that writes to the old file's descriptor follows: the log, faulthandler, and of a detached
+    daemon the standard streams.
+    """
+    new = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    old = os.fstat(file.fileno())
+    for descriptor in (file.fileno(), 1, 2):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), old):
+                os.dup2(new, descriptor, inheritable=descriptor < 3)
+    os.close(new)
 
 
 def set_up(log: Path, emitter: Emitter, *, terminal: bool) -> IO[str]:

@@ -106,6 +106,7 @@ class Operator:
         self._stop_after_round: Command | None = None
         self._stopping: list[Command] = []
         self._paused = False
+        self._escalation_asked = False
         self._escalations: dict[str, Command] = {}
         self._profiling: Command | None = None
         self._for_next_epoch: list[Command] = []
@@ -130,6 +131,10 @@ class Operator:
         """End the run at the next boundary with a checkpoint (signals); safe in a signal handler."""
         self._stop = StopRun(reason, checkpoint=True)
         self._server.set_state("STOPPING", reason)
+
+    def request_escalation(self) -> None:
+        """Collect DEBUG for the next epochs (SIGUSR2); safe in a signal handler."""
+        self._escalation_asked = True
 
     @property
     def stops_after_round(self) -> str | None:
@@ -257,6 +262,9 @@ class Operator:
     # --- the commands ------------------------------------------------------------------------------
 
     def _carry_out(self) -> None:
+        if self._escalation_asked:
+            self._escalation_asked = False
+            self._escalate_by_signal()
         waiting = self._server.mailbox.poll()
         while waiting:
             command = waiting.pop(0)
@@ -301,6 +309,15 @@ class Operator:
         reason = f"stop by {command.client}"
         self._stop = StopRun(reason, checkpoint=command.params.checkpoint)
         self._server.set_state("STOPPING", reason)
+
+    def _escalate_by_signal(self) -> None:
+        asked = EscalateParams()
+        try:
+            changes = self._levels.escalate(asked.level, asked.epochs, reason="SIGUSR2")
+        except ValueError as error:
+            logger.warning("SIGUSR2: %s", error)
+            return
+        self.levels_changed(changes)
 
     def _escalate(self, command: Command) -> None:
         assert isinstance(command.params, EscalateParams)

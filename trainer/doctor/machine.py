@@ -25,6 +25,8 @@ from msgspec import Struct
 
 from protocol.errors import FolderError
 from protocol.folders import SOCKET_PATH_LIMIT, esper_home, make_private, socket_folder
+from protocol.keys import AllowList, KeysUnusable, config_folder, read_secret
+from protocol.listener import Listener
 
 Status = Literal["ok", "warn", "FAIL"]
 GIB = 1 << 30
@@ -59,7 +61,7 @@ class Check(Struct, frozen=True):
 def examine() -> list[Check]:
     """Every check, in the order in which a start would meet them."""
     parts: list[Callable[[], Iterator[Check]]] = [
-        _python, _home, _runtime, _clock, _processor, _memory, _open_files, _zeromq, _torch, _extras,
+        _python, _home, _runtime, _clock, _processor, _memory, _open_files, _zeromq, _remote, _torch, _extras,
     ]  # fmt: skip
     return [check for part in parts for check in part()]
 
@@ -190,6 +192,45 @@ def _zeromq() -> Iterator[Check]:
         yield Check("FAIL", "zeromq", f"{text} without ipc", "reinstall pyzmq from its wheel")
     else:
         yield Check("ok", "zeromq", text)
+
+
+def _remote() -> Iterator[Check]:
+    """What reaching other machines, and being reached, would need; most runs need neither."""
+    if shutil.which("ssh") is None:
+        yield Check("warn", "ssh", "no ssh here, so no --ssh to other machines", "install OpenSSH's client")
+    else:
+        yield Check("ok", "ssh", "--ssh can be used")
+    if not config_folder().exists():
+        yield Check("ok", "keys", "none, so no daemon can listen on TCP; --ssh needs none")
+        return
+    files = [config_folder() / "server.key", *sorted((config_folder() / "keys").glob("*.key"))]
+    for path in (path for path in files if path.exists() or path.is_symlink()):
+        try:
+            read_secret(path)
+        except KeysUnusable as error:
+            yield Check("FAIL", "keys", str(error))
+    allowed = AllowList()
+    for problem in allowed.problems:
+        yield Check("warn", "keys", problem)
+    names = ", ".join(f"{one.name} ({one.role})" for one in allowed.clients.values())
+    yield Check("ok", "keys", f"authorized in {allowed.folder}: {names or 'nobody'}")
+    yield from _listen()
+
+
+def _listen() -> Iterator[Check]:
+    """Only where the environment asks for it: a configuration file is not known here."""
+    address = os.environ.get("ESPER_WIRE_LISTEN")
+    if not address:
+        return
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        Listener(address).open(context)
+    except KeysUnusable as error:
+        yield Check("FAIL", "listen", str(error), "another port, or esper-daemon keys new NAME --role ROLE")
+    else:
+        yield Check("ok", "listen", f"{address} and the next two ports can be bound")
+    finally:
+        context.destroy(linger=0)
 
 
 def _torch() -> Iterator[Check]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from protocol.keys import make_client
+from tests.protocol.sshd import free_ports
 from trainer.cli import main
 from trainer.doctor import machine
 
@@ -26,6 +29,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (made / "rt").mkdir(mode=0o700)
     monkeypatch.setenv("ESPER_HOME", str(made / "home"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(made / "rt"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(made / "config"))
     yield made
     shutil.rmtree(made)
 
@@ -111,3 +115,36 @@ def test_a_containers_share_of_the_cores_is_told(monkeypatch: pytest.MonkeyPatch
     check = checks()["cores"]
     assert check["status"] == "warn"
     assert "envs.threads=1" in check["advice"]
+
+
+def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str, str]]:
+    """Status, subject and finding of what concerns other machines."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return [(c.status, c.what, c.finding) for c in machine._remote()]
+
+
+def test_keys_that_others_can_read_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [row[:2] for row in keys(monkeypatch, tmp_path)][-1] == ("ok", "keys")
+    make_client("laptop", server=None, role="operator")
+    assert "laptop (operator)" in keys(monkeypatch, tmp_path)[-1][2]
+    (tmp_path / "config/esper/server.key").chmod(0o644)
+    (tmp_path / "config/esper/keys/laptop.key").chmod(0o640)
+    (tmp_path / "config/esper/authorized_clients.d/broken.pub").write_text("{")
+    found = keys(monkeypatch, tmp_path)
+    assert [row[0] for row in found if row[1] == "keys"] == ["FAIL", "FAIL", "warn", "ok"]
+    assert "chmod 600" in found[1][2]
+
+
+def test_an_address_to_listen_on_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    make_client("laptop", server=None, role="operator")
+    port = free_ports(3)
+    monkeypatch.setenv("ESPER_WIRE_LISTEN", f"tcp://127.0.0.1:{port}")
+    assert keys(monkeypatch, tmp_path)[-1][:2] == ("ok", "listen")
+    with socket.create_server(("127.0.0.1", port + 1)):
+        assert keys(monkeypatch, tmp_path)[-1][:2] == ("FAIL", "listen")
+
+
+def test_no_ssh_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert keys(monkeypatch, tmp_path)[0][:2] == ("warn", "ssh")

@@ -1,0 +1,45 @@
+"""A real daemon under a service manager: readiness, reload, escalation, the end."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from tests.trainer.test_systemd import Manager
+
+from .conftest import House, eventually
+
+
+def test_a_daemon_as_a_service(house: House, tmp_path: Path) -> None:
+    manager = Manager(str(tmp_path / "notify"))
+    house.environment |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"}
+    daemon = house.spawn("alpha", "--or-resume")
+    assert manager.next()["READY"] == "1"
+    eventually(lambda: manager.next().get("WATCHDOG") == "1")
+
+    log = house.run_folder("alpha") / "daemon.log"
+    log.rename(log.with_suffix(".1"))
+    daemon.send_signal(signal.SIGHUP)
+    eventually(lambda: "RELOADING" in manager.next())
+    eventually(log.exists)
+    daemon.send_signal(signal.SIGUSR1)
+    eventually(lambda: "Current thread" in log.read_text() or "most recent call first" in log.read_text())
+    eventually(lambda: [e for e in house.journal("alpha", "log") if "SIGHUP" in e["data"]["message"]])
+
+    daemon.send_signal(signal.SIGUSR2)
+    (up,) = eventually(lambda: house.journal("alpha", "telemetry.level")[:1])
+    assert (up["data"]["level"], up["data"]["reason"]) == ("DEBUG", "SIGUSR2")
+    eventually(lambda: house.journal("alpha", "layers"))
+
+    daemon.send_signal(signal.SIGTERM)
+    eventually(lambda: "STOPPING" in manager.next())
+    assert daemon.wait(60) == 0
+    manager.socket.close()
+    before = house.journal("alpha", "run.stopped")[-1]["data"]["rounds"]
+
+    again = house.spawn("alpha", "--or-resume")
+    started = house.journal("alpha", "run.started")[-1]["data"]
+    assert started["resumed_round"] is not None
+    assert started["resumed_round"] >= before - 1
+    again.send_signal(signal.SIGTERM)
+    assert again.wait(60) == 0

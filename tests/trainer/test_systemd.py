@@ -1,0 +1,172 @@
+"""What the service manager is told, and the unit that is printed for it."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.wire import TrainerBeat
+from trainer import systemd
+from trainer.cli import main
+from trainer.systemd import Notifier, unit
+
+
+class Manager:
+    """The socket that systemd would listen on."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("\0" + address[1:] if address[0] == "@" else address)
+        self.socket.settimeout(10)
+
+    def next(self) -> dict[str, str]:
+        return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().split("\n"))
+
+
+class Trainer:
+    """Whose sign of life is as old as a test says."""
+
+    state = "TRAINING"
+    age_ms = 0
+
+    def beat(self) -> TrainerBeat:
+        return TrainerBeat(state=self.state, round=3, epoch=7, beat_age_ms=self.age_ms)
+
+
+@pytest.fixture(params=["file", "abstract"])
+def manager(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Manager]:
+    address = f"@esper-{os.getpid()}" if request.param == "abstract" else str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    monkeypatch.setenv("WATCHDOG_USEC", "150000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    manager = Manager(address)
+    yield manager
+    manager.socket.close()
+
+
+def test_the_watchdog_is_fed_while_the_trainer_lives_and_only_then(manager: Manager) -> None:
+    trainer = Trainer()
+    notifier = Notifier(trainer.beat)
+    assert "NOTIFY_SOCKET" not in os.environ, "children are no business of the manager's"
+    notifier.ready()
+    first = manager.next()
+    assert (first["READY"], first["MAINPID"]) == ("1", str(os.getpid()))
+    assert first["STATUS"] == "TRAINING, round 3, epoch 7"
+    assert [manager.next().get("WATCHDOG") for _ in range(3)] == ["1"] * 3
+    trainer.age_ms = 151
+    manager.next()
+    assert [manager.next().get("WATCHDOG") for _ in range(3)] == [None] * 3, "a hung trainer"
+    trainer.age_ms = 0
+    manager.next()
+    assert manager.next()["WATCHDOG"] == "1"
+    notifier.close()
+
+
+def test_an_end_may_take_its_time_while_it_moves(manager: Manager) -> None:
+    trainer = Trainer()
+    notifier = Notifier(trainer.beat)
+    notifier.ready()
+    manager.next()
+    trainer.state, trainer.age_ms = "STOPPING", 60_000
+    seen = manager.next()
+    while "STOPPING" not in seen:
+        seen = manager.next()
+    assert int(seen["EXTEND_TIMEOUT_USEC"]) > 0
+    later = manager.next()
+    assert (later["WATCHDOG"], int(later["EXTEND_TIMEOUT_USEC"]) > 0) == ("1", True)
+    trainer.age_ms = int(systemd.STUCK_S * 1000)
+    manager.next()
+    stuck = manager.next()
+    assert "EXTEND_TIMEOUT_USEC" not in stuck
+    assert "WATCHDOG" not in stuck
+    notifier.stopping()
+    notifier.close()
+    manager.socket.setblocking(False)
+    rest = []
+    try:
+        while True:
+            rest.append(manager.next())
+    except BlockingIOError:
+        pass
+    assert not any("STOPPING" in one for one in rest), "said once"
+
+
+def test_a_reload_is_told(manager: Manager) -> None:
+    notifier = Notifier(Trainer().beat)
+    notifier.reloaded()
+    assert int(manager.next()["MONOTONIC_USEC"]) > 0
+    assert manager.next() == {"READY": "1"}
+
+
+def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notifier = Notifier(Trainer().beat)
+    notifier.ready()
+    notifier.reloaded()
+    notifier.stopping()
+    notifier.close()
+
+
+def test_a_manager_that_went_away_harms_nobody(manager: Manager) -> None:
+    notifier = Notifier(Trainer().beat)
+    manager.socket.close()
+    notifier.ready()
+    notifier.close()
+
+
+def test_somebody_elses_watchdog_is_not_fed(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    monkeypatch.setattr(systemd, "INTERVAL_S", 0.05)
+    notifier = Notifier(Trainer().beat)
+    notifier.ready()
+    manager.next()
+    assert "WATCHDOG" not in manager.next()
+    notifier.close()
+
+
+def words_of(line: str) -> list[str]:
+    """What systemd makes of a command line without specifiers: quotes as in C, `%%` and `$$` as one."""
+    return [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(line)]
+
+
+def parsed(text: str) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(text)
+    return parser
+
+
+@given(st.lists(st.text(st.characters(max_codepoint=0x2FF).filter(str.isprintable))))
+def test_the_units_command_line_is_the_one_that_was_given(arguments: list[str]) -> None:
+    line = parsed(unit("alpha", arguments))["Service"]["ExecStart"]
+    assert words_of(line) == [sys.executable, "-m", "trainer", "start", "alpha", "--or-resume", *arguments]
+
+
+def test_a_line_break_does_not_begin_another_line_of_the_unit() -> None:
+    line = parsed(unit("alpha", ["a\nExecStop=/bin/true\x85"]))["Service"]["ExecStart"]
+    assert line.endswith('"a\\x0aExecStop=/bin/true\\xc2\\x85"')
+
+
+def test_the_unit_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "a home"))
+    file = tmp_path / "x.toml"
+    file.write_text("rounds = 3\n")
+    result = CliRunner().invoke(main, ["systemd", "alpha", "--config", str(file), "--set", "seed=2"])
+    service = parsed(result.output)["Service"]
+    assert (service["Type"], int(service["WatchdogSec"]) > 0) == ("notify", True)
+    assert service["Environment"] == f'"ESPER_HOME={tmp_path}/a home"'
+    assert words_of(service["ExecStart"])[6:] == ["--config", str(file), "--set", "seed=2"]
+    assert CliRunner().invoke(main, ["systemd", "alpha", "--set", "sed=2"]).exit_code == 9
+    assert CliRunner().invoke(main, ["systemd", "../x"]).exit_code == 2
