@@ -36,7 +36,7 @@ from .detach import is_detached, report_ready
 from .device import is_out_of_memory, limit_threads, resolve
 from .execution import Execution
 from .follower import follow
-from .hosts.families import fitted
+from .hosts.families import build, fitted
 from .intervention import Intervention
 from .leader import Leader
 from .logs import reopen, set_up
@@ -101,6 +101,7 @@ def run_daemon(
     task = config.task
     data = load_dataset(task.dataset, device, folder=task.data_dir, context=task.context)
     config = fitted(config, data)
+    build(config, data)  # what cannot be grown ends it here, before there is a folder
     with RunFolder.claim(name, prefix=task.dataset) as run:
         if run.existed and resume is None and run.has_events:
             raise NameTaken(

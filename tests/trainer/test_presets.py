@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from tests.trainer.hosts.plots import tiny
 from trainer.cli import main
 from trainer.config import Config
+from trainer.data.registry import load as dataset
+from trainer.hosts.families import fitted
 from trainer.hosts.population import Population
 from trainer.presets import UnknownPreset, presets
 from trainer.settings import load
@@ -28,9 +30,10 @@ def test_it_loads_is_described_and_trains(name: str) -> None:
     assert line.endswith(".")
     config = load(preset=name)
     assert (config == Config()) == (name == "digits")
-    assert config.task.dataset in SHAPES
     small = load(preset=name, sets=["envs.count=2", "ppo.minibatches=2", "task.batches_per_epoch=1"])
-    population = Population(small, tiny(10, SHAPES[config.task.dataset], train=80), "cpu")
+    name = config.task.dataset
+    data = tiny(10, SHAPES[name], train=80) if name in SHAPES else dataset(name)
+    population = Population(fitted(small, data), data, "cpu")
     population.begin_episode(1)
     table = population.table
     population.prepare(table.stage, table.blueprint, table.style)

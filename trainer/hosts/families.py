@@ -6,10 +6,11 @@ import msgspec
 
 from ..config import Config, HostConfig, SeedsConfig
 from ..data.task import Kind, Task
-from ..seeds.catalogue import BUILT_IN, Family
+from ..seeds.catalogue import BUILT_IN, Family, blueprint
 from ..settings import ConfigError
 from .cnn import CNN
 from .model import HostModel
+from .seeding import SeedPool
 from .transformer import Transformer
 
 FAMILY: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
@@ -48,9 +49,19 @@ def _check_transformer(host: HostConfig) -> None:
         raise ConfigError("host.heads = 0 and host.mlp = 0: a block needs one of them")
 
 
-def build(host: HostConfig, task: Task) -> HostModel:
-    """The architecture for a task."""
-    if FAMILY[task.kind] == "cnn":
+def build(config: Config, task: Task) -> tuple[HostModel, SeedPool]:
+    """The architecture for a task and the seeds that its slots can hold.
+
+    Raises:
+        BlueprintError: a blueprint is unknown or does not fit the host.
+        PluginError: a package's blueprint cannot be used.
+    """
+    family = FAMILY[task.kind]
+    model = _model(config.host, family, task)
+    return model, SeedPool(model, [blueprint(name, family) for name in config.seeds.blueprints])
+
+
+def _model(host: HostConfig, family: Family, task: Task) -> HostModel:
+    if family == "cnn":
         return CNN(host.channels, host.kernel, task.shape, task.classes)
-    context = task.shape[1]
-    return Transformer(host.width, host.depth, host.heads, host.mlp, context, task.classes)
+    return Transformer(host.width, host.depth, host.heads, host.mlp, task.shape[1], task.classes)

@@ -17,17 +17,15 @@ from ..config import Config
 from ..data.task import Task
 from ..device import cores
 from ..execution import Execution
-from ..seeds.catalogue import blueprint
 from ..seeds.stages import BLENDED, ISOLATED, Stage, Style
 from ..seeds.table import SlotTable, is_in
 from ..signals import Signals
 from ..stacked import use_convolution
 from .budget import asked
-from .families import FAMILY, build
+from .families import build
 from .gradients import LayerStatistics
 from .group import HostGroup, Trained
 from .plan import Topology
-from .seeding import SeedPool
 from .sick import SickEnv
 from .validation import Score
 
@@ -68,9 +66,7 @@ class Population:
         device = torch.device(device)
         self.execution = execution or Execution.plain(config)
         use_convolution(self.execution.convolution)
-        self.model = build(config.host, data)
-        kinds = [blueprint(name, FAMILY[data.kind]) for name in config.seeds.blueprints]
-        self.pool = SeedPool(self.model, kinds)
+        self.model, self.pool = build(config, data)
         self.slots = self.pool.slots
         n = config.envs.count
         self.table = SlotTable.empty(n, len(self.slots), device)

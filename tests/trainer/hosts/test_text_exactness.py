@@ -19,7 +19,7 @@ from trainer.config import Config
 from trainer.data.text import Text
 from trainer.hosts.plan import Topology
 from trainer.hosts.population import Population
-from trainer.seeds.stages import BLENDED
+from trainer.seeds.stages import BLENDED, Stage
 
 torch.set_num_threads(1)
 SENTENCE = "the cat sat on the mat; a dog ran off with my hat, and that was that. "
@@ -199,3 +199,25 @@ def test_no_prediction_depends_on_what_follows(plan: str) -> None:
     assert torch.equal(before, after)
     assert not torch.equal(*(made[:, :, edge:] for made in logits))
     population.close()
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
+    columns = rows(every_state(5), [0, 7, 14, 21, 28])
+    settings = {"envs__plan": plan, "envs__group_size": 2}
+    _, whole = populate(columns, torch.float32, **settings)
+    whole.run_epoch(1, 0)
+    _, resumed = populate(rows(every_state(5), [1, 2, 3, 4, 5]), torch.float32, **settings)
+    resumed.load_state_dict(whole.state_dict())
+    for epoch in (1, 2):
+        for population in (whole, resumed):
+            table = population.table
+            table.stage[:, 1], table.blueprint[:, 1] = int(Stage.GERMINATED), epoch + 2
+            population.prepare(table.stage, table.blueprint, table.style)
+        one, other = (vars(population.run_epoch(1, epoch)) for population in (whole, resumed))
+        for name, value in one.items():
+            assert torch.equal(value.nan_to_num(7e7), other[name].nan_to_num(7e7)), name
+    state = resumed.state_dict()["weights"]
+    for name, weight in whole.state_dict()["weights"].items():
+        assert torch.equal(weight, state[name]), name
+    assert (state["r0c1.pointwise"] != 0).any(), "a third party's seed was born after the checkpoint"
