@@ -81,6 +81,16 @@ class ValidationConfig(Section, frozen=True):
     ] = 2.0
 
 
+CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
+
+
+class CompileConfig(Section, frozen=True):
+    mode: Annotated[
+        CompileMode,
+        Meta(description="torch.compile of policy, PPO loss, GAE, rewards and (envs.plan=masked) training"),
+    ] = "off"
+
+
 class SeedsConfig(Section, frozen=True):
     blueprints: Annotated[
         tuple[str, ...], Meta(min_length=1, max_length=16, description="kinds of seeds on offer")
@@ -179,6 +189,7 @@ class Config(Section, frozen=True):
     host: HostConfig = field(default_factory=HostConfig)
     envs: EnvsConfig = field(default_factory=EnvsConfig)
     amp: AmpConfig = field(default_factory=AmpConfig)
+    compile: CompileConfig = field(default_factory=CompileConfig)
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)

@@ -15,6 +15,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from .compiled import Compiler
 from .config import Config
 from .data.task import Task
 from .execution import Execution
@@ -55,18 +56,27 @@ class Trainer:
         first, cfg = world.rows(cfg.envs.count).start, _share(cfg, world)
         self.cfg = cfg
         self.population = populate(cfg, data, device, execution or measure(cfg, data, device), first)
+        self.compiler = Compiler(cfg.compile.mode, device, cfg.episode_epochs)
+        self.population.compile(self.compiler)
         n, slots = cfg.envs.count, len(self.population.slots)
         self.table = self.population.table
         self.lifecycle = Lifecycle(cfg)
         host_parameters = self.population.parameters_host
         self.agent = Agent(
-            cfg, slots=slots, host_parameters=host_parameters, device=device, first_env=first, world=world
+            cfg,
+            slots=slots,
+            host_parameters=host_parameters,
+            device=device,
+            first_env=first,
+            world=world,
+            compiler=self.compiler,
         )
         terms = Terms(
             cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, data.chance, host_parameters,
             self.lifecycle.min_training_epochs,
         )  # fmt: skip
-        self.reward = Reward(terms, n, slots, device)
+        self.reward = Reward(terms, n, slots, device, self.compiler)
+        self.gae = self.compiler.wrap("GAE", gae, loops=True)
         self.governor = Governor(self.population, data.perplexity)
         self.rollout = Rollout(cfg.episode_epochs, n, slots, device)
         self.signals = Signals.unmeasured(n, slots, device)
@@ -152,7 +162,9 @@ class Trainer:
             with observer.phase("update"):
                 ppo = self.cfg.ppo
                 rollout = self.rollout.of_all(self.world)
-                advantage, returns = gae(rollout.reward, rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda)
+                advantage, returns = self.gae(
+                    rollout.reward, rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda
+                )
                 update = self.agent.ppo.update(rollout, advantage, returns)
         with observer.phase("test"):
             test_accuracy = self.population.test()[1].cpu().numpy()

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import rng
+from ..compiled import MIXED, RELATIVE, Compiler
 from ..config import Config
 from ..data.batches import Batches
 from ..data.task import Examples, Task
@@ -170,12 +171,7 @@ class HostGroup:
             labels: [n, L], the answers to them.
         """
         with autocast(self._amp, self.envs.device):
-            for slot, runs in enumerate(self._runs):
-                x = self._model.train_block(slot, x, self.weights)
-                x = self._pool.run(slot, x, len(self), runs, self.weights)
-            logits = self._model.head(x, self.weights).to(self._dtype)
-        each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-        loss = each.view_as(labels).mean(1)
+            loss, hits = self._forward(self._runs, self.weights, x, labels)
         names = [*self._model.specs(), *(name for used in self._used for name in used)]
         leaves = [self.weights[name] for name in names]
         total = loss.sum() if self.loss_scale is None else (loss * self.loss_scale.scale_N).sum()
@@ -186,7 +182,32 @@ class HostGroup:
             frozen = self.table.pruning[:, slot].unsqueeze(1)
             for name in used:
                 gradients[name].masked_fill_(frozen, 0.0)
-        return loss.detach(), (logits.detach().argmax(2) == labels).sum(1), gradients
+        return loss.detach(), hits, gradients
+
+    def _forward(
+        self, runs: list[list[SlotRun]], weights: Parameters, x: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Loss [n] and correct answers [n] of one batch."""
+        n = labels.shape[0]
+        for slot, planned in enumerate(runs):
+            x = self._model.train_block(slot, x, weights)
+            x = self._pool.run(slot, x, n, planned, weights)
+        logits = self._model.head(x, weights).to(self._dtype)
+        each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        return each.view_as(labels).mean(1), (logits.detach().argmax(2) == labels).sum(1)
+
+    def compile(self, compiler: Compiler) -> None:
+        """Compile the training step, where its operations do not depend on who holds which seed."""
+        reason = ""
+        if self._config.envs.plan != "masked":
+            reason = "its operations change with the seeds; envs.plan=masked keeps them the same"
+        elif len(self) == 1:
+            reason = "torch compiles a group of one host to wrong gradients"
+        self._forward = compiler.wrap(  # type: ignore[method-assign]
+            f"the training step of hosts {int(self.envs[0])} to {int(self.envs[-1])}", self._forward,
+            weights=lambda: list(self.weights.values()), objective=lambda out: out[0].sum(),
+            tolerance=RELATIVE if self._amp == "off" else MIXED, unless=reason,
+        )  # fmt: skip
 
     def validate(self, round_: int, epoch: int) -> Score:
         """Loss, accuracy and contributions on the validation split after that epoch of training."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..compiled import Compiler
 from ..config import Config
 from ..data.task import Task
 from ..device import cores
@@ -102,6 +103,11 @@ class Population:
         """Freshly built hosts, dormant slots."""
         self.table.reset()
         self._each(lambda i: self.groups[i].begin_episode(round_))
+
+    def compile(self, compiler: Compiler) -> None:
+        """Let the groups train by compiled programs."""
+        for group in self.groups:
+            group.compile(compiler)
 
     def rehearse(self) -> None:
         """A step of all groups that train at once, with a seed in every slot, for what memory it takes.

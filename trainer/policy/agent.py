@@ -10,15 +10,16 @@ from torch import Tensor
 from protocol.errors import EsperError
 
 from .. import rng
+from ..compiled import Compiler
 from ..config import Config
 from ..ranks import World
 from ..seeds.stages import HEAD_NAMES
 from ..seeds.table import SlotTable
 from ..signals import Signals
-from .actions import ActionSpace, Logits
+from .actions import ActionSpace
 from .baselines import FIXED_BLUEPRINT, Rule, fixed, no_growth, random
 from .heuristic import heuristic
-from .network import ActorCritic
+from .network import ActorCritic, Hidden
 from .observation import LAYOUT_VERSION, Observation, Observer
 from .ppo import PPO
 from .rollout import Decision
@@ -32,6 +33,21 @@ class PolicyMismatch(EsperError):
     exit_code = 9
 
 
+def decide(
+    network: ActorCritic, space: ActionSpace, seen: Observation, hidden: Hidden, reset: Tensor,
+    legal: Tensor, uniform: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """One step for N envs: actions and log-probabilities [N, heads], V(s) [N], h and c."""
+    step = Observation(
+        base=seen.base.unsqueeze(0), slot=seen.slot.unsqueeze(0), blueprint=seen.blueprint.unsqueeze(0)
+    )
+    out = network(step, hidden, reset.unsqueeze(0))
+    logits = tuple(head[0] for head in out.logits)
+    actions = space.sample(logits, legal, uniform)
+    log_prob = space.evaluate(logits, actions, legal).log_prob
+    return actions, log_prob, network.value(out.value[0]), out.h[0], out.c[0]
+
+
 class Agent:
     """Decides for N envs in lockstep.
 
@@ -42,6 +58,7 @@ class Agent:
         device: where everything lives.
         first_env: global index of the first env.
         world: the ranks that learn together.
+        compiler: of forward pass and loss; None = uncompiled.
 
     Attributes:
         ppo: the learner, or None where the policy is a fixed rule.
@@ -50,6 +67,7 @@ class Agent:
     def __init__(
         self, cfg: Config, *, slots: int, host_parameters: int, device: torch.device | str = "cpu",
         first_env: int = 0, world: World | None = None,
+        compiler: Compiler | None = None,
     ) -> None:  # fmt: skip
         n, blueprints = cfg.envs.count, cfg.seeds.blueprints
         self.cfg = cfg
@@ -60,7 +78,9 @@ class Agent:
         self.ppo: PPO | None = None
         if cfg.policy.kind == "ppo":
             network = ActorCritic(self.space, cfg.policy.hidden, cfg.seed).to(device)
-            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, world)
+            compiler = compiler or Compiler("off", torch.device(device))
+            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, world, compiler)
+            self._decide = compiler.wrap("the policy", decide)
             self._hidden = network.initial(n)
         plant = FIXED_BLUEPRINT if FIXED_BLUEPRINT in blueprints else blueprints[-1]
         self._plant = blueprints.index(plant)
@@ -88,27 +108,24 @@ class Agent:
             epoch: 0-based in the episode.
         """
         seen = self.observer.observe(table, signals, epoch)
-        logits, value = self._think(seen, legal)
         key = rng.key(self.cfg.seed, rng.Purpose.ACTION, self._envs, self._round, epoch)
-        actions = self.space.sample(logits, legal, rng.uniform(key, len(HEAD_NAMES)))
-        log_prob = self.space.evaluate(logits, actions, legal).log_prob
+        uniform = rng.uniform(key, len(HEAD_NAMES))
+        if self.ppo is None:
+            logits = RULES[self.cfg.policy.kind](self.space, legal, self._plant, seen)
+            actions = self.space.sample(logits, legal, uniform)
+            log_prob = self.space.evaluate(logits, actions, legal).log_prob
+            value = torch.zeros_like(seen.base[:, 0])  # a rule expects nothing
+        else:
+            actions, log_prob, value, *hidden = self._decide(
+                self.ppo.network, self.space, seen, self._hidden, self._reset, legal, uniform
+            )
+            self._hidden = hidden[0], hidden[1]
         reset, self._reset = self._reset, torch.zeros_like(self._reset)
         return Decision(actions, seen, legal, log_prob, value, reset)
 
     def acted(self, decision: Decision, executed: Tensor) -> None:
         """Learn which actions took effect, bool [N]; the next observation shows it."""
         self.observer.acted(decision.actions[:, 0], executed)
-
-    def _think(self, seen: Observation, legal: Tensor) -> tuple[Logits, Tensor]:
-        """Logits [N, ...] of every head and V(s) [N]; a rule expects nothing, its V is 0."""
-        if self.ppo is None:
-            rule = RULES[self.cfg.policy.kind]
-            return rule(self.space, legal, self._plant, seen), torch.zeros_like(seen.base[:, 0])
-        network = self.ppo.network
-        step = Observation(**{name: row.unsqueeze(0) for name, row in vars(seen).items()})
-        out = network(step, self._hidden, self._reset.unsqueeze(0))
-        self._hidden = out.h[0], out.c[0]
-        return tuple(head[0] for head in out.logits), network.value(out.value[0])
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next decision and update depend on, in mid-episode too."""

@@ -18,6 +18,7 @@ from protocol.errors import EsperError
 from protocol.events import PPOUpdate
 
 from .. import rng
+from ..compiled import Compiler
 from ..config import PPOConfig
 from ..ranks import World
 from ..seeds.stages import HEAD_NAMES
@@ -145,11 +146,13 @@ class PPO:
         cfg: coefficients.
         seed: of the minibatches' order.
         world: the ranks that compute a minibatch together.
+        compiler: of the loss; None = uncompiled.
     """
 
     def __init__(
-        self, network: ActorCritic, space: ActionSpace, cfg: PPOConfig, seed: int, world: World | None = None
-    ) -> None:
+        self, network: ActorCritic, space: ActionSpace, cfg: PPOConfig, seed: int,
+        world: World | None = None, compiler: Compiler | None = None,
+    ) -> None:  # fmt: skip
         self.world = world or World()
         self.network = network
         self.space = space
@@ -158,6 +161,12 @@ class PPO:
         self.updates = 0
         self._device = network.place.device
         self._streak = torch.zeros((), dtype=torch.int64, device=self._device)
+        compiler = compiler or Compiler("off", self._device)
+        self._loss = compiler.wrap(
+            "the PPO loss", ppo_loss, weights=lambda: list(network.parameters()),
+            objective=lambda loss: loss.total,
+            key=lambda *args: (args[3].shape, *args[5:]), loops=True,
+        )  # fmt: skip
         self.optimizer = torch.optim.Adam(network.parameters(), lr=cfg.learning_rate, eps=1e-5, fused=True)
 
     def configure(self, **changes: float) -> None:
@@ -190,7 +199,7 @@ class PPO:
         for epoch in range(self.cfg.epochs):
             for minibatch in self._minibatches(returns.shape[1], epoch):
                 envs = minibatch.tensor_split(self.world.size)[self.world.rank]
-                loss = ppo_loss(
+                loss = self._loss(
                     self.network, self.space, rollout.envs(envs), scaled[:, envs], target[:, envs],
                     self.cfg, len(envs) / len(minibatch),
                 )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..compiled import Compiler
 from ..seeds.stages import BLENDED, Stage
 from ..seeds.table import SlotTable
 from ..signals import Signals
@@ -31,11 +32,16 @@ class Reward:
         n: envs.
         slots: S.
         device: where the tensors live.
+        compiler: of the mode; None = uncompiled.
     """
 
-    def __init__(self, terms: Terms, n: int, slots: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, terms: Terms, n: int, slots: int, device: torch.device | str = "cpu",
+        compiler: Compiler | None = None,
+    ) -> None:  # fmt: skip
         self.terms = terms
-        self._mode = MODES[terms.cfg.mode]
+        compiler = compiler or Compiler("off", torch.device(device))
+        self._mode = compiler.wrap("the reward", MODES[terms.cfg.mode], key=lambda moment: moment.last)
         self._progress = torch.tensor([PROGRESS.get(stage, 0.0) for stage in Stage], device=device)
         self._blended = torch.tensor([stage in BLENDED for stage in Stage], device=device)
         self._before = {

@@ -1,0 +1,200 @@
+"""torch.compile for the static programs of a run, each checked against itself uncompiled.
+
+torch 2.13 has compiled programs on CPUs to silently wrong gradients. So the first call of a program, and the
+first with other shapes, runs both ways; where losses, gradients or other results differ, or the compiler
+gives up, the program goes on uncompiled and the log says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from .config import CompileMode
+
+logger = logging.getLogger(__name__)
+
+RELATIVE, ABSOLUTE, MIXED = 1e-3, 1e-5, 5e-2
+"""Tolerances of the check: float32 summed in another order; with autocast, rounded in other places."""
+GRAPHS = 64
+"""Graphs that may be compiled of one function: shapes, and values that it branches on."""
+LONGEST = 256
+"""Epochs of an episode up to which loops over it are unrolled and compiled."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Weights = Callable[[], Sequence[Tensor]]
+
+
+class Compiler:
+    """Wraps functions; with the mode `off` it hands them back as they are.
+
+    Args:
+        mode: `off`, or a mode of torch.compile.
+        device: where the programs run.
+        steps: epochs of an episode.
+
+    Attributes:
+        programs: what was wrapped, by name.
+    """
+
+    def __init__(self, mode: CompileMode, device: torch.device, steps: int = 0) -> None:
+        self._mode, self._steps = mode, steps
+        self._device = device
+        self.programs: dict[str, Program[Any, Any]] = {}
+        if mode != "off":
+            _configure(device)
+
+    def wrap(
+        self, name: str, function: Callable[P, R], *, weights: Weights = tuple,
+        objective: Callable[[R], Tensor] | None = None, key: Callable[P, Hashable] | None = None,
+        loops: bool = False, tolerance: float = RELATIVE, unless: str = "",
+    ) -> Callable[P, R]:  # fmt: skip
+        """The function, compiled.
+
+        Args:
+            name: for people.
+            function: of tensors and what holds them; without side effects.
+            weights: what `objective` of the result is derived by, in the check.
+            objective: the scalar to derive; None = the function is not differentiated.
+            key: what tells apart calls that compile to different graphs; by default the shapes of tensors
+                among the arguments.
+            loops: it has a loop over the epochs of an episode.
+            tolerance: of the check, relative to the largest number of a tensor.
+            unless: a reason to leave it uncompiled; told.
+        """
+        if self._mode == "off":
+            return function
+        if loops and self._steps > LONGEST:
+            unless = f"a loop over {self._steps} epochs would be unrolled; up to {LONGEST} are"
+        check = Check(weights, objective, key or shapes, tolerance)
+        program = Program(name, function, self._mode, self._device, check)
+        self.programs[name] = program
+        if unless:
+            program.give_up(unless)
+        return program
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a program is compared with itself; see `Compiler.wrap`."""
+
+    weights: Weights
+    objective: Callable[[Any], Tensor] | None
+    key: Callable[..., Hashable]
+    tolerance: float
+
+
+class Program(Generic[P, R]):
+    """One compiled function.
+
+    Attributes:
+        calls: how often the compiled code ran since it was found right.
+        reason: why the function runs uncompiled; empty where it does not.
+    """
+
+    def __init__(
+        self, name: str, function: Callable[P, R], mode: CompileMode, device: torch.device, check: Check
+    ) -> None:
+        self.name, self.calls, self.reason = name, 0, ""
+        self._function, self._how = function, check
+        self._compiled = torch.compile(function, fullgraph=True, dynamic=False, mode=mode)
+        # CUDA graphs, which these modes make, write the next result into the memory of the last one.
+        self._copies = device.type == "cuda" and mode != "default" and check.objective is None
+        self._right: set[Hashable] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.reason:
+            return self._function(*args, **kwargs)
+        key = (torch.is_grad_enabled(), self._how.key(*args, **kwargs))
+        if key not in self._right:
+            with self._lock:
+                if self.reason or key not in self._right:
+                    return self._check(key, *args, **kwargs)
+        self.calls += 1
+        out = self._compiled(*args, **kwargs)
+        return tree_map_only(Tensor, torch.clone, out) if self._copies else out
+
+    def give_up(self, reason: str) -> None:
+        """Run uncompiled from now on."""
+        self.reason = reason
+        logger.warning("%s runs uncompiled: %s", self.name, reason)
+
+    def _check(self, key: Hashable, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run both ways and compare; the uncompiled result."""
+        expected, gradients = self._derived(self._function, *args, **kwargs)
+        if self.reason:
+            return expected
+        try:
+            found, found_gradients = self._derived(self._compiled, *args, **kwargs)
+        except RuntimeError as error:
+            self.give_up(f"torch.compile: {_first_line(error)}")
+            return expected
+        tolerance = self._how.tolerance
+        far = difference(tree_leaves(expected), tree_leaves(found), tolerance)
+        if not far and (far := difference(gradients, found_gradients, tolerance)):
+            far = f"gradients: {far}"
+        if far:
+            self.give_up(f"compiled, it computes something else ({far})")
+        else:
+            self._right.add(key)
+            logger.info("%s is compiled and agrees with itself uncompiled", self.name)
+        return expected
+
+    def _derived(
+        self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[R, Sequence[Tensor]]:
+        out = function(*args, **kwargs)
+        if self._how.objective is None or not torch.is_grad_enabled():
+            return out, ()
+        weights = [w for w in self._how.weights() if w.requires_grad]
+        gradients = torch.autograd.grad(
+            self._how.objective(out), weights, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return out, gradients
+
+
+def difference(expected: Sequence[Any], found: Sequence[Any], tolerance: float = RELATIVE) -> str:
+    """In words, the first of two rows of tensors that differs by more than rounding; else empty.
+
+    Args:
+        tolerance: relative to the largest number of a tensor, as what cancels leaves no digits.
+    """
+    for i, (one, other) in enumerate(zip(expected, found, strict=True)):
+        if not isinstance(one, Tensor):
+            continue
+        one, other = one.detach(), other.detach()
+        most = one.abs().nan_to_num(0.0, 0.0, 0.0).amax() if one.is_floating_point() and one.numel() else 0.0
+        limit = max(ABSOLUTE, tolerance * float(most)) if one.is_floating_point() else 0.0
+        if not bool(torch.isclose(other, one, rtol=0.0, atol=limit, equal_nan=True).all()):
+            far = (other.double() - one.double()).abs().max()
+            return f"result {i} of shape {list(one.shape)} by up to {float(far):.3g}"
+    return ""
+
+
+def shapes(*args: Any, **kwargs: Any) -> Hashable:
+    """Of the tensors among the arguments."""
+    return tuple(a.shape for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
+
+
+def _configure(device: torch.device) -> None:
+    import torch._dynamo.config as dynamo
+    import torch._inductor.config as inductor
+
+    dynamo.recompile_limit = GRAPHS
+    if device.type == "cpu":
+        # Otherwise a convolution whose weight is gathered in the graph comes out wrong (torch 2.13).
+        inductor.layout_optimization = False
+        inductor.compile_threads = 1
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
