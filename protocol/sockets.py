@@ -1,4 +1,10 @@
-"""The daemon's sockets with the options that all of them have; binding is the caller's."""
+"""The daemon's sockets with the options that all of them have; binding is the caller's.
+
+libzmq 4.3.5 aborts the process where a peer leaves whose messages had reached the high water mark on a socket
+with ZMTP heartbeats (its issue 3937). So the ROUTERs have a mark, which bounds what a flood can make us keep,
+and no such heartbeats: on a Unix socket the kernel tells who has gone, on TCP its keepalive. The publisher
+has heartbeats, which free the queues of frozen readers, and no mark on the little it receives.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,8 @@ import zmq
 
 from .wire import HEARTBEAT_TOPIC, VIEW_TOPIC
 
+RECEIVE_HIGH_WATER = 64
+"""Messages that a connection may have waiting in memory here; what it sends beyond waits on its side."""
 SEND_HIGH_WATER = 200
 INBOUND_BYTES = 4 * 1024 * 1024
 """A larger message costs its sender the connection; one over `control.REQUEST_BYTES` still gets an answer."""
@@ -26,6 +34,9 @@ def publisher(context: Context) -> zmq.Socket[bytes]:
     socket.set(zmq.XPUB_VERBOSER, 1)
     socket.set(zmq.XPUB_WELCOME_MSG, HEARTBEAT_TOPIC)
     socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
+    socket.set(zmq.RCVHWM, 0)
+    socket.set(zmq.HEARTBEAT_IVL, 2_000)
+    socket.set(zmq.HEARTBEAT_TIMEOUT, 6_000)
     return socket
 
 
@@ -33,6 +44,11 @@ def router(context: Context) -> zmq.Socket[bytes]:
     """ROUTER that says when an answer finds nobody."""
     socket = _tuned(context.socket(zmq.ROUTER))
     socket.set(zmq.ROUTER_MANDATORY, 1)
+    socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER)
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, 10)
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, 5)
+    socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
     return socket
 
 
@@ -61,6 +77,4 @@ def _tuned(socket: Any) -> zmq.Socket[bytes]:
     found.set(zmq.LINGER, LINGER_MS)
     found.set(zmq.MAXMSGSIZE, INBOUND_BYTES)
     found.set(zmq.HANDSHAKE_IVL, 10_000)
-    found.set(zmq.HEARTBEAT_IVL, 2_000)
-    found.set(zmq.HEARTBEAT_TIMEOUT, 6_000)
     return found

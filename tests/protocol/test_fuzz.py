@@ -14,7 +14,7 @@ import pytest
 
 from protocol import connect
 
-from .harness import Daemon
+from .harness import Daemon, until
 
 FLOODERS = 4
 EACH = 25_000
@@ -65,6 +65,8 @@ def open_one():
 socket = open_one()
 for n in range(count):
     if n % 200 == 199:
+        while n % 400 == 199 and socket.poll(30):  # every other time it leaves without waiting for answers
+            socket.recv_multipart()
         socket.close()
         socket = open_one()
     socket.send_multipart(rng.choices(KINDS, WEIGHTS)[0]())
@@ -100,9 +102,14 @@ def test_a_flood_of_malformed_requests_harms_nobody(daemon: Callable[..., Daemon
         assert [one.wait() for one in flooders] == [0] * FLOODERS
         assert len(answered) > 20
         assert statistics.median(answered) < 0.1, "a legitimate request is answered meanwhile"
+
+        # Of those who leave at once, what is still on its way goes with them.
+        def all_seen() -> bool:
+            answered.append(client.ping())
+            return int(client.status()["control"]["requests"]) >= FLOODERS * EACH // 2
+
+        until(all_seen, 20)
         status = client.status()
-        seen = status["control"]["requests"]
-        assert seen >= FLOODERS * EACH
         assert status["state"] == "TRAINING", "nobody's nonsense has stopped it"
         client.mark("still here")
     assert process.is_running()
