@@ -515,6 +515,23 @@ class PPOUpdate:
     return_std: float | None = None
 
 
+@event("shapley.computed", "metric", keep=10)
+@dataclass(kw_only=True)
+class ShapleyComputed:
+    """What each seed was worth at the round's end, shared fairly among those of its env (Shapley values).
+
+    The worth of a coalition is the validation accuracy with its seeds only, the others' alpha at 0. The
+    values of an env sum to the accuracy with all its seeds less that with none.
+    """
+
+    value: list[list[float | None]]
+    """N x S, in accuracy; null where no seed is blended."""
+    half_width: list[list[float | None]]
+    """N x S, of the 95 % confidence interval; 0 where the value is exact."""
+    coalitions: list[int]
+    """N, how many were measured."""
+
+
 @event("drift", "metric", keep=60)
 @dataclass(kw_only=True)
 class Drift:

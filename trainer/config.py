@@ -79,6 +79,10 @@ class ValidationConfig(Section, frozen=True):
         float,
         _number("further work for contributions, relative to validation; the stalest first", ge=0.01, le=1e3),
     ] = 2.0
+    shapley_every: Annotated[int, _count("rounds from one Shapley analysis to the next; 0 = none", ge=0)] = 1
+    shapley_coalitions: Annotated[
+        int, _count("coalitions measured per env in one; exact where all fit", ge=4, le=1_000_000)
+    ] = 64
 
 
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from protocol.errors import EsperError
@@ -174,9 +172,9 @@ class Follower:
             self.wait()
 
     def round_finished(
-        self, trainer: Trainer, update: PPOUpdate | None, test_accuracy: NDArray[np.floating[Any]]  # noqa: ARG002
+        self, trainer: Trainer, update: PPOUpdate | None, columns: Frame  # noqa: ARG002
     ) -> None:  # fmt: skip
-        self._world.collect(parcels.encode(Parcel.of({"test_accuracy": test_accuracy})))
+        self._world.collect(parcels.encode(Parcel.of(columns)))
 
     def _taken_samples(self) -> list[dict[str, Any]]:
         return [vars(self._samples.pop(0)) for _ in range(len(self._samples))]

@@ -30,7 +30,7 @@ from .reward.kernel import Reward, total
 from .reward.modes import Terms
 from .seeds.lifecycle import Lifecycle
 from .signals import Signals
-from .telemetry.columns import decision_columns, outcome_columns
+from .telemetry.columns import decision_columns, outcome_columns, shapley_columns
 from .watcher import Watcher
 
 TOPOLOGY = ("stage", "blueprint", "style", "contribution_age")
@@ -167,9 +167,13 @@ class Trainer:
                 )
                 update = self.agent.ppo.update(rollout, advantage, returns)
         with observer.phase("test"):
-            test_accuracy = self.population.test()[1].cpu().numpy()
+            columns = {"test_accuracy": self.population.test()[1].cpu().numpy()}
+        every = self.cfg.validation.shapley_every
+        if every and self.round % every == 0:
+            with observer.phase("shapley"):
+                columns |= shapley_columns(self.population.shapley(self.round))
         self.epoch = 0
-        observer.round_finished(self, update, test_accuracy)
+        observer.round_finished(self, update, columns)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next epoch depends on: tensors, numbers and containers of them."""

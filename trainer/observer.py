@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from protocol.events import PPOUpdate
@@ -128,15 +127,15 @@ class Observer:
             self._operator.at_epoch_end()
             self._leader.go(self._levels.debug_envs)
 
-    def round_finished(
-        self, trainer: Trainer, update: PPOUpdate | None, test_accuracy: NDArray[np.floating[Any]]
-    ) -> None:
+    def round_finished(self, trainer: Trainer, update: PPOUpdate | None, columns: Frame) -> None:
         self._operator.profiler.round_end()
         if update is not None:
             self._recorder.updated(update)
-        tested, _ = self._leader.joined({"test_accuracy": test_accuracy})
+        columns, _ = self._leader.joined(columns)
+        if "shapley.value" in columns:
+            self._recorder.shapley(columns)
         summary = self._recorder.round_finished(
-            time.perf_counter() - self._round_began, tested["test_accuracy"]
+            time.perf_counter() - self._round_began, columns["test_accuracy"]
         )
         best = summary.return_mean > self._best_return
         self._best_return = max(self._best_return, summary.return_mean)

@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     MINIBATCH = 7
     SYNTHETIC = 8
     AUGMENT = 9
+    SHAPLEY = 10
 
 
 def _signed(value: int) -> int:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from protocol.events import PPOUpdate
@@ -64,8 +62,10 @@ class Watcher(Protocol):
         """
         ...
 
-    def round_finished(
-        self, trainer: Trainer, update: PPOUpdate | None, test_accuracy: NDArray[np.floating[Any]]
-    ) -> None:
-        """Tell the round and save its checkpoint; a disk that refuses does not end the run."""
+    def round_finished(self, trainer: Trainer, update: PPOUpdate | None, columns: Frame) -> None:
+        """Tell the round and save its checkpoint; a disk that refuses does not end the run.
+
+        Args:
+            columns: `test_accuracy` [N], and those of `shapley_columns` in the rounds that have them.
+        """
         ...

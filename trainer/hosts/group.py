@@ -25,7 +25,7 @@ from .optimizer import StackedSGD
 from .plan import Columns, SlotRun, Topology
 from .precision import LossScale, autocast
 from .seeding import SeedPool
-from .validation import Score, Validation
+from .validation import Coalitions, Score, Validation
 
 CALIBRATION = 2
 """Training batches that batch norm's statistics for validation are measured on."""
@@ -218,6 +218,11 @@ class HostGroup:
             with autocast(self._amp, self.envs.device):
                 self._validation.measure(inputs, self.weights, self.buffers)
         return self._score(self._val, contributions=True)
+
+    def coalitions(self, wanted: Coalitions) -> Tensor:
+        """Validation accuracy float64 [M] of hosts without some of their seeds; `test` comes first."""
+        with autocast(self._amp, self.envs.device):
+            return self._validation.values(self._val, self.weights, self.buffers, wanted)
 
     def test(self, topology: Topology) -> Score:
         """Loss and accuracy on the test split; planned here, as a resumed run may come straight to it."""

@@ -11,13 +11,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from .. import rng
 from ..compiled import Compiler
 from ..config import Config
 from ..data.task import Task
 from ..device import cores
 from ..execution import Execution
+from ..reward.shapley import Shares, shares
 from ..seeds.stages import BLENDED, ISOLATED, Stage, Style
 from ..seeds.table import SlotTable, is_in
 from ..signals import Signals
@@ -26,9 +29,9 @@ from .budget import asked
 from .families import build
 from .gradients import LayerStatistics
 from .group import HostGroup, Trained
-from .plan import Topology
+from .plan import Codes, Topology
 from .sick import SickEnv
-from .validation import Score
+from .validation import Coalitions, Score
 
 T = TypeVar("T")
 NOT_KEPT = ("momentum", "loss_scale", "kept")
@@ -94,6 +97,7 @@ class Population:
         """Of the last epoch, where it was asked for."""
         self._topology: Topology | None = None
         self._budget = config.validation.counterfactual_budget
+        self._coalitions, self._seed = config.validation.shapley_coalitions, config.seed
         self._kept: dict[str, dict[str, Tensor]] = {}
         self._kept = {k: part for k, part in self.state_dict().items() if k not in NOT_KEPT}
         self._sick = SickEnv(device)
@@ -172,6 +176,27 @@ class Population:
         signals = self._signals(trained, scores)
         self.table.record_contribution(signals.contribution)
         return signals
+
+    def shapley(self, round_: int) -> Shares:
+        """Shapley values of the seeds that the table holds, on the validation split; `test` comes first."""
+
+        def measure(envs: Codes, removed: Codes) -> NDArray[np.float64]:
+            values = np.empty(len(envs))
+
+            def work(i: int) -> None:
+                start, stop = self._spans[i]
+                mine = (envs >= start) & (envs < stop)
+                if mine.any():
+                    wanted = Coalitions(envs[mine] - start, removed[mine])
+                    values[mine] = self.groups[i].coalitions(wanted).cpu().numpy()
+
+            self._each(work)
+            return values
+
+        envs = torch.cat([group.envs for group in self.groups]).cpu()
+        key = rng.key(self._seed, rng.Purpose.SHAPLEY, envs, round_)
+        blended = is_in(self.table.stage, BLENDED).cpu().numpy()
+        return shares(blended, measure, self._coalitions, key)
 
     def test(self) -> tuple[Tensor, Tensor]:
         """Loss [N] and accuracy [N] on the test images, with the seeds that the table holds now.

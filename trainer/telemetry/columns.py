@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..reward.shapley import Shares
 from ..seeds.stages import Stage
 from ..seeds.table import SlotTable
 from ..signals import Signals
@@ -77,6 +78,11 @@ def outcome_columns(
     columns |= {f"reward.{name}": value for name, value in components.items()}
     columns |= {f"layer.{name}": (layers or {})[name] for name in LAYER_STATISTICS if layers}
     return columns
+
+
+def shapley_columns(shares: Shares) -> dict[str, NDArray[Any]]:
+    """What each seed was found to be worth at a round's end."""
+    return {f"shapley.{name}": values for name, values in vars(shares).items()}
 
 
 def nullable(values: NDArray[Any], absent: NDArray[np.bool_]) -> list[Any]:

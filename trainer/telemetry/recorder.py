@@ -23,6 +23,7 @@ from protocol.events import (
     PPOUpdate,
     RoundFinished,
     RoundStarted,
+    ShapleyComputed,
     SystemSample,
 )
 
@@ -186,6 +187,19 @@ class Recorder:
             limits = self._tell_policy_drift(update, readings)
         limits["critic.value_collapse"] = value_collapse_limits(self._round, self._shape.rounds)
         self._anomalies.check_all(readings, limits=limits)
+
+    def shapley(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """What the seeds of the round were found to be worth, see `shapley_columns`."""
+        if self._level == "OFF":
+            return
+        value, half_width = columns["shapley.value"], columns["shapley.half_width"]
+        self._emitter.emit(
+            ShapleyComputed(
+                value=nullable(value, np.isnan(value)),
+                half_width=nullable(half_width, np.isnan(half_width)),
+                coalitions=columns["shapley.coalitions"].tolist(),
+            )
+        )
 
     def round_finished(
         self, seconds: float, test_accuracy: NDArray[np.floating[Any]] | None = None

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from protocol.events import EpochFinished, LayerStatistics, RoundFinished, SeedGate, SeedStage
+from trainer.reward.shapley import Shares
 from trainer.seeds.stages import Op, Stage
 from trainer.signals import Signals
+from trainer.telemetry.columns import shapley_columns
 
 from .rig import BLUEPRINTS, EPISODE, SLOTS, Rig, healthy_update
 
@@ -213,6 +215,15 @@ def test_drift_names_its_sources() -> None:
     assert len(of_policy.source) == 10
     assert of_policy.norm[-1] == healthy_update().critic_grad_norm
     assert of_policy.norm_drift == [None] * 10  # warming up
+
+
+def test_shapley_values_are_told_and_what_has_none_is_null() -> None:
+    rig = Rig(envs=2)
+    nan = float("nan")
+    found = Shares(np.array([[0.25], [nan]]), np.array([[0.0], [nan]]), np.array([2, 0]))
+    rig.recorder.shapley(shapley_columns(found))
+    (told,) = data(rig.take("shapley.computed"))
+    assert (told.value, told.half_width, told.coalitions) == ([[0.25], [None]], [[0.0], [None]], [2, 0])
 
 
 def test_a_round_adds_up() -> None:

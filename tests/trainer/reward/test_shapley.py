@@ -1,0 +1,121 @@
+"""Shapley values against their definition over all orders, and their estimate against themselves."""
+
+from __future__ import annotations
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+
+from trainer import rng
+from trainer.reward.shapley import MIN_ORDERS, Measure, MissingCoalition, Shares, Worths, shares, student
+
+
+def game(seed: int) -> Measure:
+    """Random worths: seeds that help, harm and need one another; a function of (env, coalition) alone."""
+
+    def measure(envs: np.ndarray, removed: np.ndarray) -> np.ndarray:
+        assert len(np.unique(envs << 32 | removed)) == len(envs), "nothing is measured twice in a call"
+        key = rng.key(seed, rng.Purpose.SHAPLEY, torch.from_numpy(envs), torch.from_numpy(removed))
+        return rng.uniform(key, 1, torch.float64)[:, 0].numpy()
+
+    return measure
+
+
+def by_definition(measure: Measure, env: int, players: list[int]) -> dict[int, float]:
+    """The mean over all k! orders of what each adds."""
+    total = dict.fromkeys(players, 0.0)
+
+    def worth(present: set[int]) -> float:
+        removed = sum(1 << p for p in players if p not in present)
+        return float(measure(np.array([env]), np.array([removed]))[0])
+
+    for order in permutations(players):
+        for i, player in enumerate(order):
+            total[player] += worth(set(order[: i + 1])) - worth(set(order[:i]))
+    return {player: value / math.factorial(len(players)) for player, value in total.items()}
+
+
+def keys(n: int, seed: int = 1) -> torch.Tensor:
+    return rng.key(seed, rng.Purpose.SHAPLEY, torch.arange(n))
+
+
+BLENDED = np.array(
+    [[0, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 1, 0, 1, 0], [0, 1, 1, 1, 1], [1, 1, 1, 1, 1]],
+    dtype=np.bool_,
+)
+
+
+def check_efficiency(found: Shares, measure: Measure, blended: np.ndarray) -> None:
+    for env, row in enumerate(blended):
+        if row.any():
+            everyone, nobody = measure(np.array([env] * 2), np.array([0, (1 << np.flatnonzero(row)).sum()]))
+            assert np.nansum(found.value[env]) == pytest.approx(everyone - nobody, abs=1e-12)
+
+
+def test_exact_values_are_the_mean_over_all_orders() -> None:
+    measure = game(3)
+    found = shares(BLENDED, measure, 32, keys(len(BLENDED)))
+    for env, row in enumerate(BLENDED):
+        expected = by_definition(measure, env, np.flatnonzero(row).tolist())
+        for slot in range(5):
+            if row[slot]:
+                assert found.value[env, slot] == pytest.approx(expected[slot], abs=1e-12)
+                assert found.half_width[env, slot] == 0
+            else:
+                assert np.isnan(found.value[env, slot])
+                assert np.isnan(found.half_width[env, slot])
+    assert found.coalitions.tolist() == [0, 2, 4, 8, 16, 32]
+    check_efficiency(found, measure, BLENDED)
+
+
+def test_random_orders_estimate_them_without_bias_and_within_the_interval_they_claim() -> None:
+    measure, row = game(4), np.ones((1, 5), dtype=np.bool_)
+    exact = shares(row, measure, 32, keys(1)).value[0]
+    runs = [shares(row, measure, 31, keys(1, seed)) for seed in range(400)]
+    values = np.stack([run.value[0] for run in runs])
+    half = np.stack([run.half_width[0] for run in runs])
+    error = values.std(0, ddof=1) / math.sqrt(len(runs))
+    assert (np.abs(values.mean(0) - exact) < 4 * error).all()
+    covered = (np.abs(values - exact) <= half).mean()
+    assert 0.90 < covered < 0.99, covered
+    for run in runs[:5]:
+        check_efficiency(run, measure, row)
+        assert run.coalitions[0] <= 31
+
+
+def test_more_orders_make_the_interval_narrower_and_cost_what_they_may() -> None:
+    measure, many = game(5), np.ones((2, 10), dtype=np.bool_)
+    narrow, wide = (shares(many, measure, budget, keys(2)) for budget in (900, 60))
+    assert narrow.half_width.mean() < 0.4 * wide.half_width.mean()
+    assert (wide.coalitions <= 60).all()
+    assert (narrow.coalitions <= 900).all()
+    least = shares(many, measure, 4, keys(2))
+    assert (least.coalitions <= 2 + MIN_ORDERS * 9).all()
+    assert (least.half_width > 0).all()
+
+
+def test_envs_do_not_depend_on_one_another_and_the_same_key_draws_the_same() -> None:
+    measure, many = game(6), np.ones((3, 7), dtype=np.bool_)
+    together = shares(many, measure, 40, keys(3))
+    again = shares(many, measure, 40, keys(3))
+    np.testing.assert_array_equal(together.value, again.value)
+    some = many.copy()
+    some[1] = False
+    alone = shares(some, measure, 40, keys(3))
+    np.testing.assert_array_equal(alone.value[[0, 2]], together.value[[0, 2]])
+
+
+def test_a_coalition_that_was_not_measured_is_an_error_and_never_a_number() -> None:
+    worths = Worths(np.array([0, 2]), np.array([0, 5]), np.array([0.5, 0.25]))
+    assert worths.of(np.array([2]), np.array([5])).tolist() == [0.25]
+    for env, removed in ((0, 5), (1, 0), (3, 0)):
+        with pytest.raises(MissingCoalition, match=f"env {env} without the seeds of slots"):
+            worths.of(np.array([env]), np.array([removed]))
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(3, 3.1824), (5, 2.5706), (10, 2.2281), (100, 1.9840)])
+def test_students_quantile(freedom: int, quantile: float) -> None:
+    assert student(freedom) == pytest.approx(quantile, rel=0.01)

@@ -1,0 +1,196 @@
+"""What each seed is worth, shared fairly among the seeds of a host: Shapley values.
+
+The worth of a coalition is the validation accuracy of the host with those of its blended seeds and no others.
+A seed's value is what it adds to the coalition before it, on average over all orders in which the seeds could
+have come (Shapley, "A value for n-person games", 1953); the values of a host sum to the worth of all its
+seeds less that of none.
+
+Few seeds are done exactly, from all 2^k coalitions. For more, orders are drawn at random and independently,
+which is unbiased (Castro, Gomez and Tejada, "Polynomial calculation of the Shapley value based on sampling",
+2009); running sums are all that is kept of them. Host-side numpy, at a round's end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .. import rng
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+Measure = Callable[[Codes, Codes], Floats]
+"""(envs [M], bits of the slots left out [M]), no two alike -> accuracies [M]."""
+
+MIN_ORDERS = 4
+"""Orders drawn at least; fewer say nothing of their spread."""
+CHUNK = 4
+"""Orders measured in one pass."""
+_Z = 1.959963984540054
+"""97.5 % quantile of the normal distribution."""
+_BITS = 32
+
+
+class MissingCoalition(LookupError):
+    """A value was asked of a coalition that was not measured."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shapley values of the seeds of N hosts, in accuracy."""
+
+    value: Floats
+    """[N, S]; NaN where no seed is blended."""
+    half_width: Floats
+    """[N, S], of the value's 95 % confidence interval; 0 where it is exact, NaN where there is none."""
+    coalitions: Codes
+    """[N], how many were measured."""
+
+
+class Worths:
+    """Measured coalitions, looked up many at a time."""
+
+    def __init__(self, envs: Codes, removed: Codes, values: Floats) -> None:
+        codes = envs << _BITS | removed
+        order = np.argsort(codes)
+        self._codes, self._values = codes[order], values[order]
+
+    def of(self, envs: Codes, removed: Codes) -> Floats:
+        """Their worth, in the shape of the arguments.
+
+        Raises:
+            MissingCoalition: one of them was not measured.
+        """
+        wanted = envs << _BITS | removed
+        place = np.searchsorted(self._codes, wanted).clip(max=len(self._codes) - 1)
+        missing = self._codes[place] != wanted
+        if missing.any():
+            at = np.flatnonzero(missing.ravel())[0]
+            env, bits = np.broadcast_to(envs, wanted.shape).ravel()[at], removed.ravel()[at]
+            slots = [slot for slot in range(_BITS) if bits >> slot & 1]
+            raise MissingCoalition(f"env {env} without the seeds of slots {slots} was not measured")
+        found: Floats = self._values[place]
+        return found
+
+
+def shares(blended: NDArray[np.bool_], measure: Measure, budget: int, key: torch.Tensor) -> Shares:
+    """Shapley values of all seeds.
+
+    Args:
+        blended: [N, S], where there is a seed.
+        measure: worths of coalitions.
+        budget: coalitions per env; exact where all of an env's fit, at least `MIN_ORDERS` orders elsewhere.
+        key: int64 [N], of the random orders.
+    """
+    n = len(blended)
+    value, half_width = np.full(blended.shape, np.nan), np.full(blended.shape, np.nan)
+    measured = np.zeros(n, dtype=np.int64)
+
+    def counted(envs: Codes, removed: Codes) -> Floats:
+        np.add.at(measured, envs, 1)
+        return measure(envs, removed)
+
+    seeds = blended.sum(1)
+    for k in np.unique(seeds[seeds > 0]).tolist():
+        envs = np.flatnonzero(seeds == k)
+        players = np.nonzero(blended[envs])[1].reshape(len(envs), k)
+        if 2**k <= budget:
+            mean, half = _exact(envs, players, counted), np.zeros(players.shape)
+        else:
+            orders = max(MIN_ORDERS, (budget - 2) // (k - 1))
+            mean, half = _sampled(envs, players, counted, orders, key[torch.from_numpy(envs)])
+        value[envs[:, None], players], half_width[envs[:, None], players] = mean, half
+    return Shares(value, half_width, measured)
+
+
+def _exact(envs: Codes, players: Codes, measure: Measure) -> Floats:
+    """Values [m, k] from all coalitions of the seeds in the slots `players` [m, k]."""
+    k = players.shape[1]
+    present = np.arange(2**k)[:, None] >> np.arange(k) & 1
+    removed = np.where(present == 0, 1 << players[:, None, :], 0).sum(2)
+    owners = np.repeat(envs, 2**k)
+    worths = Worths(owners, removed.ravel(), measure(owners, removed.ravel()))
+    return worths.of(envs[:, None], removed) @ _weights(k).T
+
+
+@lru_cache
+def _weights(k: int) -> Floats:
+    """[k, 2^k]: how much the worth of each coalition counts for each player."""
+    weights = np.zeros((k, 2**k))
+    for coalition in range(2**k):
+        size = coalition.bit_count()
+        for player in range(k):
+            if coalition >> player & 1:
+                weight = math.factorial(size - 1) * math.factorial(k - size)
+            else:
+                weight = -math.factorial(size) * math.factorial(k - size - 1)
+            weights[player, coalition] = weight / math.factorial(k)
+    return weights
+
+
+def _sampled(
+    envs: Codes, players: Codes, measure: Measure, orders: int, key: torch.Tensor
+) -> tuple[Floats, Floats]:
+    """Mean and half width [m, k] over so many random orders; running sums by Welford's method."""
+    everything = (1 << players).sum(1)
+    ends = envs.repeat(2), np.stack([np.zeros_like(everything), everything], 1).ravel()
+    end_values = measure(*ends)
+    mean, m2 = np.zeros(players.shape), np.zeros(players.shape)
+    rows = np.arange(len(envs))
+    for count, place in enumerate(_marginals_of(envs, players, measure, orders, key, ends, end_values), 1):
+        who, gained = place
+        added = np.empty_like(mean)
+        added[rows[:, None], who] = gained
+        delta = added - mean
+        mean += delta / count
+        m2 += delta * (added - mean)
+    return mean, student(orders - 1) * np.sqrt(m2 / (orders - 1) / orders)
+
+
+def _marginals_of(
+    envs: Codes,
+    players: Codes,
+    measure: Measure,
+    orders: int,
+    key: torch.Tensor,
+    ends: tuple[Codes, Codes],
+    end_values: Floats,
+) -> Iterator[tuple[Codes, Floats]]:
+    """Of each order, who came when [m, k] and what each added [m, k]; `CHUNK` orders are measured at once."""
+    k = players.shape[1]
+    for start in range(0, orders, CHUNK):
+        number = torch.arange(start, min(start + CHUNK, orders))
+        came = rng.permutation(rng.fold(key.unsqueeze(1), number), k).numpy()
+        bits = 1 << np.take_along_axis(players[:, None, :].repeat(came.shape[1], 1), came, 2)
+        left = bits.sum(2, keepdims=True) - np.cumsum(np.insert(bits, 0, 0, axis=2), axis=2)
+        owners = np.broadcast_to(envs[:, None, None], left.shape)
+        inner = np.unique((owners << _BITS | left)[..., 1:-1])
+        found = inner >> _BITS, inner & ((1 << _BITS) - 1)
+        worths = Worths(
+            np.append(ends[0], found[0]),
+            np.append(ends[1], found[1]),
+            np.append(end_values, measure(*found)),
+        )
+        gained = np.diff(worths.of(owners, left), axis=2)
+        yield from zip(came.swapaxes(0, 1), gained.swapaxes(0, 1), strict=True)
+
+
+def student(freedom: int) -> float:
+    """97.5 % quantile of Student's t, from 3 degrees of freedom on within 1 %.
+
+    Abramowitz and Stegun, "Handbook of mathematical functions", 26.7.5.
+    """
+    z, v = _Z, freedom
+    terms = (
+        z,
+        (z**3 + z) / (4 * v),
+        (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2),
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3),
+    )
+    return sum(terms)
