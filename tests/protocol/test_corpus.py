@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -22,6 +23,7 @@ from protocol.wire import Unknown, decode_heartbeat, decode_line, decode_reply
 from .raw import Raw
 
 CORPUS = corpus()
+ADMIN = Peer(role="admin")
 HINT = "run: python -m protocol.schema"
 
 
@@ -29,6 +31,7 @@ def named(lines: list[bytes]) -> Any:
     return pytest.mark.parametrize("line", lines, ids=[f"{name_of(x)}-{i}" for i, x in enumerate(lines)])
 
 
+@functools.cache
 def validator(part: str, name: str) -> jsonschema.Draft202012Validator:
     schema = json_schema()
     return jsonschema.Draft202012Validator({**schema[part][name], "$defs": schema["$defs"]})
@@ -80,7 +83,7 @@ def test_every_past_request_is_still_taken(line: bytes) -> None:
         mailbox=Mailbox(), emit=lambda _: None, immediate=Immediate(lambda _: None, lambda: 1),
     )  # fmt: skip
     later = msgspec.structs.replace(request, meta=msgspec.structs.replace(request.meta, deadline=None))
-    frames = plane.handle(METHODS[request.method].socket, [b"id", b"", msgspec.json.encode(later)], Peer())
+    frames = plane.handle(METHODS[request.method].socket, [b"id", b"", msgspec.json.encode(later)], ADMIN)
     assert frames is not None
     reply = json.loads(frames[2])
     validator("frames", "reply").validate({"result": None, "error": None, **reply})
