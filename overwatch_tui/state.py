@@ -94,6 +94,8 @@ class State:
     system_ts: int = 0
     layers: ev.LayerStatistics | None = None
     layers_ctx: Context = field(default_factory=Context)
+    shapley: ev.ShapleyComputed | None = None
+    shapley_round: int = 0
     profile: ev.ProfilerFinished | None = None
     profiling: ev.ProfilerStarted | None = None
     level_until: int | None = None
@@ -391,6 +393,10 @@ def _layers(state: State, event: Event) -> None:
     state.layers, state.layers_ctx = event.data, event.ctx
 
 
+def _shapley(state: State, event: Event) -> None:
+    state.shapley, state.shapley_round = event.data, event.ctx.round
+
+
 def _profiler_started(state: State, event: Event) -> None:
     state.profiling = event.data
 
@@ -415,6 +421,7 @@ _HANDLERS = {
     ev.GovernorRollback: _rollback,
     ev.TelemetryLevel: _level,
     ev.LayerStatistics: _layers,
+    ev.ShapleyComputed: _shapley,
     ev.ProfilerStarted: _profiler_started,
     ev.ProfilerFinished: _profiler_finished,
 }

@@ -44,7 +44,8 @@ def detail(frame: Frame, width: int, height: int) -> list[Line]:
     env = frame.view.env
     found = row_of(frame.state, env, frame.now, frame.glyphs)
     lines = [_headline(frame, found, width), EMPTY, *seed_lines(frame, env, width), EMPTY]
-    lines += [*_gates(frame, env, width), *_reward(frame, env, width), figures(frame, env, width)]
+    lines += [*_gates(frame, env, width), *_reward(frame, env, width), *_shapley(frame, env, width)]
+    lines.append(figures(frame, env, width))
     lines += _layers(frame, env, width)
     left = height - len(lines)
     events = _entries(frame, env, max(3, left // 3))
@@ -159,6 +160,23 @@ def _reward(frame: Frame, env: int, width: int) -> list[Line]:
     )
     for name, column in epoch.reward_components.items():
         row.put(f"  {name} ", "dim").put(number(at_or_none(column, env), "+.3f"))
+    return [row.line(width)]
+
+
+def _shapley(frame: Frame, env: int, width: int) -> list[Line]:
+    """What each seed of the last round with an analysis was worth, in points of accuracy."""
+    found = frame.state.shapley
+    values = at_or_none(found.value, env) if found else None
+    if found is None or values is None or all(value is None for value in values):
+        return []
+    row = Row().put(f" Shapley (round {frame.state.shapley_round}) ", "dim")
+    for slot, value in enumerate(values):
+        if value is None:
+            continue
+        row.put(f"  {at_or_none(frame.state.slots, slot)} ", "dim").put(f"{100 * value:+.1f}", _gain(value))
+        half_width = at_or_none(at_or_none(found.half_width, env), slot)
+        if half_width:
+            row.put(f" {frame.glyphs.plus_minus}{100 * half_width:.1f}", "dim")
     return [row.line(width)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
 import typing
@@ -21,7 +22,7 @@ from protocol.events import EVENTS, Context
 from protocol.wire import Event, Unknown, decode_line
 
 from . import journal
-from .harness import events, folded, frame, state
+from .harness import draw, events, folded, frame, state
 
 
 def event(data: Any, *, ts: int = journal.START, seq: int = 1, **ctx: Any) -> Event:
@@ -99,6 +100,23 @@ def test_the_change_of_accuracy_needs_an_epoch_before_in_the_same_round() -> Non
         if isinstance(found.data, ev.EpochFinished):
             changes.append((found.ctx.epoch, row_of(known, 0, found.ts, UNICODE).change))
     assert all((change is None) == (epoch == 1) for epoch, change in changes)
+
+
+def test_the_env_in_full_says_what_its_seeds_are_worth() -> None:
+    known = copy.copy(state())
+    view = View(env=1, detail=True)
+    view.show("envs")
+    view.detail = True
+    assert "Shapley" not in draw(frame(known, view), 120, 40)
+    worth = ev.ShapleyComputed(
+        value=[[None, None, None], [0.365, None, -0.0125]],
+        half_width=[[None, None, None], [0.0, None, 0.004]],
+        coalitions=[0, 64],
+    )
+    known.fold(event(worth, round=5, ts=known.ts + 1))
+    assert "Shapley (round 5)   r0c0 +36.5  r0c2 -1.2 ±0.4" in draw(frame(known, view), 120, 40)
+    view.env = 0
+    assert "Shapley" not in draw(frame(known, view), 120, 40)
 
 
 def test_an_escalation_counts_down_and_is_over() -> None:
