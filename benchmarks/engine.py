@@ -3,6 +3,9 @@
 Both train and validate the same hosts with the same seeds on the same images. Windows of one epoch alternate
 and medians are compared, so that what else the machine does meets both. One thread, and seconds of CPU; with
 more threads, which the modules cannot use, seconds of the clock.
+
+Then whole rounds by the real daemon: env-epochs per second with everything that an epoch has, its phases, its
+peak memory, and what decisions, actions, rewards and telemetry of 256 envs cost over those of 4.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from benchmarks.course import run
 from benchmarks.report import finish
 from tests.trainer.oracle import Env, env_from
 from trainer.config import Config
@@ -127,6 +131,36 @@ def measure(task: str, n: int, threads: int, plan: str, windows: int) -> dict[st
     }
 
 
+def whole_loop(task: str, n: int, threads: int) -> dict[str, float]:
+    """Figures of the real daemon, and a line about them."""
+    channels, kernel, _ = TASKS[task]
+    course = run({
+        "task.dataset": task, "host.channels": ",".join(map(str, channels)), "host.kernel": kernel,
+        "envs.count": n, "envs.threads": threads, "episode_epochs": 6,
+    })  # fmt: skip
+    whole = sum(course.phases.values())
+    shares = {name: 100 * seconds / whole for name, seconds in course.phases.items()}
+    told = ", ".join(f"{name} {share:.1f}" for name, share in sorted(shares.items(), key=lambda kv: -kv[1]))
+    click.echo(f"{task:9} {n:3} {n / course.seconds:13.1f} {course.rss / 2**20:9.0f}  {told}")
+    return {
+        "loop_per_second": n / course.seconds, "peak_mib": course.rss / 2**20,
+        **{f"{name}_percent": share for name, share in shares.items()},
+    }  # fmt: skip
+
+
+def management() -> float:
+    """What an epoch of 256 envs costs over one of 4, training and validation apart."""
+    courses = {
+        n: [run({"envs.count": n, "episode_epochs": 8, "task.batches_per_epoch": 1}) for _ in range(2)]
+        for n in (4, 256)
+    }
+    few, many = (min(course.management for course in courses[n]) for n in (4, 256))
+    click.echo(
+        f"decide, act, reward, telemetry: {1e3 * few:.1f} ms with 4 envs, {1e3 * many:.1f} ms with 256"
+    )
+    return many / few
+
+
 @click.command(help=__doc__)
 @click.option("--threads", default=1, show_default=True, help="worker threads of the stacked engine")
 @click.option("--plan", type=click.Choice(["gather", "masked"]), default="gather", show_default=True)
@@ -147,6 +181,13 @@ def main(threads: int, plan: str, windows: int, tasks: tuple[str, ...]) -> None:
             )
             figures |= {f"{task}_{n}_{name}": value for name, value in row.items()}
             targets[f"{task}_{n}_ratio"] = (">=", TARGETS[task])
+    click.echo("whole loop  N  env-epochs/s  peak MiB  percent of an epoch")
+    for task in tasks or TASKS:
+        for n in TASKS[task][2]:
+            row = whole_loop(task, n, threads)
+            figures |= {f"{task}_{n}_{name}": value for name, value in row.items()}
+    figures["management_256_over_4"] = management()
+    targets["management_256_over_4"] = ("<=", 3.0)
     finish("engine", figures, targets)
 
 

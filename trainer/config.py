@@ -158,6 +158,9 @@ class TelemetryConfig(Section, frozen=True):
 
 class CheckpointConfig(Section, frozen=True):
     keep: Annotated[int, _count("newest checkpoints kept, beside the best", le=1000)] = 3
+    every_seconds: Annotated[
+        int, _count("after which one is saved within an episode, too; 0 = at rounds only", ge=0, le=86_400)
+    ] = 600
 
 
 class JournalConfig(Section, frozen=True):

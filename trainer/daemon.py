@@ -169,7 +169,7 @@ class Daemon:
             self.recorder,
             self.levels,
             self.operator,
-            rounds=config.rounds,
+            config=config,
             device=device,
             envs=len(world.rows(config.envs.count)),
             leader=self.leader,

@@ -6,6 +6,7 @@ The loop calls in at its boundaries; nothing in here changes what is trained.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from torch import Tensor
 from protocol.events import PPOUpdate
 from protocol.server import Server
 
+from .config import Config
 from .leader import Leader
 from .operator import Operator
 from .telemetry.levels import Levels
@@ -39,7 +41,7 @@ class Observer:
         recorder: turns what is seen into events.
         levels: how much is collected.
         operator: carries out commands and writes checkpoints.
-        rounds: rounds to train in all; 0 = without an end.
+        config: of the run.
         device: of the run.
         envs: this rank's, the first so many of the run's.
         leader: of the other ranks.
@@ -52,7 +54,7 @@ class Observer:
         levels: Levels,
         operator: Operator,
         *,
-        rounds: int,
+        config: Config,
         device: torch.device,
         envs: int,
         leader: Leader,
@@ -61,7 +63,8 @@ class Observer:
         self._recorder = recorder
         self._levels = levels
         self._operator = operator
-        self._rounds = rounds
+        self._rounds = config.rounds
+        self._save_every_s = config.checkpoint.every_seconds or math.inf
         self._device = device
         self._envs = envs
         self._leader = leader
@@ -69,6 +72,7 @@ class Observer:
         self._transfer = Transfer()
         self._round_began = time.perf_counter()
         self._best_return = -np.inf
+        self._saved_at = time.monotonic()
 
     # --- called by the loop, see `Watcher` ---------------------------------------------------------
 
@@ -125,6 +129,8 @@ class Observer:
         self._server.beat(trainer.round, trainer.epoch)
         with self._timer.phase("commands"):
             self._operator.at_epoch_end()
+            if time.monotonic() - self._saved_at >= self._save_every_s:
+                self._save("periodic")
             self._leader.go(self._levels.debug_envs)
 
     def round_finished(self, trainer: Trainer, update: PPOUpdate | None, columns: Frame) -> None:
@@ -147,7 +153,11 @@ class Observer:
             summary.accuracy_best,
             summary.seconds,
         )
-        self._operator.save_or_say("round", best=best)
+        self._save("round", best=best)
+
+    def _save(self, reason: str, *, best: bool = False) -> None:
+        self._operator.save_or_say(reason, best=best)
+        self._saved_at = time.monotonic()
 
     # --- across boots ------------------------------------------------------------------------------
 

@@ -102,3 +102,20 @@ def test_detached_start_reports_its_failure_and_code(house: House) -> None:
     status = house.ask("status", "good")
     assert json.dumps(status)
     assert house.daemon("stop", "good").returncode == 0
+
+
+def test_a_long_episode_is_saved_on_the_way(house: House) -> None:
+    process = house.spawn(
+        "long", "--rounds", "1", "--set", "episode_epochs=2000", "--set", "checkpoint.every_seconds=1"
+    )
+    saved = eventually(lambda: house.journal("long", "checkpoint.saved"))[0]
+    assert saved["data"]["reason"] == "periodic"
+    assert saved["ctx"]["round"] == 1
+    assert saved["ctx"]["epoch"] > 0
+    process.kill()
+    process.wait()
+    house.spawn("long", "--resume", "long")
+    resumed = eventually(lambda: house.journal("long", "run.started")[1:])[0]
+    assert resumed["data"]["resumed_round"] == 0
+    after = eventually(lambda: [e for e in house.journal("long", "epoch") if e["ts"] > resumed["ts"]])
+    assert after[0]["ctx"]["epoch"] > saved["ctx"]["epoch"], "it goes on within the episode"

@@ -1,0 +1,57 @@
+"""Whole rounds by the real daemon, read from its journal: what each phase of an epoch costs, peak memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+MANAGEMENT = ("decide", "act", "reward", "telemetry")
+"""Phases of an epoch that are about its envs and train none of them."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a daemon's epochs took, the first round left out."""
+
+    seconds: float
+    """Median of an epoch."""
+    phases: dict[str, float]
+    """Medians, seconds."""
+    rss: int
+    """Peak, bytes."""
+
+    @property
+    def management(self) -> float:
+        """Seconds of an epoch spent on deciding, acting, rewarding and telling."""
+        return sum(self.phases.get(name, 0.0) for name in MANAGEMENT)
+
+
+def run(sets: dict[str, object], *, rounds: int = 2) -> Course:
+    """Train some rounds in a process of their own."""
+    with tempfile.TemporaryDirectory(prefix="esper-bench-") as folder:
+        environment = {**os.environ, "ESPER_HOME": f"{folder}/home", "XDG_RUNTIME_DIR": folder}
+        options = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+        command = [sys.executable, "-m", "trainer", "start", "bench", "--rounds", str(rounds), *options]
+        child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: exit code {child.returncode}")
+        journal = Path(folder, "home/runs/bench/events.jsonl").read_text(encoding="utf-8").splitlines()
+    epochs = [
+        event["data"]
+        for event in map(json.loads, journal)
+        if event["type"] == "epoch" and event["ctx"]["round"] > 1
+    ]
+    names = {name for epoch in epochs for name in epoch["phases"]}
+    return Course(
+        seconds=statistics.median(epoch["seconds"] for epoch in epochs),
+        phases={n: statistics.median(epoch["phases"].get(n, 0.0) for epoch in epochs) for n in names},
+        rss=usage.ru_maxrss * 1024,
+    )
