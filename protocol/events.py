@@ -513,6 +513,8 @@ class PPOUpdate:
     lstm_h_rms: float | None = None
     lstm_c_rms: float | None = None
     return_std: float | None = None
+    value_nrmse: float | None = None
+    """Root mean square of the critic's error over the standard deviation of the returns."""
 
 
 @event("shapley.computed", "metric", keep=10)

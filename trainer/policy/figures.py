@@ -45,6 +45,7 @@ class Figures:
             "advantage_std": advantage.std(),
             "return_std": returns.std(),
             "explained_variance": 1 - residual.var() / returns.var(),
+            "value_nrmse": residual.square().mean().sqrt() / returns.std(),
             "nonfinite_in_a_row": nonfinite_in_a_row,
             "op_fraction": (ops.unsqueeze(-1) == torch.arange(len(Op), device=ops.device))
             .double()
@@ -102,6 +103,7 @@ class Figures:
             lstm_h_rms=float(self.step["h_rms"][0]),
             lstm_c_rms=float(self.step["c_rms"][0]),
             return_std=float(self.whole["return_std"]),
+            value_nrmse=float(self.whole["value_nrmse"]) if self.whole["return_std"] else None,
         )
 
 

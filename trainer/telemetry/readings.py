@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,39 +16,73 @@ from protocol.thresholds import THRESHOLDS, VALUE_COLLAPSE_PHASES
 from .transfer import Frame
 
 Floats = NDArray[np.float64]
+LEAST_CREDIT, LEAST_GAIN = 0.1, 0.02
+"""Accuracy: contributions below the first are nobody's concern; gains below the second count as that much."""
+PACE_EPOCHS, PACE_WARM = 240, 20
+"""Epochs that the usual time is taken from, at most and at least."""
 ENDLESS_ROUNDS = 100
 """Length that a run without an end counts as where limits depend on how far it is."""
 
 
 class AccuracyRecord:
-    """[N] each env's best validation accuracy of the episode, and for how long it has stood."""
+    """[N] each env's validation accuracies of the episode: the first, the best, how long that has stood."""
 
     def __init__(self, envs: int) -> None:
+        self._first = np.full(envs, np.nan)
         self._best = np.full(envs, -np.inf)
         self._epochs = np.zeros(envs)
 
     def restart(self) -> None:
         """Fresh hosts: nothing is known of them."""
-        self._best[:] = -np.inf
-        self._epochs[:] = 0.0
+        self._first[:] = np.nan
+        self.forgive(np.ones(len(self._best), dtype=np.bool_))
 
-    def update(self, accuracy: Floats) -> tuple[Floats, Floats]:
-        """Take in one epoch.
+    def forgive(self, envs: NDArray[np.bool_]) -> None:
+        """Accuracy of these may fall by right, since a seed is taken out: their best counts no more."""
+        self._best[envs] = -np.inf
+        self._epochs[envs] = 0.0
 
-        Returns:
-            [N] epochs since the best was reached, and [N] how far below it the env is now.
-        """
+    def update(self, accuracy: Floats) -> dict[str, Floats]:
+        """Take in one epoch; readings of envs that do not get better, or get worse."""
+        self._first = np.where(np.isnan(self._first), accuracy, self._first)
         better = accuracy > self._best
         self._epochs = np.where(better, 0.0, self._epochs + 1.0)
         self._best = np.where(better, accuracy, self._best)
-        return self._epochs, self._best - accuracy
+        return {"env.stalled": self._epochs, "env.degraded": self._best - accuracy}
+
+    def credit(self, accuracy: Floats, contribution: Floats, blended: NDArray[np.bool_]) -> dict[str, Floats]:
+        """How many times an env's gain since the episode's first epoch its best seed is credited with.
+
+        Args:
+            accuracy: [N].
+            contribution: [N, S]; NaN where not measured.
+            blended: [N, S], seeds that have one.
+        """
+        measured = ~np.isnan(contribution)
+        largest = np.where(measured, contribution, 0.0).max(1)
+        ratio = largest / np.maximum(accuracy - self._first, LEAST_GAIN)
+        told = np.where(largest >= LEAST_CREDIT, ratio, 0.0)
+        return {"env.reward_hacking": np.where(measured.any(1) | ~blended.any(1), told, np.nan)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self._best.tolist(), "epochs": self._epochs.tolist()}
+        return {name: getattr(self, f"_{name}").tolist() for name in ("first", "best", "epochs")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._best = np.array(state["best"])
-        self._epochs = np.array(state["epochs"])
+        for name, values in state.items():
+            setattr(self, f"_{name}", np.array(values))
+
+
+class Pace:
+    """How an epoch's time compares with the usual one of this boot."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=PACE_EPOCHS)
+
+    def update(self, seconds: float) -> dict[str, float]:
+        """Take in one epoch: how many times the median of those before it took; NaN while those are few."""
+        usual = float(np.median(self._seconds)) if len(self._seconds) >= PACE_WARM else math.nan
+        self._seconds.append(seconds)
+        return {"system.slow_epochs": seconds / usual}
 
 
 def loss_readings(frame: Frame) -> dict[str, Floats]:
@@ -101,6 +136,7 @@ def update_readings(update: PPOUpdate, heads: Sequence[str]) -> dict[str, Floats
         "head.entropy_collapse": np.array([number(update.head_entropy.get(head)) for head in heads]),
         # Explained variance is a ratio to the returns' own variance: where that is nothing, so is it.
         "critic.value_collapse": math.nan if flat_returns else number(update.explained_variance),
+        "critic.value_error": math.nan if flat_returns else number(update.value_nrmse),
     }
 
 

@@ -28,13 +28,14 @@ from protocol.events import (
 )
 
 from ..governor import Ill
-from ..seeds.stages import HEAD_NAMES, HEADS_OF_OP, Op, Stage
+from ..seeds.stages import BLENDED, HEAD_NAMES, HEADS_OF_OP, Op, Stage
 from .anomalies import AnomalyDetector, Limits
 from .columns import LAYER_STATISTICS, nullable
 from .drift import HOST, POLICY, SEED, DriftMonitor
 from .levels import LevelCode, Levels
 from .readings import (
     AccuracyRecord,
+    Pace,
     gradient_readings,
     loss_readings,
     system_readings,
@@ -46,6 +47,8 @@ from .transfer import Frame
 
 _NO_SEED = np.isin(list(Stage), (Stage.DORMANT, Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING))
 """By stage: there is no seed in the slot."""
+_BLENDED = np.isin(list(Stage), BLENDED)
+"""By stage: the seed in the slot reaches its host."""
 _OP_HAS_SLOT = np.array(["slot" in HEADS_OF_OP[op] for op in Op])
 
 
@@ -89,6 +92,7 @@ class Recorder:
             {"env": range(n), "seed": [env for env in range(n) for _ in range(s)]},
         )
         self._accuracy = AccuracyRecord(n)
+        self._pace = Pace()
         self._seeds = SeedEvents(emitter, shape.slots, shape.blueprints, shape.seed_parameters, n)
         self._round = 0
         self._epoch = 0
@@ -123,12 +127,14 @@ class Recorder:
             frame: the columns of `decision_columns`.
             by: who acted.
         """
+        stage, alpha = frame["stage"], frame["alpha"]
+        alpha_before = self._decision.get("alpha", alpha)
         self._decision = frame
         self._seeds.tell(frame, by)
-        stage = frame["stage"]
-        fresh = (frame["stage.advanced"] == Stage.DORMANT) & (stage == Stage.GERMINATED)
-        if fresh.any():
-            self._env_drift.restart("seed", fresh)
+        moved = (stage != frame["stage.before"]) & ~_NO_SEED[stage]
+        if moved.any():
+            self._env_drift.restart("seed", moved)
+        self._accuracy.forgive(np.any(alpha < alpha_before, axis=1))
         self._anomalies.retire("seed", _NO_SEED[stage])
 
     def epoch_begins(self) -> None:
@@ -172,7 +178,10 @@ class Recorder:
         if gradients.measured:
             limits = self._tell_drift(gradients, readings)
         readings |= loss_readings(frame)
-        readings["env.stalled"], readings["env.degraded"] = self._accuracy.update(frame["val_accuracy"])
+        readings |= self._accuracy.update(frame["val_accuracy"])
+        blended = _BLENDED[self._decision["stage"]]
+        readings |= self._accuracy.credit(frame["val_accuracy"], frame["contribution"], blended)
+        readings |= self._pace.update(seconds)
         if layer_names and self._level == "DEBUG":
             self._emitter.emit(self._layers_event(frame, layer_names))
         self._anomalies.check_all(readings, limits=limits)

@@ -92,14 +92,16 @@ class Rig:
         fault: Fault | None = None,
         *,
         telemetry: float = 0.001,
+        seconds: float = 1.0,
         layers: dict[str, torch.Tensor] | None = None,
     ) -> None:
         """One epoch from its beginning to its outcome and the tick of the levels."""
         self.recorder.epoch_begins()
         frame = self.outcome(fault, layers)
-        phases = {"train": 0.9, "telemetry": telemetry, "other": 0.1 - telemetry}
+        parts = {"train": 0.9, "telemetry": telemetry, "other": 0.1 - telemetry}
+        phases = {name: seconds * part for name, part in parts.items()}
         names = [f"layer{i}" for i in range(len(layers["grad_norm"]))] if layers else ()
-        self.recorder.finished(frame, seconds=1.0, phases=phases, layer_names=names)
+        self.recorder.finished(frame, seconds=seconds, phases=phases, layer_names=names)
         for event in self.levels.tick():
             self.emitter.emit(event)
 
@@ -193,6 +195,7 @@ def healthy_update() -> PPOUpdate:
         lstm_h_rms=0.4,
         lstm_c_rms=0.8,
         return_std=0.5,
+        value_nrmse=0.7,
     )
 
 
