@@ -74,6 +74,20 @@ class AmpConfig(Section, frozen=True):
     ] = "auto"
 
 
+class CudaConfig(Section, frozen=True):
+    graphs: Annotated[
+        bool, Meta(description="replay policy and (envs.plan=masked) training as CUDA graphs")
+    ] = True
+    tf32: Annotated[bool, Meta(description="float32 matrix products and convolutions in TF32")] = True
+    allocator: Annotated[
+        str,
+        Meta(
+            pattern=r"^$|^[a-z_0-9]+:[^,\s]+(,[a-z_0-9]+:[^,\s]+)*$",
+            description="as PYTORCH_CUDA_ALLOC_CONF, expandable_segments:True say; empty = as that says",
+        ),
+    ] = ""
+
+
 class ValidationConfig(Section, frozen=True):
     counterfactual_budget: Annotated[
         float,
@@ -197,6 +211,7 @@ class Config(Section, frozen=True):
     envs: EnvsConfig = field(default_factory=EnvsConfig)
     amp: AmpConfig = field(default_factory=AmpConfig)
     compile: CompileConfig = field(default_factory=CompileConfig)
+    cuda: CudaConfig = field(default_factory=CudaConfig)
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)

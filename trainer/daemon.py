@@ -33,7 +33,7 @@ from .config import Config
 from .data.registry import load as load_dataset
 from .data.task import Task
 from .detach import is_detached, report_ready
-from .device import is_out_of_memory, limit_threads, resolve
+from .device import configure, configure_allocator, is_out_of_memory, limit_threads, resolve
 from .execution import Execution
 from .follower import follow
 from .hosts.families import build, fitted
@@ -97,6 +97,7 @@ def run_daemon(
         saved = _saved_configuration(name)
     config = settings.load(preset=preset, file=file, environ=os.environ, sets=sets, saved=saved)
     world.check_split(config)
+    configure_allocator(config.cuda, os.environ)
     device = resolve(config.device, world.local_rank)
     task = config.task
     data = load_dataset(task.dataset, device, folder=task.data_dir, context=task.context)
@@ -128,6 +129,7 @@ class Daemon:
         world: World,
     ) -> None:  # fmt: skip
         limit_threads()
+        configure(config.cuda, device)
         self.world = world
         self.run = run
         self.config = config
@@ -420,6 +422,7 @@ class Daemon:
 
 _MAY_CHANGE = (
     "rounds", "device", "task.data_dir", "telemetry.", "checkpoint.", "journal.", "wire.", "envs.threads",
+    "compile.", "cuda.",
 )  # fmt: skip
 """Options that a resumed run may be given anew; the others shape what the checkpoint holds."""
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import MutableMapping
 
 import torch
 
 from protocol.errors import EsperError
+
+from .config import CudaConfig
 
 
 class DeviceError(EsperError):
@@ -34,6 +37,19 @@ def resolve(name: str, local_rank: int = 0) -> torch.device:
     if index >= count:
         raise DeviceError(f"device = {name!r}: torch sees {count} CUDA devices; use --device cpu or auto")
     return torch.device("cuda", index)
+
+
+def configure_allocator(cuda: CudaConfig, environ: MutableMapping[str, str]) -> None:
+    """Tell torch how to allocate on CUDA devices; to be called before it first does."""
+    if cuda.allocator:
+        environ["PYTORCH_CUDA_ALLOC_CONF"] = cuda.allocator
+
+
+def configure(cuda: CudaConfig, device: torch.device) -> None:
+    """Set what torch computes float32 in on a CUDA device."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if cuda.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = cuda.tf32
 
 
 def limit_threads() -> None:

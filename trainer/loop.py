@@ -20,6 +20,7 @@ from .config import Config
 from .data.task import Task
 from .execution import Execution
 from .governor import Governor
+from .graphs import Graphs
 from .hosts.sizing import measure, populate
 from .policy.agent import Agent
 from .policy.gae import gae
@@ -57,7 +58,9 @@ class Trainer:
         self.cfg = cfg
         self.population = populate(cfg, data, device, execution or measure(cfg, data, device), first)
         self.compiler = Compiler(cfg.compile.mode, device, cfg.episode_epochs)
-        self.population.compile(self.compiler)
+        own = cfg.compile.mode in ("reduce-overhead", "max-autotune")  # these make CUDA graphs themselves
+        self.graphs = Graphs(on=cfg.cuda.graphs and device.type == "cuda" and not own)
+        self.population.compile(self.compiler, self.graphs)
         n, slots = cfg.envs.count, len(self.population.slots)
         self.table = self.population.table
         self.lifecycle = Lifecycle(cfg)
@@ -70,6 +73,7 @@ class Trainer:
             first_env=first,
             world=world,
             compiler=self.compiler,
+            graphs=self.graphs,
         )
         terms = Terms(
             cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, data.chance, host_parameters,

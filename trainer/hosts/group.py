@@ -15,6 +15,7 @@ from ..config import Config
 from ..data.batches import Batches
 from ..data.task import Examples, Task
 from ..execution import Amp
+from ..graphs import Graphs
 from ..seeds.stages import Stage
 from ..seeds.table import SlotTable
 from ..stacked import Parameters, initialise
@@ -170,19 +171,27 @@ class HostGroup:
             x: [B, n*C, H, W], or [B, C, H, W] where all hosts see the same.
             labels: [n, L], the answers to them.
         """
-        with autocast(self._amp, self.envs.device):
-            loss, hits = self._forward(self._runs, self.weights, x, labels)
         names = [*self._model.specs(), *(name for used in self._used for name in used)]
-        leaves = [self.weights[name] for name in names]
-        total = loss.sum() if self.loss_scale is None else (loss * self.loss_scale.scale_N).sum()
-        gradients = dict(zip(names, torch.autograd.grad(total, leaves), strict=True))
-        if self.loss_scale is not None:
-            self.loss_scale.unscale(gradients)
+        weights = {name: self.weights[name] for name in names}
+        loss, hits, rows = self._derive(self._runs, weights, x, labels)
+        gradients = dict(zip(names, rows, strict=True))
         for slot, used in enumerate(self._used):
             frozen = self.table.pruning[:, slot].unsqueeze(1)
             for name in used:
                 gradients[name].masked_fill_(frozen, 0.0)
-        return loss.detach(), hits, gradients
+        return loss, hits, gradients
+
+    def _derive(
+        self, runs: list[list[SlotRun]], weights: Parameters, x: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Loss [n], correct answers [n] and the gradients of the weights, in their order."""
+        with autocast(self._amp, self.envs.device):
+            loss, hits = self._forward(runs, weights, x, labels)
+        total = loss.sum() if self.loss_scale is None else (loss * self.loss_scale.scale_N).sum()
+        rows = torch.autograd.grad(total, list(weights.values()))
+        if self.loss_scale is not None:
+            self.loss_scale.unscale(rows)
+        return loss.detach(), hits, rows
 
     def _forward(
         self, runs: list[list[SlotRun]], weights: Parameters, x: Tensor, labels: Tensor
@@ -196,15 +205,18 @@ class HostGroup:
         each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         return each.view_as(labels).mean(1), (logits.detach().argmax(2) == labels).sum(1)
 
-    def compile(self, compiler: Compiler) -> None:
-        """Compile the training step, where its operations do not depend on who holds which seed."""
+    def compile(self, compiler: Compiler, graphs: Graphs) -> None:
+        """Compile and capture the training step, where its operations do not change with the seeds."""
         reason = ""
         if self._config.envs.plan != "masked":
             reason = "its operations change with the seeds; envs.plan=masked keeps them the same"
         elif len(self) == 1:
             reason = "torch compiles a group of one host to wrong gradients"
+        name = f"the training step of hosts {int(self.envs[0])} to {int(self.envs[-1])}"
+        if self._config.envs.plan == "masked":
+            self._derive = graphs.wrap(name, self._derive)  # type: ignore[method-assign]
         self._forward = compiler.wrap(  # type: ignore[method-assign]
-            f"the training step of hosts {int(self.envs[0])} to {int(self.envs[-1])}", self._forward,
+            name, self._forward,
             weights=lambda: list(self.weights.values()), objective=lambda out: out[0].sum(),
             tolerance=RELATIVE if self._amp == "off" else MIXED, unless=reason,
         )  # fmt: skip

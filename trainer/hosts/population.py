@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from ..config import Config
 from ..data.task import Task
 from ..device import cores
 from ..execution import Execution
+from ..graphs import Graphs
 from ..reward.shapley import Shares, shares
 from ..seeds.stages import BLENDED, ISOLATED, Stage, Style
 from ..seeds.table import SlotTable, is_in
@@ -29,6 +29,7 @@ from .budget import asked
 from .families import build
 from .gradients import LayerStatistics
 from .group import HostGroup, Trained
+from .lanes import Lanes
 from .plan import Codes, Topology
 from .sick import SickEnv
 from .validation import Coalitions, Score
@@ -89,8 +90,7 @@ class Population:
             )
             for a, b in self._spans
         ]  # fmt: skip
-        self._threads = min(threads, len(self.groups)) if device.type == "cpu" else 1
-        self._workers = ThreadPoolExecutor(self._threads, "hosts", lambda: torch.set_num_threads(1))
+        self._lanes = Lanes(len(self.groups), threads, device)
         self.seconds: dict[str, float] = {"train": 0.0, "validate": 0.0}
         """Wall time of the last epoch's phases."""
         self.layer_statistics: LayerStatistics | None = None
@@ -106,12 +106,12 @@ class Population:
     def begin_episode(self, round_: int) -> None:
         """Freshly built hosts, dormant slots."""
         self.table.reset()
-        self._each(lambda i: self.groups[i].begin_episode(round_))
+        self._lanes.each(lambda i: self.groups[i].begin_episode(round_))
 
-    def compile(self, compiler: Compiler) -> None:
-        """Let the groups train by compiled programs."""
+    def compile(self, compiler: Compiler, graphs: Graphs) -> None:
+        """Let the groups train by compiled programs and CUDA graphs."""
         for group in self.groups:
-            group.compile(compiler)
+            group.compile(compiler, graphs)
 
     def rehearse(self) -> None:
         """A step of all groups that train at once, with a seed in every slot, for what memory it takes.
@@ -124,7 +124,7 @@ class Population:
             self.groups[i].prepare(topology.rows(*self._spans[i]), 0, 0)
             self.groups[i].try_step()
 
-        list(self._workers.map(work, range(self._threads)))
+        self._lanes.each(work, self._lanes.width)
         self.begin_episode(0)
 
     def occupied(self, every: int = 1) -> Topology:
@@ -167,9 +167,9 @@ class Population:
 
         self._position = (round_, epoch)
         begun = time.perf_counter()
-        trained = self._each(train)
+        trained = self._lanes.each(train)
         halfway = time.perf_counter()
-        scores = self._each(lambda i: self.groups[i].validate(round_, epoch))
+        scores = self._lanes.each(lambda i: self.groups[i].validate(round_, epoch))
         self.seconds = {"train": halfway - begun, "validate": time.perf_counter() - halfway}
         parts = [part.layers for part in trained if part.layers is not None]
         self.layer_statistics = LayerStatistics.joined(parts) if parts else None
@@ -190,7 +190,7 @@ class Population:
                     wanted = Coalitions(envs[mine] - start, removed[mine])
                     values[mine] = self.groups[i].coalitions(wanted).cpu().numpy()
 
-            self._each(work)
+            self._lanes.each(work)
             return values
 
         envs = torch.cat([group.envs for group in self.groups]).cpu()
@@ -205,7 +205,7 @@ class Population:
         """
         table = self.table
         topology = Topology.of(*(column.cpu() for column in (table.stage, table.blueprint, table.style)))
-        scores = self._each(lambda i: self.groups[i].test(topology.rows(*self._spans[i])))
+        scores = self._lanes.each(lambda i: self.groups[i].test(topology.rows(*self._spans[i])))
         return torch.cat([s.loss for s in scores]), torch.cat([s.accuracy for s in scores])
 
     def parameters(self) -> Tensor:
@@ -287,11 +287,7 @@ class Population:
 
     def close(self) -> None:
         """End the worker threads."""
-        self._workers.shutdown()
-
-    def _each(self, work: Callable[[int], T]) -> list[T]:
-        """Run `work` for every group, on the workers where there is more than one."""
-        return list(self._workers.map(work, range(len(self.groups))))
+        self._lanes.close()
 
     def _signals(self, trained: list[Trained], scores: list[Score]) -> Signals:
         return Signals(

@@ -6,6 +6,8 @@ Losses, norms and statistics, weights and momentum are float32.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -48,10 +50,10 @@ class LossScale:
         self.good_N = torch.zeros(n, dtype=torch.int64, device=device)
         """Good steps since the scale changed."""
 
-    def unscale(self, gradients: Parameters) -> None:
+    def unscale(self, gradients: Sequence[Tensor]) -> None:
         """Gradients of scaled losses, [n, ...] each, become those of the losses; in place."""
         inverse = 1.0 / self.scale_N
-        for gradient in gradients.values():
+        for gradient in gradients:
             gradient.mul_(inverse.to(gradient.dtype).view(-1, *[1] * (gradient.dim() - 1)))
 
     def judge(self, gradients: Parameters) -> Tensor:

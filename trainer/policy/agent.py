@@ -12,6 +12,7 @@ from protocol.errors import EsperError
 from .. import rng
 from ..compiled import Compiler
 from ..config import Config
+from ..graphs import Graphs
 from ..ranks import World
 from ..seeds.stages import HEAD_NAMES
 from ..seeds.table import SlotTable
@@ -59,6 +60,7 @@ class Agent:
         first_env: global index of the first env.
         world: the ranks that learn together.
         compiler: of forward pass and loss; None = uncompiled.
+        graphs: of the forward pass; None = without.
 
     Attributes:
         ppo: the learner, or None where the policy is a fixed rule.
@@ -68,6 +70,7 @@ class Agent:
         self, cfg: Config, *, slots: int, host_parameters: int, device: torch.device | str = "cpu",
         first_env: int = 0, world: World | None = None,
         compiler: Compiler | None = None,
+        graphs: Graphs | None = None,
     ) -> None:  # fmt: skip
         n, blueprints = cfg.envs.count, cfg.seeds.blueprints
         self.cfg = cfg
@@ -80,7 +83,8 @@ class Agent:
             network = ActorCritic(self.space, cfg.policy.hidden, cfg.seed).to(device)
             compiler = compiler or Compiler("off", torch.device(device))
             self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, world, compiler)
-            self._decide = compiler.wrap("the policy", decide)
+            graphs = graphs or Graphs(on=False)
+            self._decide = graphs.wrap("the policy", compiler.wrap("the policy", decide))
             self._hidden = network.initial(n)
         plant = FIXED_BLUEPRINT if FIXED_BLUEPRINT in blueprints else blueprints[-1]
         self._plant = blueprints.index(plant)

@@ -1,0 +1,181 @@
+"""CUDA graphs. What surrounds a capture is tested on a CPU, where a recording stands in for the graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.test_compiled import SMALL, Quiet
+from trainer import loop, settings
+from trainer.data.registry import load
+from trainer.graphs import HELD, Graphed, Graphs, rebuilt, tensors
+from trainer.loop import Trainer
+from trainer.seeds.blend import Block, Segment
+from trainer.telemetry.transfer import Transfer
+
+torch.set_num_threads(1)
+CPU = torch.device("cpu")
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def record(work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    """As a graph does: the same operations on the same inputs into the same outputs."""
+    out = work()
+
+    def replay() -> None:
+        for mine, fresh in zip(tensors(out), tensors(work()), strict=True):
+            mine.copy_(fresh)
+
+    return replay, out
+
+
+def graphed(function: Callable[..., Any], capture: Callable[..., Any] = record) -> Graphed[..., Any]:
+    program = Graphs(on=True, capture=capture).wrap("it", function)
+    assert isinstance(program, Graphed)
+    return program
+
+
+def test_inputs_are_written_in_place_and_results_are_the_callers_own() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    program = graphed(lambda x, w: {"sum": (x * w).detach() + 1})
+    xs = [torch.full((3,), float(i)) for i in range(4)]
+    results = [program(x, weight)["sum"] for x in xs]
+    assert [float(r[0]) for r in results] == [1, 2, 3, 4]
+    assert program.replays == 3
+    with torch.no_grad():
+        weight.mul_(10)
+    assert float(program(xs[1], weight)["sum"][0]) == 11, "weights are used where they are"
+
+
+def test_a_graph_belongs_to_its_shapes_and_the_oldest_goes() -> None:
+    captured: list[int] = []
+
+    def counting(work: Callable[[], Any]) -> Any:
+        captured.append(1)
+        return record(work)
+
+    program = graphed(lambda x: x + 1, counting)
+    for size in (*range(1, HELD + 2), 2, HELD + 1):
+        assert torch.equal(program(torch.zeros(size)), torch.ones(size))
+    assert len(captured) == HELD + 1, "2 and the last one were still held"
+    program(torch.zeros(1))
+    assert len(captured) == HELD + 2
+
+
+@pytest.mark.parametrize("fault", ["wrong", "refused"])
+def test_a_graph_that_fails_is_told_and_the_program_goes_on(
+    caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    def capture(work: Callable[[], Any]) -> Any:
+        if fault == "refused":
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        return (lambda: None), work() + 1
+
+    program = graphed(lambda x: x * 2, capture)
+    with caplog.at_level(logging.WARNING):
+        assert [float(program(torch.tensor([3.0]))) for _ in range(2)] == [6, 6]
+    assert (
+        program.reason
+        == {
+            "wrong": "result 0 of shape [1] by up to 1",
+            "refused": "it cannot be captured: operation not permitted when stream is capturing",
+        }[fault]
+    )
+    assert [r.getMessage() for r in caplog.records] == [f"it runs without a CUDA graph: {program.reason}"]
+
+
+def test_tensors_are_found_and_exchanged_in_whatever_holds_them() -> None:
+    segment = Segment(None, torch.tensor([True]), (Block(0, 1, None, torch.tensor([False]), True),))
+    value = {"a": [segment, 3], "b": (torch.zeros(1), None)}
+    assert [t.dtype for t in tensors(value)] == [torch.bool, torch.bool, torch.float32]
+    other = rebuilt(value, lambda x: x + 1)
+    assert float(other["b"][0]) == 1
+    assert other["a"][1] == 3
+    assert bool(other["a"][0].blocks[0].multiply)
+    assert not bool(segment.blocks[0].multiply), "the original is untouched"
+
+
+def train(device: torch.device, *sets: str) -> Trainer:
+    trainer = Trainer(settings.load(sets=[*SMALL, *sets]), load("digits", device), device)
+    trainer.run(Quiet())  # type: ignore[arg-type]
+    trainer.population.close()
+    return trainer
+
+
+def same(one: Trainer, other: Trainer, tolerance: float = 0.0) -> None:
+    torch.testing.assert_close(other.rollout.reward, one.rollout.reward, atol=tolerance, rtol=0)
+    for name, value in one.population.state_dict()["weights"].items():
+        found = other.population.state_dict()["weights"][name]
+        torch.testing.assert_close(found, value, atol=tolerance, rtol=0)
+
+
+@pytest.mark.finding("AR-6")
+@pytest.mark.parametrize("dtype", ["off", "fp16"])
+def test_policy_and_masked_step_replayed_train_as_they_do_without(
+    monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    plain = train(CPU, f"amp.dtype={dtype}")
+    assert plain.graphs.programs == {}
+    monkeypatch.setattr(loop, "Graphs", lambda on: Graphs(on=True, capture=record))
+    replayed = train(CPU, f"amp.dtype={dtype}")
+    programs = replayed.graphs.programs
+    assert sorted(programs) == ["the policy", "the training step of hosts 0 to 3"]
+    assert {p.reason for p in programs.values()} == {""}
+    assert all(p.replays > 2 for p in programs.values())
+    same(plain, replayed)
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.finding("AR-6")
+def test_real_graphs_train_as_without() -> None:
+    device = torch.device("cuda", 0)
+    sets = ("amp.dtype=off", "cuda.tf32=false")
+    replayed = train(device, *sets)
+    assert {p.reason for p in replayed.graphs.programs.values()} == {""}
+    assert all(p.replays > 2 for p in replayed.graphs.programs.values())
+    same(train(device, *sets, "cuda.graphs=false"), replayed, tolerance=1e-4)
+
+
+@pytest.mark.gpu
+@cuda
+def test_groups_on_streams_train_as_one_after_the_other() -> None:
+    device = torch.device("cuda", 0)
+    sets = ("amp.dtype=off", "envs.group_size=2", "cuda.graphs=false")
+    streams = train(device, *sets)
+    alone = Trainer(settings.load(sets=[*SMALL, *sets]), load("digits", device), device)
+    alone.population._lanes._streams = []
+    alone.run(Quiet())  # type: ignore[arg-type]
+    same(alone, streams, tolerance=1e-4)
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.finding("HP-1")
+def test_the_host_waits_once_an_epoch_for_the_telemetry_and_never_else() -> None:
+    device = torch.device("cuda", 0)
+    trainer = Trainer(settings.load(sets=[*SMALL, "episode_epochs=8"]), load("digits", device), device)
+
+    class Strict(Quiet):
+        def __init__(self) -> None:
+            self.transfer = Transfer()
+
+        def see(self, columns: dict[str, Tensor], layers: object) -> Any:
+            return self.transfer(columns)
+
+        def epoch_begins(self, epoch: int, epochs: int) -> None:
+            if epoch == 3:
+                torch.cuda.set_sync_debug_mode("error")
+
+        def epoch_finished(self, trainer: Trainer) -> None:
+            torch.cuda.set_sync_debug_mode("default")
+
+    try:
+        trainer.play(Strict())  # type: ignore[arg-type]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

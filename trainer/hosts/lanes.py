@@ -1,0 +1,62 @@
+"""Where host groups run: on worker threads of a CPU, or each on a stream of its own on a GPU.
+
+On a GPU one thread issues the work of all groups; what one group's stream computes overlaps with the others'.
+A stream begins when all that was issued before is done, and what is issued afterwards waits for all streams,
+so that memory never passes from one stream to another in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Lanes:
+    """Runs work for each of several groups.
+
+    Args:
+        groups: how many.
+        threads: at most, on a CPU.
+
+    Attributes:
+        width: groups that run at once.
+    """
+
+    def __init__(self, groups: int, threads: int, device: torch.device) -> None:
+        self.groups, self._device = groups, device
+        cuda = device.type == "cuda"
+        self.width = groups if cuda else min(threads, groups)
+        self._streams: list[torch.cuda.Stream] = []
+        if cuda and groups > 1:
+            self._streams = [torch.cuda.Stream(device) for _ in range(groups)]  # type: ignore[no-untyped-call]
+        self._workers = (
+            None if cuda else ThreadPoolExecutor(self.width, "hosts", lambda: torch.set_num_threads(1))
+        )
+
+    def each(self, work: Callable[[int], T], groups: int | None = None) -> list[T]:
+        """`work` of the numbers of all groups, or of the first so many, and its results in order."""
+        numbers = range(self.groups if groups is None else groups)
+        if self._workers is not None:
+            return list(self._workers.map(work, numbers))
+        if not self._streams:
+            return [work(number) for number in numbers]
+        here = torch.cuda.current_stream(self._device)
+        for stream in self._streams:
+            stream.wait_stream(here)
+        results = []
+        for number in numbers:
+            with torch.cuda.stream(self._streams[number]):
+                results.append(work(number))
+        for stream in self._streams:
+            here.wait_stream(stream)
+        return results
+
+    def close(self) -> None:
+        """End the worker threads."""
+        if self._workers is not None:
+            self._workers.shutdown()
