@@ -14,8 +14,8 @@ from .seeding import SeedPool
 from .transformer import Transformer
 
 FAMILY: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
-TRANSFORMER_LEARNING_RATE = 0.5
-"""Takes the place of the default, which is a convolutional host's."""
+LEARNING_RATE = {"pointwise": 0.5, "attending": 0.2}
+"""Of a transformer without and with heads, in the place of the default, which is a convolutional host's."""
 
 
 def fitted(config: Config, task: Task) -> Config:
@@ -36,7 +36,8 @@ def fitted(config: Config, task: Task) -> Config:
         _check_transformer(config.host)
     host, seeds = msgspec.structs.replace(config.host, family=family), config.seeds
     if family == "transformer" and host.learning_rate == HostConfig().learning_rate:
-        host = msgspec.structs.replace(host, learning_rate=TRANSFORMER_LEARNING_RATE)
+        rate = LEARNING_RATE["attending" if host.heads else "pointwise"]
+        host = msgspec.structs.replace(host, learning_rate=rate)
     if family == "transformer" and seeds.blueprints == SeedsConfig().blueprints:
         seeds = msgspec.structs.replace(seeds, blueprints=tuple(BUILT_IN[family]))
     return msgspec.structs.replace(config, host=host, seeds=seeds)

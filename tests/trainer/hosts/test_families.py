@@ -26,6 +26,7 @@ def test_images_get_the_configuration_as_it_is_and_a_text_the_transformers_defau
     assert text.seeds.blueprints == ("norm", "lora", "attention", "mlp")
     assert fitted(text, load("text")) == text, "a resumed run has it decided already"
     assert "transformer" in to_toml(text)
+    assert fitted(settings(sets=["host.heads=2"]), load("text")).host.learning_rate == 0.2
     chosen = fitted(settings(sets=["host.learning_rate=0.1", "seeds.blueprints=mlp"]), load("text"))
     assert (chosen.host.learning_rate, chosen.seeds.blueprints) == (0.1, ("mlp",))
 
