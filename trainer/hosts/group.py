@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -62,6 +64,20 @@ class Trained:
         )
 
 
+class Splits(NamedTuple):
+    """What is learned, laid out for gathering; one copy on the device serves all groups."""
+
+    train: Examples
+    val: Examples
+    test: Examples
+
+    @classmethod
+    def of(cls, data: Task, dtype: torch.dtype, augment: Sequence[str]) -> Splits:
+        return cls(
+            data.examples("train", dtype, augment), data.examples("val", dtype), data.examples("test", dtype)
+        )
+
+
 class HostGroup:
     """Some hosts of a population.
 
@@ -72,7 +88,7 @@ class HostGroup:
     """
 
     def __init__(
-        self, config: Config, data: Task, model: HostModel, pool: SeedPool, envs: Tensor, table: SlotTable,
+        self, config: Config, data: Splits, model: HostModel, pool: SeedPool, envs: Tensor, table: SlotTable,
         dtype: torch.dtype, amp: Amp = "off",
     ) -> None:  # fmt: skip
         self.envs, self.table = envs, table
@@ -93,10 +109,9 @@ class HostGroup:
         )  # fmt: skip
         task = config.task
         self.batches = Batches(
-            data.examples("train", dtype, task.augment), envs, config.seed, task.batch_size,
-            shared=task.shared_batches,
+            data.train, envs, config.seed, task.batch_size, shared=task.shared_batches
         )  # fmt: skip
-        self._val, self._test = data.examples("val", dtype), data.examples("test", dtype)
+        self._val, self._test = data.val, data.test
         self._runs: list[list[SlotRun]] = [[] for _ in pool.slots]
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._validation = Validation(model, pool)

@@ -28,7 +28,7 @@ from ..stacked import use_convolution
 from .budget import asked
 from .families import build
 from .gradients import LayerStatistics
-from .group import HostGroup, Trained
+from .group import HostGroup, Splits, Trained
 from .lanes import Lanes
 from .plan import Codes, Topology
 from .sick import SickEnv
@@ -83,9 +83,10 @@ class Population:
         threads = config.envs.threads or cores()
         envs = torch.arange(first_env, first_env + n, device=device)
         self._spans = spans(n, self.execution.group_size)
+        splits = Splits.of(data, dtype, config.task.augment)
         self.groups = [
             HostGroup(
-                config, data, self.model, self.pool, envs[a:b], self.table.rows(a, b), dtype,
+                config, splits, self.model, self.pool, envs[a:b], self.table.rows(a, b), dtype,
                 self.execution.amp,
             )
             for a, b in self._spans

@@ -105,6 +105,13 @@ def test_unfolded_convolutions_train_as_grouped_ones_do(plan: str) -> None:
             torch.testing.assert_close(other[name], value, equal_nan=True, rtol=1e-6, atol=1e-9)
 
 
+def test_groups_share_one_copy_of_the_images() -> None:
+    population = Population(config(6, envs__group_size=2), tiny(), CPU)
+    pixels = {group.batches.examples.pixels_MHWC.data_ptr() for group in population.groups}  # type: ignore[attr-defined]
+    assert len(population.groups) == 3
+    assert len(pixels) == 1
+
+
 def test_a_rehearsal_leaves_a_fresh_population() -> None:
     cfg = config(4)
     rehearsed, plain = Population(cfg, tiny(), CPU), Population(cfg, tiny(), CPU)
