@@ -102,19 +102,27 @@ class Journal:
             self._write()
         if self._due():
             self.rotate()
+        kept = stamped if self.error is None else self._what_fits(stamped)
         offset = self.bytes + len(self._waiting)
-        for count, item in enumerate(stamped):
-            size = len(item.line) + 1
-            if len(self._waiting) + size > WAITING_BYTES and self.error is not None:
-                self.lost += len(stamped) - count
-                break
-            self._waiting += item.line
-            self._waiting += b"\n"
+        for item in kept:
             self._index.note(item.stream, item.seq, item.ts, offset)
             self.last[item.stream] = item.seq
-            offset += size
+            offset += len(item.line) + 1
+        if kept:
+            self._waiting += b"\n".join([item.line for item in kept])
+            self._waiting += b"\n"
         if self._waiting and self.error is None:
             self._write()
+
+    def _what_fits(self, stamped: Sequence[Stamped]) -> Sequence[Stamped]:
+        """While the disk refuses: those for which there is room in memory; the others are lost."""
+        room = WAITING_BYTES - len(self._waiting)
+        for count, item in enumerate(stamped):
+            room -= len(item.line) + 1
+            if room < 0:
+                self.lost += len(stamped) - count
+                return stamped[:count]
+        return stamped
 
     def sync(self) -> None:
         """Bring what was written onto the disk."""

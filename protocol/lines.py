@@ -31,11 +31,15 @@ class LineIndex:
 
     def note(self, stream: str, seq: int, ts: int, offset: int) -> None:
         """Take in the next line."""
-        entries = self.entries.setdefault(stream, [])
+        entries = self.entries.get(stream)
+        if entries is None:
+            entries = self.entries[stream] = []
         if not entries or seq - entries[-1][0] >= INDEX_EVENTS or offset - entries[-1][1] >= INDEX_BYTES:
             entries.append((seq, offset))
-        self.last[stream] = max(seq, self.last.get(stream, 0))
-        self.from_ts = self.from_ts or ts
+        if seq > self.last.get(stream, 0):
+            self.last[stream] = seq
+        if not self.from_ts:
+            self.from_ts = ts
         self.to_ts = ts
 
     def scan(self, blocks: Iterable[bytes]) -> None:

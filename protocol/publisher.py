@@ -159,8 +159,10 @@ class Publisher:
     def _publish(self, stamped: list[Stamped]) -> None:
         now = time.time_ns() // 1000
         dropped = self._emitter.dropped
-        for stream in STREAMS:
-            part = [item for item in stamped if item.stream == stream]
+        by_stream: dict[Stream, list[Stamped]] = {stream: [] for stream in STREAMS}
+        for item in stamped:
+            by_stream[item.stream].append(item)
+        for stream, part in by_stream.items():
             if part:
                 self.rings[stream].extend(part)
                 batches = encode_batches(

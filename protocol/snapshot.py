@@ -26,14 +26,17 @@ class Snapshot:
 
     def add(self, spec: EventSpec, ctx: Context, event: object, item: Stamped) -> None:
         """Take in an event that has just been stamped."""
-        key = tuple(getattr(ctx if name in ("env", "rank") else event, name) for name in spec.key)
         subjects = self._kept.setdefault(spec.type, {})
+        self._order += 1
+        if not spec.key and subjects:
+            subjects[()].append((self._order, item.line))
+            return
+        key = tuple([getattr(ctx if name in ("env", "rank") else event, name) for name in spec.key])
         lines = subjects.pop(key, None)
         if lines is None:
             lines = deque(maxlen=spec.keep)
             if len(subjects) >= spec.subjects:
                 del subjects[self._oldest(spec.type, subjects)]
-        self._order += 1
         lines.append((self._order, item.line))
         subjects[key] = lines
         if getattr(event, "active", False):

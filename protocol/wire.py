@@ -11,6 +11,7 @@ JSON has no NaN and no infinities, and both libraries write them as `null`. Here
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import secrets
 from math import isfinite
@@ -32,10 +33,8 @@ TOPICS: dict[Stream, bytes] = {stream: b"%d/%s" % (PROTOCOL_VERSION, stream.enco
 LINE_HEAD = re.compile(rb'\{"seq":(\d+),"stream":"([a-z]+)"')
 """Where a line says its number and stream, for readers that need no more of it."""
 
-_LINE = (
-    b'{"seq":%d,"stream":"%s","ts":%d,"type":"%s","tv":%d,'
-    b'"ctx":{"round":%d,"epoch":%d,"level":"%s",%s"rank":%d},"data":%s}'
-)
+_LINE = '{"seq":%%d,"stream":"%s","ts":%%d,"type":"%s","tv":%d,"ctx":{%%s},"data":%%s}'
+"""Of a type; the number, the time, the context and the data are filled in for each event."""
 
 BATCH_EVENTS = 256
 BATCH_BYTES = 256 * 1024
@@ -147,6 +146,7 @@ _heartbeat = msgspec.json.Decoder(Heartbeat)
 _view = msgspec.json.Decoder(ViewHeader)
 _header = msgspec.json.Decoder(BatchHeader)
 _reply = msgspec.json.Decoder(Reply)
+_lines: dict[type, bytes] = {}
 _data: dict[str, msgspec.json.Decoder[Any]] = {}
 _encode = msgspec.json.Encoder().encode
 
@@ -166,24 +166,48 @@ def encode_event(seq: int, ts_us: int, ctx: Context, event: object) -> bytes:
     Raises:
         WireError: it holds something that JSON cannot say (a tensor, a set, an integer over 64 bits).
     """
-    spec = spec_of(type(event))
-    env = b"" if ctx.env is None else b'"env":%d,' % ctx.env
-    return _LINE % (
-        seq, spec.stream.encode(), ts_us, spec.type.encode(), spec.version,
-        ctx.round, ctx.epoch, ctx.level.encode(), env, ctx.rank, _encode_data(event),
-    )  # fmt: skip
+    context = _encode_context(ctx.round, ctx.epoch, ctx.level, ctx.env, ctx.rank)
+    return _line_of(type(event)) % (seq, ts_us, context, _encode_data(event))
+
+
+def _line_of(cls: type) -> bytes:
+    line = _lines.get(cls)
+    if line is None:
+        spec = spec_of(cls)
+        line = _lines[cls] = (_LINE % (spec.stream, spec.type, spec.version)).encode()
+    return line
+
+
+@functools.lru_cache(maxsize=256)
+def _encode_context(round: int, epoch: int, level: str, env: int | None, rank: int) -> bytes:
+    """The same for all events of an epoch and env."""
+    of_env = "" if env is None else f'"env":{env},'
+    return f'"round":{round},"epoch":{epoch},"level":"{level}",{of_env}"rank":{rank}'.encode()
 
 
 def _encode_data(event: object) -> bytes:
     try:
         raw = orjson.dumps(event, option=orjson.OPT_SERIALIZE_NUMPY)
-        return orjson.dumps(_plain(event)) if b"null" in raw else raw
+        return orjson.dumps(_plain(event)) if b"null" in raw and not _is_finite(event) else raw
     except TypeError:
         pass
     try:
         return orjson.dumps(_plain(event))
     except (TypeError, RecursionError) as error:
         raise WireError(f"{type(event).__name__} cannot be encoded: {error}") from None
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether each null in what orjson made of it is a None: no float in it is a NaN or infinite."""
+    if isinstance(value, float):
+        return isfinite(value)
+    if value is None or isinstance(value, str | int):
+        return True
+    if isinstance(value, list | tuple):
+        return all(x is None or (isfinite(x) if type(x) is float else _is_finite(x)) for x in value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return dataclasses.is_dataclass(value) and all(map(_is_finite, vars(value).values()))
 
 
 def _plain(value: Any) -> Any:
@@ -245,21 +269,30 @@ def encode_batches(
     stamped: list[Stamped], *, run: str, boot: str, ts: int, dropped: int
 ) -> list[list[bytes]]:
     """Frames `[topic, header, NDJSON]` for contiguous events of one stream, cut to the batch's limits."""
-    batches = []
-    begin = size = 0
-    for i, item in enumerate(stamped):
-        if i > begin and (i - begin >= BATCH_EVENTS or size + len(item.line) >= BATCH_BYTES):
-            batches.append(stamped[begin:i])
-            begin, size = i, 0
-        size += len(item.line) + 1
-    batches.append(stamped[begin:])
+    batches = [part for i in range(0, len(stamped), BATCH_EVENTS)
+               for part in _within_bytes(stamped[i : i + BATCH_EVENTS])]  # fmt: skip
     return [
         [TOPICS[batch[0].stream], _encode(BatchHeader(
             v=PROTOCOL_VERSION, run=run, boot=boot, stream=batch[0].stream,
             first=batch[0].seq, last=batch[-1].seq, n=len(batch), ts=ts, dropped=dropped,
         )), b"\n".join([item.line for item in batch])]
-        for batch in batches if batch
+        for batch in batches
     ]  # fmt: skip
+
+
+def _within_bytes(stamped: list[Stamped]) -> list[list[Stamped]]:
+    """The same events in parts of at most `BATCH_BYTES`; one that is larger goes alone."""
+    if sum([len(item.line) + 1 for item in stamped]) <= BATCH_BYTES:
+        return [stamped]
+    parts: list[list[Stamped]] = [[]]
+    size = 0
+    for item in stamped:
+        if parts[-1] and size + len(item.line) >= BATCH_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(item)
+        size += len(item.line) + 1
+    return parts
 
 
 def decode_batch(header: bytes, body: bytes) -> tuple[BatchHeader, list[bytes]]:
