@@ -1,16 +1,19 @@
-"""What an event costs the training thread: `python -m benchmarks.emit`.
+"""What the wire costs and carries: `python -m benchmarks.wire`.
 
 A server with its journal and sockets runs as in the daemon, with one subscriber. The same `ppo.update` is
 emitted in bursts with pauses (a trainer does other things too); beside it, in the same run and in turn, what
-the thread would pay to send by itself: the JSON of orjson plus one ZeroMQ message, and the standard
-library's `json.dumps(asdict(event))`. Also measured: a loop of torch training steps with 1,000 and 10,000
-events a second against the same loop without, and a ping and a snapshot while such a loop runs.
+the thread would pay to send by itself (the JSON of orjson plus one ZeroMQ message, and the standard library's
+`json.dumps(asdict(event))`) and one scalar of TensorBoard's SummaryWriter, and of wandb (offline) and trackio
+where they are installed. Also measured: a loop of torch training steps with 1,000 and 10,000 events a second
+against the same loop without; a ping and a snapshot while such a loop runs; what the I/O thread spends on an
+event, in time of its own; and how many events a second go through an ipc socket in batches.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import importlib
 import json
 import os
 import statistics
@@ -26,10 +29,18 @@ import zmq
 
 from benchmarks.report import finish
 from protocol import Subscriber, connect
-from protocol.events import PPOUpdate
+from protocol.emitter import Emitter
+from protocol.events import Context, PPOUpdate
+from protocol.journal import Journal
+from protocol.publisher import TICK_EVENTS, Publisher
 from protocol.runs import RunFolder
 from protocol.server import Server
+from protocol.wire import BATCH_EVENTS, Stamped, decode_batch, encode_batches, encode_event
 
+TICKS = 40
+BATCHES = 400
+ASK_EVERY_S = 0.011
+"""A connection may ask a hundred times a second."""
 BURST = 50
 BURSTS = 200
 WINDOW_S = 0.25
@@ -109,8 +120,92 @@ def milliseconds(ask: Callable[[], object], count: int = 200) -> list[float]:
         begin = time.perf_counter()
         ask()
         taken.append((time.perf_counter() - begin) * 1e3)
-        time.sleep(0.002)
+        time.sleep(ASK_EVERY_S)
     return taken
+
+
+def io_us(folder: Path) -> float:
+    """Microseconds of its own time that the I/O thread spends on an event: number, encode, write, batch."""
+    emitter = Emitter()
+    publisher = Publisher(
+        emitter, Journal(folder / "io.jsonl"), run="r", boot="b", send=lambda _: None, note=lambda *_: None
+    )
+    event, costs = update(), []
+    for _ in range(TICKS):
+        for _ in range(TICK_EVENTS):
+            emitter.emit(event)
+        begin = time.thread_time()
+        publisher.tick()
+        costs.append((time.thread_time() - begin) / TICK_EVENTS * 1e6)
+    return statistics.median(costs)
+
+
+def events_per_s(folder: Path) -> float:
+    """Events that go through an ipc socket in full batches, headers and bodies checked at the other end."""
+    line = encode_event(1, 1, Context(), update())
+    stamped = [Stamped("metric", n + 1, 1, line) for n in range(BATCH_EVENTS)]
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sender, receiver = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+    sender.bind(f"ipc://{folder}/batches")
+    receiver.connect(f"ipc://{folder}/batches")
+    seen = 0
+
+    def receive() -> None:
+        nonlocal seen
+        while seen < BATCHES * BATCH_EVENTS:
+            _, header, body = receiver.recv_multipart()
+            seen += len(decode_batch(header, body)[1])
+
+    thread = threading.Thread(target=receive)
+    begin = time.perf_counter()
+    thread.start()
+    sent = 0
+    while sent < BATCHES * BATCH_EVENTS:
+        for frames in encode_batches(stamped, run="r", boot="b", ts=1, dropped=0):
+            sender.send_multipart(frames)
+        sent += len(stamped)
+    thread.join()
+    rate = seen / (time.perf_counter() - begin)
+    context.destroy(linger=0)
+    return rate
+
+
+def others_ns(folder: Path) -> dict[str, float]:
+    """Median cost of one scalar with other loggers, by name; only those that are installed."""
+    costs = {}
+    for name, begin in (("tensorboard", _tensorboard), ("wandb", _wandb), ("trackio", _trackio)):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            print(f"{name} is not installed; left out")
+            continue
+        log, end = begin(folder)
+        costs[f"{name}_median_ns"] = statistics.median(cost_ns(log))
+        end()
+    return costs
+
+
+Logger = tuple[Callable[[PPOUpdate], object], Callable[[], object]]
+
+
+def _tensorboard(folder: Path) -> Logger:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder / "tensorboard"))
+    return lambda event: writer.add_scalar("policy_loss", event.policy_loss, 1), writer.close
+
+
+def _wandb(folder: Path) -> Logger:
+    wandb = importlib.import_module("wandb")
+    run = wandb.init(mode="offline", dir=str(folder), project="bench")
+    return lambda event: run.log({"policy_loss": event.policy_loss}), run.finish
+
+
+def _trackio(folder: Path) -> Logger:
+    os.environ["TRACKIO_DIR"] = str(folder / "trackio")
+    trackio = importlib.import_module("trackio")
+    trackio.init(project="bench")
+    return lambda event: trackio.log({"policy_loss": event.policy_loss}), trackio.finish
 
 
 def p99(values: list[float]) -> float:
@@ -137,6 +232,9 @@ def main() -> None:
         send = cost_ns(lambda event: publisher.send_multipart([b"1/metric", orjson.dumps(event)]))
         standard = cost_ns(lambda event: json.dumps(dataclasses.asdict(event)))
         publisher.close(0)
+        others = others_ns(home)
+        io = io_us(home)
+        rate = events_per_s(home)
         trainer = Trainer(server)
         ratio_1k, ratio_10k = trainer.ratio(1_000), trainer.ratio(10_000)
         stop = threading.Event()
@@ -152,8 +250,15 @@ def main() -> None:
     print(f"emit {statistics.median(emit):.0f} ns; orjson + send {statistics.median(send):.0f} ns; "
           f"json.dumps(asdict) {statistics.median(standard):.0f} ns")  # fmt: skip
     finish(
-        "emit",
+        "wire",
         {
+            **others,
+            **{
+                f"{name.removesuffix('_median_ns')}_over_emit": ns / statistics.median(emit)
+                for name, ns in others.items()
+            },
+            "io_us_per_event": io,
+            "batched_events_per_s": rate,
             "emit_median_ns": statistics.median(emit),
             "emit_p99_ns": p99(emit),
             "send_median_ns": statistics.median(send),
@@ -170,6 +275,10 @@ def main() -> None:
             "emit_p99_ns": ("<=", 5_000),
             "send_over_emit": (">=", 4.0),
             "loop_ratio_1k": (">=", 0.98),
+            "loop_ratio_10k": (">=", 0.95),
+            "ping_p99_ms": ("<=", 5.0),
+            "snapshot_p99_ms": ("<=", 1.0),
+            "batched_events_per_s": (">=", 400_000),
         },
     )
 
