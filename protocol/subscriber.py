@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -173,8 +174,11 @@ class Subscriber:
 
     @property
     def run(self) -> Target | None:
-        """The run that is followed, as it was found."""
-        return self._target
+        """The run that is followed: as it was found, and since `hello` by its own name."""
+        if self._target is None or self.hello is None:
+            return self._target
+        hello = self.hello
+        return replace(self._target, name=hello["name"], id=hello["run"], pid=hello["pid"])
 
     @property
     def boot(self) -> str | None:
@@ -313,9 +317,8 @@ class Subscriber:
         self.hello = reply.result
         half_way = time.time_ns() // 1000 - int((time.monotonic() - call.sent) / 2 * 1e6)
         self._calls.identify(reply.meta.boot, reply.meta.ts - half_way)
-        assert self._target is not None
-        name = reply.result.get("name", self._target.name)
-        self._reason = f"run {name}, {'new boot' if self._again else 'boot'} {self._boot}"
+        assert self.run is not None
+        self._reason = f"run {self.run.name}, {'new boot' if self._again else 'boot'} {self._boot}"
         self._ask_snapshot()
 
     def _ask_snapshot(self) -> None:

@@ -33,7 +33,14 @@ from .config import Config
 from .data.registry import load as load_dataset
 from .data.task import Task
 from .detach import is_detached, report_ready
-from .device import configure, configure_allocator, is_out_of_memory, limit_threads, resolve
+from .device import (
+    allow_files,
+    configure,
+    configure_allocator,
+    is_out_of_memory,
+    limit_threads,
+    resolve,
+)
 from .execution import Execution
 from .follower import follow
 from .hosts.families import build, fitted
@@ -130,6 +137,7 @@ class Daemon:
     ) -> None:  # fmt: skip
         limit_threads()
         configure(config.cuda, device)
+        allow_files()
         self.world = world
         self.run = run
         self.config = config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import MutableMapping
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from protocol.errors import EsperError
 
 from .config import CudaConfig
+
+FILES = 65_536
 
 
 class DeviceError(EsperError):
@@ -70,3 +73,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_WORDS)
+
+
+def allow_files() -> None:
+    """Raise the limit of open files to what the machine allows: a client takes three, the default is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import psutil
+import pytest
+
 from tests.trainer.test_systemd import Manager
 
 from .conftest import House, eventually
@@ -15,6 +18,8 @@ def test_a_daemon_as_a_service(house: House, tmp_path: Path) -> None:
     house.environment |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"}
     daemon = house.spawn("alpha", "--or-resume")
     assert manager.next()["READY"] == "1"
+    soft, hard = psutil.Process(daemon.pid).rlimit(psutil.RLIMIT_NOFILE)
+    assert soft in (hard, 65_536), "clients may need them"
     eventually(lambda: manager.next().get("WATCHDOG") == "1")
 
     log = house.run_folder("alpha") / "daemon.log"
@@ -43,3 +48,21 @@ def test_a_daemon_as_a_service(house: House, tmp_path: Path) -> None:
     assert started["resumed_round"] >= before - 1
     again.send_signal(signal.SIGTERM)
     assert again.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_sigterm_in_the_middle_of_a_checkpoint(house: House) -> None:
+    """Whatever is being written is whole afterwards, and the end's own checkpoint is written, too."""
+    daemon = house.spawn("alpha")
+    folder = house.run_folder("alpha") / "checkpoints"
+    before = {path.name for path in folder.iterdir()}
+    assert house.daemon("checkpoint", "alpha", "--tag", "mine", "--no-wait").returncode == 0
+    eventually(lambda: {path.name for path in folder.iterdir()} - before, every=0.001)
+    daemon.send_signal(signal.SIGTERM)
+    assert daemon.wait(60) == 0
+    saved = {e["data"]["reason"] for e in house.journal("alpha", "checkpoint.saved")}
+    assert "stop: SIGTERM" in saved
+    again = house.spawn("alpha", "--resume", "alpha")
+    again.send_signal(signal.SIGINT)
+    assert again.wait(60) == 0, "control-C is an orderly end"
+    assert house.journal("alpha", "run.stopped")[-1]["data"]["reason"] == "SIGINT"
