@@ -7,6 +7,7 @@ with connect("digits-7f3a") as run:
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ from .remote import KeyRefused, with_key
 from .subscriber import Reset, Subscriber
 from .target import STARTING_S, Local, Source, Target, first_target, source_of
 from .wire import Event, decode_line
+
+logger = logging.getLogger(__name__)
 
 
 class Client:
@@ -244,8 +247,12 @@ class Client:
     def _command(self, method: str, params: dict[str, Any], wait: bool, reason: str) -> dict[str, Any]:
         reply, _ = self._exchange(method, params, reason=reason)
         assert reply.id is not None
-        waits = wait and (reply.result or {}).get("state") == "accepted"
-        return self.wait_for(reply.id) if waits else {"id": reply.id, **(reply.result or {})}
+        result = reply.result or {}
+        if not wait or result.get("state") != "accepted":
+            return {"id": reply.id, **result}
+        if "note" in result:
+            logger.warning("%s is accepted, but %s", method, result["note"])
+        return self.wait_for(reply.id)
 
     def _exchange(
         self, method: str, params: dict[str, Any], *, deadline_s: float = 10.0, reason: str = ""

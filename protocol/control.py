@@ -95,6 +95,7 @@ class ControlServer:
         emit: takes the audit events.
         immediate: carries out the commands that need no trainer.
         check: looks at the parameters of a command with the trainer's knowledge; may raise RequestError.
+        note: what to tell beside `accepted`, where an effect is not to be expected soon.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class ControlServer:
         emit: Callable[[object], None],
         immediate: Immediate,
         check: Callable[[Params], None] = lambda _: None,
+        note: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._boot = boot
         self._state = state
@@ -115,6 +117,7 @@ class ControlServer:
         self._emit = emit
         self._immediate = immediate
         self._check_params = check
+        self._note = note
         self.clients = Clients()
         self._remembered: OrderedDict[str, tuple[float, bytes, Reply]] = OrderedDict()
         self.requests = 0
@@ -270,7 +273,8 @@ class ControlServer:
                 received=_now(),
             )
         )
-        return {"state": "accepted"}
+        note = self._note()
+        return {"state": "accepted"} if note is None else {"state": "accepted", "note": note}
 
     def _audit(self, request: Request, params: Params, client: str, peer: Peer) -> None:
         self._emit(

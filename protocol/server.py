@@ -50,6 +50,7 @@ TICK_S = 0.05
 HEARTBEAT_S = 1.0
 VIEW_S = 0.2
 CLOSE_S = 10.0
+SILENT_S = 60.0
 REQUESTS_PER_TURN = 64
 
 
@@ -113,6 +114,7 @@ class Server:
             emit=self._audit,
             immediate=self._immediate,
             check=lambda params: self.check(params),
+            note=self._silence,
         )
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._thread: threading.Thread | None = None
@@ -183,6 +185,13 @@ class Server:
     def lease(self) -> dict[str, str | int] | None:
         """Who alone may command; None where there is no lease."""
         return self._immediate.leases.held
+
+    def _silence(self) -> str | None:
+        """What to tell whose command is accepted while the trainer hangs, or is in a very long epoch."""
+        age = self.trainer_beat.beat_age_ms / 1000
+        if age < SILENT_S:
+            return None
+        return f"the trainer has shown no sign of life for {age:.0f} s; it is carried out when the epoch ends"
 
     @property
     def subscribers(self) -> int:

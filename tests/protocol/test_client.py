@@ -147,6 +147,22 @@ def test_patience_has_an_end(server: Server) -> None:
             run.wait_for(accepted["id"], timeout=0.3)
 
 
+def test_who_waits_for_a_hung_trainer_is_told(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect() as run:
+        assert "note" not in run.checkpoint()
+        monkeypatch.setattr("protocol.server.SILENT_S", 0.0)
+        assert "no sign of life for" in run.checkpoint()["note"]
+        server.mailbox.poll()
+        threading.Thread(target=lambda: server.done(until(server.mailbox.poll)[0], {})).start()
+        run.checkpoint(wait=True)
+        assert "checkpoint is accepted, but the trainer has shown no sign of life" in caplog.text
+        monkeypatch.setattr("protocol.server.SILENT_S", 60.0)
+        server.beat(1, 1)
+        assert "note" not in run.checkpoint()
+
+
 def test_a_hung_daemon_is_no_reply() -> None:
     daemon = subprocess.Popen([sys.executable, "-c", DAEMON, "alpha"], stdout=subprocess.PIPE)
     assert daemon.stdout is not None
