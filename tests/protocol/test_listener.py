@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import zmq
 from click.testing import CliRunner
-from zmq.utils.monitor import parse_monitor_message
 
 from overwatch_tui.cli import main as terminal
 from protocol import Subscriber, connect
 from protocol.commands import METHODS
 from protocol.errors import NoReply, RequestError
+from protocol.handshake import Handshakes
 from protocol.journal import read
 from protocol.keys import AllowList, KeysUnusable, Pair, client_pair, make_client, new_pair, write_secret
 from protocol.remote import KeyRefused, with_key
@@ -171,25 +171,27 @@ def test_unknown_keys_and_wrong_servers_are_told_within_a_second(
         assert subscriber.state in ("searching", "lost", "connecting")
 
 
-def test_without_encryption_nothing_is_answered(listening: Server, address: str) -> None:
+@pytest.mark.parametrize(("kind", "more"), [(zmq.DEALER, 0), (zmq.DEALER, 1), (zmq.SUB, 2)])
+def test_without_encryption_nothing_is_answered(
+    listening: Server, address: str, kind: int, more: int
+) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    port = int(address.rpartition(":")[2])
+    socket = context.socket(kind)
+    handshakes = Handshakes(socket, "none", address)
     try:
-        for kind, more in ((zmq.DEALER, 0), (zmq.DEALER, 1), (zmq.SUB, 2)):
-            socket = context.socket(kind)
-            monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | 0x6000)
-            monitor.set(zmq.RCVTIMEO, 5000)
-            socket.connect(f"tcp://127.0.0.1:{port + more}")
-            if kind == zmq.SUB:
-                socket.subscribe(b"")
-            else:
-                hello = {"jsonrpc": "2.0", "id": "x", "method": "hello"}
-                socket.send_multipart([b"", json.dumps(hello).encode()])
-            assert parse_monitor_message(monitor.recv_multipart())["event"] >= 0x0800
-            assert socket.poll(200) == 0
-            socket.disable_monitor()
+        host, _, port = address.rpartition(":")
+        socket.connect(f"{host}:{int(port) + more}")
+        if kind == zmq.SUB:
+            socket.subscribe(b"")
+        else:
+            hello = {"jsonrpc": "2.0", "id": "x", "method": "hello"}
+            socket.send_multipart([b"", json.dumps(hello).encode()])
+        assert "do not understand each other" in until(handshakes.problem)
+        assert socket.poll(200) == 0
     finally:
+        handshakes.close()
         context.destroy(linger=0)
+    assert listening.counters["requests"] == 0
 
 
 def test_captured_bytes_open_nothing(listening: Server, address: str) -> None:
