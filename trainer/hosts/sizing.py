@@ -158,7 +158,7 @@ def populate(
         if size == 1:
             raise DoesNotFit(
                 f"{config.envs.count} hosts do not fit into the memory of {device}, not even one at a time: "
-                "lower envs.count, task.batch_size or host.channels"
+                "lower envs.count, task.batch_size or the width of the hosts"
             )
         size //= 2
     if size != execution.group_size and config.envs.group_size:
