@@ -479,6 +479,8 @@ class EpochFinished:
     reward_components: dict[str, list[float]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds per phase of the epoch: train, validate, decide, act, telemetry."""
+    gpu_phases: dict[str, float] = field(default_factory=dict)
+    """Seconds that a GPU worked in the phases of an earlier epoch; told of one epoch in eight."""
 
 
 @event("ppo.update", "metric", keep=200)

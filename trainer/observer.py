@@ -22,6 +22,7 @@ from protocol.server import Server
 from .config import Config
 from .leader import Leader
 from .operator import Operator
+from .telemetry.gpu_clock import GpuClock
 from .telemetry.levels import Levels
 from .telemetry.recorder import Recorder
 from .telemetry.timer import PhaseTimer
@@ -68,7 +69,7 @@ class Observer:
         self._device = device
         self._envs = envs
         self._leader = leader
-        self._timer = PhaseTimer()
+        self._timer = PhaseTimer(GpuClock() if device.type == "cuda" else None)
         self._transfer = Transfer()
         self._round_began = time.perf_counter()
         self._best_return = -np.inf
@@ -170,6 +171,8 @@ class Observer:
 
     def _finish_epoch(self, frame: Frame, layers: Sequence[str]) -> None:
         seconds, phases = self._timer.lap()
-        self._recorder.finished(frame, seconds=seconds, phases=phases, layer_names=layers)
+        self._recorder.finished(
+            frame, seconds=seconds, phases=phases, gpu_phases=self._timer.gpu_phases, layer_names=layers
+        )
         self._operator.profiler.epoch_end()
         self._operator.levels_changed(self._levels.tick())

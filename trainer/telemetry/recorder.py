@@ -7,7 +7,7 @@ before the hosts train, `finished` when their signals are on the host. The recor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,7 @@ class Recorder:
         *,
         seconds: float,
         phases: dict[str, float],
+        gpu_phases: dict[str, float] | None = None,
         layer_names: Sequence[str] = (),
     ) -> None:
         """The epoch's outcome has arrived.
@@ -157,6 +158,7 @@ class Recorder:
             frame: the columns of `outcome_columns`.
             seconds: wall time of the epoch.
             phases: its parts, which sum to it.
+            gpu_phases: what the GPU worked in those of an earlier epoch, where that was sampled.
             layer_names: names of the rows of the frame's `layer.*` columns, where it has them.
         """
         self._outcome = frame
@@ -166,7 +168,8 @@ class Recorder:
         self._rollbacks(frame)
         gradients = _Gradients.of(frame, self._level_N)
         if self._level != "OFF":
-            self._emitter.emit(self._epoch_event(frame, gradients, seconds, phases))
+            event = self._epoch_event(frame, gradients, seconds, phases)
+            self._emitter.emit(replace(event, gpu_phases=gpu_phases or {}))
         readings: dict[str, Any] = {
             "telemetry.queue_drops": self._newly_dropped(),
             "telemetry.share": phases.get("telemetry", 0.0) / seconds,

@@ -12,13 +12,24 @@ from contextlib import contextmanager
 
 from torch.profiler import record_function
 
+from .gpu_clock import GpuClock
+
 OTHER = "other"
 
 
 class PhaseTimer:
-    """Wall seconds per phase since the last `lap`."""
+    """Wall seconds per phase since the last `lap`.
 
-    def __init__(self) -> None:
+    Args:
+        gpu: is told of the phases too, where there is one.
+
+    Attributes:
+        gpu_phases: seconds of a GPU per phase of an earlier epoch, where the last `lap` learned of them.
+    """
+
+    def __init__(self, gpu: GpuClock | None = None) -> None:
+        self._gpu = gpu
+        self.gpu_phases: dict[str, float] = {}
         self._stack = [OTHER]
         self._seconds: dict[str, float] = {OTHER: 0.0}
         self._mark = time.perf_counter()
@@ -46,11 +57,16 @@ class PhaseTimer:
     def lap(self) -> tuple[float, dict[str, float]]:
         """End the epoch: its seconds, and its phases, which sum to them."""
         self._charge()
+        if self._gpu is not None:
+            self.gpu_phases = self._gpu.lap()
+            self._gpu.mark(self._stack[-1])
         phases, self._seconds = self._seconds, {OTHER: 0.0}
         return sum(phases.values()), phases
 
     def _charge(self) -> None:
         now = time.perf_counter()
         name = self._stack[-1]
+        if self._gpu is not None:
+            self._gpu.mark(name)
         self._seconds[name] = self._seconds.get(name, 0.0) + now - self._mark
         self._mark = now
