@@ -10,6 +10,7 @@ from trainer.policy.agent import Agent, PolicyMismatch
 from trainer.policy.gae import gae
 from trainer.policy.observation import LAYOUT_VERSION
 from trainer.policy.ppo import ppo_loss
+from trainer.reward.modes import MODES
 from trainer.seeds.stages import HEAD_NAMES, Op, Stage
 from trainer.seeds.table import SlotTable
 from trainer.settings import load
@@ -115,9 +116,9 @@ def test_any_number_of_slots_and_blueprints(slots: int) -> None:
     assert decision.actions[:, 2].eq(0).all()
 
 
-def mean_accuracy(kind: str, rounds: int, last: int) -> float:
+def mean_accuracy(kind: str, rounds: int, last: int, mode: str = "shaped") -> float:
     """Mean final accuracy over the last rounds of a run of the default configuration."""
-    agent, reward = make(load(sets=[f"policy.kind={kind}"]))
+    agent, reward = make(load(sets=[f"policy.kind={kind}", f"reward.mode={mode}"]))
     accuracies = []
     for round in range(1, rounds + 1):
         rollout, signals = play(agent, reward, round)
@@ -131,6 +132,12 @@ def test_ppo_learns_to_grow() -> None:
     ppo, random = mean_accuracy("ppo", 25, 5), mean_accuracy("random", 5, 5)
     assert random < 0.55
     assert ppo > random + 0.15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", sorted(set(MODES) - {"shaped"}))
+def test_it_learns_in_every_mode_of_the_reward(mode: str) -> None:
+    assert mean_accuracy("ppo", 25, 5, mode) > mean_accuracy("random", 5, 5) + 0.15
 
 
 @pytest.mark.slow
