@@ -17,6 +17,8 @@ import importlib
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -28,7 +30,7 @@ import torch
 import zmq
 
 from benchmarks.report import finish
-from protocol import Subscriber, connect
+from protocol import Subscriber
 from protocol.emitter import Emitter
 from protocol.events import Context, PPOUpdate
 from protocol.journal import Journal
@@ -41,6 +43,19 @@ TICKS = 40
 BATCHES = 400
 ASK_EVERY_S = 0.011
 """A connection may ask a hundred times a second."""
+ASKER = """
+import json, time
+from pathlib import Path
+from protocol import connect
+taken = []
+with connect("bench", home=Path(%(home)r)) as run:
+    for _ in range(%(count)d):
+        begin = time.perf_counter()
+        %(question)s
+        taken.append((time.perf_counter() - begin) * 1e3)
+        time.sleep(%(pause)f)
+print(json.dumps(taken))
+"""
 BURST = 50
 BURSTS = 200
 WINDOW_S = 0.25
@@ -113,14 +128,11 @@ class Trainer:
         return statistics.median(ratios)
 
 
-def milliseconds(ask: Callable[[], object], count: int = 200) -> list[float]:
-    """How long each of `count` questions took."""
-    taken = []
-    for _ in range(count):
-        begin = time.perf_counter()
-        ask()
-        taken.append((time.perf_counter() - begin) * 1e3)
-        time.sleep(ASK_EVERY_S)
+def milliseconds(question: str, home: Path, count: int = 200) -> list[float]:
+    """How long each of `count` questions took, asked by another process as clients are."""
+    program = ASKER % {"question": question, "home": str(home), "count": count, "pause": ASK_EVERY_S}
+    out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    taken: list[float] = json.loads(out)
     return taken
 
 
@@ -240,9 +252,8 @@ def main() -> None:
         stop = threading.Event()
         thread = threading.Thread(target=trainer.steps_per_s, args=(60.0, 1_000, stop))
         thread.start()
-        with connect("bench", home=home) as client:
-            ping = milliseconds(client.ping)
-            snapshot = milliseconds(client.snapshot)
+        ping = milliseconds("run.ping()", home)
+        snapshot = milliseconds("run.call('snapshot')", home)
         stop.set()
         thread.join()
         subscriber.close()

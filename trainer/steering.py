@@ -125,7 +125,10 @@ def clients(run: str | None, as_json: bool) -> None:
     now = time.time()
     for row in rows:
         row["idle_s"] = round(max(0.0, now - row["last"] / 1e6), 1)
-    columns = {"client": 24, "uid": 6, "pid": 8, "idle_s": 7, "requests": 9, "refused": 8, "connections": 0}
+    columns = {
+        "client": 24, "uid": 6, "pid": 8, "key": 12, "role": 8, "idle_s": 7, "requests": 9, "refused": 8,
+        "connections": 0,
+    }  # fmt: skip
     table(rows, columns, as_json)
 
 
