@@ -22,6 +22,7 @@ from .commands import Reply
 from .errors import NoReply, RequestError
 from .events import STREAMS, CommandDone, CommandFailed, Level, Stream
 from .remote import KeyRefused, with_key
+from .sockets import end
 from .subscriber import Reset, Subscriber
 from .target import STARTING_S, Local, Source, Target, first_target, source_of
 from .wire import Event, decode_line
@@ -290,7 +291,7 @@ class Client:
     def close(self) -> None:
         """Close the sockets."""
         self._calls.detach()
-        self._context.destroy(linger=0)
+        end(self._context)
         self._source.close()
 
     def __enter__(self) -> Client:

@@ -8,6 +8,7 @@ has heartbeats, which free the queues of frozen readers, and no mark on the litt
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -50,6 +51,13 @@ def router(context: Context) -> zmq.Socket[bytes]:
     socket.set(zmq.TCP_KEEPALIVE_INTVL, 5)
     socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
     return socket
+
+
+def end(context: Context, patience_s: float = 2.0) -> None:
+    """Close a context whose sockets are closed; one that libzmq does not let go of is left behind."""
+    thread = threading.Thread(target=context.term, name="esper-term", daemon=True)
+    thread.start()
+    thread.join(patience_s)
 
 
 class Audience:

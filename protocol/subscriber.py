@@ -24,6 +24,7 @@ from .events import STREAMS, Stream
 from .items import Item, LinkChanged, LinkState, Reply, Reset, Stats
 from .journal import newest_lines
 from .sequence import Sequencer
+from .sockets import end
 from .target import Link, Source, Target, source_of
 from .thresholds import THRESHOLDS
 from .version import PROTOCOL_VERSION
@@ -285,7 +286,7 @@ class Subscriber:
     def close(self) -> None:
         """Close the sockets."""
         self._close_link()
-        self._context.destroy(linger=0)
+        end(self._context)
         if self._owns_source:
             self._source.close()
 

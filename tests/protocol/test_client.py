@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import zmq
 
 from protocol import connect
 from protocol import events as ev
 from protocol.errors import NoReply, RequestError, RunNotFound
 from protocol.runs import RunFolder
 from protocol.server import Server
+from protocol.sockets import end
 
 from .harness import DAEMON, Start, freeze, until
 
@@ -175,3 +177,13 @@ def test_a_hung_daemon_is_no_reply() -> None:
         assert time.monotonic() - begin >= 0.5
     daemon.kill()
     daemon.communicate()
+
+
+def test_a_context_that_does_not_end_holds_nobody_up() -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.PUSH)
+    socket.connect("tcp://127.0.0.1:1")
+    socket.send(b"never taken")
+    end(context, patience_s=0.2)
+    assert not socket.closed, "or there was nothing to wait for"
+    socket.close(linger=0)
