@@ -143,6 +143,7 @@ def test_gradient_norms_are_those_of_the_last_step(planted: tuple[Config, Popula
                 assert np.isnan(measured), f"slot {slot}, {what}"
 
 
+@pytest.mark.finding("AR-5")
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_grouping_does_not_matter(size: int) -> None:
     columns = rows(every_state(), list(range(0, 63, 9)))

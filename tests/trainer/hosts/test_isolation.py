@@ -46,6 +46,7 @@ def same_but(env: int, one: dict[str, Tensor], other: dict[str, Tensor]) -> None
         assert torch.equal(a.nan_to_num(7e7), b.nan_to_num(7e7)), name
 
 
+@pytest.mark.finding("AR-2")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 @pytest.mark.parametrize(("channels", "kernel"), [((8, 8, 8), 1), ((4, 8, 16), 3)])
 def test_what_one_env_grows_changes_no_bit_of_another(

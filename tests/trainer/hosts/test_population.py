@@ -172,6 +172,7 @@ def test_layer_statistics_are_of_those_asked_for_and_of_what_they_have(plan: str
     assert made.layer_statistics is None
 
 
+@pytest.mark.finding("EM-01")
 def test_norms_are_finite_where_squares_overflow_and_health_tells_why() -> None:
     tensors = [torch.full((3, 10), 1e30), torch.tensor([[1.0], [0.0], [float("nan")]]), torch.ones(3, 4)]
     norms = row_norms(tensors)

@@ -86,6 +86,7 @@ def test_auto_is_bf16_on_a_gpu_that_has_it() -> None:
     assert precision.resolve(config(2), device) == expected
 
 
+@pytest.mark.finding("HP-3")
 def test_an_overflow_skips_the_step_of_that_host_alone_and_halves_its_scale() -> None:
     made, calm = group("gather", "fp16"), group("gather", "fp16")
     assert made.loss_scale is not None

@@ -86,6 +86,7 @@ def test_a_seed_that_may_never_blend_is_given_up() -> None:
         assert choose(with_seed(Stage.TRAINING, epochs_in_stage=epochs), RISING, config)["op"] == op
 
 
+@pytest.mark.finding("PD-11")
 def test_on_the_default_task_it_fossilises_and_beats_not_growing() -> None:
     accuracy = {}
     for kind in ("heuristic", "no_growth"):

@@ -71,6 +71,7 @@ def test_exact_values_are_the_mean_over_all_orders() -> None:
     check_efficiency(found, measure, BLENDED)
 
 
+@pytest.mark.finding("AR-8")
 def test_random_orders_estimate_them_without_bias_and_within_the_interval_they_claim() -> None:
     measure, row = game(4), np.ones((1, 5), dtype=np.bool_)
     exact = shares(row, measure, 32, keys(1)).value[0]

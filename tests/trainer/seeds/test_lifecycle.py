@@ -237,6 +237,7 @@ def test_a_whole_life_epoch_by_epoch() -> None:
         assert table.age[0, 0] == epoch
 
 
+@pytest.mark.finding("PD-02")
 def test_pruning_fades_freezes_closes_and_frees() -> None:
     life, table, seen = one_env(seeds__embargo_epochs=3)
     grown(life, table, seen)

@@ -16,6 +16,7 @@ from trainer.telemetry.levels import LevelCode, Levels
 ENVS = 3
 
 
+@pytest.mark.finding("PD-07")
 def test_one_escalation() -> None:
     levels = Levels("NORMAL", ENVS)
     (raised,) = levels.escalate("DEBUG", 3, reason="by me", command="c1")

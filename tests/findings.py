@@ -1,0 +1,120 @@
+"""Writes docs/findings.md: what reviews of the prior art asked for, and the tests that hold it.
+
+`python -m tests.findings`. A test names what it holds by the marker `finding("ID")`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "findings.md"
+
+FINDINGS = {
+    "AD-01": "One call runs every anomaly check; one that never gets a reading fails a test.",
+    "DT-01": "Collectors stay out of compiled regions or are safe in them: DEBUG recompiles nothing.",
+    "PT-07": "As DT-01: statistics of layers inside a compiled step cause no recompilation.",
+    "DT-02": "NaN and infinities of all layers and envs come with the one transfer of an epoch.",
+    "DT-03": "No parameter without a use.",
+    "EM-01": "Gradient norms are finite for gradients up to 1e30 and equal those in float64.",
+    "EM-02": "Narrow exceptions only; what is caught is logged with its traceback.",
+    "EM-03": "A failure of telemetry is counted and shown as an event.",
+    "GC-01": "Collecting statistics of 100 million parameters needs no megabyte more.",
+    "GC-02": "Only public functions of torch, or a pinned version that is checked.",
+    "GC-03": "One collector; what is not asked for is not computed.",
+    "GC-04": "A norm is the L2 norm over all gradients; a root mean square is named as such.",
+    "GE-01": "Averages of drift equal their closed form and survive a resume bit for bit.",
+    "GE-02": "Drift near 0 is bounded, corrected for bias, and silent while the average warms up.",
+    "IN-01": "The profiler is wired to a command.",
+    "PR-01": "The profiler is wired to an option, and its trace has a PPO update.",
+    "PR-02": "The profiler records every kind of device that is there.",
+    "PR-03": "The profiler's schedule counts epochs, so that a whole update is always inside.",
+    "LH-01": "A NaN in the LSTM's state is raised.",
+    "LH-02": "An LSTM state ten times its usual size is raised.",
+    "LH-03": "An LSTM state that has died is raised.",
+    "TC-01": "Every field of the configuration has a reader.",
+    "HP-1": "Nothing in the loop waits for the device but the one transfer of an epoch.",
+    "HP-2": "Forward, sampling and evaluation of the policy compile whole; the compiled code is what runs.",
+    "HP-3": "Mixed precision is decided once per run; fp16 has a scaler, bf16 none.",
+    "HP-4": "One wait per real dependency between streams; none where the data is resident.",
+    "HP-5": "Work on slots is planned once per topology and batched over envs.",
+    "HP-6": "Autocast wraps the forward pass only, as torch advises.",
+    "HP-7": "The rollout lives on the device; an update makes one transfer.",
+    "HP-8": "Timers do not synchronise.",
+    "HP-9": "The stacked engine's losses and gradients equal one module per env, in float64.",
+    "AR-1": "Rewards are one batched kernel, equal to a scalar reference.",
+    "AR-2": "Topology is static: growing and pruning change rows of tensors, never modules.",
+    "AR-3": "Telemetry never holds the trainer up; what it refuses is counted.",
+    "AR-4": "Many columns travel in one transfer.",
+    "AR-5": "Groups of hosts do not race.",
+    "AR-6": "A captured policy equals the eager one, or falls back with a reason that is shown.",
+    "AR-7": "Labels out of range are found when data is loaded.",
+    "AR-8": "Shapley values are sampled without bias, with an interval, in bounded memory.",
+    "AR-9": "Gradient hooks are taken only where a measurement says so.",
+    "AR-10": "GPU use, kernels, allocator and Python's share are in the profiler's result.",
+    "PD-01": "A rollback's penalty reaches PPO whichever epoch it happens in.",
+    "PD-02": "An embargo lasts exactly as long as configured.",
+    "PD-03": "The option that compiles changes what runs on the hot path.",
+    "PD-04": "No floor keeps the policy from growing sure.",
+    "PD-05": "An epoch's event has its train loss, train accuracy and host gradient norm.",
+    "PD-06": "The memory warning is raised.",
+    "PD-07": "An escalation lasts for exactly the epochs asked for.",
+    "PD-08": "Overload drops no event of a seed's or the run's life.",
+    "PD-09": "The terminal does not say that all is clear while something is wrong.",
+    "PD-10": "A hidden field does not take the keyboard.",
+    "PD-11": "The heuristic policy can fossilise.",
+    "PD-12": "The reward never sees the test images.",
+    "PD-13": "Validation images do not grow fewer with more envs.",
+}
+
+
+def holders() -> dict[str, list[str]]:
+    """Tests by the finding that they hold, as `path::name`."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                for name in _marked(node):
+                    found[name].append(f"{path.relative_to(ROOT)}::{node.name}")
+    return found
+
+
+def _marked(function: ast.FunctionDef) -> Iterator[str]:
+    for decorator in function.decorator_list:
+        match decorator:
+            case ast.Call(func=ast.Attribute(attr="finding"), args=arguments):
+                yield from (
+                    a.value for a in arguments if isinstance(a, ast.Constant) and isinstance(a.value, str)
+                )
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    held = holders()
+    rows = [
+        f"| {name} | {what} | {'<br>'.join(f'`{test}`' for test in held.get(name, ['**none**']))} |"
+        for name, what in FINDINGS.items()
+    ]
+    return "\n".join(
+        [
+            "# Findings",
+            "",
+            "Made by `make docs` from the tests' markers; do not edit.",
+            "",
+            "Engineering reviews of the prior art, and its use, left these findings; each has a test here that",
+            "holds what must be true instead. PD are defects of the prior art that nobody had reported.",
+            "",
+            "| finding | what holds here | held by |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,246 @@
+"""Faults in a run as it trains: the real loop, recorder, server and journal; each is raised where it is."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from protocol.events import Anomaly, LogLine
+from protocol.history import read
+from protocol.runs import RunFolder
+from trainer.daemon import Daemon
+from trainer.data.registry import load
+from trainer.hosts.group import HostGroup
+from trainer.policy.ppo import PPO
+from trainer.ranks import World
+from trainer.settings import load as configured
+
+SICK = 2
+ENV = f"env{SICK:02d}"
+SMALL = (
+    "envs.count=4",
+    "envs.threads=1",
+    "envs.group_size=4",
+    "task.batches_per_epoch=2",
+    "policy.hidden=32",
+)
+
+
+class Live:
+    """A daemon's parts, trained round by round in this process."""
+
+    def __init__(self, home: Path, *sets: str) -> None:
+        torch.set_num_threads(1)
+        self.run = RunFolder.claim("live", home=home)
+        config = configured(sets=[*SMALL, *sets])
+        self.daemon = Daemon(
+            self.run, config, torch.device("cpu"), load("digits"), resumed=False, world=World()
+        )
+        self.trainer = self.daemon.trainer
+        self.daemon.server.start()
+        self.daemon.server.set_state("TRAINING")
+        self._fault: Callable[[], None] | None = None
+        self._run_epoch = self.trainer.population.run_epoch
+        self.trainer.population.run_epoch = self._with_fault  # type: ignore[method-assign]
+
+    @property
+    def group(self) -> HostGroup:
+        (group,) = self.trainer.population.groups
+        return group
+
+    @property
+    def ppo(self) -> PPO:
+        assert self.trainer.agent.ppo is not None
+        return self.trainer.agent.ppo
+
+    def rounds(self, count: int, fault: Callable[[], None] | None = None) -> list[tuple[int, Anomaly]]:
+        """Train, with the fault before every epoch.
+
+        Returns:
+            What was raised: epochs since the first of these, and the anomaly.
+        """
+        before = len(self.anomalies())
+        self._fault = fault
+        first = self.trainer.round
+        for _ in range(count):
+            self.trainer.play(self.daemon.observer)
+            self.trainer.learn(self.daemon.observer)
+        length = self.trainer.cfg.episode_epochs
+        return [
+            ((event.ctx.round - first - 1) * length + event.ctx.epoch, event.data)
+            for event in self.anomalies()[before:]
+            if event.data.active
+        ]
+
+    def anomalies(self) -> list[Any]:
+        assert self.daemon.server.flush(timeout=10.0)
+        return [event for event in read(self.run.events) if event.type == "anomaly"]
+
+    def close(self) -> None:
+        self.daemon.operator.close()
+        self.daemon.server.close()
+        self.run.release()
+
+    def _with_fault(self, *args: Any, **kwargs: Any) -> Any:
+        if self._fault is not None:
+            self._fault()
+        return self._run_epoch(*args, **kwargs)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Callable[..., Live]]:
+    made: list[Live] = []
+
+    def make(*sets: str) -> Live:
+        made.append(Live(tmp_path, *sets))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def loss_scaled(live: Live, factor: float) -> Callable[[], None]:
+    """The sick env's loss, and so every gradient of its host and seeds, times a factor."""
+    gradients = live.group.gradients
+
+    def scaled(*args: Any, **kwargs: Any) -> Any:
+        loss, hits, found = gradients(*args, **kwargs)
+        for gradient in found.values():
+            gradient[SICK] *= factor
+        return loss, hits, found
+
+    live.group.gradients = scaled  # type: ignore[method-assign]
+    return lambda: None
+
+
+def poisoned(live: Live) -> Callable[[], None]:
+    def poison() -> None:
+        live.group.weights["head.bias"].data[SICK, 0] = math.nan
+
+    return poison
+
+
+def slowed(live: Live) -> Callable[[], None]:
+    """The data path takes several usual epochs longer."""
+    seconds = [e.data.seconds for e in read(live.run.events) if e.type == "epoch"]
+    usual = sorted(seconds)[len(seconds) // 2]
+    return lambda: time.sleep(6 * usual)
+
+
+def flooded(live: Live) -> Callable[[], None]:
+    def flood() -> None:
+        for _ in range(5000):
+            live.daemon.server.emitter.emit(LogLine(level="INFO", logger="test", message="flood"))
+
+    return flood
+
+
+def frozen(live: Live) -> Callable[[], None]:
+    """Nothing is learned any more."""
+
+    def freeze() -> None:
+        live.group.optimizer.learning_rate = 0.0
+
+    return freeze
+
+
+def logits_collapsed(live: Live) -> Callable[[], None]:
+    live.ppo.network.heads["tempo"].bias.data[0] += 50.0  # type: ignore[operator, union-attr]
+    return lambda: None
+
+
+def moves_too_far(live: Live) -> Callable[[], None]:
+    live.ppo.configure(learning_rate=0.5)
+    return lambda: None
+
+
+def critic_broken(live: Live) -> Callable[[], None]:
+    def scramble() -> None:
+        live.ppo.network.critic.weight.data.fill_(20.0)
+
+    return scramble
+
+
+def state_saturated(live: Live) -> Callable[[], None]:
+    lstm = live.ppo.network.lstm
+
+    def push() -> None:
+        gates: Tensor = lstm.input.bias.data
+        gates[: 3 * lstm.hidden] = 10.0
+
+    return push
+
+
+def state_dead(live: Live) -> Callable[[], None]:
+    lstm = live.ppo.network.lstm
+
+    def shut() -> None:
+        lstm.input.bias.data[3 * lstm.hidden :] = -50.0
+
+    return shut
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str
+    source: str
+    fault: Callable[[Live], Callable[[], None]]
+    within: int
+    """Epochs of the fault by which it must be raised; an update counts as the last epoch of its round."""
+    sets: tuple[str, ...]
+    rounds: int = 1
+
+
+RULED = ("policy.kind=fixed", "episode_epochs=24")
+LEARNED = ("policy.kind=ppo", "episode_epochs=8")
+CASES = {
+    "a loss scaled up": Case("gradient_exploding", ENV, lambda r: loss_scaled(r, 1e3), 2, RULED),
+    "a loss scaled down": Case("gradient_vanishing", ENV, lambda r: loss_scaled(r, 1e-9), 2, RULED),
+    "a NaN in an env's weights": Case("loss_nonfinite", ENV, poisoned, 1, RULED),
+    "a slowed data path": Case("slow_epochs", "system", slowed, 5, RULED),
+    "a filled queue": Case("queue_drops", "telemetry", flooded, 1, RULED),
+    "hosts that do not learn": Case("stalled", ENV, frozen, 20, RULED),
+    "a head's logits collapsed": Case("entropy_collapse", "policy.tempo", logits_collapsed, 16, LEARNED, 2),
+    "a policy that moves too far": Case("kl_spike", "policy", moves_too_far, 8, LEARNED),
+    "a broken critic": Case("value_collapse", "critic", critic_broken, 24, LEARNED, 3),
+    "a saturated state": Case("lstm_saturated", "policy", state_saturated, 8, LEARNED),
+    "a dead state": Case("lstm_dead", "policy", state_dead, 8, LEARNED),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_is_raised_in_time_where_it_is(live: Callable[..., Live], name: str) -> None:
+    case = CASES[name]
+    run = live(*case.sets)
+    calm = run.rounds(1)
+    assert not [a for _, a in calm if (a.kind, a.source) == (case.kind, case.source)]
+    raised = run.rounds(case.rounds, case.fault(run))
+    mine = [(epoch, a) for epoch, a in raised if (a.kind, a.source) == (case.kind, case.source)]
+    assert mine, f"not raised; raised were {[(epoch, a.kind, a.source) for epoch, a in raised]}"
+    epoch, anomaly = mine[0]
+    assert epoch <= case.within
+    assert anomaly.value is not None
+    assert anomaly.hint
+    assert anomaly.since > 0
+    if case.source.startswith("env") and case.fault is not frozen:
+        others = {a.source for _, a in raised if a.kind == case.kind and not a.source.startswith(case.source)}
+        assert not others, "of the other envs nothing is said"
+
+
+@pytest.mark.slow
+@pytest.mark.finding("AD-01")
+def test_no_false_alarm_in_twenty_healthy_rounds(live: Callable[..., Live]) -> None:
+    run = live("episode_epochs=24", "task.batches_per_epoch=6", "policy.kind=ppo")
+    raised = run.rounds(20)
+    of_the_machine = {"system", "telemetry"}
+    assert [(epoch, a.kind, a.source, a.value) for epoch, a in raised if a.source not in of_the_machine] == []
