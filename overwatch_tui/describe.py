@@ -141,6 +141,8 @@ def _run_words(data: Any) -> tuple[str, str, str | None, str] | None:
             return "run", "RUN", severity, f"stopped: {data.error or data.reason} (exit {data.exit_code})"
         case ev.PostmortemWritten():
             return "run", "RUN", "warning", f"post-mortem ({data.reason}) in {data.path}"
+        case ev.RankLost():
+            return "run", "RANK", "critical", f"{data.error}; {data.checkpoint or 'no checkpoint'}"
         case ev.CheckpointSaved():
             name = data.path.rsplit("/", 1)[-1]
             return "run", "CKPT", None, f"{name} {size(data.bytes)} ({data.reason})"
@@ -171,8 +173,20 @@ def _command_words(data: Any) -> tuple[str, str, str | None, str] | None:
             return "cmd", "CMD", "warning", f"{data.method} refused: {data.message}"
         case ev.CommandDone():
             return "cmd", "CMD", None, f"{data.method} done in {span(data.seconds)}"
+        case ev.CommandFailed(kind="cancelled"):
+            return "cmd", "CMD", None, f"{data.method} {data.message}"
         case ev.CommandFailed():
             return "cmd", "CMD", "critical", f"{data.method} failed: {data.message}"
+        case ev.CommandProgress():
+            return "cmd", "CMD", None, f"{data.method} {data.done} of {data.total} epochs"
+        case ev.ParamChanged():
+            return "cmd", "PARAM", "info", f"{data.key} {data.old:g} > {data.new:g} (by {data.by})"
+        case ev.Mark():
+            return "mark", "MARK", "info", f"{data.text} (by {data.client})"
+        case ev.Lease():
+            by = f" by {data.by}" if data.by else ""
+            note = f" ({data.note})" if data.note else ""
+            return "cmd", "LEASE", "info", f"{data.state}{by}: {data.holder}{note}"
     return None
 
 

@@ -12,6 +12,7 @@ from protocol.events import (
     CommandAccepted,
     CommandDone,
     CommandFailed,
+    CommandProgress,
     CommandRefused,
     ProfilerFinished,
     ProfilerStarted,
@@ -138,6 +139,10 @@ class Orders:
                     done.result = event.result
             case CommandFailed():
                 self._end(event.id, event.method, "FAILED", event.message, ts)
+            case CommandProgress() if event.id in self._orders:
+                order = self._orders[event.id]
+                if order.state in OPEN:
+                    order.state, order.detail = "RUNNING", f"{event.done} of {event.total} epochs"
             case TelemetryLevel() | ProfilerStarted() if event.command in self._orders:
                 order = self._orders[event.command]
                 if order.state in OPEN and event.epochs:

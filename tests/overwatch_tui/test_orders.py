@@ -80,3 +80,18 @@ def test_only_so_many_are_kept() -> None:
     for i in range(KEEP + 50):
         orders.sent(f"id{i}", "pause", {}, i)
     assert len(orders) == KEEP
+
+
+def test_progress_is_shown_and_a_cancelled_command_is_over() -> None:
+    orders = Orders()
+    order = orders.sent("a", "telemetry.escalate", {"level": "DEBUG", "epochs": 5}, 0)
+    orders.fold(accepted("a", "telemetry.escalate"), ts=1)
+    orders.fold(ev.CommandProgress(id="a", method="telemetry.escalate", done=2, total=5), ts=2)
+    assert (order.state, order.detail) == ("RUNNING", "2 of 5 epochs")
+    orders.fold(
+        ev.CommandFailed(id="a", method="telemetry.escalate", kind="cancelled", message="cancelled by bob"),
+        ts=3,
+    )
+    assert (order.state, order.detail) == ("FAILED", "cancelled by bob")
+    orders.fold(ev.CommandProgress(id="a", method="telemetry.escalate", done=3, total=5), ts=4)
+    assert order.state == "FAILED"
