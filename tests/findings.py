@@ -105,7 +105,8 @@ def page() -> str:
             "",
             "Made by `make docs` from the tests' markers; do not edit.",
             "",
-            "Engineering reviews of the prior art, and its use, left these findings; each has a test here that",
+            "Engineering reviews of the prior art, and its use, left these findings; each has a test here "
+            "that",
             "holds what must be true instead. PD are defects of the prior art that nobody had reported.",
             "",
             "| finding | what holds here | held by |",
