@@ -77,13 +77,13 @@ def holders() -> dict[str, list[str]]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for name in _marked(node):
                     found[name].append(f"{path.relative_to(ROOT)}::{node.name}")
     return found
 
 
-def _marked(function: ast.FunctionDef) -> Iterator[str]:
+def _marked(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     for decorator in function.decorator_list:
         match decorator:
             case ast.Call(func=ast.Attribute(attr="finding"), args=arguments):
@@ -105,9 +105,8 @@ def page() -> str:
             "",
             "Made by `make docs` from the tests' markers; do not edit.",
             "",
-            "Engineering reviews of the prior art, and its use, left these findings; each has a test here "
-            "that",
-            "holds what must be true instead. PD are defects of the prior art that nobody had reported.",
+            "Reviews of the prior art, and its use, left these findings; each has a test of",
+            "what must be true here instead. PD are defects of the prior art that nobody had reported.",
             "",
             "| finding | what holds here | held by |",
             "|---|---|---|",

@@ -100,6 +100,7 @@ async def test_no_documented_key_fails_in_any_view_from_a_cold_start(view: str, 
             assert app.is_running
 
 
+@pytest.mark.finding("PD-10")
 @in_loop
 async def test_every_documented_key_has_an_effect(tmp_path: Path) -> None:
     with within(tmp_path):
@@ -326,6 +327,7 @@ async def test_tab_goes_through_the_panels_and_at_80_columns_through_the_views()
         assert app.session.view.name == "system"
 
 
+@pytest.mark.finding("PD-09")
 @in_loop
 async def test_the_worst_anomaly_is_reached_acknowledged_and_gone() -> None:
     app = app_of()

@@ -34,6 +34,8 @@ def test_a_drain_takes_a_bounded_number_per_stream_by_time() -> None:
     assert emitter.waiting == {"life": 2, "metric": 0, "trace": 0, "log": 2}
 
 
+@pytest.mark.finding("AR-3")
+@pytest.mark.finding("EM-03")
 def test_the_newest_is_refused_and_counted_once_a_queue_is_full() -> None:
     emitter = Emitter()
     bound = BOUNDS["log"]
@@ -52,6 +54,7 @@ def test_the_newest_is_refused_and_counted_once_a_queue_is_full() -> None:
     ]
 
 
+@pytest.mark.finding("PD-08")
 def test_threads_lose_nothing_and_count_everything() -> None:
     emitter = Emitter()
     each, bound = 3000, BOUNDS["log"]

@@ -41,7 +41,9 @@ class StackedSGD:
         self._decay = momentum
         self._clipped = frozenset(clipped) if max_grad_norm else frozenset()
         self._max_grad_norm = max_grad_norm
-        self._even = frozenset(name for name, w in weights.items() if w[0].numel() % LANES == 0)
+        self._even = frozenset(
+            name for name, w in weights.items() if w.device.type != "cpu" or w[0].numel() % LANES == 0
+        )
 
     @torch.no_grad()
     def step(self, gradients: Parameters, taken: Tensor | None = None) -> None:
@@ -79,13 +81,9 @@ class StackedSGD:
         )
 
     def _exact(self, gradients: Parameters) -> None:
-        if not gradients:
-            return
-        momentum = [self.momentum[name] for name in gradients]
-        torch._foreach_mul_(momentum, self._decay)
-        torch._foreach_add_(momentum, list(gradients.values()))
-        steps = torch._foreach_mul(momentum, self.learning_rate)
-        torch._foreach_sub_([self._weights[name] for name in gradients], steps)
+        for name, gradient in gradients.items():
+            momentum = self.momentum[name].mul_(self._decay).add_(gradient)
+            self._weights[name].sub_(momentum * self.learning_rate)
 
     def _shortened(self, gradients: Parameters) -> Parameters:
         """Copies of the gradients to be clipped, no row longer than allowed; the originals stay as measured.

@@ -69,6 +69,7 @@ def test_the_splits_of_files_are_disjoint_and_the_same_every_time(tmp_path: Path
     assert len(one.test) == 20
 
 
+@pytest.mark.finding("PD-13")
 def test_the_validation_part_is_a_tenth_and_no_more_than_a_thousand() -> None:
     for total, val in ((1000, 100), (60_000, 1000)):
         labels = torch.arange(total) % 10

@@ -66,6 +66,7 @@ def about(population: Population, env: int) -> str:
     return f"env {env} ({'; '.join(cells)})"
 
 
+@pytest.mark.finding("HP-9")
 def test_every_state_blueprint_and_style_trains_as_modules_do(planted: tuple[Config, Population]) -> None:
     cfg, population = planted
     group = population.groups[0]
@@ -119,6 +120,7 @@ def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Popu
         assert float(test_accuracy[env]) == pytest.approx(accuracy), what
 
 
+@pytest.mark.finding("GC-04")
 def test_gradient_norms_are_those_of_the_last_step(planted: tuple[Config, Population]) -> None:
     cfg, population = planted
     sequential = oracles(cfg, population)

@@ -142,6 +142,7 @@ def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
     assert not torch.equal(made.table.stage, state["table"]["stage"])
 
 
+@pytest.mark.finding("GC-03")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_layer_statistics_are_of_those_asked_for_and_of_what_they_have(plan: str) -> None:
     cfg = config(4, envs__plan=plan, envs__group_size=2)

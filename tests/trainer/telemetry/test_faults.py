@@ -121,6 +121,8 @@ def test_every_check_has_an_injection() -> None:
     assert set(INJECTIONS) == {check.signal for check in CHECKS}
 
 
+@pytest.mark.finding("PD-06")
+@pytest.mark.finding("LH-01")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.signal)
 def test_raised_attributed_and_cleared(check: object) -> None:
     signal_, kind = check.signal, check.kind  # type: ignore[attr-defined]

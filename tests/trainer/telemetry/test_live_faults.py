@@ -217,6 +217,8 @@ CASES = {
 }
 
 
+@pytest.mark.finding("LH-02")
+@pytest.mark.finding("LH-03")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_fault_is_raised_in_time_where_it_is(live: Callable[..., Live], name: str) -> None:

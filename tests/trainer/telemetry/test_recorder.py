@@ -22,6 +22,7 @@ def data(events: list[Any]) -> list[Any]:
     return [event.data for event in events]
 
 
+@pytest.mark.finding("PD-05")
 def test_an_epoch_says_what_the_signals_said() -> None:
     rig = Rig()
     rig.begin_round()

@@ -1,0 +1,131 @@
+"""What an epoch does not do: wait for the device, grow with the envs, look at the test images."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainer import settings
+from trainer.data.dataset import Dataset
+from trainer.data.registry import load
+from trainer.hosts.population import Population
+from trainer.loop import TOPOLOGY, Trainer
+from trainer.policy.actions import ActionSpace
+from trainer.seeds.stages import HEAD_NAMES, Op, Stage
+
+from .test_ranks import Recording
+
+torch.set_num_threads(1)
+CPU = torch.device("cpu")
+SETS = (
+    "envs.threads=1", "task.batches_per_epoch=2", "task.batch_size=16", "episode_epochs=6",
+    "policy.hidden=16", "ppo.minibatches=1",
+)  # fmt: skip
+
+
+class Counting(TorchDispatchMode):
+    """How many operations are issued, views apart, and how many of them wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.issued = self.waits = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        self.waits += name in ("_local_scalar_dense", "nonzero", "is_nonzero", "equal")
+        if not func.is_view:
+            self.issued += 1
+        return func(*args, **(kwargs or {}))
+
+
+def grown(n: int, *sets: str) -> Population:
+    """A population in which every host holds a seed of every kind that there are slots for."""
+    config = settings.load(
+        sets=[*SETS, f"envs.count={n}", f"envs.group_size={n}", "ppo.minibatches=1", *sets]
+    )
+    population = Population(config, load("digits"), CPU)
+    population.begin_episode(1)
+    table = population.table
+    table.blueprint[:] = torch.arange(table.shape[1])
+    for stage in (Stage.GERMINATED, Stage.HOLDING):
+        table.stage[:] = int(stage)
+        table.alpha[:] = float(stage == Stage.HOLDING)
+        population.prepare(*(getattr(table, name).numpy() for name in TOPOLOGY))
+        population.run_epoch(1, int(stage == Stage.HOLDING))
+    return population
+
+
+@pytest.mark.finding("HP-5")
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_a_step_issues_as_many_operations_for_sixteen_hosts_as_for_four(plan: str) -> None:
+    issued = []
+    for n in (4, 16):
+        group = grown(n, f"envs.plan={plan}").groups[0]
+        with Counting() as counted:
+            group.train(1, 2)
+        issued.append(counted.issued)
+    assert issued[0] == issued[1]
+
+
+@pytest.mark.finding("HP-1")
+def test_training_validating_and_deciding_read_nothing_back() -> None:
+    config = settings.load(sets=[*SETS, "envs.count=4", "envs.group_size=4"])
+    trainer = Trainer(config, load("digits"), CPU)
+    seen = Recording()
+    with Counting() as counted:
+        trainer.play(seen)
+    assert counted.waits == 0
+    assert seen.transfer.count == config.episode_epochs + 1, "one an epoch, and one for the first decision"
+
+
+@pytest.mark.finding("HP-6")
+def test_autocast_does_not_reach_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = grown(4, "amp.dtype=bf16").groups[0]
+    gradient, entered = torch.autograd.grad, []
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        entered.append(torch.is_autocast_enabled("cpu"))
+        return gradient(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "grad", watched)
+    group.train(1, 2)
+    assert entered == [False, False]
+
+
+@pytest.mark.finding("PD-12")
+def test_neither_reward_nor_training_sees_the_test_images() -> None:
+    config = settings.load(sets=[*SETS, "envs.count=4", "envs.group_size=4"])
+    data = load("digits")
+    assert isinstance(data, Dataset)
+    noise = torch.Generator().manual_seed(1)
+    labels = torch.randint(0, data.classes, data.test.labels.shape, generator=noise)
+    other = dataclasses.replace(data, test=dataclasses.replace(data.test, labels=labels))
+    frames = []
+    for task in (data, other):
+        seen = Recording()
+        trainer = Trainer(config, task, CPU)
+        trainer.play(seen)
+        frames.append(seen.frames)
+    for mine, theirs in zip(*frames, strict=True):
+        for name, column in mine.items():
+            np.testing.assert_array_equal(column, theirs[name], err_msg=name)
+
+
+@pytest.mark.finding("PD-04")
+def test_a_sure_policy_does_what_it_is_sure_of() -> None:
+    space = ActionSpace(slots=3, blueprints=4)
+    n = 1000
+    logits = tuple(
+        torch.zeros(n, *shape)
+        for shape in ((len(Op),), (len(Op), 3), *((3, size) for size in space.sizes[2:]))
+    )
+    logits[0][:, Op.GERMINATE] = 30.0
+    legal = torch.ones(n, len(Op), 3, dtype=torch.bool)
+    uniform = torch.rand(n, len(HEAD_NAMES), generator=torch.Generator().manual_seed(2))
+    actions = space.sample(logits, legal, uniform)
+    assert (actions[:, 0] == Op.GERMINATE).all()
