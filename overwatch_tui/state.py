@@ -94,6 +94,8 @@ class State:
     system_ts: int = 0
     layers: ev.LayerStatistics | None = None
     layers_ctx: Context = field(default_factory=Context)
+    rank_seconds: dict[int, float] = field(default_factory=dict)
+    """Of the newest epoch on each rank beside the first."""
     shapley: ev.ShapleyComputed | None = None
     shapley_round: int = 0
     profile: ev.ProfilerFinished | None = None
@@ -393,6 +395,10 @@ def _layers(state: State, event: Event) -> None:
     state.layers, state.layers_ctx = event.data, event.ctx
 
 
+def _rank(state: State, event: Event) -> None:
+    state.rank_seconds = {**state.rank_seconds, event.ctx.rank: event.data.seconds}
+
+
 def _shapley(state: State, event: Event) -> None:
     state.shapley, state.shapley_round = event.data, event.ctx.round
 
@@ -421,6 +427,7 @@ _HANDLERS = {
     ev.GovernorRollback: _rollback,
     ev.TelemetryLevel: _level,
     ev.LayerStatistics: _layers,
+    ev.RankEpoch: _rank,
     ev.ShapleyComputed: _shapley,
     ev.ProfilerStarted: _profiler_started,
     ev.ProfilerFinished: _profiler_finished,

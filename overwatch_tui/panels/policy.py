@@ -171,6 +171,8 @@ def _phases(frame: Frame, width: int) -> Line:
         return row.put("--", "dim").line(width)
     total = sum(epoch.phases.values())
     row.put(f"{1000 * epoch.seconds:.0f} ms  ")
+    for rank, seconds in sorted(frame.state.rank_seconds.items()):
+        row.put(f"rank {rank} ", "dim").put(f"{1000 * seconds:.0f} ms  ")
     for name, seconds in sorted(epoch.phases.items(), key=lambda phase: -phase[1]):
         share = seconds / total if total > 0 else 0.0
         severity = frame.state.severity("telemetry_share", share) if name == "telemetry" else None

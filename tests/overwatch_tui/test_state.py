@@ -159,6 +159,15 @@ def test_unknown_types_are_counted_and_change_nothing() -> None:
     assert (known.unknown, len(known.log)) == (1, before)
 
 
+def test_the_other_ranks_epochs_stand_beside_the_first() -> None:
+    known = folded(events())
+    for rank, seconds in ((1, 0.34), (2, 0.36), (1, 0.35)):
+        known.fold(event(ev.RankEpoch(seconds=seconds, phases={}), ts=known.ts + 1, rank=rank))
+    view = View()
+    view.show("policy")
+    assert "rank 1 350 ms  rank 2 360 ms" in draw(frame(known, view), 120, 40)
+
+
 def test_a_frozen_state_does_not_move() -> None:
     known = folded(events(rounds=3))
     still = known.frozen()
