@@ -1,11 +1,12 @@
 """Gradient statistics of stacked parameters: everything per row (host or seed), nothing per env.
 
-Sums of squares are taken in float64, where they cannot overflow.
+Sums of squares are taken in float64, where they cannot overflow. Collectors look at a tensor piece by piece,
+since torch makes a float64 copy of whatever it sums up in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -16,6 +17,8 @@ from protocol.thresholds import THRESHOLDS
 VANISHED = 1e-7
 """A tensor whose gradient norm is below this has none to speak of."""
 EXPLODED = THRESHOLDS["gradient_exploding"].critical
+PIECE = 2048
+"""Numbers of a row that a collector looks at together, of all rows: 512 KiB as float64 where there are 32."""
 
 
 def row_norms(tensors: Sequence[Tensor]) -> Tensor:
@@ -23,6 +26,33 @@ def row_norms(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(
         [torch.linalg.vector_norm(t.reshape(t.shape[0], -1), dim=1, dtype=torch.float64) for t in tensors]
     )
+
+
+def pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """A tensor [n, ...] as matrices [n, at most `PIECE`]; nothing larger is ever copied."""
+    width = tensor[0].numel()
+    if width <= PIECE:
+        yield tensor.reshape(tensor.shape[0], -1)
+        return
+    dim = max(range(1, tensor.dim()), key=lambda d: tensor.shape[d])
+    length = tensor.shape[dim]
+    step = max(1, length * PIECE // width)
+    for start in range(0, length, step):
+        yield from pieces(tensor.narrow(dim, start, min(step, length - start)))
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def collected_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """`row_norms` in pieces: slower where rows are long, without a copy of them."""
+    return torch.stack([_norm(t) for t in tensors])
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    """float64 [n]. Squares of float32 numbers have room enough in float64, so those of pieces just add up."""
+    square = torch.zeros(len(tensor), dtype=torch.float64, device=tensor.device)
+    for piece in pieces(tensor):
+        square += row_norms([piece])[0].square_()
+    return square.sqrt_()
 
 
 def norm_and_health(norms: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,6 +105,7 @@ class LayerStatistics:
         return out
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def layer_statistics(
     names: list[str], gradients: Sequence[Tensor], weights: Sequence[Tensor], present: Tensor
 ) -> LayerStatistics:
@@ -86,19 +117,55 @@ def layer_statistics(
         weights: L tensors [n, ...].
         present: bool [L, n], where an env has the layer and was asked for.
     """
-    flat = [g.reshape(g.shape[0], -1) for g in gradients]
-    counts = torch.tensor([[g.shape[1]] for g in flat], dtype=torch.float64, device=present.device)
-    norms = row_norms(gradients)
-
-    def column(values: Tensor) -> Tensor:
-        return torch.where(present, values, float("nan")).float()
-
+    rows = summary(gradients)
     return LayerStatistics(
         names=names,
-        grad_norm=column(norms),
-        grad_rms=column(norms / counts.sqrt()),
-        grad_max=column(torch.stack([g.abs().amax(1) for g in flat])),
-        zero_fraction=column(torch.stack([(g == 0).float().mean(1) for g in flat])),
-        nonfinite=column(torch.stack([(~g.isfinite()).float().sum(1) for g in flat])),
-        weight_norm=column(row_norms([w.detach() for w in weights])),
+        grad_norm=_where(present, rows.norm),
+        grad_rms=_where(present, rows.rms),
+        grad_max=_where(present, rows.largest),
+        zero_fraction=_where(present, rows.zeros / rows.counts),
+        nonfinite=_where(present, rows.nonfinite),
+        weight_norm=_where(present, collected_norms([w.detach() for w in weights])),
     )
+
+
+@dataclass
+class Summary:
+    """Of T tensors [n, ...] row by row: float64 [T, n]."""
+
+    norm: Tensor
+    largest: Tensor
+    """Of the magnitudes; NaN where there is one."""
+    zeros: Tensor
+    nonfinite: Tensor
+    counts: Tensor
+    """[T, 1] numbers in a row."""
+
+    @property
+    def rms(self) -> Tensor:
+        return self.norm / self.counts.sqrt()
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def summary(tensors: Sequence[Tensor]) -> Summary:
+    """Look at every number of some tensors once, piece by piece."""
+    columns = [_row_summary(t.detach()) for t in tensors]
+    device = tensors[0].device
+    counts = torch.tensor([[t[0].numel()] for t in tensors], dtype=torch.float64, device=device)
+    norm, largest, zeros, nonfinite = (torch.stack(column) for column in zip(*columns, strict=True))
+    return Summary(norm, largest, zeros, nonfinite, counts)
+
+
+def _row_summary(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The columns of `Summary` but the last, [n] each."""
+    square, largest, zeros, nonfinite = tensor.new_zeros((4, len(tensor)), dtype=torch.float64)
+    for piece in pieces(tensor):
+        square += row_norms([piece])[0].square_()
+        largest = torch.maximum(largest, piece.abs().amax(1).double())
+        zeros += (piece == 0).sum(1)
+        nonfinite += (~piece.isfinite()).sum(1)
+    return square.sqrt(), largest, zeros, nonfinite
+
+
+def _where(present: Tensor, values: Tensor) -> Tensor:
+    return torch.where(present, values, float("nan")).float()

@@ -22,7 +22,7 @@ from ..seeds.stages import Stage
 from ..seeds.table import SlotTable
 from ..stacked import Parameters, initialise
 from . import plan
-from .gradients import LayerStatistics, layer_statistics, norm_and_health, row_norms
+from .gradients import LayerStatistics, collected_norms, layer_statistics, norm_and_health
 from .model import HostModel
 from .optimizer import StackedSGD
 from .plan import Columns, SlotRun, Topology
@@ -277,7 +277,7 @@ class HostGroup:
         tensors = self._pool.unpacked(gradients)
         sizes = [len(part) for part in present]
         masks = torch.stack([mask for part in present for mask in part.values()])
-        norms = row_norms([tensors[name] for part in present for name in part])
+        norms = collected_norms([tensors[name] for part in present for name in part])
         (host_norm, host_health), *seeds = map(
             norm_and_health, torch.split(norms, sizes), torch.split(masks, sizes)
         )

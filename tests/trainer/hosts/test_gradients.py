@@ -1,0 +1,86 @@
+"""Statistics of tensors are right in float64, whatever their size and layout, and take no copy of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from trainer.hosts.gradients import PIECE, collected_norms, layer_statistics, pieces, row_norms, summary
+
+torch.set_num_threads(1)
+SHAPES = [(3, 7), (2, PIECE), (2, PIECE + 1), (3, 5, 9 * PIECE), (4, 2 * PIECE, 3), (2, 40, 30, 3, 3)]
+
+
+def random(shape: tuple[int, ...]) -> torch.Tensor:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+    made[0, 0] = 0.0
+    return made
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pieces_are_the_whole_and_never_long(shape: tuple[int, ...]) -> None:
+    tensor = random(shape)
+    parts = list(pieces(tensor))
+    assert all(0 < part.shape[1] <= PIECE for part in parts)
+    together = torch.cat(parts, dim=1).sort(dim=1).values
+    assert torch.equal(together, tensor.reshape(shape[0], -1).sort(dim=1).values)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@pytest.mark.finding("EM-01")
+def test_norms_in_pieces_are_those_in_float64(shape: tuple[int, ...], scale: float) -> None:
+    tensor = random(shape) * scale
+    expected = tensor.double().reshape(shape[0], -1).norm(dim=1)
+    torch.testing.assert_close(collected_norms([tensor])[0], expected, rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(row_norms([tensor])[0], expected, rtol=1e-12, atol=0.0)
+
+
+def test_a_summary_is_that_of_the_whole_row() -> None:
+    tensor = random((3, 5, 3 * PIECE))
+    tensor[1, 0, 0] = float("nan")
+    tensor[2, 4, -1] = float("-inf")
+    found = summary([tensor])
+    flat = tensor.double().reshape(3, -1)
+    assert torch.equal(found.zeros[0], (flat == 0).sum(1).double())
+    assert found.nonfinite[0].tolist() == [0, 1, 1]
+    assert found.largest[0, 0] == flat[0].abs().max()
+    assert torch.isnan(found.largest[0, 1])
+    assert torch.isinf(found.largest[0, 2])
+    torch.testing.assert_close(found.rms[0, 0], flat[0].square().mean().sqrt())
+
+
+@pytest.mark.finding("EM-01")
+def test_statistics_of_layers_do_not_overflow() -> None:
+    gradient = torch.full((2, 100), 1e30)
+    found = layer_statistics(["w"], [gradient], [gradient], torch.ones(1, 2, dtype=torch.bool))
+    torch.testing.assert_close(found.grad_norm, torch.full((1, 2), 1e31))
+    torch.testing.assert_close(found.grad_rms, torch.full((1, 2), 1e30))
+
+
+MEASURE = """
+import resource, torch
+from trainer.hosts.gradients import collected_norms, norm_and_health, summary
+torch.set_num_threads(1)
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def collect(x):
+    norms = collected_norms([x])
+    norm_and_health(norms, torch.ones_like(norms, dtype=torch.bool))
+    summary([x])
+collect(torch.ones(2, 3, 100_000))
+x = torch.ones(2, 50, {columns})
+before = peak()
+collect(x)
+print(peak() - before)
+"""
+
+
+@pytest.mark.finding("GC-01")
+def test_collecting_100_million_parameters_takes_no_megabyte() -> None:
+    """The kernel counts the process's memory, so that what torch copies inside a kernel counts too."""
+    code = MEASURE.format(columns=1_000_000)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 1024, f"{done.stdout.strip()} KiB"
