@@ -20,8 +20,10 @@ from protocol.runs import RunFolder
 from trainer import settings
 from trainer.daemon import Daemon
 from trainer.data.registry import load
+from trainer.hosts.families import fitted
 from trainer.loop import Trainer
 from trainer.operator import StopRun
+from trainer.ranks import World
 from trainer.seeds.stages import Stage
 
 torch.set_num_threads(1)
@@ -46,7 +48,10 @@ class Rig:
     def __init__(self, folder: Path, *sets: str, resumed: bool = False) -> None:
         self.run = RunFolder.claim("rig", home=folder)
         config = settings.load(sets=[*SETS, *sets])
-        self.daemon = Daemon(self.run, config, torch.device("cpu"), load("digits"), resumed=resumed)
+        data = load("digits")
+        self.daemon = Daemon(
+            self.run, fitted(config, data), torch.device("cpu"), data, resumed=resumed, world=World()
+        )
         self.events: list[tuple[Any, int | None]] = []
 
     @property
