@@ -272,6 +272,18 @@ class TelemetryLevel:
     command: str | None = None
 
 
+@event("telemetry.stride", "life", keep=20)
+@dataclass(kw_only=True)
+class TelemetryStride:
+    """Drift, and layers at level DEBUG, are collected every `new` epochs, to keep within a budget."""
+
+    old: int
+    new: int
+    share: float
+    """Of the wall time, that collecting took at the old stride."""
+    budget: float
+
+
 @event("telemetry.lost", "life", key=("stream",))
 @dataclass(kw_only=True)
 class TelemetryLost:
@@ -479,6 +491,8 @@ class EpochFinished:
     reward_components: dict[str, list[float]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds per phase of the epoch: train, validate, decide, act, telemetry."""
+    cpu_phases: dict[str, float] = field(default_factory=dict)
+    """CPU seconds of the process, all its threads, in those phases."""
     gpu_phases: dict[str, float] = field(default_factory=dict)
     """Seconds that a GPU worked in the phases of an earlier epoch; told of one epoch in eight."""
 

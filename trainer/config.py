@@ -170,6 +170,30 @@ class TelemetryConfig(Section, frozen=True):
     level: Annotated[Literal["OFF", "MINIMAL", "NORMAL", "DEBUG"], Meta(description="what is collected")] = (
         "NORMAL"
     )
+    budget: Annotated[
+        float,
+        _number(
+            "share of the time for drift, and layers at level DEBUG; past it they are seen less often",
+            le=1.0,
+            ge=1e-6,
+        ),
+    ] = 0.01
+    stride: Annotated[
+        int, _count("they are seen every so many epochs whatever it costs; 0 = by the budget", ge=0)
+    ] = 0
+    debug_every: Annotated[
+        int,
+        _count("rounds from one that begins at level DEBUG to the next, from the first on; 0 = none", ge=0),
+    ] = 0
+    debug_epochs: Annotated[int, _count("epochs of such a round at level DEBUG")] = 1
+    escalate_on: Annotated[
+        Literal["off", "warning", "critical"],
+        Meta(description="severity from which an anomaly has its env's, or all, layers collected"),
+    ] = "critical"
+    escalate_epochs: Annotated[int, _count("epochs for which it has")] = 5
+    escalate_share: Annotated[
+        float, _number("of a round's epochs, at most, that are collected for anomalies", le=1.0)
+    ] = 0.25
 
 
 class CheckpointConfig(Section, frozen=True):

@@ -57,6 +57,7 @@ from .seeds.stages import HEAD_NAMES, Op, Stage
 from .systemd import Notifier
 from .telemetry.levels import Levels
 from .telemetry.recorder import Recorder, RunShape
+from .telemetry.stride import Stride
 from .telemetry.system import SystemSampler
 
 logger = logging.getLogger(__name__)
@@ -171,7 +172,10 @@ class Daemon:
             rounds=config.rounds,
         )
         self.leader = Leader(world, self.server.emitter)
-        self.recorder = Recorder(self.server.emitter, self.shape, self.levels)
+        telemetry = config.telemetry
+        self.recorder = Recorder(
+            self.server.emitter, self.shape, self.levels, Stride(telemetry.stride, telemetry.budget)
+        )
         self.operator = Operator(self, self.server, self.checkpoints, self.levels, run.traces)
         self.sampler = SystemSampler(run.path, device, self.recorder.system)
         self.observer = Observer(

@@ -155,8 +155,8 @@ class Follower:
         with self._timer.phase(name):
             yield
 
-    def was_validation(self, seconds: float) -> None:
-        self._timer.move("train", "validate", seconds)
+    def trained(self, seconds: dict[str, float]) -> None:
+        self._timer.divide("train", seconds)
 
     def see(self, columns: dict[str, Tensor], layers: Sequence[str]) -> Frame:
         with self._timer.phase("telemetry"):

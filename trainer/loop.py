@@ -102,7 +102,7 @@ class Trainer:
             observer.epoch_begins(self.epoch, self.cfg.episode_epochs)
             with observer.phase("train"):
                 self.signals = self.population.run_epoch(self.round, self.epoch, layers=observer.layer_envs)
-            observer.was_validation(self.population.seconds["validate"])
+            observer.trained(self.population.seconds)
             with observer.phase("reward"):
                 verdict = self.governor.judge(self.signals, self.epoch + 1)
                 rolled_back = verdict["governor.ill"] > 0

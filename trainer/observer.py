@@ -22,6 +22,7 @@ from protocol.server import Server
 from .config import Config
 from .leader import Leader
 from .operator import Operator
+from .telemetry.escalation import Escalations
 from .telemetry.gpu_clock import GpuClock
 from .telemetry.levels import Levels
 from .telemetry.recorder import Recorder
@@ -69,6 +70,7 @@ class Observer:
         self._device = device
         self._envs = envs
         self._leader = leader
+        self._escalations = Escalations(levels, config.telemetry, config.episode_epochs, config.envs.count)
         self._timer = PhaseTimer(GpuClock() if device.type == "cuda" else None)
         self._transfer = Transfer()
         self._round_began = time.perf_counter()
@@ -87,7 +89,8 @@ class Observer:
         self._timer.lap()
         self._recorder.round_started(round)
         self._operator.at_round_begin()
-        self._leader.go(self._levels.debug_envs)
+        self._operator.levels_changed(self._escalations.round_begins(round))
+        self._leader.go(self._recorder.layer_envs)
 
     def epoch_begins(self, epoch: int, epochs: int) -> None:
         self._recorder.epoch_begins()
@@ -95,7 +98,7 @@ class Observer:
 
     @property
     def layer_envs(self) -> Tensor | None:
-        wanted = self._levels.debug_envs[: self._envs]
+        wanted = self._recorder.layer_envs[: self._envs]
         return torch.from_numpy(wanted).to(self._device) if wanted.any() else None
 
     @contextmanager
@@ -103,8 +106,8 @@ class Observer:
         with self._timer.phase(name):
             yield
 
-    def was_validation(self, seconds: float) -> None:
-        self._timer.move("train", "validate", seconds)
+    def trained(self, seconds: dict[str, float]) -> None:
+        self._timer.divide("train", seconds)
 
     def see(self, columns: dict[str, Tensor], layers: Sequence[str]) -> Frame:
         with self._timer.phase("telemetry"):
@@ -132,12 +135,13 @@ class Observer:
             self._operator.at_epoch_end()
             if time.monotonic() - self._saved_at >= self._save_every_s:
                 self._save("periodic")
-            self._leader.go(self._levels.debug_envs)
+            self._leader.go(self._recorder.layer_envs)
 
     def round_finished(self, trainer: Trainer, update: PPOUpdate | None, columns: Frame) -> None:
         self._operator.profiler.round_end()
         if update is not None:
             self._recorder.updated(update)
+            self._operator.levels_changed(self._escalations.raised(self._recorder.raised()))
         columns, _ = self._leader.joined(columns)
         if "shapley.value" in columns:
             self._recorder.shapley(columns)
@@ -163,16 +167,28 @@ class Observer:
     # --- across boots ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {"recorder": self._recorder.state_dict(), "best_return": float(self._best_return)}
+        return {
+            "recorder": self._recorder.state_dict(),
+            "escalations": self._escalations.state_dict(),
+            "best_return": float(self._best_return),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._recorder.load_state_dict(state["recorder"])
+        self._escalations.load_state_dict(state["escalations"])
         self._best_return = state["best_return"]
 
     def _finish_epoch(self, frame: Frame, layers: Sequence[str]) -> None:
         seconds, phases = self._timer.lap()
         self._recorder.finished(
-            frame, seconds=seconds, phases=phases, gpu_phases=self._timer.gpu_phases, layer_names=layers
+            frame,
+            seconds=seconds,
+            phases=phases,
+            cpu_phases=self._timer.cpu_phases,
+            gpu_phases=self._timer.gpu_phases,
+            layer_names=layers,
         )
         self._operator.profiler.epoch_end()
         self._operator.levels_changed(self._levels.tick())
+        self._escalations.epoch_finished()
+        self._operator.levels_changed(self._escalations.raised(self._recorder.raised()))

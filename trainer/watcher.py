@@ -38,8 +38,8 @@ class Watcher(Protocol):
         """Time spent in the body counts as this phase."""
         ...
 
-    def was_validation(self, seconds: float) -> None:
-        """So much of the last training phase was validation."""
+    def trained(self, seconds: dict[str, float]) -> None:
+        """What the last training phase was made of, by name."""
         ...
 
     def see(self, columns: dict[str, Tensor], layers: Sequence[str]) -> Frame:

@@ -52,7 +52,7 @@ class Recording:
     def phase(self, name: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def was_validation(self, seconds: float) -> None: ...
+    def trained(self, seconds: dict[str, float]) -> None: ...
 
     def see(self, columns: dict[str, torch.Tensor], layers: Any) -> Frame:
         frame = self.transfer(columns)

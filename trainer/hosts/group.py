@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -51,6 +52,8 @@ class Trained:
     seed_health: Tensor
     """[n, S]; NaN where no seed learns."""
     layers: LayerStatistics | None
+    layers_seconds: float
+    """Of this thread, spent on them."""
 
     def where(self, taken: Tensor) -> Trained:
         """Without the gradients of hosts, of bool [n], whose last step overflowed: they were not measured."""
@@ -281,13 +284,15 @@ class HostGroup:
         (host_norm, host_health), *seeds = map(
             norm_and_health, torch.split(norms, sizes), torch.split(masks, sizes)
         )
-        statistics = None
+        statistics, looked = None, 0.0
         if layers is not None:
+            begun = time.perf_counter()
             names = [name for part in present for name in part]
             weights = self._pool.unpacked({name: self.weights[name] for name in gradients})
             statistics = layer_statistics(
                 names, [tensors[n] for n in names], [weights[n] for n in names], masks & layers
             )
+            looked = time.perf_counter() - begun
         return Trained(
             loss=loss.float(),
             accuracy=accuracy.float(),
@@ -296,4 +301,5 @@ class HostGroup:
             seed_grad_norm=torch.stack([norm for norm, _ in seeds], dim=1),
             seed_health=torch.stack([health for _, health in seeds], dim=1),
             layers=statistics,
+            layers_seconds=looked,
         )

@@ -92,8 +92,8 @@ class Population:
             for a, b in self._spans
         ]  # fmt: skip
         self._lanes = Lanes(len(self.groups), threads, device)
-        self.seconds: dict[str, float] = {"train": 0.0, "validate": 0.0}
-        """Wall time of the last epoch's phases."""
+        self.seconds: dict[str, float] = {}
+        """Wall time of the last epoch by part: `train`, `validate`, and `layers` where they were asked for."""
         self.layer_statistics: LayerStatistics | None = None
         """Of the last epoch, where it was asked for."""
         self._topology: Topology | None = None
@@ -171,7 +171,10 @@ class Population:
         trained = self._lanes.each(train)
         halfway = time.perf_counter()
         scores = self._lanes.each(lambda i: self.groups[i].validate(round_, epoch))
-        self.seconds = {"train": halfway - begun, "validate": time.perf_counter() - halfway}
+        looked = sum(t.layers_seconds for t in trained) / self._lanes.width
+        self.seconds = {
+            "train": halfway - begun - looked, "validate": time.perf_counter() - halfway, "layers": looked,
+        }  # fmt: skip
         parts = [part.layers for part in trained if part.layers is not None]
         self.layer_statistics = LayerStatistics.joined(parts) if parts else None
         signals = self._signals(trained, scores)

@@ -140,6 +140,7 @@ class AnomalyDetector:
         """[K] breaches since it was raised, those that raised it included."""
         self._since = np.zeros(k, dtype=np.int64)
         self._evaluated = np.zeros(k, dtype=np.bool_)
+        self._raised: list[tuple[Anomaly, int | None]] = []
 
     def check_all(self, readings: Readings, *, limits: Limits | None = None) -> None:
         """Run every check on what was measured.
@@ -173,6 +174,11 @@ class AnomalyDetector:
             severity = int(self._active[i])
             self._active[i] = 0
             self._tell(i, severity, None)
+
+    def take_raised(self) -> list[tuple[Anomaly, int | None]]:
+        """What was raised, or became worse, since the last call; each with its env, where it has one."""
+        raised, self._raised = self._raised, []
+        return raised
 
     @property
     def active(self) -> int:
@@ -234,22 +240,24 @@ class AnomalyDetector:
 
         self._count[breach & (self._active > 0)] += 1
         for i in np.flatnonzero(self._active != before):
-            self._tell(i, max(int(self._active[i]), int(before[i]) if self._active[i] == 0 else 0), value[i])
+            severity_told = max(int(self._active[i]), int(before[i]) if self._active[i] == 0 else 0)
+            told = self._tell(i, severity_told, value[i])
+            if up[i]:
+                self._raised.append((told, self._subjects[i][2]))
 
-    def _tell(self, i: int | np.intp, severity: int, value: float | None) -> None:
+    def _tell(self, i: int | np.intp, severity: int, value: float | None) -> Anomaly:
         check, source, env = self._subjects[i]
         limit = self._limits[max(int(self._active[i]) - 1, 0), i]
-        self._emitter.emit(
-            Anomaly(
-                kind=check.kind,
-                source=source,
-                severity=SEVERITIES[severity],
-                active=bool(self._active[i]),
-                value=None if value is None else float(value),
-                threshold=float(limit),
-                count=int(self._count[i]),
-                since=int(self._since[i]),
-                hint=THRESHOLDS[check.threshold].hint,
-            ),
-            env=env,
+        anomaly = Anomaly(
+            kind=check.kind,
+            source=source,
+            severity=SEVERITIES[severity],
+            active=bool(self._active[i]),
+            value=None if value is None else float(value),
+            threshold=float(limit),
+            count=int(self._count[i]),
+            since=int(self._since[i]),
+            hint=THRESHOLDS[check.threshold].hint,
         )
+        self._emitter.emit(anomaly, env=env)
+        return anomaly

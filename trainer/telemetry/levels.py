@@ -65,6 +65,11 @@ class Levels:
         return self._by_env
 
     @property
+    def escalated(self) -> bool:
+        """Somebody has asked for more than the default."""
+        return bool(self._escalations)
+
+    @property
     def debug_envs(self) -> NDArray[np.bool_]:
         """[N] envs whose layers are collected in the coming epoch."""
         return self._by_env >= LevelCode.DEBUG

@@ -6,6 +6,7 @@ before the hosts train, `finished` when their signals are on the host. The recor
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from protocol.emitter import Emitter
 from protocol.events import (
+    Anomaly,
     EpochFinished,
     GovernorRollback,
     LayerStatistics,
@@ -43,6 +45,7 @@ from .readings import (
     value_collapse_limits,
 )
 from .seed_events import By, SeedEvents
+from .stride import Stride
 from .transfer import Frame
 
 _NO_SEED = np.isin(list(Stage), (Stage.DORMANT, Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING))
@@ -72,10 +75,15 @@ class Recorder:
         emitter: the wire.
         shape: names of columns.
         levels: what is in force.
+        stride: which epochs drift is told of.
     """
 
-    def __init__(self, emitter: Emitter, shape: RunShape, levels: Levels) -> None:
+    def __init__(
+        self, emitter: Emitter, shape: RunShape, levels: Levels, stride: Stride | None = None
+    ) -> None:
         self._emitter = emitter
+        self._stride = stride or Stride()
+        self._collects = True
         self._shape = shape
         self._levels = levels
         n, s = shape.envs, len(shape.slots)
@@ -141,7 +149,14 @@ class Recorder:
         """The epoch is about to be trained: what is told of it is settled now."""
         self._level_N = self._levels.by_env
         self._level = self._levels.level
+        self._collects = self._stride.due or self._levels.escalated
         self._tick_clock(self._level)
+
+    @property
+    def layer_envs(self) -> NDArray[np.bool_]:
+        """[N] whose layers are to be collected in the coming epoch."""
+        wanted = self._levels.debug_envs
+        return wanted if self._stride.due or self._levels.escalated else np.zeros_like(wanted)
 
     def finished(
         self,
@@ -149,6 +164,7 @@ class Recorder:
         *,
         seconds: float,
         phases: dict[str, float],
+        cpu_phases: dict[str, float] | None = None,
         gpu_phases: dict[str, float] | None = None,
         layer_names: Sequence[str] = (),
     ) -> None:
@@ -158,6 +174,7 @@ class Recorder:
             frame: the columns of `outcome_columns`.
             seconds: wall time of the epoch.
             phases: its parts, which sum to it.
+            cpu_phases: CPU seconds of the process in those parts.
             gpu_phases: what the GPU worked in those of an earlier epoch, where that was sampled.
             layer_names: names of the rows of the frame's `layer.*` columns, where it has them.
         """
@@ -169,7 +186,7 @@ class Recorder:
         gradients = _Gradients.of(frame, self._level_N)
         if self._level != "OFF":
             event = self._epoch_event(frame, gradients, seconds, phases)
-            self._emitter.emit(replace(event, gpu_phases=gpu_phases or {}))
+            self._emitter.emit(replace(event, cpu_phases=cpu_phases or {}, gpu_phases=gpu_phases or {}))
         readings: dict[str, Any] = {
             "telemetry.queue_drops": self._newly_dropped(),
             "telemetry.share": phases.get("telemetry", 0.0) / seconds,
@@ -178,8 +195,13 @@ class Recorder:
         if sample is not None:
             readings |= system_readings(sample)
         limits: Limits = {}
+        cost = None
         if gradients.measured:
-            limits = self._tell_drift(gradients, readings)
+            readings |= gradients.readings()
+            if self._collects:
+                begun = time.perf_counter()
+                limits = self._tell_drift(gradients, readings)
+                cost = time.perf_counter() - begun
         readings |= loss_readings(frame)
         readings |= self._accuracy.update(frame["val_accuracy"])
         blended = _BLENDED[self._decision["stage"]]
@@ -187,7 +209,14 @@ class Recorder:
         readings |= self._pace.update(seconds)
         if layer_names and self._level == "DEBUG":
             self._emitter.emit(self._layers_event(frame, layer_names))
+        if cost is not None and not self._levels.escalated:
+            cost += phases.get("layers", 0.0)
+        self._tell_stride(seconds, cost)
         self._anomalies.check_all(readings, limits=limits)
+
+    def raised(self) -> list[tuple[Anomaly, int | None]]:
+        """Anomalies raised, or become worse, since the last call; each with its env, where it has one."""
+        return self._anomalies.take_raised()
 
     def updated(self, update: PPOUpdate) -> None:
         """The policy has learnt from the round."""
@@ -274,6 +303,11 @@ class Recorder:
         dropped, self._dropped = self._dropped, sum(self._emitter.dropped.values())
         return self._dropped - dropped
 
+    def _tell_stride(self, seconds: float, cost: float | None) -> None:
+        event = self._stride.finished(seconds, cost)
+        if event is not None:
+            self._emitter.emit(event)
+
     def _tick_clock(self, level: Level) -> None:
         self._emitter.clock(round=self._round, epoch=self._epoch, level=level)
 
@@ -317,10 +351,8 @@ class Recorder:
         event = self._env_drift.update(norm, health)
         if event is not None:
             self._emitter.emit(event)
-        n = self._shape.envs
         limits: Limits = {}
-        for scope, rows in (("env", slice(0, n)), ("seed", slice(n, None))):
-            readings |= gradient_readings(scope, norm[rows], health[rows])
+        for scope in ("env", "seed"):
             drift, drift_limits = self._env_drift.checks(scope)
             readings |= drift
             limits |= drift_limits
@@ -363,6 +395,7 @@ class Recorder:
             "policy_drift": self._policy_drift.state_dict(),
             "anomalies": self._anomalies.state_dict(),
             "levels": self._levels.state_dict(),
+            "stride": self._stride.state_dict(),
             "outcome": {
                 name: torch.from_numpy(self._outcome[name].copy())
                 for name in ("val_accuracy", "parameters")
@@ -380,6 +413,7 @@ class Recorder:
         self._policy_drift.load_state_dict(state["policy_drift"])
         self._anomalies.load_state_dict(state["anomalies"])
         self._levels.load_state_dict(state["levels"])
+        self._stride.load_state_dict(state["stride"])
         self._decision = {name: column.numpy() for name, column in state["decision"].items()}
         self._outcome = {name: column.numpy() for name, column in state["outcome"].items()}
 
@@ -409,4 +443,10 @@ class _Gradients:
             column("seed_grad_norm"),
             column("seed_health"),
             bool(wanted.any()),
+        )
+
+    def readings(self) -> dict[str, Any]:
+        """What the checks look at."""
+        return gradient_readings("env", self.host_norm, self.host_health) | gradient_readings(
+            "seed", self.seed_norm.reshape(-1), self.seed_health.reshape(-1)
         )

@@ -13,9 +13,10 @@ from trainer.telemetry.timer import PhaseTimer
 
 @pytest.fixture
 def timer(monkeypatch: pytest.MonkeyPatch) -> PhaseTimer:
-    """Each look at the clock is a second later than the one before."""
-    ticks = itertools.count()
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    """Each look at the clock is a second later than the one before; two threads are at work all the time."""
+    ticks, work = itertools.count(), itertools.count(step=2)
+    clocks = SimpleNamespace(perf_counter=lambda: float(next(ticks)), process_time=lambda: float(next(work)))
+    monkeypatch.setattr(module, "time", clocks)
     return PhaseTimer()
 
 
@@ -27,6 +28,7 @@ def test_phases_nest_and_sum(timer: PhaseTimer) -> None:
     seconds, phases = timer.lap()
     assert phases == {"other": 3.0, "train": 2.0, "data": 1.0, "act": 1.0}
     assert seconds == sum(phases.values()) == 7.0
+    assert timer.cpu_phases == {"other": 6.0, "train": 4.0, "data": 2.0, "act": 2.0}
 
 
 def test_an_epoch_starts_at_nothing(timer: PhaseTimer) -> None:
@@ -53,9 +55,16 @@ def test_a_phase_that_fails_is_counted_too(timer: PhaseTimer) -> None:
 def test_work_that_timed_its_own_parts(timer: PhaseTimer) -> None:
     with timer.phase("train"):
         pass
-    timer.move("train", "validate", 0.25)
-    timer.move("train", "validate", 99.0)  # never more than there is
-    timer.move("nothing", "validate", 1.0)
+    timer.divide("train", {"train": 0.5, "validate": 0.25})
+    assert timer.lap()[1] == {"other": 3.0, "train": 0.75, "validate": 0.25}
+    assert timer.cpu_phases == {"other": 6.0, "train": 1.5, "validate": 0.5}
+
+
+def test_no_more_is_divided_than_there_is(timer: PhaseTimer) -> None:
+    with timer.phase("train"):
+        pass
+    timer.divide("train", {"validate": 99.0})
+    timer.divide("nothing", {"validate": 1.0})
     seconds, phases = timer.lap()
     assert (phases["train"], phases["validate"]) == (0.0, 1.0)
     assert seconds == sum(phases.values())
