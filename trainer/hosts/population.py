@@ -93,7 +93,7 @@ class Population:
         ]  # fmt: skip
         self._lanes = Lanes(len(self.groups), threads, device)
         self.seconds: dict[str, float] = {}
-        """Wall time of the last epoch by part: `train`, `validate`, and `layers` where they were asked for."""
+        """Wall time of the last epoch by part: `train`, `validate`, `layers` where they were asked for."""
         self.layer_statistics: LayerStatistics | None = None
         """Of the last epoch, where it was asked for."""
         self._topology: Topology | None = None
