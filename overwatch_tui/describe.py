@@ -148,9 +148,13 @@ def _run_words(data: Any) -> tuple[str, str, str | None, str] | None:
             return "run", "CKPT", None, f"{name} {size(data.bytes)} ({data.reason})"
         case ev.CheckpointFailed():
             return "run", "CKPT", "critical", f"failed: {data.error} ({data.path})"
+        case ev.TelemetryStride():
+            took = f"it took {data.share:.1%} of the time, {data.budget:.1%} allowed"
+            return "telem", "TELEM", "info", f"drift each {data.new} epochs, was {data.old}: {took}"
         case ev.TelemetryLevel():
             span_ = "" if data.epochs is None else f" for {data.epochs} epochs"
-            return "telem", "TELEM", "info", f"{data.previous} > {data.level}{span_} ({data.reason})"
+            where = "" if data.env is None else f" in env{data.env:02d}"
+            return "telem", "TELEM", "info", f"{data.previous} > {data.level}{where}{span_} ({data.reason})"
         case ev.TelemetryLost():
             return "telem", "TELEM", "warning", f"{data.count} events of {data.stream} refused: queue full"
         case ev.JournalRemoved():

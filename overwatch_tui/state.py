@@ -92,6 +92,7 @@ class State:
     """By source; envs and policy are told of by different events, which name those that were measured."""
     system: ev.SystemSample | None = None
     system_ts: int = 0
+    stride: ev.TelemetryStride | None = None
     layers: ev.LayerStatistics | None = None
     layers_ctx: Context = field(default_factory=Context)
     rank_seconds: dict[int, float] = field(default_factory=dict)
@@ -391,6 +392,10 @@ def _level(state: State, event: Event) -> None:
     state.level_until = None if data.epochs is None else state.clock(event.ctx) + data.epochs
 
 
+def _stride(state: State, event: Event) -> None:
+    state.stride = event.data
+
+
 def _layers(state: State, event: Event) -> None:
     state.layers, state.layers_ctx = event.data, event.ctx
 
@@ -426,6 +431,7 @@ _HANDLERS = {
     ev.Anomaly: _anomaly,
     ev.GovernorRollback: _rollback,
     ev.TelemetryLevel: _level,
+    ev.TelemetryStride: _stride,
     ev.LayerStatistics: _layers,
     ev.RankEpoch: _rank,
     ev.ShapleyComputed: _shapley,

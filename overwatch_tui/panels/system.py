@@ -104,7 +104,11 @@ def _bus(frame: Frame, width: int) -> list[Line]:
     )
     if link.last_bad:
         bad.put(f"  {link.last_bad}", "dim")
-    return [row.line(width) for row in (state_, received, gaps, refused, bad)]
+    rows = [state_, received, gaps, refused, bad]
+    if state.stride is not None and state.stride.new > 1:
+        collected = _label("collected").put(f"drift every {state.stride.new} epochs", "warning")
+        rows.append(collected.put(f", to keep within {state.stride.budget:.2%} of the time", "dim"))
+    return [row.line(width) for row in rows]
 
 
 def _profile(frame: Frame, width: int) -> list[Line]:

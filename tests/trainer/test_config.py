@@ -1,0 +1,49 @@
+"""Every field of the configuration has a reader."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from trainer import config
+from trainer.settings import OPTIONS
+
+TRAINER = Path(config.__file__).parent
+
+
+@cache
+def attributes() -> list[tuple[set[str], set[str]]]:
+    """For each module but the tree itself: words that it uses, and attributes that it reads."""
+    found = []
+    for path in sorted(TRAINER.rglob("*.py")):
+        if path.name == "config.py":
+            continue
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        read = {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+        found.append(({n.id for n in nodes if isinstance(n, ast.Name)} | read, read))
+    return found
+
+
+def is_read(key: str) -> bool:
+    """Some module reads the last part of a key, and has its section in hand."""
+    *sections, field = key.split(".")
+    owners: set[str] = set()
+    for section in sections:
+        owners |= {section, f"{section.title()}Config", f"{section.upper()}Config"}
+    return any(
+        field in read and (not owners or not owners.isdisjoint(words)) for words, read in attributes()
+    )
+
+
+@pytest.mark.finding("TC-01")
+@pytest.mark.parametrize("key", sorted(OPTIONS))
+def test_each_field_is_read(key: str) -> None:
+    assert is_read(key)
+
+
+def test_a_field_that_nobody_reads_would_be_found() -> None:
+    assert not is_read("telemetry.shininess")
+    assert not is_read("telemetry.momentum"), "read, but of another section"
