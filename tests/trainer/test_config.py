@@ -33,9 +33,7 @@ def is_read(key: str) -> bool:
     owners: set[str] = set()
     for section in sections:
         owners |= {section, f"{section.title()}Config", f"{section.upper()}Config"}
-    return any(
-        field in read and (not owners or not owners.isdisjoint(words)) for words, read in attributes()
-    )
+    return any(field in read and (not owners or not owners.isdisjoint(words)) for words, read in attributes())
 
 
 @pytest.mark.finding("TC-01")
