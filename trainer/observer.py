@@ -22,6 +22,7 @@ from protocol.server import Server
 from .config import Config
 from .leader import Leader
 from .operator import Operator
+from .telemetry.counters import Counters
 from .telemetry.escalation import Escalations
 from .telemetry.gpu_clock import GpuClock
 from .telemetry.levels import Levels
@@ -73,6 +74,7 @@ class Observer:
         self._escalations = Escalations(levels, config.telemetry, config.episode_epochs, config.envs.count)
         self._timer = PhaseTimer(GpuClock() if device.type == "cuda" else None)
         self._transfer = Transfer()
+        self._counters = Counters(device)
         self._round_began = time.perf_counter()
         self._best_return = -np.inf
         self._saved_at = time.monotonic()
@@ -146,8 +148,9 @@ class Observer:
         if "shapley.value" in columns:
             self._recorder.shapley(columns)
         summary = self._recorder.round_finished(
-            time.perf_counter() - self._round_began, columns["test_accuracy"]
-        )
+            time.perf_counter() - self._round_began, columns["test_accuracy"],
+            phases=self._timer.lap()[1], hindrances=self._counters.take(self._transfer.count),
+        )  # fmt: skip
         best = summary.return_mean > self._best_return
         self._best_return = max(self._best_return, summary.return_mean)
         logger.info(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from protocol.events import Hindrances
+
 from ..describe import amount, number, size, span
 from ..frame import Frame, Panel
 from ..lines import EMPTY, Line, Row
@@ -78,8 +80,24 @@ def _trainer(frame: Frame, width: int) -> list[Line]:
     software = _label("software").put(f"esper {run.version}  torch {run.torch}  device {run.device}")
     task = _label("task").put(f"{run.task}, policy {run.policy}, {len(run.slots)} slots, seed {run.seed}, ")
     task.put(f"{run.envs} envs of {amount(run.host_parameters)} parameters")
+    hindrances = frame.state.rounds[-1].hindrances if frame.state.rounds else None
     trainer = _label("trainer").put(f"{link.trainer or frame.state.run_state or '--'}, last beat {beat} ago")
-    return [row.line(width) for row in (name, software, task, trainer)]
+    rows = [name, software, task, trainer]
+    if hindrances is not None:
+        rows.append(_hindrances(hindrances))
+    return [row.line(width) for row in rows]
+
+
+def _hindrances(counted: Hindrances) -> Row:
+    """What the last round was held up by."""
+    row = _label("last round").put(f"device waits {number(counted.device_syncs, 'd')}")
+    for text, count in (
+        ("graph breaks", counted.graph_breaks),
+        ("recompiles", counted.recompiles),
+        ("allocator retries", counted.allocator_retries),
+    ):
+        row.put(f"  {text} {number(count, 'd')}", "warning" if count else "dim")
+    return row
 
 
 def _bus(frame: Frame, width: int) -> list[Line]:

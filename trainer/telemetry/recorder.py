@@ -20,6 +20,7 @@ from protocol.events import (
     Anomaly,
     EpochFinished,
     GovernorRollback,
+    Hindrances,
     LayerStatistics,
     Level,
     PPOUpdate,
@@ -243,13 +244,20 @@ class Recorder:
         )
 
     def round_finished(
-        self, seconds: float, test_accuracy: NDArray[np.floating[Any]] | None = None
+        self,
+        seconds: float,
+        test_accuracy: NDArray[np.floating[Any]] | None = None,
+        *,
+        phases: dict[str, float] | None = None,
+        hindrances: Hindrances | None = None,
     ) -> RoundFinished:
         """The round is over, its update included; returns the event that says so.
 
         Args:
             seconds: wall time of the round.
             test_accuracy: [N], where it was measured.
+            phases: seconds since the last epoch, by phase.
+            hindrances: counted over the round.
         """
         accuracy, parameters = self._outcome["val_accuracy"], self._outcome["parameters"]
         p10, p50, p90 = np.percentile(self._return, (10, 50, 90)).tolist()
@@ -268,6 +276,8 @@ class Recorder:
             parameters_mean=float(parameters.mean()),
             final_accuracy=accuracy.tolist(),
             final_return=self._return.tolist(),
+            phases=phases or {},
+            hindrances=hindrances,
             **asdict(self._seeds.tally),
         )
         self._emitter.emit(summary)

@@ -1,0 +1,75 @@
+"""What hinders a run is counted; what cannot be measured here is told as such."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch._dynamo.utils as dynamo
+
+from protocol.events import Hindrances
+from trainer.telemetry import counters as module
+from trainer.telemetry.counters import Counters
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    dynamo.reset_recompile_user_contexts()
+
+
+def test_graph_breaks_and_recompilations() -> None:
+    counters = Counters(torch.device("cpu"))
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x + 1
+
+    program = torch.compile(lambda x: x * 2, backend="eager", dynamic=False)
+    for n in (2, 3, 4):
+        program(torch.ones(n))
+    torch.compile(broken, backend="eager")(torch.ones(2))
+    assert counters.take(5) == Hindrances(
+        device_syncs=None, graph_breaks=1, recompiles=2, allocator_retries=None
+    )
+    program(torch.ones(4))
+    assert counters.take(6) == Hindrances(
+        device_syncs=None, graph_breaks=0, recompiles=0, allocator_retries=None
+    )
+
+
+def test_waits_for_a_gpu_are_counted_from_torchs_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the driver's part replaced: the warning is the one that torch has for each wait."""
+    seen: list[str] = []
+    retries = {"num_alloc_retries": 3}
+    with warnings.catch_warnings():
+        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: seen.append(mode))
+        monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: retries)
+        monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: seen.append(str(message)))
+        counters = Counters(torch.device("cuda"))
+        for _ in range(3):
+            warnings.warn(f"{module._SYNC} (Triggered internally at CUDAFunctions.cpp:145.)", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+        retries["num_alloc_retries"] = 5
+        found = counters.take(24)
+    assert (found.device_syncs, found.allocator_retries) == (27, 2)
+    assert seen == ["warn", "something else"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_each_wait_of_a_gpu_is_counted() -> None:
+    x = torch.ones(4, device="cuda")
+    try:
+        with warnings.catch_warnings():
+            counters = Counters(x.device)
+            for _ in range(3):
+                x.sum().item()
+            assert counters.take(0).device_syncs == 3
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
