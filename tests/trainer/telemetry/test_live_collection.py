@@ -1,4 +1,4 @@
-"""What is collected of a run that trains: in the epochs asked for, and what is trained does not depend on it."""
+"""What is collected of a run that trains; what is trained does not depend on it."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def test_a_compiled_step_is_one_graph_and_never_compiled_anew_at_level_debug(
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, mode, **options: compile_(f, backend="eager", **options))
     rig = run(
-        "telemetry.level=DEBUG", "telemetry.stride=1", "compile.mode=default", "envs.plan=masked", "envs.group_size=4",
-        "seeds.blueprints=norm,conv_light", "ppo.epochs=2",
+        "telemetry.level=DEBUG", "telemetry.stride=1", "compile.mode=default", "envs.plan=masked",
+        "envs.group_size=4", "seeds.blueprints=norm,conv_light", "ppo.epochs=2",
     )  # fmt: skip
     programs = rig.trainer.compiler.programs
     assert {name: p.reason for name, p in programs.items() if p.reason} == {}
