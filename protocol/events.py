@@ -155,20 +155,6 @@ class RoundStarted:
     rounds: int
 
 
-@dataclass(kw_only=True)
-class Hindrances:
-    """What slows a run down unseen, counted over a round."""
-
-    device_syncs: int | None
-    """Times that the host waited for a GPU: one an epoch and an update by design."""
-    graph_breaks: int
-    """Places where torch.compile gave up on a function."""
-    recompiles: int
-    """Programs that were compiled anew since an input did not fit."""
-    allocator_retries: int | None
-    """Times that a GPU's memory was full until what lay unused was given back."""
-
-
 @event("round.finished", "life", keep=400)
 @dataclass(kw_only=True)
 class RoundFinished:
@@ -195,7 +181,14 @@ class RoundFinished:
     pruned: int = 0
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds per phase between the last epoch and this event: update, test, shapley."""
-    hindrances: Hindrances | None = None
+    device_syncs: int | None = None
+    """Times in the round that the host waited for a GPU: one an epoch and an update by design."""
+    graph_breaks: int = 0
+    """Places in the round where torch.compile gave up on a function."""
+    recompiles: int = 0
+    """Programs compiled anew in the round since an input did not fit."""
+    allocator_retries: int | None = None
+    """Times in the round that a GPU's memory was full until what lay unused was given back."""
 
 
 @event("seed.stage", "life", keep=2, key=("env", "slot"))

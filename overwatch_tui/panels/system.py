@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.events import Hindrances
+from protocol.events import RoundFinished
 
 from ..describe import amount, number, size, span
 from ..frame import Frame, Panel
@@ -80,15 +80,14 @@ def _trainer(frame: Frame, width: int) -> list[Line]:
     software = _label("software").put(f"esper {run.version}  torch {run.torch}  device {run.device}")
     task = _label("task").put(f"{run.task}, policy {run.policy}, {len(run.slots)} slots, seed {run.seed}, ")
     task.put(f"{run.envs} envs of {amount(run.host_parameters)} parameters")
-    hindrances = frame.state.rounds[-1].hindrances if frame.state.rounds else None
     trainer = _label("trainer").put(f"{link.trainer or frame.state.run_state or '--'}, last beat {beat} ago")
     rows = [name, software, task, trainer]
-    if hindrances is not None:
-        rows.append(_hindrances(hindrances))
+    if frame.state.rounds:
+        rows.append(_hindrances(frame.state.rounds[-1]))
     return [row.line(width) for row in rows]
 
 
-def _hindrances(counted: Hindrances) -> Row:
+def _hindrances(counted: RoundFinished) -> Row:
     """What the last round was held up by."""
     row = _label("last round").put(f"device waits {number(counted.device_syncs, 'd')}")
     for text, count in (

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._guards import CompileContext
 
-from protocol.events import Hindrances
-
 _SYNC = "called a synchronizing CUDA operation"
 """Begins the warning that torch.cuda.set_sync_debug_mode("warn") has for each."""
+
+
+@dataclass(frozen=True)
+class Hindrances:
+    """Counts of a round, as fields of `RoundFinished`; None where there is no GPU."""
+
+    device_syncs: int | None = None
+    graph_breaks: int = 0
+    recompiles: int = 0
+    allocator_retries: int | None = None
 
 
 class Counters:

@@ -20,7 +20,6 @@ from protocol.events import (
     Anomaly,
     EpochFinished,
     GovernorRollback,
-    Hindrances,
     LayerStatistics,
     Level,
     PPOUpdate,
@@ -34,6 +33,7 @@ from ..governor import Ill
 from ..seeds.stages import BLENDED, HEAD_NAMES, HEADS_OF_OP, Op, Stage
 from .anomalies import AnomalyDetector, Limits
 from .columns import LAYER_STATISTICS, nullable
+from .counters import Hindrances
 from .drift import HOST, POLICY, SEED, DriftMonitor
 from .levels import LevelCode, Levels
 from .readings import (
@@ -49,6 +49,7 @@ from .seed_events import By, SeedEvents
 from .stride import Stride
 from .transfer import Frame
 
+NOT_COUNTED = Hindrances()
 _NO_SEED = np.isin(list(Stage), (Stage.DORMANT, Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING))
 """By stage: there is no seed in the slot."""
 _BLENDED = np.isin(list(Stage), BLENDED)
@@ -249,7 +250,7 @@ class Recorder:
         test_accuracy: NDArray[np.floating[Any]] | None = None,
         *,
         phases: dict[str, float] | None = None,
-        hindrances: Hindrances | None = None,
+        hindrances: Hindrances = NOT_COUNTED,
     ) -> RoundFinished:
         """The round is over, its update included; returns the event that says so.
 
@@ -277,7 +278,7 @@ class Recorder:
             final_accuracy=accuracy.tolist(),
             final_return=self._return.tolist(),
             phases=phases or {},
-            hindrances=hindrances,
+            **asdict(hindrances),
             **asdict(self._seeds.tally),
         )
         self._emitter.emit(summary)

@@ -9,9 +9,8 @@ import pytest
 import torch
 import torch._dynamo.utils as dynamo
 
-from protocol.events import Hindrances
 from trainer.telemetry import counters as module
-from trainer.telemetry.counters import Counters
+from trainer.telemetry.counters import Counters, Hindrances
 
 torch.set_num_threads(1)
 
