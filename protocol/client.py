@@ -21,6 +21,7 @@ from .calls import Call, Calls, error_of
 from .commands import Reply
 from .errors import NoReply, RequestError
 from .events import STREAMS, CommandDone, CommandFailed, Level, Stream
+from .history import newest_lines
 from .remote import KeyRefused, with_key
 from .sockets import end
 from .subscriber import Reset, Subscriber
@@ -234,16 +235,23 @@ class Client:
                 for item in subscriber.drain(0.05):
                     if isinstance(item, Reset) and subscriber.boot != self.boot:
                         raise NoReply(f"run {name} restarted before {id_} took effect")
-                    if isinstance(item, Event) and getattr(item.data, "id", None) == id_:
-                        if isinstance(item.data, CommandDone):
-                            return {"id": id_, **item.data.result}
-                        if isinstance(item.data, CommandFailed):
-                            raise RequestError(item.data.kind, item.data.message, {"id": id_})
+                    if isinstance(item, Event) and (result := _effect(item, id_)) is not None:
+                        return result
                 if subscriber.state in ("ended", "lost"):
+                    for event in self._last_events():
+                        if (result := _effect(event, id_)) is not None:
+                            return result
                     raise NoReply(f"run {name} ended before {id_} took effect")
                 if end is not None and time.monotonic() > end:
                     raise NoReply(f"{id_} has not taken effect after {timeout:g} s; it may still")
                 subscriber.wait(0.1)
+
+    def _last_events(self) -> Iterator[Event]:
+        """What a daemon that has ended wrote last, where its journal can be read."""
+        if self.run.journal is not None:
+            for stream, _, line in newest_lines(self.run.journal):
+                if stream == "life":
+                    yield decode_line(line)
 
     def _command(self, method: str, params: dict[str, Any], wait: bool, reason: str) -> dict[str, Any]:
         reply, _ = self._exchange(method, params, reason=reason)
@@ -299,6 +307,19 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _effect(event: Event, id_: str) -> dict[str, Any] | None:
+    """The result of the command `id_` where the event tells it.
+
+    Raises:
+        RequestError: the event tells that it failed.
+    """
+    if getattr(event.data, "id", None) != id_:
+        return None
+    if isinstance(event.data, CommandFailed):
+        raise RequestError(event.data.kind, event.data.message, {"id": id_})
+    return {"id": id_, **event.data.result} if isinstance(event.data, CommandDone) else None
 
 
 def connect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+
+from trainer.checkpoint import load
 
 from .conftest import SMALL, House, eventually
 from .test_resume import course
@@ -66,7 +70,14 @@ def test_a_command_reaches_all_ranks(house: House) -> None:
     assert house.ask("pause", "pair")
     paused = len(house.journal("pair", "epoch"))
     assert house.ask("escalate", "pair", "--epochs", "2", "--no-wait")
-    assert house.ask("checkpoint", "pair")
+    assert house.ask("param", "pair", "host.learning_rate=0.01")
+    saved = house.ask("checkpoint", "pair")
+    (other,) = load(Path(saved["path"]))["other_ranks"]
+    rank = torch.load(io.BytesIO(bytes(other.numpy())), weights_only=True)
+    assert rank["parameters"] == {"host.learning_rate": 0.01}
+    refused = house.daemon("seed", "prune", "pair", "--env", "0", "--slot", "r0c0")
+    assert refused.returncode != 0
+    assert "several ranks" in refused.stderr
     assert len(house.journal("pair", "epoch")) == paused
     assert house.ask("resume", "pair")
     layers = eventually(lambda: house.journal("pair", "layers"))[0]["data"]

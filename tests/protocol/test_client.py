@@ -142,6 +142,17 @@ def test_a_daemon_that_ends_is_not_waited_for(server: Server) -> None:
             run.wait_for(accepted["id"])
 
 
+def test_the_last_word_of_a_daemon_that_has_ended_is_in_its_journal(server: Server) -> None:
+    """It may be told between two looks at the wire, and the daemon be gone at the second."""
+    with connect() as run:
+        accepted = run.pause()
+        (command,) = server.mailbox.poll()
+        server.done(command, {"stopped": True})
+        server.close()
+        server.run.release()
+        assert run.wait_for(accepted["id"]) == {"id": accepted["id"], "stopped": True}
+
+
 def test_patience_has_an_end(server: Server) -> None:
     with connect() as run:
         accepted = run.pause()
