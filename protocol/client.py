@@ -237,7 +237,8 @@ class Client:
                         raise NoReply(f"run {name} restarted before {id_} took effect")
                     if isinstance(item, Event) and (result := _effect(item, id_)) is not None:
                         return result
-                if subscriber.state in ("ended", "lost"):
+                found_none = subscriber.state == "searching" and subscriber.problem is not None
+                if subscriber.state in ("ended", "lost") or found_none:
                     for event in self._last_events():
                         if (result := _effect(event, id_)) is not None:
                             return result
