@@ -329,13 +329,21 @@ class ProfilerStarted:
 @event("profiler.finished", "life")
 @dataclass(kw_only=True)
 class ProfilerFinished:
-    """The trace is on disk (Chrome trace format)."""
+    """The trace is on disk, in Chrome's format and by the name that TensorBoard's plugin looks for."""
 
     path: str
     bytes: int
     epochs: int
     top: list[dict[str, Any]]
     """Top operators by self time: name, calls, self_us, share."""
+    gpu_utilisation: float | None = None
+    """Share of the window in which the GPU was at work."""
+    kernels: int | None = None
+    """Launched on the GPU."""
+    allocator_seconds: float | None = None
+    """In which threads asked for memory."""
+    python_share: float | None = None
+    """Share of the window in which no thread ran an operator: Python, or waiting."""
     command: str | None = None
     error: str | None = None
 

@@ -65,6 +65,7 @@ for _steering in steering.COMMANDS:
 @click.option("--rounds", metavar="N", help="Stop after so many rounds (short for --set rounds=N).")
 @click.option("--seed", metavar="N", help="Seed of everything random (short for --set seed=N).")
 @click.option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (short for --set device=…).")
+@click.option("--profile", metavar="N", help="Record the end of the Nth round (--set profiler.rounds=N).")
 @click.option("--detach", is_flag=True, help="Go on in the background; return once the run is ready.")
 def start(
     name: str | None,
@@ -76,6 +77,7 @@ def start(
     rounds: str | None,
     seed: str | None,
     device: str | None,
+    profile: str | None,
     detach: bool,
 ) -> None:
     """Train; NAME is the run's name (made up where it is missing)."""
@@ -86,7 +88,7 @@ def start(
             raise click.UsageError("--or-resume needs the run's NAME")
         if was_trained(name):
             name, resume = None, name
-    short = {"rounds": rounds, "seed": seed, "device": device}
+    short = {"rounds": rounds, "seed": seed, "device": device, "profiler.rounds": profile}
     sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
     if detach:
         from .detach import start_detached

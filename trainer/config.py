@@ -196,6 +196,14 @@ class TelemetryConfig(Section, frozen=True):
     ] = 0.25
 
 
+class ProfilerConfig(Section, frozen=True):
+    rounds: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=1_000_000)], ...],
+        Meta(max_length=100, description="of this start, from 1, whose end is recorded, PPO update included"),
+    ] = ()
+    epochs: Annotated[int, _count("last epochs of such a round that are recorded")] = 2
+
+
 class CheckpointConfig(Section, frozen=True):
     keep: Annotated[int, _count("newest checkpoints kept, beside the best", le=1000)] = 3
     every_seconds: Annotated[
@@ -244,6 +252,7 @@ class Config(Section, frozen=True):
     ppo: PPOConfig = field(default_factory=PPOConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    profiler: ProfilerConfig = field(default_factory=ProfilerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     wire: WireConfig = field(default_factory=WireConfig)

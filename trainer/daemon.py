@@ -433,8 +433,8 @@ class Daemon:
 
 
 _MAY_CHANGE = (
-    "rounds", "device", "task.data_dir", "telemetry.", "checkpoint.", "journal.", "wire.", "envs.threads",
-    "compile.", "cuda.",
+    "rounds", "device", "task.data_dir", "telemetry.", "profiler.", "checkpoint.", "journal.", "wire.",
+    "envs.threads", "compile.", "cuda.",
 )  # fmt: skip
 """Options that a resumed run may be given anew; the others shape what the checkpoint holds."""
 

@@ -67,6 +67,7 @@ class Observer:
         self._levels = levels
         self._operator = operator
         self._rounds = config.rounds
+        self._profiled, self._rounds_begun = config.profiler, 0
         self._save_every_s = config.checkpoint.every_seconds or math.inf
         self._device = device
         self._envs = envs
@@ -92,6 +93,7 @@ class Observer:
         self._recorder.round_started(round)
         self._operator.at_round_begin()
         self._operator.levels_changed(self._escalations.round_begins(round))
+        self._profile_round()
         self._leader.go(self._recorder.layer_envs)
 
     def epoch_begins(self, epoch: int, epochs: int) -> None:
@@ -162,6 +164,15 @@ class Observer:
             summary.seconds,
         )
         self._save("round", best=best)
+
+    def _profile_round(self) -> None:
+        self._rounds_begun += 1
+        if self._rounds_begun not in self._profiled.rounds:
+            return
+        try:
+            self._operator.profiler.start(self._profiled.epochs, with_update=True)
+        except ValueError as error:
+            logger.warning("profiler.rounds: round %d is not recorded: %s", self._rounds_begun, error)
 
     def _save(self, reason: str, *, best: bool = False) -> None:
         self._operator.save_or_say(reason, best=best)

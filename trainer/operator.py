@@ -201,7 +201,8 @@ class Operator:
             return
         command, self._profiling = self._profiling, None
         if event.error is None:
-            self._server.done(command, {"path": event.path, "bytes": event.bytes, "top": event.top})
+            told = {k: v for k, v in vars(event).items() if k not in ("command", "error")}
+            self._server.done(command, told)
         else:
             self._server.failed(command, "internal", event.error)
 

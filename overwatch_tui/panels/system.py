@@ -138,6 +138,11 @@ def _profile(frame: Frame, width: int) -> list[Line]:
     if profile.error:
         return [_label("profiler").put(profile.error, "critical").line(width)]
     lines = [_label("profile").put(profile.path, "bold").put(f"  {size(profile.bytes)}", "dim").line(width)]
+    if profile.python_share is not None:
+        used = _label("").put(f"gpu {number(profile.gpu_utilisation, '.0%')} busy, ")
+        used.put(f"{number(profile.kernels, 'd')} kernels, ")
+        used.put(f"allocator {number(profile.allocator_seconds, '.3g')} s, ")
+        lines.append(used.put(f"python {profile.python_share:.0%}").line(width))
     for row in profile.top:
         share = row.get("share")
         text = f"{100 * share:5.1f}% " if isinstance(share, int | float) else "   -- "

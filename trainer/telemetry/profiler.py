@@ -1,5 +1,6 @@
-"""torch.profiler over the next epochs, on command: a Chrome trace on disk and its top operators.
+"""torch.profiler over some epochs, by command or by configuration: a trace on disk and what it sums up to.
 
+A trace is in Chrome's format, and named as torch's plugin for TensorBoard wants it; an epoch is a step there.
 A window of epochs is recorded from the beginning of an epoch on. It holds the PPO update if it runs across
 the end of a round; a window asked for `with_update` waits until so many epochs are left in the round, and
 ends behind the round's update. Writing happens at the boundary that ends the window; whatever goes wrong is
@@ -9,6 +10,7 @@ told in `profiler.finished` and the run goes on.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +18,11 @@ from typing import Any
 
 import orjson
 from torch._C._profiler import _ExperimentalConfig
-from torch.profiler import profile, supported_activities
+from torch.profiler import profile, record_function, supported_activities
 
 from protocol.events import ProfilerFinished, ProfilerStarted
 
-from .trace import top_operators
+from .trace import STEP, figures, top_operators
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,16 @@ class _Window:
     recorded: int = 0
     name: str = ""
     profile: profile | None = None
+    step: record_function | None = None
+
+    def next_step(self, *, last: bool = False) -> None:
+        """End the step that is being recorded, and begin another."""
+        if self.step is not None:
+            self.step.__exit__(None, None, None)
+            self.step = None
+        if not last:
+            self.step = record_function(f"{STEP}{self.recorded}")
+            self.step.__enter__()  # type: ignore[no-untyped-call]
 
 
 class Profiler:
@@ -84,6 +96,7 @@ class Profiler:
         if window is None:
             return
         if window.profile is not None:
+            window.next_step(last=True)
             window.profile.stop()
         self._finish(window, error=reason)
 
@@ -101,7 +114,10 @@ class Profiler:
             epochs_left: epochs of the episode still to run, this one included.
         """
         window = self._window
-        if window is None or window.profile is not None:
+        if window is None:
+            return
+        if window.profile is not None:
+            window.next_step()
             return
         if window.with_update and epochs_left > window.epochs:
             return
@@ -112,6 +128,7 @@ class Profiler:
             self._window = None
             self._finish(window, error=f"torch.profiler did not start: {error}")
             return
+        window.next_step()
         self._tell(ProfilerStarted(epochs=window.epochs, command=window.command))
 
     def epoch_end(self) -> None:
@@ -132,15 +149,19 @@ class Profiler:
         window, self._window = self._window, None
         assert window is not None
         assert window.profile is not None
+        summary: dict[str, Any] = {}
         try:
+            window.next_step(last=True)
             window.profile.stop()
             path, size = self._write(window)
-            top = top_operators(orjson.loads(path.read_bytes())) if size <= SUMMARY_LIMIT else []
+            if size <= SUMMARY_LIMIT:
+                trace = orjson.loads(path.read_bytes())
+                summary = {"top": top_operators(trace), **figures(trace)}
         except (OSError, RuntimeError, orjson.JSONDecodeError) as error:
             logger.exception("the trace of %s could not be written", window.name)
             self._finish(window, error=f"{self._folder}: {error}")
             return
-        self._finish(window, path=path, size=size, top=top)
+        self._finish(window, path=path, size=size, summary=summary)
 
     def _write(self, window: _Window) -> tuple[Path, int]:
         """Export beside the target, then rename: a trace that is there is whole."""
@@ -149,10 +170,7 @@ class Profiler:
         partial = self._folder / f"{window.name}.partial"
         try:
             window.profile.export_chrome_trace(str(partial))
-            path, again = self._folder / f"{window.name}.json", 1
-            while path.exists():
-                again += 1
-                path = self._folder / f"{window.name}-{again}.json"
+            path = self._folder / f"{window.name}.{time.time_ns()}.pt.trace.json"
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
@@ -164,7 +182,7 @@ class Profiler:
         *,
         path: Path | None = None,
         size: int = 0,
-        top: list[dict[str, Any]] | None = None,
+        summary: dict[str, Any] | None = None,
         error: str | None = None,
     ) -> None:
         self._tell(
@@ -172,9 +190,9 @@ class Profiler:
                 path="" if path is None else str(path),
                 bytes=size,
                 epochs=window.recorded,
-                top=top or [],
                 command=window.command,
                 error=error,
+                **{"top": [], **(summary or {})},
             )
         )
 

@@ -1,12 +1,63 @@
-"""Reading a Chrome trace: which operators the time went to."""
+"""Reading a Chrome trace: which operators the time went to, and what held them up."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 OPERATORS = ("cpu_op", "kernel", "gpu_memcpy", "gpu_memset")
 """Categories of kineto's events that are work; the rest is annotation and flow."""
+
+STEP = "ProfilerStep#"
+"""Begins the annotation of an epoch, as TensorBoard's plugin wants it."""
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+CALLS = ("cpu_op", "cuda_runtime", "cuda_driver", "xpu_runtime")
+"""Categories of what a thread of the host runs."""
+ALLOCATIONS = frozenset({
+    "aten::empty", "aten::empty_strided", "aten::resize_", "cudaMalloc", "cudaFree", "cudaMallocAsync",
+    "cudaFreeAsync", "cudaHostAlloc", "cudaMallocHost", "cuMemCreate", "cuMemMap",
+})  # fmt: skip
+
+
+def figures(trace: dict[str, Any]) -> dict[str, float | int | None]:
+    """How well the machine was used, as fields of `ProfilerFinished`.
+
+    Args:
+        trace: the parsed file, Chrome trace event format, times in microseconds.
+    """
+    events = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
+    calls = [e for e in events if e.get("cat") in CALLS]
+    device = [e for e in events if e.get("cat") in ON_DEVICE]
+    steps = [e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith(STEP)]
+    if not calls:
+        return {}
+    window = _length([_hull([*steps, *calls, *device])])
+    return {
+        "gpu_utilisation": round(_length(_spans(device)) / window, 4) if device else None,
+        "kernels": sum(e["cat"] == "kernel" for e in device) if device else None,
+        "allocator_seconds": sum(e["dur"] for e in calls if e["name"] in ALLOCATIONS) / 1e6,
+        "python_share": round(1.0 - _length(_spans(calls)) / window, 4),
+    }
+
+
+def _spans(events: Iterable[dict[str, Any]]) -> list[tuple[float, float]]:
+    return [(e["ts"], e["ts"] + e["dur"]) for e in events]
+
+
+def _hull(events: list[dict[str, Any]]) -> tuple[float, float]:
+    """From the first beginning to the last end."""
+    spans = _spans(events)
+    return min(begin for begin, _ in spans), max(end for _, end in spans)
+
+
+def _length(spans: list[tuple[float, float]]) -> float:
+    """Of the union of spans of time."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
 
 
 def top_operators(trace: dict[str, Any], count: int = 12) -> list[dict[str, Any]]:

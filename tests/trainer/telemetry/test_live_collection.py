@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from protocol.events import Anomaly, Drift, EpochFinished, LayerStatistics, RoundFinished, TelemetryLevel
+from protocol.events import (
+    Anomaly,
+    Drift,
+    EpochFinished,
+    LayerStatistics,
+    ProfilerFinished,
+    RoundFinished,
+    TelemetryLevel,
+)
 
 from ..test_steering import Rig, command, leaves
 
@@ -150,3 +159,13 @@ def test_a_compiled_step_is_one_graph_and_never_compiled_anew_at_level_debug(
     assert first.graph_breaks == second.graph_breaks == 0
     assert second.recompiles == 0
     assert len(epochs_with(rig, LayerStatistics)) == EPISODE * ROUNDS
+
+
+@pytest.mark.finding("PR-01")
+def test_the_rounds_that_the_configuration_names_are_profiled_with_their_update(run: Runs) -> None:
+    rig = run("profiler.rounds=2", "profiler.epochs=1", "ppo.epochs=1")
+    (finished,) = rig.told(ProfilerFinished)
+    assert (finished.epochs, finished.error) == (1, None)
+    assert Path(finished.path).name.startswith("round-000002-epoch-00005.")
+    names = {e["name"] for e in json.loads(Path(finished.path).read_bytes())["traceEvents"]}
+    assert {"train", "update", "Optimizer.step#Adam.step"} <= names

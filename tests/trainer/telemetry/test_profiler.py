@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from protocol.events import ProfilerFinished, ProfilerStarted
 from trainer.telemetry.profiler import Profiler
 from trainer.telemetry.timer import PhaseTimer
-from trainer.telemetry.trace import top_operators
+from trainer.telemetry.trace import figures, top_operators
 
 torch.set_num_threads(1)
 
@@ -63,7 +64,7 @@ def test_a_window_of_epochs(tmp_path: Path) -> None:
     assert started == ProfilerStarted(epochs=2, command="c1")
     assert (finished.epochs, finished.command, finished.error) == (2, "c1", None)
     assert finished.bytes == Path(finished.path).stat().st_size
-    assert Path(finished.path).name == "round-000001-epoch-00000.json"
+    assert re.fullmatch(r"round-000001-epoch-00000\.\d+\.pt\.trace\.json", Path(finished.path).name)
     assert not run.profiler.active
 
     events = trace(finished)
@@ -83,7 +84,7 @@ def test_a_window_with_the_update_waits_for_the_rounds_end(tmp_path: Path) -> No
     run.profiler.start(1, with_update=True)
     run.round(3)
     _, finished = run.told
-    assert Path(finished.path).name == "round-000003-epoch-00003.json"
+    assert Path(finished.path).name.startswith("round-000003-epoch-00003.")
     assert finished.epochs == 1
     events = trace(finished)
     assert names(events, "user_annotation").count("train") == 1
@@ -180,3 +181,50 @@ def test_self_time_is_what_is_left_of_the_children() -> None:
         ("leaf", "cpu"): (1, 10.0, 0.0935),
         ("matmul", "device"): (1, 50.0, 1.0),
     }
+
+
+def test_how_well_the_machine_was_used() -> None:
+    events = [
+        event("ProfilerStep#0", 0, 1000, cat="user_annotation"),
+        event("outer", 100, 100),
+        event("aten::empty", 120, 30),
+        event("elsewhere", 150, 150, tid=2),
+        event("cudaMalloc", 400, 70, cat="cuda_runtime"),
+        event("matmul", 450, 100, tid=7, cat="kernel"),
+        event("copy", 500, 150, tid=8, cat="gpu_memcpy"),
+    ]
+    assert figures({"traceEvents": events}) == {
+        "gpu_utilisation": 0.2, "kernels": 1, "allocator_seconds": pytest.approx(1e-4),
+        "python_share": 0.73,
+    }  # fmt: skip
+    on_cpu = figures({"traceEvents": events[:4]})
+    assert (on_cpu["gpu_utilisation"], on_cpu["kernels"], on_cpu["python_share"]) == (None, None, 0.8)
+    assert figures({"traceEvents": []}) == {}
+
+
+@pytest.mark.finding("AR-10")
+def test_a_real_trace_sums_up_and_has_an_epoch_a_step(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.profiler.start(2, with_update=True)
+    run.round(1)
+    _, finished = run.told
+    assert 0.0 < finished.python_share < 1.0
+    assert finished.allocator_seconds > 0.0
+    assert (finished.kernels is None) == (not torch.cuda.is_available())
+    events = trace(finished)
+    steps = sorted((e["name"], e["ts"], e["dur"]) for e in events if e["name"].startswith("ProfilerStep#"))
+    assert [name for name, _, _ in steps] == ["ProfilerStep#0", "ProfilerStep#1"]
+    (update,) = [e for e in events if e["name"] == "update"]
+    assert steps[1][1] <= update["ts"] <= steps[1][1] + steps[1][2], "the update belongs to the last step"
+
+
+def test_the_trace_is_found_by_tensorboards_plugin(tmp_path: Path) -> None:
+    """By the pattern with which torch-tb-profiler looks for workers and spans in a folder."""
+    run = Run(tmp_path)
+    run.profiler.start(1)
+    run.round(1)
+    name = Path(run.told[-1].path).name
+    found = re.match(r"""^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$""", name)
+    assert found is not None
+    assert found.group(1) == "round-000001-epoch-00000"
+    assert found.group(2) is not None
