@@ -18,6 +18,7 @@ def losses(house: House, name: str) -> dict[tuple[int, int], list[float]]:
     }
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_a_readable_journal_and_resume_goes_on_with_the_same_curve(house: House) -> None:
     whole = house.spawn("whole", "--rounds", "4")
     assert whole.wait(120) == 0
@@ -91,6 +92,7 @@ def test_sigterm_saves_and_says_so_and_a_second_one_leaves_at_once(house: House)
     assert not (house.run_folder("term") / "connection.json").exists()
 
 
+@pytest.mark.slow
 def test_detached_start_reports_its_failure_and_code(house: House) -> None:
     bad = house.daemon("start", "x", "--detach", "--set", "envs.count=0")
     assert bad.returncode == 9
@@ -104,6 +106,7 @@ def test_detached_start_reports_its_failure_and_code(house: House) -> None:
     assert house.daemon("stop", "good").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_long_episode_is_saved_on_the_way(house: House) -> None:
     process = house.spawn(
         "long", "--rounds", "1", "--set", "episode_epochs=2000", "--set", "checkpoint.every_seconds=1"

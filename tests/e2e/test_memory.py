@@ -36,6 +36,7 @@ def start(house: House, *sets: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_group_too_large_for_the_memory_is_told_before_the_run_with_the_size_that_fits(
     house: House,
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_group_too_large_for_the_memory_is_told_before_the_run_with_the_size_t
     assert house.journal("short") == [], "nothing was announced"
 
 
+@pytest.mark.slow
 def test_a_measured_size_fits_the_memory_and_is_told_and_kept(house: House) -> None:
     result = start(house)
     assert result.returncode == 0, result.stderr

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from .conftest import House, eventually
 from .terminal import Terminal
 
@@ -72,6 +74,7 @@ def test_refusing_the_question_sends_nothing(house: House) -> None:
     assert house.journal("no", "command.accepted") == []
 
 
+@pytest.mark.slow
 def test_killing_the_tui_changes_nothing_and_a_new_one_joins(house: House) -> None:
     house.spawn("calm")
     with overwatch(house, "calm") as tui:
@@ -89,6 +92,7 @@ def test_killing_the_tui_changes_nothing_and_a_new_one_joins(house: House) -> No
         assert house.ask("status", "calm")["state"] == "PAUSED"
 
 
+@pytest.mark.slow
 def test_the_tui_goes_on_when_the_daemon_is_killed_and_resumed(house: House) -> None:
     first = house.spawn("phoenix")
     eventually(lambda: house.journal("phoenix", "checkpoint.saved"))

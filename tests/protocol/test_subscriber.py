@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick_heartbeat")
 # --- joining ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_joining_under_load_leaves_no_hole(server: Server, reader: Callable[..., Reader]) -> None:
     with load(server, 5000):
         readers = []

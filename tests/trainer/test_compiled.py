@@ -81,6 +81,7 @@ def runs_as_uncompiled() -> None:
         torch.testing.assert_close(other, value, atol=1e-3, rtol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.finding("PD-03")
 @pytest.mark.finding("HP-2")
 def test_policy_loss_gae_reward_and_masked_step_compile_whole_and_are_what_runs(quick: None) -> None:

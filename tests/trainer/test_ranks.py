@@ -136,6 +136,7 @@ def one_that_leaves(rank: int, port: int, folder: Path) -> None:
     os._exit(0)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_gone_is_named(tmp_path: Path) -> None:
     mp.spawn(one_that_leaves, args=(free_port(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     assert (tmp_path / "told").exists()
