@@ -8,7 +8,7 @@ from typing import Any
 from .conftest import House, eventually
 
 OF_THE_BOOT = ("run.", "checkpoint.", "log", "system", "command.", "telemetry.", "postmortem.", "journal.")
-TIMES = {"seconds", "phases", "env_epochs_per_second", "since"}
+TIMES = {"seconds", "phases", "cpu_phases", "gpu_phases", "env_epochs_per_second", "since"}
 OF_THE_MACHINE = {"system", "telemetry"}
 
 
