@@ -608,7 +608,11 @@ class SystemSample:
 @event("layers", "trace", keep=4)
 @dataclass(kw_only=True)
 class LayerStatistics:
-    """Per-layer gradient statistics of one epoch (DEBUG): columns L x N, null for envs not asked for."""
+    """Gradients, weights and outputs by layer at an epoch's end (DEBUG): columns L x N.
+
+    A layer is a tensor of weights, or what a module puts out (`block0.out`, `r0c0.out`, `head.out`); null are
+    the columns of the other kind, layers that an env does not have, and envs that were not asked for.
+    """
 
     layer: list[str]
     grad_norm: list[list[float | None]]
@@ -617,6 +621,10 @@ class LayerStatistics:
     zero_fraction: list[list[float | None]]
     nonfinite: list[list[int | None]]
     weight_norm: list[list[float | None]]
+    activation_rms: list[list[float | None]] = field(default_factory=list)
+    activation_max: list[list[float | None]] = field(default_factory=list)
+    activation_zero_fraction: list[list[float | None]] = field(default_factory=list)
+    """Behind a ReLU: the share that is off."""
 
 
 # --- log -------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from protocol.events import LayerStatistics
+
 from ..describe import SHORT_STAGE, Entry, amount, number
 from ..envrows import WITH_SEED, EnvRow, compact, row_of, source_of
 from ..frame import Frame, Panel
@@ -217,7 +219,23 @@ def _layers(frame: Frame, env: int, width: int) -> list[Line]:
         if row.width + len(text) > width:
             break
         row.put(text)
-    return [row.line(width)]
+    return [row.line(width), *_activations(layers, env, width)]
+
+
+def _activations(layers: LayerStatistics, env: int, width: int) -> list[Line]:
+    """What blocks, slots and head put out: root mean square, and the share that is 0."""
+    row = Row().put(" outputs, rms and % zero ", "dim")
+    begin = row.width
+    for i, name in enumerate(layers.layer):
+        rms = at_or_none(at_or_none(layers.activation_rms, i), env)
+        zero = at_or_none(at_or_none(layers.activation_zero_fraction, i), env)
+        if rms is None or zero is None:
+            continue
+        text = f" {name.removesuffix('.out')} {compact(rms, 5)} {100 * zero:.0f}"
+        if row.width + len(text) > width:
+            break
+        row.put(text)
+    return [row.line(width)] if row.width > begin else []
 
 
 def _curves(frame: Frame, env: int, width: int, height: int) -> list[Line]:

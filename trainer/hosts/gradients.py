@@ -28,17 +28,17 @@ def row_norms(tensors: Sequence[Tensor]) -> Tensor:
     )
 
 
-def pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """A tensor [n, ...] as matrices [n, at most `PIECE`]; nothing larger is ever copied."""
+def pieces(tensor: Tensor, most: int = PIECE) -> Iterator[Tensor]:
+    """A tensor [n, ...] as matrices [n, at most `most`]; nothing larger is ever copied."""
     width = tensor[0].numel()
-    if width <= PIECE:
+    if width <= most:
         yield tensor.reshape(tensor.shape[0], -1)
         return
     dim = max(range(1, tensor.dim()), key=lambda d: tensor.shape[d])
     length = tensor.shape[dim]
-    step = max(1, length * PIECE // width)
+    step = max(1, length * most // width)
     for start in range(0, length, step):
-        yield from pieces(tensor.narrow(dim, start, min(step, length - start)))
+        yield from pieces(tensor.narrow(dim, start, min(step, length - start)), most)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -89,6 +89,30 @@ class LayerStatistics:
     nonfinite: Tensor
     """Count of gradients that are NaN or infinite."""
     weight_norm: Tensor
+    activation_rms: Tensor
+    activation_max: Tensor
+    activation_zero_fraction: Tensor
+    """Behind a ReLU: the share that is off."""
+
+    def with_outputs(self, outputs: dict[str, Summary], present: Tensor) -> LayerStatistics:
+        """With a row beneath for what each module put out.
+
+        Args:
+            outputs: summaries [1, n] by name.
+            present: bool [A, n], where an env has the module and was asked for.
+        """
+        rows = list(outputs.values())
+        made = {
+            "activation_rms": [row.rms for row in rows],
+            "activation_max": [row.largest for row in rows],
+            "activation_zero_fraction": [row.zeros / row.counts for row in rows],
+        }
+        columns = {}
+        for column in (f.name for f in fields(self) if f.name != "names"):
+            above: Tensor = getattr(self, column)
+            beneath = torch.cat(made[column]) if column in made else present.double() * float("nan")
+            columns[column] = torch.cat([above, _where(present, beneath)])
+        return LayerStatistics(names=[*self.names, *outputs], **columns)
 
     @classmethod
     def joined(cls, parts: Sequence[LayerStatistics]) -> LayerStatistics:
@@ -118,6 +142,7 @@ def layer_statistics(
         present: bool [L, n], where an env has the layer and was asked for.
     """
     rows = summary(gradients)
+    absent = torch.full(present.shape, float("nan"), device=present.device)
     return LayerStatistics(
         names=names,
         grad_norm=_where(present, rows.norm),
@@ -126,6 +151,9 @@ def layer_statistics(
         zero_fraction=_where(present, rows.zeros / rows.counts),
         nonfinite=_where(present, rows.nonfinite),
         weight_norm=_where(present, collected_norms([w.detach() for w in weights])),
+        activation_rms=absent,
+        activation_max=absent,
+        activation_zero_fraction=absent,
     )
 
 
@@ -147,19 +175,19 @@ class Summary:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def summary(tensors: Sequence[Tensor]) -> Summary:
-    """Look at every number of some tensors once, piece by piece."""
-    columns = [_row_summary(t.detach()) for t in tensors]
+def summary(tensors: Sequence[Tensor], most: int = PIECE) -> Summary:
+    """Look at every number of some tensors, in pieces of rows of so many numbers at most."""
+    columns = [_row_summary(t.detach(), most) for t in tensors]
     device = tensors[0].device
     counts = torch.tensor([[t[0].numel()] for t in tensors], dtype=torch.float64, device=device)
     norm, largest, zeros, nonfinite = (torch.stack(column) for column in zip(*columns, strict=True))
     return Summary(norm, largest, zeros, nonfinite, counts)
 
 
-def _row_summary(tensor: Tensor) -> tuple[Tensor, ...]:
+def _row_summary(tensor: Tensor, most: int) -> tuple[Tensor, ...]:
     """The columns of `Summary` but the last, [n] each."""
     square, largest, zeros, nonfinite = tensor.new_zeros((4, len(tensor)), dtype=torch.float64)
-    for piece in pieces(tensor):
+    for piece in pieces(tensor, most):
         square += row_norms([piece])[0].square_()
         largest = torch.maximum(largest, piece.abs().amax(1).double())
         zeros += (piece == 0).sum(1)

@@ -19,11 +19,18 @@ from ..data.batches import Batches
 from ..data.task import Examples, Task
 from ..execution import Amp
 from ..graphs import Graphs
-from ..seeds.stages import Stage
-from ..seeds.table import SlotTable
+from ..seeds.stages import BLENDED, ISOLATED, Stage
+from ..seeds.table import SlotTable, is_in
 from ..stacked import Parameters, initialise
 from . import plan
-from .gradients import LayerStatistics, collected_norms, layer_statistics, norm_and_health
+from .gradients import (
+    LayerStatistics,
+    Summary,
+    collected_norms,
+    layer_statistics,
+    norm_and_health,
+    summary,
+)
 from .model import HostModel
 from .optimizer import StackedSGD
 from .plan import Columns, SlotRun, Topology
@@ -31,6 +38,8 @@ from .precision import LossScale, autocast
 from .seeding import SeedPool
 from .validation import Coalitions, Score, Validation
 
+ACTIVATIONS = 2**15
+"""Numbers of one host's activation that are looked at together: less than a training step has in memory."""
 CALIBRATION = 2
 """Training batches that batch norm's statistics for validation are measured on."""
 
@@ -173,7 +182,7 @@ class HostGroup:
             taken = self._update(gradients)
             loss_sum = loss_sum + loss
             correct = correct + hits
-        trained = self._trained(loss_sum / steps, correct / (steps * answers), gradients, layers)
+        trained = self._trained(loss_sum / steps, correct / (steps * answers), gradients, layers, x)
         return trained if taken is None else trained.where(taken)
 
     def _update(self, gradients: Parameters) -> Tensor | None:
@@ -223,6 +232,32 @@ class HostGroup:
         each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         return each.view_as(labels).mean(1), (logits.detach().argmax(2) == labels).sum(1)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def _outputs(self, x: Tensor, layers: Tensor) -> tuple[dict[str, Summary], Tensor]:
+        """What blocks, slots and the head put out for a batch: [1, n] by name; bool [A, n], which to tell of.
+
+        A forward pass of its own with the weights as they are now, so that the step that trains is the same
+        program whether anybody looks or not.
+        """
+        n, found, present = len(self), {}, []
+
+        def look(name: str, out: Tensor, mask: Tensor) -> None:
+            found[name] = summary([out], ACTIVATIONS)
+            present.append(mask)
+
+        with autocast(self._amp, self.envs.device):
+            for slot, planned in enumerate(self._runs):
+                x = self._model.train_block(slot, x, self.weights)
+                look(f"block{slot}.out", _by_host(x, n), layers)
+                if planned:
+                    x = self._pool.run(slot, x, n, planned, self.weights)
+                    seeded = is_in(self.table.stage[:, slot], (*ISOLATED, *BLENDED))
+                    name = f"{self._pool.slots[slot]}.out"
+                    look(name, _by_host(x, n), layers & seeded)
+            look("head.out", self._model.head(x, self.weights), layers)
+        return found, torch.stack(present)
+
     def compile(self, compiler: Compiler, graphs: Graphs) -> None:
         """Compile and capture the training step, where its operations do not change with the seeds."""
         reason = ""
@@ -270,7 +305,7 @@ class HostGroup:
         return {"weights": self.weights, "momentum": momentum, "buffers": self.buffers, **scale}
 
     def _trained(
-        self, loss: Tensor, accuracy: Tensor, gradients: Parameters, layers: Tensor | None
+        self, loss: Tensor, accuracy: Tensor, gradients: Parameters, layers: Tensor | None, x: Tensor
     ) -> Trained:
         everywhere = torch.ones_like(self.envs, dtype=torch.bool)
         present = [dict.fromkeys(self._model.specs(), everywhere)]
@@ -291,7 +326,7 @@ class HostGroup:
             weights = self._pool.unpacked({name: self.weights[name] for name in gradients})
             statistics = layer_statistics(
                 names, [tensors[n] for n in names], [weights[n] for n in names], masks & layers
-            )
+            ).with_outputs(*self._outputs(x, layers))
             looked = time.perf_counter() - begun
         return Trained(
             loss=loss.float(),
@@ -303,3 +338,8 @@ class HostGroup:
             layers=statistics,
             layers_seconds=looked,
         )
+
+
+def _by_host(x: Tensor, n: int) -> Tensor:
+    """[n, B, C, H, W] from [B, n*C, H, W]; a view."""
+    return x.view(x.shape[0], n, -1, *x.shape[2:]).transpose(0, 1)

@@ -20,7 +20,10 @@ from ..signals import Signals
 
 GATE_OF_STAGE: dict[str, Stage] = {"G2": Stage.TRAINING, "G3": Stage.BLENDING, "G5": Stage.HOLDING}
 """In which stage a seed asks to pass a gate; G0 and G1 stop nobody who is there."""
-LAYER_STATISTICS = ("grad_norm", "grad_rms", "grad_max", "zero_fraction", "nonfinite", "weight_norm")
+ACTIVATIONS = ("activation_rms", "activation_max", "activation_zero_fraction")
+LAYER_STATISTICS = (
+    "grad_norm", "grad_rms", "grad_max", "zero_fraction", "nonfinite", "weight_norm", *ACTIVATIONS,
+)  # fmt: skip
 """Columns [L, N] of the `layers` event."""
 
 

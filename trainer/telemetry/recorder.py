@@ -32,7 +32,7 @@ from protocol.events import (
 from ..governor import Ill
 from ..seeds.stages import BLENDED, HEAD_NAMES, HEADS_OF_OP, Op, Stage
 from .anomalies import AnomalyDetector, Limits
-from .columns import LAYER_STATISTICS, nullable
+from .columns import ACTIVATIONS, LAYER_STATISTICS, nullable
 from .counters import Hindrances
 from .drift import HOST, POLICY, SEED, DriftMonitor
 from .levels import LevelCode, Levels
@@ -387,10 +387,15 @@ class Recorder:
         """A layer that did not run in an env (no such seed) has no zero fraction: it is not measured."""
         asked = self._level_N >= LevelCode.DEBUG
         absent = ~asked[None, :] | np.isnan(frame["layer.zero_fraction"])
+        silent = ~asked[None, :] | np.isnan(frame["layer.activation_zero_fraction"])
         columns = {name: frame[f"layer.{name}"] for name in LAYER_STATISTICS}
         columns["nonfinite"] = np.where(absent, 0, columns["nonfinite"]).astype(np.int64)
         return LayerStatistics(
-            layer=list(names), **{name: nullable(values, absent) for name, values in columns.items()}
+            layer=list(names),
+            **{
+                name: nullable(values, silent if name in ACTIVATIONS else absent)
+                for name, values in columns.items()
+            },
         )
 
     # --- across boots ------------------------------------------------------------------------------

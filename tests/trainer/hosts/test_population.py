@@ -173,6 +173,39 @@ def test_layer_statistics_are_of_those_asked_for_and_of_what_they_have(plan: str
     assert made.layer_statistics is None
 
 
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_modules_put_out_is_that_of_each_host_alone(plan: str, shared: bool) -> None:
+    cfg = config(4, envs__plan=plan, envs__group_size=2, task__shared_batches=shared)
+    made = population(cfg, dtype=torch.float64)
+    made.begin_episode(1)
+    germinate(made, [0, 3], 1, list(BLUEPRINTS).index("conv_light"))
+    prepare(made)
+    asked = torch.tensor([True, True, False, True])
+    made.run_epoch(1, 0, layers=asked)
+    found = made.layer_statistics
+    assert found is not None
+    at = {name: row for row, name in enumerate(found.names)}
+    told = [n for n, row in at.items() if not found.activation_rms[row].isnan().all()]
+    assert told == ["block0.out", "block1.out", "r0c1.out", "block2.out", "head.out"]
+    assert found.activation_rms[at["block0.out"]].isnan().tolist() == [False, False, True, False]
+    assert found.activation_rms[at["r0c1.out"]].isnan().tolist() == [False, True, True, False]
+    assert found.grad_norm[at["block0.out"]].isnan().all()
+    assert found.activation_rms[at["block0.conv.weight"]].isnan().all()
+    group = made.groups[1]  # hosts 2 and 3; a seed in TRAINING leaves what passes it as it is
+    x, _ = group.batches.at(1, cfg.task.batches_per_epoch - 1)
+    with torch.no_grad():
+        for block in range(3):
+            x = made.model.train_block(block, x, group.weights)
+            mine = x.unflatten(1, (2, -1))[:, 1]
+            row = at[f"block{block}.out"]
+            torch.testing.assert_close(found.activation_rms[row, 3], mine.square().mean().sqrt().float())
+            torch.testing.assert_close(found.activation_max[row, 3], mine.abs().max().float())
+            share = (mine == 0).double().mean().float()
+            torch.testing.assert_close(found.activation_zero_fraction[row, 3], share)
+            assert 0.0 < share < 1.0
+
+
 @pytest.mark.finding("EM-01")
 def test_norms_are_finite_where_squares_overflow_and_health_tells_why() -> None:
     tensors = [torch.full((3, 10), 1e30), torch.tensor([[1.0], [0.0], [float("nan")]]), torch.ones(3, 4)]

@@ -13,7 +13,7 @@ from protocol.events import EpochFinished, LayerStatistics, RoundFinished, SeedG
 from trainer.reward.shapley import Shares
 from trainer.seeds.stages import Op, Stage
 from trainer.signals import Signals
-from trainer.telemetry.columns import shapley_columns
+from trainer.telemetry.columns import ACTIVATIONS, LAYER_STATISTICS, shapley_columns
 
 from .rig import BLUEPRINTS, EPISODE, SLOTS, Rig, healthy_update
 
@@ -136,11 +136,11 @@ LEVEL_TYPES = {
 
 
 def layers(rig: Rig, count: int = 3) -> dict[str, torch.Tensor]:
-    names = ("grad_norm", "grad_rms", "grad_max", "zero_fraction", "nonfinite", "weight_norm")
-    values = {name: torch.full((count, rig.n), 0.5) for name in names}
+    values = {name: torch.full((count + 1, rig.n), 0.5) for name in LAYER_STATISTICS}
     values["nonfinite"][:] = 2.0
-    for tensor in values.values():
-        tensor[-1] = float("nan")  # a layer that no env has
+    for name, tensor in values.items():
+        tensor[count - 1] = float("nan")  # a layer that no env has
+        tensor[slice(count) if name in ACTIVATIONS else count] = float("nan")  # the last is an output
     return values
 
 
@@ -176,9 +176,10 @@ def test_layers_of_exactly_the_epochs_and_envs_asked_for() -> None:
     told = [e for e in events if e.type == "layers"]
     assert [e.ctx.epoch for e in told] == [2, 3]
     statistics: LayerStatistics = told[0].data
-    assert statistics.layer == ["layer0", "layer1", "layer2"]
-    assert statistics.grad_norm == [[None, 0.5, None, None]] * 2 + [[None] * 4]
-    assert statistics.nonfinite == [[None, 2, None, None]] * 2 + [[None] * 4]
+    assert statistics.layer == ["layer0", "layer1", "layer2", "layer3"]
+    assert statistics.grad_norm == [[None, 0.5, None, None]] * 2 + [[None] * 4] * 2
+    assert statistics.nonfinite == [[None, 2, None, None]] * 2 + [[None] * 4] * 2
+    assert statistics.activation_rms == [[None] * 4] * 3 + [[None, 0.5, None, None]]
     assert [e.ctx.level for e in events if e.type == "epoch"] == [
         "NORMAL",
         "DEBUG",
