@@ -46,7 +46,7 @@ THRESHOLDS: dict[str, Threshold] = {
                   hint="lower the learning rate or clip"),
         Threshold(signal="seed_exploding", warning=100.0, critical=1000.0, raise_after=3,
                   hint="a seed's gradient, unclipped: lower host.learning_rate or seeds.max_grad_norm"),
-        Threshold(signal="seed_health", warning=0.5, critical=0.2, low=True, raise_after=3, clear_ratio=1.1,
+        Threshold(signal="seed_health", warning=0.2, critical=0.1, low=True, raise_after=3, clear_ratio=1.1,
                   hint="few of a seed's tensors have a usable gradient: prune it or wait"),
         Threshold(signal="gradient_vanishing", warning=1e-6, critical=1e-8, low=True, raise_after=2,
                   hint="hardly any gradient arrives: look for dead units or a saturated blend"),

@@ -27,7 +27,7 @@ from protocol.thresholds import THRESHOLDS
 from .columns import nullable
 
 EPSILON = 1e-6
-UNUSUAL = 5.0
+UNUSUAL = 8.0
 """Drift below so many times the usual one raises nothing."""
 Floats = NDArray[np.float64]
 
@@ -112,6 +112,7 @@ class DriftMonitor:
         smoothing = [each for names, each in pools.values() for _ in names]
         self._average = _average(smoothing)
         self._usual = _average([USUAL] * len(pools))
+        self._usual_before = self._usual.trusted
         self._rows: dict[str, slice] = {}
         for scope, (names, _) in pools.items():
             begin = max((rows.stop for rows in self._rows.values()), default=0)
@@ -130,6 +131,7 @@ class DriftMonitor:
             The event, with the sources that were measured; None where none was.
         """
         self._drift = self._average.drift_and_update(np.stack([norm, health]))
+        self._usual_before = self._usual.trusted
         usual = [_median(self._drift[:, rows]) for rows in self._rows.values()]
         self._usual.drift_and_update(np.stack(usual, axis=1))
         rows = np.flatnonzero(~(np.isnan(norm) & np.isnan(health)))
@@ -161,7 +163,7 @@ class DriftMonitor:
         readings: dict[str, Floats] = {}
         limits: dict[str, tuple[float, float]] = {}
         for i, signal in enumerate(("norm_drift", "health_drift")):
-            usual = float(self._usual.trusted[i, pool])
+            usual = float(self._usual_before[i, pool])
             if usual == usual:
                 least = THRESHOLDS[signal]
                 readings[f"{scope}.{signal}"] = self._drift[i, self._rows[scope]]
