@@ -18,7 +18,7 @@ from ..seeds.stages import HEAD_NAMES
 from ..seeds.table import SlotTable
 from ..signals import Signals
 from .actions import ActionSpace
-from .baselines import FIXED_BLUEPRINT, Rule, fixed, no_growth, random
+from .baselines import FIXED_BLUEPRINTS, Rule, fixed, no_growth, random
 from .heuristic import heuristic
 from .network import ActorCritic, Hidden
 from .observation import LAYOUT_VERSION, Observation, Observer
@@ -86,7 +86,7 @@ class Agent:
             graphs = graphs or Graphs(on=False)
             self._decide = graphs.wrap("the policy", compiler.wrap("the policy", decide))
             self._hidden = network.initial(n)
-        plant = FIXED_BLUEPRINT if FIXED_BLUEPRINT in blueprints else blueprints[-1]
+        plant = next((name for name in FIXED_BLUEPRINTS if name in blueprints), blueprints[-1])
         self._plant = blueprints.index(plant)
         self._envs = torch.arange(first_env, first_env + n, device=device)
         self.begin_episode(0)

@@ -22,8 +22,8 @@ SURE = 1e4
 """A lead in logits that leaves the rest a probability of exactly 0."""
 FIXED_SLOTS = 2
 """How many slots, from the first, the fixed schedule fills."""
-FIXED_BLUEPRINT = "conv_light"
-"""What it plants where it is on offer; otherwise the last kind on offer."""
+FIXED_BLUEPRINTS = ("conv_light", "attention")
+"""What it plants: the first of these that is on offer, otherwise the last kind that is."""
 _FIXED_ORDER = (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE)
 """What it does as soon as it may; the later ones first."""
 
