@@ -15,7 +15,7 @@ import torch
 
 from protocol.errors import EsperError
 
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"^round-(\d+)(?:-epoch-(\d+))?(?:-[A-Za-z0-9_.-]+)?\.pt$")
 
 
