@@ -9,6 +9,7 @@ from typing import Any
 
 import zmq
 
+from . import items
 from .commands import METHODS, Expect, Reply, RequestMeta, Socket
 from .errors import BY_CODE, ERRORS, RequestError
 from .target import Link, Target
@@ -178,3 +179,12 @@ def error_of(reply: Reply) -> RequestError | None:
     known = BY_CODE.get(reply.error.code)
     kind = str(reply.error.data.get("kind") or (known.kind if known else "internal"))
     return RequestError(kind, reply.error.message, reply.error.data)
+
+
+def outcome(call: Call, reply: Reply | None) -> items.Reply:
+    """What a request came to, for who asked: the answer, or that none came before its deadline."""
+    if reply is not None:
+        return items.Reply(call.id, call.method, reply.result, error_of(reply), call.age)
+    told = "it was sent" if call.sent else "it was never sent, there was no connection"
+    error = RequestError("no_reply", f"no answer to {call.method} in {call.age:.0f} s; {told}")
+    return items.Reply(call.id, call.method, None, error, call.age)

@@ -1,8 +1,10 @@
-"""One stream put back in order: what can be delivered now, and what is missing. No socket in here."""
+"""A stream put back in order: what can be delivered now, and what is missing. No socket in here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from .wire import LINE_HEAD, WireError
 
 
 class Sequencer:
@@ -49,3 +51,29 @@ class Sequencer:
         if not self.behind:
             return None
         return self.last + 1, min(self._held) - 1 if self._held else self.known
+
+
+class Newest:
+    """A stream with holes that nobody fills: gives a line where it is newer than all before it."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        """The newest number delivered, or that a snapshot has brought."""
+
+    def offer(self, lines: Sequence[bytes]) -> list[bytes]:
+        """Take lines by number; returns those that are news.
+
+        Raises:
+            WireError: a line is no event; none of them is taken.
+        """
+        newer = []
+        last = self.last
+        for line in lines:
+            head = LINE_HEAD.match(line)
+            if head is None:
+                raise WireError(f"no event in a view: {line[:80]!r}")
+            if (seq := int(head[1])) > last:
+                newer.append(line)
+                last = seq
+        self.last = last
+        return newer

@@ -84,6 +84,7 @@ class Server:
         """Why the I/O thread ended before `close`; None while all is well."""
         self.started = time.time_ns() // 1000
         self._state: RunState = "STARTING"
+        self._changing = threading.RLock()
         self._beat = (0, 0, time.monotonic())
         self._bye: str | None = None
         self._ticks = 0
@@ -128,9 +129,14 @@ class Server:
         return self._state
 
     def set_state(self, state: RunState, reason: str = "") -> None:
-        """Enter a state, at once for the control plane; safe in a signal handler."""
-        self._state = state
-        self.emitter.emit(RunStateChanged(state=state, reason=reason))
+        """Enter a state, at once for the control plane; from any thread, and safe in a signal handler.
+
+        STOPPING is the last: what comes after it changes nothing and is not told.
+        """
+        with self._changing:
+            if self._state != "STOPPING":
+                self._state = state
+                self.emitter.emit(RunStateChanged(state=state, reason=reason))
 
     def beat(self, round: int, epoch: int) -> None:
         """Say that the trainer lives; the heartbeat carries the age of this."""

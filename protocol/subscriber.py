@@ -16,21 +16,20 @@ from typing import Any, Literal
 
 import zmq
 
-from .calls import Call, Calls, error_of
+from .calls import Call, Calls, outcome
 from .commands import METHODS
 from .commands import Reply as WireReply
-from .errors import EsperError, RequestError
+from .errors import EsperError
 from .events import STREAMS, Stream
 from .items import Item, LinkChanged, LinkState, Reply, Reset, Stats
 from .journal import newest_lines
-from .sequence import Sequencer
+from .sequence import Newest, Sequencer
 from .sockets import end
 from .target import Link, Source, Target, source_of
 from .thresholds import THRESHOLDS
 from .version import PROTOCOL_VERSION
 from .wire import (
     HEARTBEAT_TOPIC,
-    LINE_HEAD,
     TOPICS,
     VIEW_TOPIC,
     Event,
@@ -80,8 +79,7 @@ class Subscriber:
         self._asked = tuple(streams)
         self._streams = tuple(s for s in streams if not (thin and s in ("metric", "trace")))
         """Those that are read whole; a snapshot has all that were asked for."""
-        self._viewed: int | None = 0 if thin and "metric" in streams else None
-        """The newest metric that a view or a snapshot has brought; None where no view is read."""
+        self._view = Newest() if thin and "metric" in streams else None
         self._source = source or source_of(name, home)
         self._owns_source = source is None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -216,15 +214,7 @@ class Subscriber:
         return [call for call in self._calls.pending if call.deadline is not None]
 
     def _answered(self, call: Call, reply: WireReply | None, _: bytes) -> None:
-        if reply is None:
-            told = "it was sent" if call.sent else "it was never sent, there was no connection"
-            error: RequestError | None = RequestError(
-                "no_reply", f"no answer to {call.method} in {call.age:.0f} s; {told}"
-            )
-            result = None
-        else:
-            error, result = error_of(reply), reply.result
-        self._ready.append(Reply(call.id, call.method, result, error, call.age))
+        self._ready.append(outcome(call, reply))
 
     # --- finding the daemon ------------------------------------------------------------------------
 
@@ -254,7 +244,7 @@ class Subscriber:
         self.problem = self.heartbeat = self.hello = None
         self._sequencers, self._phase = {}, "barrier"
         topics = [TOPICS[stream] for stream in self._streams]
-        if self._viewed is not None:
+        if self._view is not None:
             topics.append(VIEW_TOPIC)
         self._ev = target.open(self._context, zmq.SUB, "ev", (*topics, HEARTBEAT_TOPIC))
         self._calls.attach(self._context, target)
@@ -338,8 +328,8 @@ class Subscriber:
         for stream, old in self._sequencers.items():
             self.stats.skipped += max(0, seq[stream] - old.last)
         self._sequencers = {stream: Sequencer(seq[stream]) for stream in self._streams}
-        if self._viewed is not None:
-            self._viewed = seq["metric"]
+        if self._view is not None:
+            self._view.last = seq["metric"]
         self._repairing.clear()
         self._phase = "joined"
         early, self._early = self._early, []
@@ -394,15 +384,8 @@ class Subscriber:
         if header.boot != self._boot:
             self._lose_boot()
             return
-        if self._phase != "joined" or self._viewed is None:
-            return
-        for line in lines:
-            head = LINE_HEAD.match(line)
-            if head is None:
-                raise WireError(f"no event in a view: {line[:80]!r}")
-            if (seq := int(head[1])) > self._viewed:
-                self._ready.append(line)
-                self._viewed = seq
+        if self._phase == "joined" and self._view is not None:
+            self._ready.extend(self._view.offer(lines))
 
     def _take_heartbeat(self, heartbeat: Heartbeat) -> None:
         if not self._is_mine(heartbeat.boot):

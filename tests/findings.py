@@ -5,12 +5,8 @@
 
 from __future__ import annotations
 
-import ast
-from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
+from tests.marks import ROOT, holders, rows
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "findings.md"
 
 FINDINGS = {
@@ -71,34 +67,8 @@ FINDINGS = {
 }
 
 
-def holders() -> dict[str, list[str]]:
-    """Tests by the finding that they hold, as `path::name`."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for name in _marked(node):
-                    found[name].append(f"{path.relative_to(ROOT)}::{node.name}")
-    return found
-
-
-def _marked(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    for decorator in function.decorator_list:
-        match decorator:
-            case ast.Call(func=ast.Attribute(attr="finding"), args=arguments):
-                yield from (
-                    a.value for a in arguments if isinstance(a, ast.Constant) and isinstance(a.value, str)
-                )
-
-
 def page() -> str:
     """The whole page as Markdown."""
-    held = holders()
-    rows = [
-        f"| {name} | {what} | {'<br>'.join(f'`{test}`' for test in held.get(name, ['**none**']))} |"
-        for name, what in FINDINGS.items()
-    ]
     return "\n".join(
         [
             "# Findings",
@@ -110,7 +80,7 @@ def page() -> str:
             "",
             "| finding | what holds here | held by |",
             "|---|---|---|",
-            *rows,
+            *rows(FINDINGS, holders("finding")),
             "",
         ]
     )

@@ -59,9 +59,11 @@ from .telemetry.levels import Levels
 from .telemetry.recorder import Recorder, RunShape
 from .telemetry.stride import Stride
 from .telemetry.system import SystemSampler
+from .wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
+ENDING = (signal.SIGTERM, signal.SIGINT)
 FAILED = 11
 INTERRUPTED = 130
 
@@ -281,8 +283,9 @@ class Daemon:
         """Open up, train, close in order; the exit code."""
         self.server.start()
         log = set_up(self.run.log, self.server.emitter, terminal=not is_detached())
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ENDING:
             signal.signal(number, self._on_signal)
+        wakeup = Wakeup(self._heard)
         notifier = Notifier(lambda: self.server.trainer_beat)
         signal.signal(signal.SIGUSR2, lambda *_: self.operator.request_escalation())
         signal.signal(signal.SIGHUP, lambda *_: self._on_hangup(log, notifier))
@@ -315,6 +318,7 @@ class Daemon:
             RunStopped(reason=end.reason, exit_code=end.exit_code, rounds=self.trainer.round, error=end.error)
         )
         self.server.close()
+        wakeup.close()
         notifier.close()
         log.flush()
         return end.exit_code
@@ -380,6 +384,11 @@ class Daemon:
         logger.error("%s; %s", lost, f"resume from {newest}" if newest else "there is no checkpoint yet")
         self.server.emitter.emit(RankLostEvent(error=str(lost), checkpoint=newest))
         return _End("a rank was lost", FAILED, str(lost), lost)
+
+    def _heard(self, number: int) -> None:
+        """In a thread of its own: who watches learns of the end while an operation still runs."""
+        if number in ENDING and self._training:
+            self.server.set_state("STOPPING", signal.Signals(number).name)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals += 1

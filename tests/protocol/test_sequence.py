@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.sequence import Sequencer
+from protocol.sequence import Newest, Sequencer
+from protocol.wire import WireError
 
 
 def line(seq: int) -> bytes:
@@ -43,3 +45,15 @@ def test_a_lost_tail_is_seen_by_the_number_alone() -> None:
     sequencer.tell(7)
     assert sequencer.missing == (5, 7)
     assert sequencer.behind == 3
+
+
+def test_the_newest_comes_once_and_a_view_with_rubbish_in_it_is_refused_whole() -> None:
+    def event(seq: int) -> bytes:
+        return b'{"seq":%d,"stream":"metric","ts":1}' % seq
+
+    newest = Newest()
+    newest.last = 3
+    assert newest.offer([event(2), event(4), event(6)]) == [event(4), event(6)]
+    with pytest.raises(WireError, match="no event in a view: b'rubbish'"):
+        newest.offer([event(7), b"rubbish"])
+    assert newest.offer([event(6), event(7)]) == [event(7)]
