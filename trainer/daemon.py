@@ -136,12 +136,12 @@ class Daemon:
 
     def __init__(
         self, run: RunFolder, config: Config, device: torch.device, data: Task, *, resumed: bool,
-        world: World,
+        world: World | None = None,
     ) -> None:  # fmt: skip
         limit_threads()
         configure(config.cuda, device)
         allow_files()
-        self.world = world
+        self.world = world = world or World()
         self.run = run
         self.config = config
         self.device = device
