@@ -509,6 +509,8 @@ class EpochFinished:
     reward_components: dict[str, list[float]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds per phase of the epoch: train, validate, decide, act, telemetry."""
+    seed_grad_ratio: list[list[float | None]] = field(default_factory=list)
+    """Gradient norm of the seed over that of its host; strict gates ask for some."""
     cpu_phases: dict[str, float] = field(default_factory=dict)
     """CPU seconds of the process, all its threads, in those phases."""
     gpu_phases: dict[str, float] = field(default_factory=dict)
@@ -549,6 +551,14 @@ class PPOUpdate:
     return_std: float | None = None
     value_nrmse: float | None = None
     """Root mean square of the critic's error over the standard deviation of the returns."""
+    head_ratio_max: dict[str, float] = field(default_factory=dict)
+    """Widest probability ratio of each head; `ratio_max` is the widest of these."""
+    observation_rms: float | None = None
+    """Of the measured features as the policy saw them: about 1 once the normaliser has settled."""
+    observation_clipped: float | None = None
+    """Share of them that was beyond the normaliser's limit."""
+    observation_missing: float | None = None
+    """Share of the features that was not measured."""
 
 
 @event("shapley.computed", "metric", keep=10)

@@ -187,13 +187,17 @@ def _heads(frame: Frame, width: int) -> list[Line]:
     """Per head of the action: entropy as a bar, gradient norm."""
     ppo = frame.state.ppo
     assert ppo is not None
-    lines = [Row().put(" head          entropy                        grad norm", "dim").line(width)]
+    lines = [
+        Row().put(" head          entropy                        grad norm  max ratio", "dim").line(width)
+    ]
     for head, entropy in ppo.head_entropy.items():
         severity = frame.state.severity("entropy", entropy)
         row = Row().put(f" {head}", "", 15).put(number(entropy), severity or "", 5).put(" ")
         for text, style in gauge(entropy, 20, frame.glyphs, severity or "accent"):
             row.put(text, style)
-        row.put(compact(ppo.head_grad_norm.get(head), 7), "", 10, ">").put("  ")
+        row.put(compact(ppo.head_grad_norm.get(head), 7), "", 10, ">")
+        ratio = ppo.head_ratio_max.get(head)
+        row.put(number(ratio), frame.state.severity("ratio_max", ratio) or "", 10, ">").put("  ")
         room = max(0, min(40, width - row.width - 1))
         lines.append(row.put(frame.spark(f"entropy.{head}", room, high=1.0), "chart2").line(width))
     return lines

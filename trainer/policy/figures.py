@@ -37,8 +37,14 @@ class Figures:
         advantage: Tensor,
         returns: Tensor,
         nonfinite_in_a_row: Tensor,
+        observed: dict[str, Tensor],
     ) -> Figures:
-        """Bring everything to the host: one transfer, whatever the number of minibatches."""
+        """Bring everything to the host: one transfer, whatever the number of minibatches.
+
+        Args:
+            steps: by name, of each minibatch.
+            observed: statistics [] of the observations.
+        """
         residual, ops = returns - rollout.value, rollout.actions[..., 0]
         whole = {
             "advantage_mean": advantage.mean(),
@@ -50,6 +56,7 @@ class Figures:
             "op_fraction": (ops.unsqueeze(-1) == torch.arange(len(Op), device=ops.device))
             .double()
             .mean((0, 1)),
+            **observed,
         }
         stacked = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}
         tensors = [*stacked.values(), *whole.values()]
@@ -83,6 +90,10 @@ class Figures:
             clip_fraction=float(_mean(self.step["clipped"], taken)),
             ratio_min=float(self.step["ratio_min"].min()),
             ratio_max=float(self.step["ratio_max"].max()),
+            head_ratio_max={
+                name: float(ratio)
+                for name, ratio in zip(HEAD_NAMES, self.step["ratio_max"].max(0), strict=True)
+            },
             explained_variance=float(self.whole["explained_variance"]) if self.whole["return_std"] else None,
             grad_norm=float(_mean(self.step["grad_norm"], taken)),
             head_grad_norm={
@@ -103,6 +114,9 @@ class Figures:
             lstm_h_rms=float(self.step["h_rms"][0]),
             lstm_c_rms=float(self.step["c_rms"][0]),
             return_std=float(self.whole["return_std"]),
+            observation_rms=float(self.whole["observation_rms"]),
+            observation_clipped=float(self.whole["observation_clipped"]),
+            observation_missing=float(self.whole["observation_missing"]),
             value_nrmse=float(self.whole["value_nrmse"]) if self.whole["return_std"] else None,
         )
 

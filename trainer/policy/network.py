@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..seeds.stages import HEAD_NAMES, Op
 from .actions import ActionSpace, Logits
-from .normalise import RunningNorm
+from .normalise import LIMIT, RunningNorm
 from .observation import BASE, SLOT, Observation
 
 EMBEDDING = 4
@@ -156,6 +156,21 @@ class ActorCritic(nn.Module):
         weight, bias = self.critic.weight, self.critic.bias
         bias.copy_((std * bias + mean - norm.mean) / norm.std)
         weight.mul_(std / norm.std)
+
+    @torch.no_grad()
+    def observed(self, seen: Observation) -> dict[str, Tensor]:
+        """Statistics [] of the measured features as the policy saw them, and of what was missing."""
+        z = torch.cat([
+            self.base_norm(seen.base[..., : len(BASE.measured)], LIMIT).flatten(),
+            self.slot_norm(seen.slot[..., : len(SLOT.measured)], LIMIT).flatten(),
+        ])  # fmt: skip
+        known = ~z.isnan()
+        count = known.sum().clamp_min(1)
+        return {
+            "observation_rms": (z.where(known, 0.0).square().sum() / count).sqrt(),
+            "observation_clipped": (z.abs() >= LIMIT).sum() / count,
+            "observation_missing": 1.0 - known.double().mean(),
+        }
 
     def learn_normalisers(self, seen: Observation) -> None:
         """Take a rollout's observations into the running statistics."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+LIMIT = 8.0
+"""Standard deviations from the mean beyond which a feature tells no more."""
+
 
 class RunningNorm(nn.Module):
     """Mean and variance per column over everything seen, merged batch by batch.
@@ -46,6 +49,6 @@ class RunningNorm(nn.Module):
         self.m2 += m2 + delta.square() * self.count * share
         self.count.copy_(count)
 
-    def forward(self, x: Tensor, limit: float = 8.0) -> Tensor:
+    def forward(self, x: Tensor, limit: float = LIMIT) -> Tensor:
         """(x - mean) / std within +-limit, in x's dtype; NaN stays NaN."""
         return ((x - self.mean.to(x.dtype)) / self.std.to(x.dtype)).clamp(-limit, limit)

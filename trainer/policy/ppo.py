@@ -63,7 +63,9 @@ class Loss(NamedTuple):
     h_square: Tensor
     c_square: Tensor
     ratio_min: Tensor
+    """[heads]"""
     ratio_max: Tensor
+    """[heads]"""
 
     @property
     def clipped(self) -> Tensor:
@@ -132,8 +134,8 @@ def ppo_loss(
             nats_most=(most * free).sum(),
             h_square=share * out.h.square().mean(),
             c_square=share * out.c.square().mean(),
-            ratio_min=ratio.min(),
-            ratio_max=ratio.max(),
+            ratio_min=ratio.amin(steps),
+            ratio_max=ratio.amax(steps),
         )
 
 
@@ -206,8 +208,9 @@ class PPO:
                 steps.append(self._step(self._of_all_ranks(loss), gate))
         self._streak = gate.streak
         self.updates += 1
+        observed = self.network.observed(rollout.observation)
         self.network.learn_normalisers(rollout.observation)
-        figures = Figures.of(steps, rollout, advantage, returns, gate.longest)
+        figures = Figures.of(steps, rollout, advantage, returns, gate.longest, observed)
         if (streak := int(figures.whole["nonfinite_in_a_row"])) >= NONFINITE_LIMIT:
             raise PolicyDiverged(
                 f"PPO update {self.updates}: loss or gradient not finite in {streak} steps in a row, weights "

@@ -346,6 +346,7 @@ class Recorder:
             contribution=nullable(contribution, np.isnan(contribution)),
             seed_grad_norm=nullable(gradients.seed_norm, np.isnan(gradients.seed_health)),
             seed_health=nullable(gradients.seed_health, np.isnan(gradients.seed_health)),
+            seed_grad_ratio=nullable(gradients.ratio, np.isnan(gradients.ratio)),
             parameters=frame["parameters"].astype(np.int64).tolist(),
             reward_components={
                 name.removeprefix("reward."): frame[name].tolist()
@@ -460,6 +461,12 @@ class _Gradients:
             column("seed_health"),
             bool(wanted.any()),
         )
+
+    @property
+    def ratio(self) -> NDArray[np.float64]:
+        """[N, S] seed over host; NaN where either is not measured, not finite, or the host has none."""
+        host = np.where(np.isfinite(self.host_norm) & (self.host_norm > 0.0), self.host_norm, np.nan)
+        return np.where(np.isfinite(self.seed_norm), self.seed_norm, np.nan) / host[:, None]
 
     def readings(self) -> dict[str, Any]:
         """What the checks look at."""

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from trainer.config import PPOConfig
 from trainer.policy.agent import Agent
 from trainer.policy.gae import gae
 from trainer.policy.network import ActorCritic
+from trainer.policy.observation import BASE, SLOT
 from trainer.policy.ppo import PPO, PolicyDiverged, ppo_loss
 from trainer.policy.rollout import Rollout
 from trainer.seeds.stages import HEAD_NAMES, HEADS_OF_OP, Op
@@ -108,8 +110,8 @@ def test_before_the_first_step_the_policy_is_the_one_that_acted() -> None:
     flat = torch.zeros_like(rollout.reward)
     loss = ppo_loss(ppo.network, agent.space, rollout, flat, flat, agent.cfg.ppo)
     assert loss.kl.abs() < 1e-6
-    assert (loss.ratio_min - 1).abs() < 1e-5
-    assert (loss.ratio_max - 1).abs() < 1e-5
+    torch.testing.assert_close(loss.ratio_min, torch.ones(len(HEAD_NAMES)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(loss.ratio_max, torch.ones(len(HEAD_NAMES)), rtol=0, atol=1e-5)
 
 
 def advantages(rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -124,12 +126,31 @@ def moments(ppo: PPO) -> list[Tensor]:
     return [value.clone() for state in ppo.optimizer.state.values() for value in state.values()]
 
 
+def known_features(ppo: PPO, rollout: Rollout) -> np.ndarray[Any, Any]:
+    """The measured features in float64, normalised and clipped; NaN where not measured."""
+    parts = []
+    for norm, seen, columns in (
+        (ppo.network.base_norm, rollout.observation.base, BASE),
+        (ppo.network.slot_norm, rollout.observation.slot, SLOT),
+    ):
+        x = seen[..., : len(columns.measured)].double().numpy()
+        parts.append(np.clip((x - norm.mean.numpy()) / norm.std.numpy(), -8, 8).reshape(-1))
+    return np.concatenate(parts)
+
+
 def test_what_an_update_reports() -> None:
     agent, ppo, rollout = setup("ppo.target_kl=0")
     advantage, returns = advantages(rollout)
     before = weights(ppo)
+    seen = known_features(ppo, rollout)
     event = ppo.update(rollout, advantage, returns)
     cfg = agent.cfg.ppo
+    known = ~np.isnan(seen)
+    assert event.observation_missing == pytest.approx(1 - known.mean())
+    assert event.observation_rms == pytest.approx(np.sqrt((seen[known] ** 2).mean()), rel=1e-4)
+    assert event.observation_clipped == pytest.approx((np.abs(seen[known]) >= 8).mean())
+    assert event.ratio_max == max(event.head_ratio_max.values())
+    assert all(ratio >= 1.0 - 1e-4 for ratio in event.head_ratio_max.values())
     assert (event.epochs, event.minibatches) == (cfg.epochs, cfg.epochs * cfg.minibatches)
     assert not event.early_stop
     assert event.skipped_nonfinite == 0

@@ -157,6 +157,10 @@ def test_each_level_publishes_what_it_says(level: Any) -> None:
         measured = level in ("NORMAL", "DEBUG")
         assert (epoch.host_grad_norm[0] is not None) == measured
         assert (epoch.seed_health[0][0] is not None) == measured
+        assert (epoch.seed_grad_ratio[0][0] is not None) == measured
+        if measured:
+            assert epoch.seed_grad_ratio[0][1] is None
+            assert epoch.seed_grad_ratio[0][0] == epoch.seed_grad_norm[0][0] / epoch.host_grad_norm[0]
 
 
 def test_trouble_is_told_even_when_telemetry_is_off() -> None:
