@@ -141,12 +141,20 @@ class _Envelope(Struct):
     ctx: Context = msgspec.field(default_factory=Context)
 
 
+class _Form(NamedTuple):
+    """How the events of a class are written."""
+
+    line: bytes
+    optional: tuple[str, ...]
+    """Its fields that may be None, of which most nulls in a line come."""
+
+
 _envelope = msgspec.json.Decoder(_Envelope, strict=False)
 _heartbeat = msgspec.json.Decoder(Heartbeat)
 _view = msgspec.json.Decoder(ViewHeader)
 _header = msgspec.json.Decoder(BatchHeader)
 _reply = msgspec.json.Decoder(Reply)
-_lines: dict[type, bytes] = {}
+_forms: dict[type, _Form] = {}
 _data: dict[str, msgspec.json.Decoder[Any]] = {}
 _encode = msgspec.json.Encoder().encode
 
@@ -166,16 +174,17 @@ def encode_event(seq: int, ts_us: int, ctx: Context, event: object) -> bytes:
     Raises:
         WireError: it holds something that JSON cannot say (a tensor, a set, an integer over 64 bits).
     """
+    form = _forms.get(type(event)) or _form_of(type(event))
     context = _encode_context(ctx.round, ctx.epoch, ctx.level, ctx.env, ctx.rank)
-    return _line_of(type(event)) % (seq, ts_us, context, _encode_data(event))
+    return form.line % (seq, ts_us, context, _encode_data(event, form.optional))
 
 
-def _line_of(cls: type) -> bytes:
-    line = _lines.get(cls)
-    if line is None:
-        spec = spec_of(cls)
-        line = _lines[cls] = (_LINE % (spec.stream, spec.type, spec.version)).encode()
-    return line
+def _form_of(cls: type) -> _Form:
+    spec = spec_of(cls)
+    line = (_LINE % (spec.stream, spec.type, spec.version)).encode()
+    optional = tuple([field.name for field in dataclasses.fields(cls) if "None" in str(field.type)])
+    form = _forms[cls] = _Form(line, optional)
+    return form
 
 
 @functools.lru_cache(maxsize=256)
@@ -185,10 +194,15 @@ def _encode_context(round: int, epoch: int, level: str, env: int | None, rank: i
     return f'"round":{round},"epoch":{epoch},"level":"{level}",{of_env}"rank":{rank}'.encode()
 
 
-def _encode_data(event: object) -> bytes:
+def _encode_data(event: object, optional: tuple[str, ...]) -> bytes:
+    """A null is a None or a float that JSON lacks: where the empty fields do not explain all, look."""
     try:
         raw = orjson.dumps(event, option=orjson.OPT_SERIALIZE_NUMPY)
-        return orjson.dumps(_plain(event)) if b"null" in raw and not _is_finite(event) else raw
+        if nulls := raw.count(b"null"):
+            values = vars(event)
+            if nulls != len([1 for name in optional if values[name] is None]) and not _is_finite(event):
+                return orjson.dumps(_plain(event))
+        return raw
     except TypeError:
         pass
     try:
