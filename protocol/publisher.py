@@ -28,29 +28,39 @@ class Ring:
     """The newest lines of one stream in memory, contiguous, bounded in number and bytes."""
 
     def __init__(self) -> None:
-        self._items: deque[Stamped] = deque()
+        self._lines: deque[bytes] = deque()
+        self._last = 0
         self._bytes = 0
 
-    def extend(self, items: list[Stamped]) -> None:
-        """Take in the next events; the oldest go where the bounds are passed."""
-        self._items.extend(items)
-        self._bytes += sum([len(item.line) for item in items])
-        while len(self._items) > RING_EVENTS or self._bytes > RING_BYTES:
-            self._bytes -= len(self._items.popleft().line)
+    def extend(self, lines: list[bytes], last: int) -> None:
+        """Take in the next lines, up to number `last`; the oldest go where the bounds are passed."""
+        self._lines.extend(lines)
+        self._last = last
+        self._bytes += sum(map(len, lines))
+        while len(self._lines) > RING_EVENTS or self._bytes > RING_BYTES:
+            self._bytes -= len(self._lines.popleft())
+
+    def clear(self) -> None:
+        """Hold nothing any more."""
+        self._lines.clear()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._lines)
 
     @property
     def first(self) -> int | None:
         """The oldest number held."""
-        return self._items[0].seq if self._items else None
+        return self._last - len(self._lines) + 1 if self._lines else None
 
     def range(self, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
         """Lines `first`..`last` as (seq, line), up to `limit` bytes; `first` is to be held."""
         assert self.first is not None
         found = []
         start = first - self.first
-        for item in itertools.islice(self._items, start, start + last - first + 1):
-            found.append((item.seq, item.line))
-            limit -= len(item.line) + 1
+        for seq, line in enumerate(itertools.islice(self._lines, start, start + last - first + 1), first):
+            found.append((seq, line))
+            limit -= len(line) + 1
             if limit <= 0:
                 break
         return found
@@ -89,7 +99,7 @@ class Publisher:
         self.snapshot = Snapshot()
         self.rings = {stream: Ring() for stream in STREAMS}
         self.unencodable = 0
-        self._newest: dict[str, bytes] = {}
+        self._newest: dict[str, Stamped] = {}
         self.started: RunStarted | None = None
         """The boot's first event, for who asks for the status."""
         self._synced = time.monotonic()
@@ -101,10 +111,11 @@ class Publisher:
         emitted = self._emitter.drain(TICK_EVENTS)
         for loss in self._emitter.losses():
             emitted.append(self._own(loss))
+        lived = self.last["life"]
         stamped = self._stamp(emitted)
         self._journal.append(stamped)
         now = time.monotonic()
-        if now - self._synced >= SYNC_S or any(item.stream == "life" for item in stamped):
+        if now - self._synced >= SYNC_S or self.last["life"] > lived:
             self._journal.sync()
             self._synced = now
         self._publish(stamped)
@@ -114,9 +125,9 @@ class Publisher:
 
     def take_view(self) -> list[bytes]:
         """The newest line of each metric type that has come since this was last asked, by number."""
-        lines = list(self._newest.values())
+        newest = sorted(self._newest.values(), key=lambda item: item.seq)
         self._newest.clear()
-        return lines
+        return [item.line for item in newest]
 
     def range(self, stream: Stream, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
         """Lines of a stream from memory or, older ones, from the journal; see `Journal.range`."""
@@ -132,29 +143,33 @@ class Publisher:
 
     def _stamp(self, emitted: list[Emitted]) -> list[Stamped]:
         stamped = []
-        for ns, event, env, ctx in emitted:
+        for item in emitted:
+            event, ctx = item.event, item.ctx
             spec = spec_of(type(event))
-            if env is not None:
-                ctx = dataclasses.replace(ctx, env=env)
-            seq = self.last[spec.stream] + 1
+            stream, ts = spec.stream, item.ns // 1000
+            if item.env is not None:
+                ctx = dataclasses.replace(ctx, env=item.env)
+            seq = self.last[stream] + 1
             try:
-                line = encode_event(seq, ns // 1000, ctx, event)
+                line = encode_event(seq, ts, ctx, event)
             except Exception:
                 self.unencodable += 1
                 logger.exception("an event of type %s was left out", spec.type)
                 continue
-            item = Stamped(spec.stream, seq, ns // 1000, line)
-            self.last[spec.stream] = seq
-            stamped.append(item)
-            self.snapshot.add(spec, ctx, event, item)
-            if spec.stream == "life":
-                self._note(event, item.ts)
-            elif spec.stream == "metric":
-                self._newest.pop(spec.type, None)
-                self._newest[spec.type] = line
-            if isinstance(event, RunStarted):
-                self.started = event
+            self.last[stream] = seq
+            newest = Stamped(stream, seq, ts, line)
+            stamped.append(newest)
+            self.snapshot.add(spec, ctx, event, line)
+            if stream == "metric":
+                self._newest[spec.type] = newest
+            elif stream == "life":
+                self._live(event, ts)
         return stamped
+
+    def _live(self, event: object, ts: int) -> None:
+        self._note(event, ts)
+        if isinstance(event, RunStarted):
+            self.started = event
 
     def _publish(self, stamped: list[Stamped]) -> None:
         now = time.time_ns() // 1000
@@ -164,7 +179,7 @@ class Publisher:
             by_stream[item.stream].append(item)
         for stream, part in by_stream.items():
             if part:
-                self.rings[stream].extend(part)
+                self.rings[stream].extend([item.line for item in part], part[-1].seq)
                 batches = encode_batches(
                     part, run=self._run, boot=self._boot, ts=now, dropped=dropped[stream]
                 )

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Collection
 
 from .events import EVENTS, Context, EventSpec
-from .wire import Stamped
 
 _Key = tuple[object, ...]
 _Kept = tuple[int, bytes]
@@ -24,12 +23,12 @@ class Snapshot:
         self._kept: dict[str, dict[_Key, deque[_Kept]]] = {}
         self._open: dict[str, set[_Key]] = {}
 
-    def add(self, spec: EventSpec, ctx: Context, event: object, item: Stamped) -> None:
+    def add(self, spec: EventSpec, ctx: Context, event: object, line: bytes) -> None:
         """Take in an event that has just been stamped."""
         subjects = self._kept.setdefault(spec.type, {})
         self._order += 1
         if not spec.key and subjects:
-            subjects[()].append((self._order, item.line))
+            subjects[()].append((self._order, line))
             return
         key = tuple([getattr(ctx if name in ("env", "rank") else event, name) for name in spec.key])
         lines = subjects.pop(key, None)
@@ -37,7 +36,7 @@ class Snapshot:
             lines = deque(maxlen=spec.keep)
             if len(subjects) >= spec.subjects:
                 del subjects[self._oldest(spec.type, subjects)]
-        lines.append((self._order, item.line))
+        lines.append((self._order, line))
         subjects[key] = lines
         if getattr(event, "active", False):
             self._open.setdefault(spec.type, set()).add(key)

@@ -71,8 +71,8 @@ class Event:
     """As it was on the wire."""
 
 
-class Stamped(NamedTuple):
-    """An encoded event: what the journal, the ring and the batches hold."""
+class Stamped(Struct, frozen=True, gc=False):
+    """An encoded event on its way to the journal, the ring and the batches."""
 
     stream: Stream
     seq: int

@@ -171,9 +171,8 @@ def test_a_range_that_the_journal_lost_is_named(server: Server) -> None:
         server.emitter.emit(ev.RoundStarted(rounds=i))
     with Raw() as raw:
         until(lambda: raw.ask("qry", "status")[0]["result"]["seq"]["life"] == 4)
-        ring = server._publisher.rings["life"]._items
-        while ring:
-            ring.popleft()
+        ring = server._publisher.rings["life"]
+        ring.clear()
         os.truncate(server.run.events, 0)
         reply, _ = raw.ask("qry", "replay", params={"stream": "life", "first": 1, "last": 2})
     assert reply["error"]["data"]["kind"] == "range_gone"

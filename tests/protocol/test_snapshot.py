@@ -4,7 +4,7 @@ import pytest
 
 from protocol import events as ev
 from protocol.snapshot import Snapshot
-from protocol.wire import Stamped, decode_line, encode_event
+from protocol.wire import decode_line, encode_event
 
 
 class Log:
@@ -17,7 +17,7 @@ class Log:
         ctx = ev.Context(env=env)
         self.seq[spec.stream] += 1
         seq = self.seq[spec.stream]
-        self.snapshot.add(spec, ctx, event, Stamped(spec.stream, seq, 0, encode_event(seq, 0, ctx, event)))
+        self.snapshot.add(spec, ctx, event, encode_event(seq, 0, ctx, event))
 
     def held(self, *streams: str) -> list[object]:
         return [decode_line(line).data for line in self.snapshot.lines(streams or ev.STREAMS)]

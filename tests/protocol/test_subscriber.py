@@ -149,7 +149,7 @@ def test_a_range_that_is_gone_starts_over(server: Server, reader: Callable[..., 
         relay.loss = 1.0
         for i in range(9):
             server.emitter.emit(ev.RoundStarted(rounds=i))
-        ring = server._publisher.rings["life"]._items
+        ring = server._publisher.rings["life"]
         until(lambda: len(ring) == 10)
         ring.clear()
         os.truncate(server.run.events, 0)
