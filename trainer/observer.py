@@ -103,7 +103,7 @@ class Observer:
     @property
     def layer_envs(self) -> Tensor | None:
         wanted = self._recorder.layer_envs[: self._envs]
-        return torch.from_numpy(wanted).to(self._device) if wanted.any() else None
+        return torch.from_numpy(wanted).to(self._device, non_blocking=True) if wanted.any() else None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -157,13 +157,17 @@ def test_groups_on_streams_train_as_one_after_the_other() -> None:
 @pytest.mark.gpu
 @cuda
 @pytest.mark.finding("HP-1")
-def test_the_host_waits_once_an_epoch_for_the_telemetry_and_never_else() -> None:
+@pytest.mark.finding("DT-02")
+@pytest.mark.parametrize("debug", [False, True])
+def test_the_host_waits_once_an_epoch_for_the_telemetry_and_never_else(debug: bool) -> None:
     device = torch.device("cuda", 0)
     trainer = Trainer(settings.load(sets=[*SMALL, "episode_epochs=8"]), load("digits", device), device)
 
     class Strict(Quiet):
         def __init__(self) -> None:
             self.transfer = Transfer()
+            envs = trainer.cfg.envs.count
+            self.layer_envs = torch.ones(envs, dtype=torch.bool, device=device) if debug else None
 
         def see(self, columns: dict[str, Tensor], layers: object) -> Any:
             return self.transfer(columns)

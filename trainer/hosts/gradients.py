@@ -105,7 +105,7 @@ class LayerStatistics:
         made = {
             "activation_rms": [row.rms for row in rows],
             "activation_max": [row.largest for row in rows],
-            "activation_zero_fraction": [row.zeros / row.counts for row in rows],
+            "activation_zero_fraction": [row.zero_fraction for row in rows],
         }
         columns = {}
         for column in (f.name for f in fields(self) if f.name != "names"):
@@ -148,7 +148,7 @@ def layer_statistics(
         grad_norm=_where(present, rows.norm),
         grad_rms=_where(present, rows.rms),
         grad_max=_where(present, rows.largest),
-        zero_fraction=_where(present, rows.zeros / rows.counts),
+        zero_fraction=_where(present, rows.zero_fraction),
         nonfinite=_where(present, rows.nonfinite),
         weight_norm=_where(present, collected_norms([w.detach() for w in weights])),
         activation_rms=absent,
@@ -162,37 +162,34 @@ class Summary:
     """Of T tensors [n, ...] row by row: float64 [T, n]."""
 
     norm: Tensor
+    rms: Tensor
     largest: Tensor
     """Of the magnitudes; NaN where there is one."""
-    zeros: Tensor
+    zero_fraction: Tensor
     nonfinite: Tensor
-    counts: Tensor
-    """[T, 1] numbers in a row."""
-
-    @property
-    def rms(self) -> Tensor:
-        return self.norm / self.counts.sqrt()
+    """Count of NaN and infinities."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def summary(tensors: Sequence[Tensor], most: int = PIECE) -> Summary:
-    """Look at every number of some tensors, in pieces of rows of so many numbers at most."""
-    columns = [_row_summary(t.detach(), most) for t in tensors]
-    device = tensors[0].device
-    counts = torch.tensor([[t[0].numel()] for t in tensors], dtype=torch.float64, device=device)
-    norm, largest, zeros, nonfinite = (torch.stack(column) for column in zip(*columns, strict=True))
-    return Summary(norm, largest, zeros, nonfinite, counts)
+    """Look at every number of some tensors, in pieces of rows of so many numbers at most.
+
+    Copies nothing to the device, as that would wait for it.
+    """
+    rows = [_row_summary(t.detach(), most) for t in tensors]
+    return Summary(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
 def _row_summary(tensor: Tensor, most: int) -> tuple[Tensor, ...]:
-    """The columns of `Summary` but the last, [n] each."""
+    """The fields of `Summary`, [n] each."""
+    count = tensor[0].numel()
     square, largest, zeros, nonfinite = tensor.new_zeros((4, len(tensor)), dtype=torch.float64)
     for piece in pieces(tensor, most):
         square += row_norms([piece])[0].square_()
         largest = torch.maximum(largest, piece.abs().amax(1).double())
         zeros += (piece == 0).sum(1)
         nonfinite += (~piece.isfinite()).sum(1)
-    return square.sqrt(), largest, zeros, nonfinite
+    return square.sqrt(), (square / count).sqrt(), largest, zeros / count, nonfinite
 
 
 def _where(present: Tensor, values: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def test_a_summary_is_that_of_the_whole_row() -> None:
     tensor[2, 4, -1] = float("-inf")
     found = summary([tensor])
     flat = tensor.double().reshape(3, -1)
-    assert torch.equal(found.zeros[0], (flat == 0).sum(1).double())
+    assert torch.equal(found.zero_fraction[0], (flat == 0).double().mean(1))
     assert found.nonfinite[0].tolist() == [0, 1, 1]
     assert found.largest[0, 0] == flat[0].abs().max()
     assert torch.isnan(found.largest[0, 1])
