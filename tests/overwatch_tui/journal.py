@@ -272,6 +272,7 @@ class Run:
             head_entropy={head: 0.93 - 0.05 * i - 0.02 * number for i, head in enumerate(HEADS)},
             approx_kl=0.011 + wobble(-0.004, 0.006), clip_fraction=0.15 + wobble(-0.03, 0.03),
             ratio_min=0.71, ratio_max=1.40,
+            head_ratio_max={head: 1.40 - 0.05 * i for i, head in enumerate(HEADS)},
             explained_variance=0.7 - 1.1 / number, grad_norm=1.24, head_grad_norm=dict.fromkeys(HEADS, 0.31),
             critic_grad_norm=2.1, advantage_mean=0.0, advantage_std=1.0, learning_rate=1e-3,
             entropy_coefficient=0.01, epochs=4, minibatches=2, early_stop=False, skipped_nonfinite=0,

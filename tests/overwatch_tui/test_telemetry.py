@@ -1,0 +1,84 @@
+"""What the screens say of collection itself: its stride, what modules put out, how a profile went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from overwatch_tui.lines import plain
+from overwatch_tui.panels import env as env_panel
+from overwatch_tui.panels import policy, system
+from overwatch_tui.view import View
+from protocol import events as ev
+from protocol.wire import decode_line
+
+from . import journal
+from .harness import folded, frame
+
+
+def told(*data: Any) -> Any:
+    """A frame of a run that ends with these events."""
+    run = journal.Run(rounds=1)
+    run.make()
+    for one in data:
+        run.emit(one)
+    return frame(folded(decode_line(line) for line in run.lines), View(env=1))
+
+
+def lines(panel: Any, *data: Any, width: int = 80, height: int = 60) -> list[str]:
+    return [plain(line) for line in panel.body(told(*data), width, height)]
+
+
+def test_a_stride_is_shown_while_it_is_in_force() -> None:
+    slower = ev.TelemetryStride(old=1, new=4, share=0.035, budget=0.01)
+    faster = ev.TelemetryStride(old=4, new=1, share=0.001, budget=0.01)
+    assert any("drift every 4 epochs" in line for line in lines(system, slower))
+    assert not any("drift every" in line for line in lines(system, slower, faster))
+
+
+def test_what_held_a_round_up_is_shown() -> None:
+    shown = next(line for line in lines(system) if "graph breaks" in line)
+    assert "device waits --" in shown
+    assert "recompiles 0" in shown
+
+
+@pytest.mark.finding("AR-10")
+@pytest.mark.parametrize("busy", [None, 0.42])
+def test_how_well_a_profile_used_the_machine(busy: float | None) -> None:
+    kernels = None if busy is None else 1234
+    profile = ev.ProfilerFinished(
+        path="/traces/x.pt.trace.json", bytes=10, epochs=1, top=[], gpu_utilisation=busy, kernels=kernels,
+        allocator_seconds=0.25, python_share=0.31,
+    )  # fmt: skip
+    words = "gpu -- busy, -- kernels" if busy is None else "gpu 42% busy, 1234 kernels"
+    assert any(f"{words}, allocator 0.25 s, python 31%" in line for line in lines(system, profile))
+
+
+def test_what_modules_put_out_stands_below_their_gradients() -> None:
+    none: list[float | None] = [None] * 16
+    some: list[float | None] = [0.5] * 16
+    layers = ev.LayerStatistics(
+        layer=["block0.conv.weight", "block0.out"], grad_norm=[some, none], grad_rms=[some, none],
+        grad_max=[some, none], zero_fraction=[some, none], nonfinite=[[0] * 16, [None] * 16],
+        weight_norm=[some, none], activation_rms=[none, some], activation_max=[none, some],
+        activation_zero_fraction=[none, some],
+    )  # fmt: skip
+    shown = [plain(line) for line in env_panel.detail(told(layers), 80, 40)]
+    (outputs,) = [line for line in shown if "outputs" in line]
+    assert "block0" in outputs
+    assert " 50" in outputs
+    assert any("block0.conv.weight" in line for line in shown)
+    older = ev.LayerStatistics(
+        layer=["a"], grad_norm=[some], grad_rms=[some], grad_max=[some], zero_fraction=[some],
+        nonfinite=[[0] * 16], weight_norm=[some],
+    )  # fmt: skip
+    assert not any("outputs" in plain(line) for line in env_panel.detail(told(older), 80, 40))
+
+
+def test_each_head_has_its_ratio() -> None:
+    frame_ = told()
+    frame_.view.show("policy")
+    shown = [plain(line) for line in policy.body(frame_, 120, 60)]
+    assert any("max ratio" in line for line in shown)
+    assert any(line.startswith(" op ") and " 1.40" in line for line in shown)
