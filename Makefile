@@ -33,6 +33,8 @@ bench: .venv/dev
 docs: .venv/dev
 	$(BIN)/python -m protocol.schema
 	$(BIN)/python -m trainer.reference
+	$(BIN)/python -m tests.findings
+	$(BIN)/python -m tests.faults
 
 # torch goes first and pinned: a bare `torch` would fetch gigabytes of CUDA libraries where none are wanted.
 .venv/trainer: pyproject.toml constraints.txt

@@ -124,9 +124,12 @@ class Calls:
         call.sent = now
 
     def _encode(self, call: Call, now: float) -> bytes:
-        """The body is made once: a repeat with other bytes would be another request."""
+        """The body is made once: a repeat with other bytes would be another request.
+
+        No deadline before `hello` has told the daemon's clock.
+        """
         deadline = None
-        if call.deadline is not None:
+        if call.deadline is not None and self._boot is not None:
             deadline = time.time_ns() // 1000 + self._offset_us + int((call.deadline - now) * 1e6)
         meta = RequestMeta(
             v=PROTOCOL_VERSION,

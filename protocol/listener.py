@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Mapping
 
+import psutil
 import zmq
 from zmq.utils import z85
 
@@ -44,6 +45,20 @@ def endpoints_of(address: str) -> dict[str, str]:
     if match is None or not 0 < port <= 65_535 - max(PORTS.values()):
         raise KeysUnusable(f"{address!r} is no address; write tcp://HOST:PORT, the first of three ports")
     return {name: f"tcp://{match[1]}:{port + more}" for name, more in PORTS.items()}
+
+
+def _holders(endpoints: Mapping[str, str]) -> str:
+    """Which of the user's processes listen on those ports: often a worker of a daemon that was killed."""
+    ports = {int(endpoint.rpartition(":")[2]) for endpoint in endpoints.values()}
+    try:
+        found = {
+            one.pid
+            for one in psutil.net_connections("tcp")
+            if one.pid and one.status == psutil.CONN_LISTEN and one.laddr.port in ports
+        }
+    except psutil.Error:
+        return ""
+    return "; held by process " + ", ".join(map(str, sorted(found))) if found else ""
 
 
 class Listener:
@@ -88,6 +103,7 @@ class Listener:
         except zmq.ZMQError as error:
             raise KeysUnusable(
                 f"cannot listen on {self.address} and the next two ports: {error.strerror}"
+                f"{_holders(self._endpoints)}"
             ) from None
 
     def _bind(self, socket: zmq.Socket[bytes], name: str) -> zmq.Socket[bytes]:

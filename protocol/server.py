@@ -52,6 +52,7 @@ VIEW_S = 0.2
 CLOSE_S = 10.0
 SILENT_S = 60.0
 REQUESTS_PER_TURN = 64
+BYTES_PER_TURN = 4 * 1024 * 1024
 
 
 class Server:
@@ -361,7 +362,10 @@ class Server:
                 path.unlink()
 
     def _answer(self, name: Socket, socket: zmq.Socket[bytes], peer: Callable[[zmq.Frame], Peer]) -> None:
+        sent = 0
         for _ in range(REQUESTS_PER_TURN):
+            if sent > BYTES_PER_TURN:
+                return
             try:
                 message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -372,6 +376,7 @@ class Server:
                 continue
             try:
                 socket.send_multipart(reply, zmq.NOBLOCK)
+                sent += sum(map(len, reply))
             except zmq.ZMQError as error:
                 self._unanswered += 1
                 logger.info("an answer on %s found nobody: %s", name, error.strerror)

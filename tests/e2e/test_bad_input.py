@@ -53,6 +53,7 @@ def test_a_folder_that_cannot_be_written(house: House, tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.fault(38)
 def test_a_socket_path_that_is_too_long(house: House, tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir(mode=0o700)
@@ -69,6 +70,7 @@ def ctl(house: House, name: str, socket_name: str = "ctl") -> str:
     return endpoint
 
 
+@pytest.mark.fault(13)
 def test_junk_and_wrong_requests_get_a_typed_error_and_the_daemon_lives(house: House) -> None:
     house.spawn("solid")
     context = zmq.Context()

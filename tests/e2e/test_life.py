@@ -18,6 +18,7 @@ def losses(house: House, name: str) -> dict[tuple[int, int], list[float]]:
     }
 
 
+@pytest.mark.fault(7)
 @pytest.mark.slow
 def test_kill_9_leaves_a_readable_journal_and_resume_goes_on_with_the_same_curve(house: House) -> None:
     whole = house.spawn("whole", "--rounds", "4")
@@ -46,6 +47,7 @@ def test_kill_9_leaves_a_readable_journal_and_resume_goes_on_with_the_same_curve
         assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.fault(31)
 def test_a_second_daemon_under_one_name_is_told_who_holds_it(house: House) -> None:
     first = house.spawn("one")
     second = house.daemon("start", "--resume", "one")
@@ -63,6 +65,7 @@ def test_starting_over_an_ended_run_is_refused_with_what_to_do(house: House) -> 
     assert "--resume done" in again.stderr
 
 
+@pytest.mark.fault(41)
 @pytest.mark.slow
 def test_eight_side_by_side_are_listed_and_addressable_by_prefix(house: House) -> None:
     names = [f"{letter}-run" for letter in "abcdefgh"]

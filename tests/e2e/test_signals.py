@@ -13,6 +13,7 @@ from tests.trainer.test_systemd import Manager
 from .conftest import House, eventually
 
 
+@pytest.mark.fault(36)
 @pytest.mark.slow
 def test_a_daemon_as_a_service(house: House, tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
@@ -51,6 +52,7 @@ def test_a_daemon_as_a_service(house: House, tmp_path: Path) -> None:
     assert again.wait(60) == 0
 
 
+@pytest.mark.fault(35)
 @pytest.mark.slow
 def test_sigterm_in_the_middle_of_a_checkpoint(house: House) -> None:
     """Whatever is being written is whole afterwards, and the end's own checkpoint is written, too."""

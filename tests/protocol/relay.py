@@ -16,10 +16,11 @@ from protocol.runs import find_run
 class Relay:
     """Forwards events, dropping each batch with the probability `loss`; heartbeats always pass.
 
-    While it is there, the run's connection file names it in place of the daemon's own socket.
+    Beyond `queue` messages that wait for a subscriber it drops what comes; 0 = no bound. While it is there,
+    the run's connection file names it in place of the daemon's own socket.
     """
 
-    def __init__(self, name: str, loss: float, seed: int = 0) -> None:
+    def __init__(self, name: str, loss: float, seed: int = 0, *, queue: int = 0) -> None:
         self.loss = loss
         self.dropped = 0
         self._random = random.Random(seed)
@@ -34,7 +35,7 @@ class Relay:
         assert self._upstream.recv(), "the daemon's welcome"
         self._downstream = self._context.socket(zmq.XPUB)
         self._downstream.set(zmq.XPUB_WELCOME_MSG, b"1/hb")
-        self._downstream.set(zmq.SNDHWM, 0)
+        self._downstream.set(zmq.SNDHWM, queue)
         self._downstream.bind(ev + ".relay")
         self._path = Path(ev.removeprefix("ipc://") + ".relay")
         connection["endpoints"]["ev"] = ev + ".relay"

@@ -44,6 +44,7 @@ def test_the_corpus_has_every_message() -> None:
     assert have["frames"] >= set(FRAMES), HINT
 
 
+@pytest.mark.fault(45)
 @named(CORPUS["events"])
 def test_every_past_event_decodes_to_the_values_it_was_written_with(line: bytes) -> None:
     event = decode_line(line)
@@ -66,12 +67,14 @@ def as_words(value: Any) -> Any:
     return {key: as_words(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
+@pytest.mark.fault(45)
 @named(CORPUS["events"])
 def test_every_past_event_fits_todays_schema(line: bytes) -> None:
     event = json.loads(line)
     validator("events", event["type"]).validate(event["data"])
 
 
+@pytest.mark.fault(45)
 @named(CORPUS["requests"])
 def test_every_past_request_is_still_taken(line: bytes) -> None:
     tree = json.loads(line)
@@ -90,6 +93,7 @@ def test_every_past_request_is_still_taken(line: bytes) -> None:
     assert "result" in reply, reply
 
 
+@pytest.mark.fault(45)
 @named(CORPUS["frames"])
 def test_every_past_frame_is_still_read(line: bytes) -> None:
     ((name, body),) = json.loads(line).items()

@@ -98,6 +98,7 @@ def test_a_signal_handler_may_emit_while_a_full_queue_refuses() -> None:
     assert emitter.dropped["log"] == 2
 
 
+@pytest.mark.fault(34)
 def test_a_forked_child_is_silent() -> None:
     emitter = Emitter()
     emitter.emit(ev.RoundStarted(rounds=1))

@@ -42,6 +42,7 @@ def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.fault(8)
 def test_numbers_go_on_after_any_tear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
     whole = tmp_path / "whole.jsonl"
@@ -137,6 +138,7 @@ def test_a_stream_that_is_rare_is_found_behind_a_common_one(
     journal.close()
 
 
+@pytest.mark.fault(9)
 def test_a_full_disk_is_told_and_survived() -> None:
     journal = Journal(Path("/dev/full"))
     journal.append([stamp("life", 1)])
@@ -157,6 +159,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
+@pytest.mark.fault(9)
 def test_when_the_disk_takes_events_again_none_is_torn_or_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +179,7 @@ def test_when_the_disk_takes_events_again_none_is_torn_or_missing(
     journal.close()
 
 
+@pytest.mark.fault(9)
 def test_what_cannot_be_kept_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_S", 0.0)
     monkeypatch.setattr(module, "WAITING_BYTES", 2000)

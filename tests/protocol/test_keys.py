@@ -42,6 +42,7 @@ def test_files_are_private_whatever_the_umask(config: Path) -> None:
     assert (one.name, one.role, one.public) == ("laptop", "operator", pair.public)
 
 
+@pytest.mark.fault(25)
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601])
 def test_a_secret_that_others_can_read_is_refused(config: Path, mode: int) -> None:
     make_client("laptop", server=None, role="viewer")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import socket as plain
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import zmq
 from click.testing import CliRunner
@@ -58,6 +61,7 @@ def refused(server: Server) -> list[dict[str, object]]:
     return [vars(e.data) for e in read(server.run.events) if e.type == "command.refused"]
 
 
+@pytest.mark.fault(27)
 def test_a_viewer_watches_and_may_not_stop(listening: Server, address: str) -> None:
     with connect(address, key="viewer", client="me") as run:
         assert run.run.name == "alpha"
@@ -98,6 +102,7 @@ def test_events_come_and_are_repaired(listening: Server, address: str, reader: C
     one.read(lambda: one.last("life") >= 200)
 
 
+@pytest.mark.fault(29)
 def test_a_revoked_key_counts_for_nothing_on_live_connections(
     listening: Server, address: str, reader: Callable[..., Reader]
 ) -> None:
@@ -154,6 +159,7 @@ def test_reload_reads_the_list_at_once(listening: Server, address: str) -> None:
     until(lambda: listening.listening["authorized"] == 2)  # type: ignore[index]
 
 
+@pytest.mark.fault(28)
 def test_unknown_keys_and_wrong_servers_are_told_within_a_second(
     listening: Server, address: str, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +177,7 @@ def test_unknown_keys_and_wrong_servers_are_told_within_a_second(
         assert subscriber.state in ("searching", "lost", "connecting")
 
 
+@pytest.mark.fault(28)
 @pytest.mark.parametrize(("kind", "more"), [(zmq.DEALER, 0), (zmq.DEALER, 1), (zmq.SUB, 2)])
 def test_without_encryption_nothing_is_answered(
     listening: Server, address: str, kind: int, more: int
@@ -194,6 +201,7 @@ def test_without_encryption_nothing_is_answered(
     assert listening.counters["requests"] == 0
 
 
+@pytest.mark.fault(32)
 def test_captured_bytes_open_nothing(listening: Server, address: str) -> None:
     """A recording of a whole connection, played to the daemon again."""
     host, port = "127.0.0.1", int(address.rpartition(":")[2]) + 1
@@ -271,6 +279,7 @@ def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(address: str) -> No
     run.release()
 
 
+@pytest.mark.fault(30)
 def test_a_dead_handler_lets_nobody_in(
     listening: Server, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,3 +325,44 @@ def test_secrets_are_never_written_over(tmp_path: Path) -> None:
     write_secret(tmp_path / "k", new_pair())
     with pytest.raises(KeysUnusable, match="is there already"):
         write_secret(tmp_path / "k", Pair("a", "b"))
+
+
+ORPHANED = """
+import os, sys, time
+from protocol.runs import RunFolder
+from protocol.server import Server
+server = Server(RunFolder.claim("alpha"), hello={}, listen=sys.argv[1])
+server.start()
+if os.fork() == 0:
+    time.sleep(60)
+    os._exit(0)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.fault(33)
+def test_a_port_that_an_orphan_of_the_killed_daemon_holds_is_told_and_free_after_it(address: str) -> None:
+    make_client("laptop", server=None, role="viewer")
+    daemon = subprocess.Popen([sys.executable, "-c", ORPHANED, address], stdout=subprocess.PIPE)
+    assert daemon.stdout is not None
+    assert daemon.stdout.readline() == b"ready\n"
+    (orphan,) = psutil.Process(daemon.pid).children()
+    daemon.kill()
+    daemon.wait()
+    run = RunFolder.claim("alpha")
+    try:
+        refused = Server(run, hello={}, listen=address)
+        with pytest.raises(KeysUnusable, match=f"cannot listen on .* held by process {orphan.pid}$"):
+            refused.start()
+        refused.close()
+    finally:
+        orphan.kill()
+        daemon.stdout.close()
+    until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE)
+    again = Server(run, hello={}, listen=address)
+    again.start()
+    with connect(address, key="laptop") as client:
+        assert client.ping() > 0
+    again.close()
+    run.release()

@@ -61,6 +61,7 @@ def test_a_request_that_cannot_be_sent_is_given_up_and_never_carried_out_late(
     assert not server.mailbox.poll()
 
 
+@pytest.mark.fault(16)
 def test_a_request_to_a_hung_daemon_is_repeated_and_not_carried_out_late(
     reader: Callable[..., Reader], daemon: Callable[..., Daemon]
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_request_to_a_hung_daemon_is_repeated_and_not_carried_out_late(
     )
 
 
+@pytest.mark.fault(17)
 def test_a_request_meant_for_the_boot_before_is_refused(
     start: Start, reader: Callable[..., Reader], daemon: Callable[..., Daemon]
 ) -> None:

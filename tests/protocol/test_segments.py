@@ -210,6 +210,7 @@ def test_killed_between_any_two_steps_of_a_removal_the_rest_reads_whole(
     assert step > 10
 
 
+@pytest.mark.fault(8)
 def test_a_frame_torn_at_any_byte_costs_what_is_behind_it_in_its_segment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
 ) -> None:

@@ -46,6 +46,8 @@ _validators = {
 }
 
 
+@pytest.mark.fault(42)
+@pytest.mark.fault(44)
 @pytest.mark.parametrize("type_", sorted(ev.EVENTS))
 def test_what_goes_in_fits_the_schema_and_comes_out_equal(type_: str) -> None:
     @settings(max_examples=25)
@@ -63,6 +65,7 @@ def test_what_goes_in_fits_the_schema_and_comes_out_equal(type_: str) -> None:
     round_trip()
 
 
+@pytest.mark.fault(42)
 def test_absent_and_not_a_number_stay_apart() -> None:
     event = ev.Drift(
         source=["a", "b", "c", "d"],
@@ -77,6 +80,7 @@ def test_absent_and_not_a_number_stay_apart() -> None:
     assert norm[2:] == [float("inf"), float("-inf")]
 
 
+@pytest.mark.fault(42)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_numpy_columns_are_lists_on_the_wire(dtype: type, contiguous: bool) -> None:
@@ -92,6 +96,7 @@ def test_numpy_columns_are_lists_on_the_wire(dtype: type, contiguous: bool) -> N
     assert back.norm_drift == [0.0, 1.0]
 
 
+@pytest.mark.fault(42)
 @pytest.mark.parametrize("value", [{1, 2}, object(), 2**64, b"bytes"])
 def test_what_json_cannot_say_is_an_error_that_names_the_type(value: object) -> None:
     event = ev.CommandDone(id="1", method="pause", result={"value": value}, seconds=0.0)
@@ -99,6 +104,7 @@ def test_what_json_cannot_say_is_an_error_that_names_the_type(value: object) -> 
         encode_event(1, 2, ev.Context(), event)
 
 
+@pytest.mark.fault(43)
 def test_text_that_is_no_utf8_is_escaped() -> None:
     line = encode_event(1, 2, ev.Context(), ev.LogLine(level="INFO", logger="x", message="a\udcffb"))
     assert decode_line(line).data.message == "a\\udcffb"
@@ -130,6 +136,7 @@ def test_a_malformed_line_is_a_wire_error(line: bytes) -> None:
         decode_line(line)
 
 
+@pytest.mark.fault(13)
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_decoders(raw: bytes) -> None:
     for decode in (decode_line, decode_heartbeat, decode_reply, lambda raw: decode_batch(raw, raw)):

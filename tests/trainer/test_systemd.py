@@ -56,6 +56,7 @@ def manager(
     manager.socket.close()
 
 
+@pytest.mark.fault(36)
 def test_the_watchdog_is_fed_while_the_trainer_lives_and_only_then(manager: Manager) -> None:
     trainer = Trainer()
     notifier = Notifier(trainer.beat)
@@ -103,6 +104,7 @@ def test_an_end_may_take_its_time_while_it_moves(manager: Manager) -> None:
     assert not any("STOPPING" in one for one in rest), "said once"
 
 
+@pytest.mark.fault(36)
 def test_a_reload_is_told(manager: Manager) -> None:
     notifier = Notifier(Trainer().beat)
     notifier.reloaded()

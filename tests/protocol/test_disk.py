@@ -1,0 +1,88 @@
+"""A disk that refuses or dawdles: the trainer emits as before, readers are served, what happened is told."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from protocol import events as ev
+from protocol import journal as module
+from protocol.emitter import BOUNDS
+from protocol.journal import read
+from protocol.server import Server
+
+from .harness import Reader
+
+
+def anomalies(reader: Reader) -> list[ev.Anomaly]:
+    return [e.data for e in reader.events if e.type == "anomaly" and e.data.kind == "journal_write"]
+
+
+@pytest.mark.fault(9)
+@pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EIO])
+def test_a_disk_that_refuses_is_told_on_the_wire_and_readers_miss_nothing(
+    server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(module, "_RETRY_S", 0.1)
+    one = reader("alpha", streams=("life",))
+    one.read(lambda: one.subscriber.state == "live")
+    write, refusing = os.write, threading.Event()
+
+    def refuse(fd: int, data: bytes) -> int:
+        if refusing.is_set() and fd == server._journal._fd:
+            raise OSError(code, os.strerror(code))
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", refuse)
+    refusing.set()
+    for n in range(500):
+        server.emitter.emit(ev.RoundStarted(rounds=n))
+    one.read(lambda: anomalies(one))
+    (raised,) = anomalies(one)
+    assert raised.active
+    assert os.strerror(code) in raised.hint
+    assert server.error is None
+    refusing.clear()
+    one.read(lambda: len(anomalies(one)) == 2)
+    assert not anomalies(one)[1].active
+    server.close()
+    rounds = [e.data.rounds for e in read(server.run.events) if e.type == "round.started"]
+    assert rounds == list(range(500))
+    assert [e.data.rounds for e in one.events if e.type == "round.started"] == rounds
+
+
+@pytest.mark.fault(9)
+def test_who_emits_does_not_wait_for_a_write_and_what_does_not_fit_meanwhile_is_counted(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write does not return before all has been emitted: had `emit` waited, this would never end."""
+    write, over, inside = os.write, threading.Event(), threading.Event()
+
+    def dawdle(fd: int, data: bytes) -> int:
+        if fd == server._journal._fd:
+            inside.set()
+            over.wait()
+        return write(fd, data)
+
+    server.flush()
+    monkeypatch.setattr(os, "write", dawdle)
+    server.emitter.emit(ev.RoundStarted(rounds=-1))
+    try:
+        assert inside.wait(10)
+        for n in range(BOUNDS["log"] + 1000):
+            server.emitter.emit(ev.LogLine(level="INFO", logger="x", message=str(n)))
+        for n in range(5000):
+            server.emitter.emit(ev.RoundStarted(rounds=n))
+    finally:
+        over.set()
+    assert server.emitter.dropped == {"life": 0, "metric": 0, "trace": 0, "log": 1000}
+    server.close()
+    found = list(read(server.run.events))
+    assert [e.data.rounds for e in found if e.type == "round.started"] == list(range(-1, 5000))
+    assert [e.data.message for e in found if e.type == "log"] == [str(n) for n in range(BOUNDS["log"])]
+    told = [(e.data.stream, e.data.count) for e in found if e.type == "telemetry.lost"]
+    assert told == [("log", 1000)]

@@ -1,0 +1,126 @@
+"""A trainer that sleeps, one that holds the interpreter, clocks that are wrong, askers that are gone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from protocol import connect
+from protocol.errors import NoReply
+
+from .harness import DAEMON, Reader, freeze, until
+from .raw import Raw
+
+HANGS = """
+import sys, time
+from protocol import server as module
+from protocol.runs import RunFolder
+module.SILENT_S = 0.5
+server = module.Server(RunFolder.claim("alpha"), hello={})
+server.start()
+server.set_state("TRAINING")
+server.beat(1, 1)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+SLEEPS = HANGS + "time.sleep(60)\n"
+HOLDS = HANGS + "import ctypes; ctypes.PyDLL(None).sleep(60)\n"  # PyDLL does not let the interpreter go
+SHIFTED = """
+import time
+now = time.time_ns
+time.time_ns = lambda: now() + %d * 3_600_000_000_000
+"""
+
+
+@pytest.fixture
+def daemon_of() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Runs a script as the daemon `alpha`."""
+    started = []
+
+    def start(script: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, "alpha"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def go_on(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+
+
+@pytest.mark.fault(19)
+def test_a_trainer_that_sleeps_is_told_by_its_beat_and_to_who_commands(
+    daemon_of: Callable[[str], subprocess.Popen[bytes]], reader: Callable[..., Reader]
+) -> None:
+    process = daemon_of(SLEEPS)
+    one = reader("alpha", streams=("life",))
+    one.read(lambda: one.subscriber.state == "live")
+    go_on(process)
+    one.read(lambda: one.subscriber.heartbeat and one.subscriber.heartbeat.trainer.beat_age_ms > 1000)
+    assert one.subscriber.state == "live", "the daemon is well, its trainer is not"
+    with connect("alpha") as run:
+        assert "no sign of life" in run.pause()["note"]
+
+
+@pytest.mark.fault(19)
+def test_a_trainer_that_holds_the_interpreter_has_no_heartbeat_and_gives_no_answer(
+    daemon_of: Callable[[str], subprocess.Popen[bytes]], reader: Callable[..., Reader]
+) -> None:
+    process = daemon_of(HOLDS)
+    one = reader("alpha", streams=("life",))
+    one.read(lambda: one.subscriber.state == "live")
+    with connect("alpha") as run:
+        go_on(process)
+        one.read(lambda: one.subscriber.state in ("slow", "stale"))
+        beat = one.subscriber.heartbeat
+        assert beat is not None
+        with pytest.raises(NoReply, match="did not answer pause within"):
+            run.call("pause", deadline_s=0.5)
+        one.items += one.subscriber.drain()
+        assert one.subscriber.heartbeat is beat, "a link that answers at a lower level is no sign of life"
+
+
+@pytest.mark.fault(16)
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_an_hour_off_changes_nothing(
+    daemon_of: Callable[[str], subprocess.Popen[bytes]], reader: Callable[..., Reader], hours: int
+) -> None:
+    daemon_of(SHIFTED % hours + DAEMON)
+    with connect("alpha") as run:
+        assert run.checkpoint(wait=True)["n"] > 0
+    one = reader("alpha", streams=("life",))
+    id_ = one.subscriber.request("pause", deadline_s=5.0)
+    one.read(lambda: any(e.type == "command.done" and e.data.id == id_ for e in one.events))
+
+
+@pytest.mark.fault(20)
+def test_answers_that_find_nobody_are_counted(
+    daemon_of: Callable[[str], subprocess.Popen[bytes]],
+) -> None:
+    process = daemon_of(DAEMON)
+    with Raw("alpha") as raw:
+        assert raw.ask("qry", "status")[0]["result"]["control"]["unanswered"] == 0
+        dealer = raw.open(zmq.DEALER, "qry")
+        dealer.send_multipart([b"", b'{"jsonrpc":"2.0","id":"0","method":"ping"}'])
+        dealer.recv_multipart()
+        freeze(process)
+        for n in range(20):
+            dealer.send_multipart([b"", b'{"jsonrpc":"2.0","id":"%d","method":"ping"}' % n])
+        dealer.close(linger=500)
+        process.send_signal(signal.SIGCONT)
+        until(lambda: raw.ask("qry", "status")[0]["result"]["control"]["unanswered"] > 0)
