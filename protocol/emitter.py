@@ -10,9 +10,10 @@ import dataclasses
 import heapq
 import os
 import threading
-import time
 import weakref
 from collections import deque
+from time import time_ns
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -30,6 +31,27 @@ class Emitted(Struct, frozen=True, gc=False):
     ctx: Context
 
 
+class _Lane(NamedTuple):
+    """Where the events of a class wait."""
+
+    stream: Stream
+    queue: deque[Emitted]
+    bound: int
+
+
+class _Lanes(dict[type, _Lane]):
+    """By class, found once: all that `emit` has to look up, which counts where its caches are cold."""
+
+    def __init__(self, queues: dict[Stream, deque[Emitted]]) -> None:
+        super().__init__()
+        self._queues = queues
+
+    def __missing__(self, cls: type) -> _Lane:
+        stream = spec_of(cls).stream
+        lane = self[cls] = _Lane(stream, self._queues[stream], BOUNDS[stream])
+        return lane
+
+
 @dataclasses.dataclass
 class _Refused:
     total: int = 0
@@ -43,6 +65,7 @@ class Emitter:
 
     def __init__(self) -> None:
         self._queues: dict[Stream, deque[Emitted]] = {stream: deque() for stream in STREAMS}
+        self._lanes = _Lanes(self._queues)
         self._context = Context()
         self._refused = {stream: _Refused() for stream in STREAMS}
         self._refusing = threading.RLock()
@@ -60,13 +83,12 @@ class Emitter:
         Raises:
             KeyError: the class is not registered.
         """
-        stream = spec_of(type(event)).stream
-        queue = self._queues[stream]
-        if len(queue) >= BOUNDS[stream] or self._silent:
+        stream, queue, bound = self._lanes[type(event)]
+        if len(queue) >= bound or self._silent:
             self._refuse(stream)
         else:
             context = dataclasses.replace(self._context, rank=rank) if rank else self._context
-            queue.append(Emitted(time.time_ns(), event, env, context))
+            queue.append(Emitted(time_ns(), event, env, context))
 
     def clock(
         self, *, round: int | None = None, epoch: int | None = None, level: Level | None = None
@@ -123,7 +145,7 @@ class Emitter:
     def _refuse(self, stream: Stream) -> None:
         if self._silent:
             return
-        now = time.time_ns()
+        now = time_ns()
         with self._refusing:
             refused = self._refused[stream]
             refused.from_ns = refused.from_ns if refused.unreported else now
