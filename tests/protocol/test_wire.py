@@ -80,6 +80,25 @@ def test_absent_and_not_a_number_stay_apart() -> None:
     assert norm[2:] == [float("inf"), float("-inf")]
 
 
+@pytest.mark.parametrize("unmeasured", [0, 1, 3])
+@pytest.mark.parametrize("name", ["cpu_percent", "gpu_percent"])
+def test_empty_fields_hide_no_value_that_json_lacks(name: str, unmeasured: int) -> None:
+    event = ev.SystemSample(
+        cpu_percent=1.0, rss=1, memory_total=2, memory_used=1, load1=0.5, cores=2, disk_free=7,
+        gpu_percent=4.0, gpu_memory=5, gpu_memory_total=6, gpu_celsius=7.0,
+    )  # fmt: skip
+    for empty in ("gpu_memory", "gpu_memory_total", "gpu_celsius")[:unmeasured]:
+        setattr(event, empty, None)
+    setattr(event, name, float("nan"))
+    back = decode_line(encode_event(1, 2, ev.Context(), event)).data
+    assert same(event, back), back
+
+
+def test_text_about_null_is_text() -> None:
+    event = ev.LogLine(level="INFO", logger="x", message="null, and null")
+    assert decode_line(encode_event(1, 2, ev.Context(), event)).data == event
+
+
 @pytest.mark.fault(42)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 @pytest.mark.parametrize("contiguous", [True, False])

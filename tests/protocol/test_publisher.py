@@ -1,0 +1,69 @@
+"""The ring of newest lines, and what a tick makes of the queues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import events as ev
+from protocol import publisher
+from protocol.emitter import Emitter
+from protocol.journal import Journal, read
+from protocol.publisher import Publisher, Ring
+from protocol.wire import decode_batch, decode_line
+
+
+@given(
+    batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=8), min_size=1, max_size=12),
+    bounds=st.tuples(st.integers(1, 20), st.integers(1, 200)),
+)
+def test_a_ring_is_the_newest_lines_within_its_bounds(
+    batches: list[list[int]], bounds: tuple[int, int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publisher, "RING_EVENTS", bounds[0])
+        patch.setattr(publisher, "RING_BYTES", bounds[1])
+        ring, lines = Ring(), []
+        for sizes in batches:
+            new = [b"x" * size for size in sizes]
+            lines += new
+            ring.extend(new, len(lines))
+    kept = len(lines) - len(ring)
+    first = ring.first
+    assert first == (kept + 1 if len(ring) else None)
+    whole = ring.range(first, len(lines), limit=10**6) if first else []
+    assert whole == list(enumerate(lines[kept:], kept + 1))
+    assert len(ring) <= bounds[0]
+    assert sum(len(line) for _, line in whole) <= bounds[1]
+    one_more = lines[max(0, kept - 1) :]
+    assert not kept or len(one_more) > bounds[0] or sum(map(len, one_more)) > bounds[1]
+
+
+def test_a_range_of_a_ring_ends_at_its_number_or_its_bytes() -> None:
+    ring = Ring()
+    ring.extend([b"%d" % n for n in range(11, 21)], 20)
+    assert ring.range(13, 15, limit=100) == [(13, b"13"), (14, b"14"), (15, b"15")]
+    assert ring.range(13, 99, limit=5) == [(13, b"13"), (14, b"14")]
+    ring.clear()
+    assert ring.first is None
+
+
+def test_an_event_that_cannot_be_encoded_takes_no_number(tmp_path: Path) -> None:
+    emitter, sent = Emitter(), []
+    journal = Journal(tmp_path / "events.jsonl")
+    one = Publisher(emitter, journal, run="r", boot="b", send=sent.append, note=lambda *_: None)
+    for env, value in enumerate((1, object(), 2)):
+        done = ev.CommandDone(id="1", method="pause", result={"value": value}, seconds=0.0)
+        emitter.emit(done, env=env)
+    one.tick()
+    journal.close()
+    ((_, header, body),) = sent
+    lines = decode_batch(header, body)[1]
+    assert [decode_line(line).data.result["value"] for line in lines] == [1, 2]
+    assert [decode_line(line).ctx.env for line in lines] == [0, 2]
+    assert [(e.seq, e.line) for e in read(journal.path)] == list(enumerate(lines, 1))
+    assert one.unencodable == 1
+    assert one.range("life", 1, 2, limit=10**6) == list(enumerate(lines, 1))
