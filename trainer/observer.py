@@ -142,7 +142,8 @@ class Observer:
             self._leader.go(self._recorder.layer_envs)
 
     def round_finished(self, trainer: Trainer, update: PPOUpdate | None, columns: Frame) -> None:
-        self._operator.profiler.round_end()
+        with self._timer.phase("profiler"):
+            self._operator.profiler.round_end()
         if update is not None:
             self._recorder.updated(update)
             self._operator.levels_changed(self._escalations.raised(self._recorder.raised()))
@@ -202,7 +203,8 @@ class Observer:
             gpu_phases=self._timer.gpu_phases,
             layer_names=layers,
         )
-        self._operator.profiler.epoch_end()
+        with self._timer.phase("profiler"):
+            self._operator.profiler.epoch_end()
         self._operator.levels_changed(self._levels.tick())
         self._escalations.epoch_finished()
         self._operator.levels_changed(self._escalations.raised(self._recorder.raised()))

@@ -169,3 +169,4 @@ def test_the_rounds_that_the_configuration_names_are_profiled_with_their_update(
     assert Path(finished.path).name.startswith("round-000002-epoch-00005.")
     names = {e["name"] for e in json.loads(Path(finished.path).read_bytes())["traceEvents"]}
     assert {"train", "update", "Optimizer.step#Adam.step"} <= names
+    assert rig.told(RoundFinished)[1].phases["profiler"] > 0.0, "writing it is nobody else's time"
