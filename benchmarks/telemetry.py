@@ -115,6 +115,10 @@ def cost(envs: int, pairs: int) -> dict[str, float]:
                     figures[f"{name}_{envs}"] = statistics.median(wall)
                     figures[f"{name}_by_cpu_time_{envs}"] = statistics.median(cpu)
                     figures[f"{name}_spread_{envs}"] = statistics.pstdev(wall)
+                    by_wall, by_cpu = statistics.median(wall), statistics.median(cpu)
+                    print(
+                        f"  {envs} envs, {level}: {by_wall:.4f} by the clock, {by_cpu:.4f} by CPU", flush=True
+                    )
             finally:
                 reader.kill()
                 reader.wait()
