@@ -109,10 +109,10 @@ class Journal:
             self.last[item.stream] = item.seq
             offset += len(item.line) + 1
         if kept:
-            self._waiting += b"\n".join([item.line for item in kept])
-            self._waiting += b"\n"
-        if self._waiting and self.error is None:
-            self._write()
+            data = b"\n".join([*[item.line for item in kept], b""])
+            if self.error is None:
+                data = data[self._put(data) :]
+            self._waiting += data
 
     def _what_fits(self, stamped: Sequence[Stamped]) -> Sequence[Stamped]:
         """While the disk refuses: those for which there is room in memory; the others are lost."""
@@ -269,18 +269,25 @@ class Journal:
     # --- the file ----------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        try:
-            while self._waiting:
-                written = os.write(self._fd, self._waiting)
-                del self._waiting[:written]
-                self.bytes += written
-                self._dirty = True
-        except OSError as error:
-            self._failed(error)
-            return
-        if self.error is not None:
+        """Offer the disk what waits."""
+        del self._waiting[: self._put(self._waiting)]
+        if not self._waiting and self.error is not None:
             logger.warning("journal %s: the disk takes events again; %d were lost", self.path, self.lost)
             self.error = None
+
+    def _put(self, data: bytes | bytearray) -> int:
+        """How many of these bytes the disk took; all of them, or it said why not."""
+        taken = 0
+        with memoryview(data) as view:
+            try:
+                while taken < len(view):
+                    written = os.write(self._fd, view[taken:])
+                    taken += written
+                    self.bytes += written
+                    self._dirty = True
+            except OSError as error:
+                self._failed(error)
+        return taken
 
     def _failed(self, error: OSError) -> None:
         self.errors += 1
