@@ -16,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -65,16 +66,18 @@ PAIRS = 24
 
 
 def update() -> PPOUpdate:
-    """A realistic event of 29 fields."""
+    """A realistic event of 29 fields: values with all their digits, one of them not measured."""
     heads = ("op", "slot", "blueprint", "style", "tempo", "target", "speed", "curve")
+    value = random.Random(7).random
     return PPOUpdate(
-        seconds=0.21, policy_loss=-0.0123, value_loss=0.456, entropy=0.81,
-        head_entropy=dict.fromkeys(heads, 0.7312), approx_kl=0.0081, clip_fraction=0.11,
-        ratio_min=0.62, ratio_max=1.41, explained_variance=0.44, grad_norm=0.73,
-        head_grad_norm=dict.fromkeys(heads, 0.0912), critic_grad_norm=0.31,
-        advantage_mean=1e-8, advantage_std=1.0, learning_rate=1e-3, entropy_coefficient=0.01,
+        seconds=value(), policy_loss=-value(), value_loss=value(), entropy=value(),
+        head_entropy={head: value() for head in heads}, approx_kl=value(), clip_fraction=value(),
+        ratio_min=value(), ratio_max=1 + value(), explained_variance=value(), grad_norm=value(),
+        head_grad_norm={head: value() for head in heads}, critic_grad_norm=value(),
+        advantage_mean=value() * 1e-8, advantage_std=1.0, learning_rate=1e-3, entropy_coefficient=0.01,
         epochs=4, minibatches=2, early_stop=False, skipped_nonfinite=0,
-        op_fraction=dict.fromkeys(heads, 0.125), lstm_h_rms=0.2, lstm_c_rms=0.4, return_std=1.2,
+        op_fraction={head: value() for head in heads}, lstm_h_rms=value(), lstm_c_rms=value(),
+        return_std=value(),
     )  # fmt: skip
 
 
