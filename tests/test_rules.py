@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = [p for folder in ("protocol", "trainer", "overwatch_tui") for p in (ROOT / folder).rglob("*.py")]
 PRIVATE = {
     "trainer/telemetry/profiler.py": "torch._C._profiler",
+    "trainer/telemetry/counters.py": "torch._guards torch._dynamo.utils",
     "trainer/compiled.py": "torch._dynamo.config torch._inductor.config",
     "trainer/ranks.py": "torch._C._distributed_c10d",
 }
