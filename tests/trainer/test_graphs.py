@@ -142,6 +142,7 @@ def test_real_graphs_train_as_without() -> None:
     same(train(device, *sets, "cuda.graphs=false"), replayed, tolerance=1e-4)
 
 
+@pytest.mark.finding("HP-4")
 @pytest.mark.gpu
 @cuda
 def test_groups_on_streams_train_as_one_after_the_other() -> None:

@@ -42,6 +42,7 @@ def epoch(timer: PhaseTimer) -> dict[str, float]:
     return timer.gpu_phases
 
 
+@pytest.mark.finding("HP-8")
 def test_one_epoch_in_so_many_is_told_once_the_gpu_is_past_it() -> None:
     device = Device()
     timer = PhaseTimer(GpuClock(device.event))

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity
 
 from protocol.events import ProfilerFinished, ProfilerStarted
+from trainer.telemetry import profiler
 from trainer.telemetry.profiler import Profiler
 from trainer.telemetry.timer import PhaseTimer
 from trainer.telemetry.trace import figures, top_operators
@@ -228,3 +230,22 @@ def test_the_trace_is_found_by_tensorboards_plugin(tmp_path: Path) -> None:
     assert found is not None
     assert found.group(1) == "round-000001-epoch-00000"
     assert found.group(2) is not None
+
+
+@pytest.mark.finding("PR-02")
+def test_every_kind_of_device_that_is_there_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {ProfilerActivity.CPU, ProfilerActivity.CUDA}
+    asked = []
+
+    def on_the_cpu_alone(*, activities: list[ProfilerActivity], **others: Any) -> torch.profiler.profile:
+        asked.append(set(activities))
+        return torch.profiler.profile(activities=[ProfilerActivity.CPU], **others)
+
+    monkeypatch.setattr(profiler, "supported_activities", lambda: there)
+    monkeypatch.setattr(profiler, "profile", on_the_cpu_alone)
+    run = Run(tmp_path)
+    run.profiler.start(1, command=None)
+    run.round(1)
+    assert asked == [there]
