@@ -169,11 +169,11 @@ class Env(nn.Module):
                 nn.utils.clip_grad_norm_(module.parameters(), limit)
 
     def inputs(self, split: Split, index: Tensor) -> Tensor:
-        """Normalised images [B, C, H, W]."""
+        """Normalised images [B, C, H, W] in channels_last memory, where there is one channel too."""
         mean, std = self._data.mean.view(-1, 1, 1), self._data.std.view(-1, 1, 1)
         dtype = self.head.weight.dtype
-        x = ((split.images[index].double() - mean) / std).to(dtype)
-        return x.contiguous(memory_format=torch.channels_last)
+        x = ((split.images[index].double() - mean) / std).to(dtype).permute(0, 2, 3, 1)
+        return x.clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)
 
     def step(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """One step of SGD: loss, and correct answers."""

@@ -24,10 +24,11 @@ class Images:
         self, images: Tensor, labels: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype,
         augment: Augment | None = None,
     ) -> None:  # fmt: skip
-        self.pixels_MHWC = images.permute(0, 2, 3, 1).contiguous()
+        # `contiguous` would leave the stride of a single channel as it is, by which operations choose their
+        # memory format
+        self.pixels_MHWC = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
         self.labels_M = labels
-        self._scale = 1.0 / std
-        self._shift = -mean * self._scale
+        self._scale, self._shift = (1.0 / std).to(dtype), (-mean / std).to(dtype)
         self._dtype = dtype
         self._augment = augment
 
@@ -54,7 +55,7 @@ class Images:
         if self._augment is not None:
             assert keys is not None, "images that vary need keys"
             chosen = self._augment(chosen, keys)
-        return self.normalised(chosen), self.labels_M[index_nB]
+        return self.normalised(chosen), self.labels_M.take(index_nB)
 
     def chosen(self, index_nB: Tensor) -> Tensor:
         """uint8 [B, n, H, W, C]: images `index_nB[i]` for env i."""
@@ -75,5 +76,5 @@ class Images:
 
     def _scaled(self, pixels: Tensor, n: int) -> Tensor:
         """[B, n*C, H, W] in channels_last memory from uint8 [B, H, W, n*C]."""
-        scale, shift = self._scale.repeat(n).to(self._dtype), self._shift.repeat(n).to(self._dtype)
+        scale, shift = (values.expand(n, -1).clone().view(-1) for values in (self._scale, self._shift))
         return torch.addcmul(shift, pixels.to(self._dtype), scale).permute(0, 3, 1, 2)

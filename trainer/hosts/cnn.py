@@ -87,7 +87,7 @@ class CNN:
     def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
         """Block i in training: [B, n*I, H, W] -> [B, n*C, h, w]."""
         x = conv(self._pooled(i, x), weights[f"block{i}.conv.weight"])
-        return torch.relu(batch_norm(x, weights[f"block{i}.norm.weight"], weights[f"block{i}.norm.bias"]))
+        return torch.relu_(batch_norm(x, weights[f"block{i}.norm.weight"], weights[f"block{i}.norm.bias"]))
 
     def measure_block(
         self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
@@ -97,7 +97,7 @@ class CNN:
         name = f"block{i}.norm"
         tensors = (weights[f"{name}.weight"], weights[f"{name}.bias"])
         statistics = (buffers[f"{name}.mean"], buffers[f"{name}.var"])
-        return torch.relu(batch_norm_average(x, *tensors, *statistics, batches))
+        return torch.relu_(batch_norm_average(x, *tensors, *statistics, batches))
 
     def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:
         """Weight [n, C, I, k, k] and bias [n, C] of block i with its measured statistics folded in."""
