@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from collections.abc import MutableMapping
@@ -13,6 +14,8 @@ from protocol.errors import EsperError
 from .config import CudaConfig
 
 FILES = 65_536
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt(3)."""
 
 
 class DeviceError(EsperError):
@@ -81,3 +84,15 @@ def allow_files() -> None:
     wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def keep_memory() -> None:
+    """Let malloc keep freed memory for the next step instead of handing it back to the kernel.
+
+    A training step frees and asks for the same few megabytes again, and each page of them would be mapped and
+    zeroed anew. Other C libraries than glibc have nothing to set.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_TRIM_THRESHOLD, 512 << 20)

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import torch
 
+from ..device import keep_memory
+
 T = TypeVar("T")
 
 
@@ -30,6 +32,8 @@ class Lanes:
     def __init__(self, groups: int, threads: int, device: torch.device) -> None:
         self.groups, self._device = groups, device
         cuda = device.type == "cuda"
+        if not cuda:
+            keep_memory()
         self.width = groups if cuda else min(threads, groups)
         self._streams: list[torch.cuda.Stream] = []
         if cuda and groups > 1:
