@@ -102,12 +102,51 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1)
     n, _, inputs, _, kernel = weight.shape
     shared = x.shape[1] == inputs * groups and groups == 1
     flat = None if bias is None else bias.flatten()
+    if kernel == 1 and groups == 1 and not shared and _small(x):
+        out: Tensor = _Pointwise.apply(x, weight.flatten(2))  # type: ignore[no-untyped-call]
+        return out if flat is None else out + flat[:, None, None]
     if _convolution == "unfold" and not shared:
         out = _conv_by_products(x, weight.reshape(n * groups, -1, *weight.shape[2:]))
         return out if flat is None else out + flat[:, None, None]
     return F.conv2d(
         x, weight.flatten(0, 1), flat, padding=kernel // 2, groups=1 if shared else n * groups
     )  # fmt: skip
+
+
+PIXELS = 1024
+"""Up to so many in a batch of maps, 1x1 convolutions are cheaper on a CPU as products of small matrices."""
+
+
+def _small(x: Tensor) -> bool:
+    """Whether a 1x1 convolution is one of few pixels; never asks how many networks there are."""
+    pixels = x.shape[0] * x.shape[2] * x.shape[3]
+    return pixels <= PIXELS and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+
+
+class _Pointwise(torch.autograd.Function):
+    """1x1 convolutions: x [B, n*I, H, W] and weight [n, O, I], each product written where it belongs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _products(x, weight.mT)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
+        x, weight = ctx.saved_tensors
+        to_x = _products(grad, weight) if ctx.needs_input_grad[0] else None
+        n = weight.shape[0]
+        return to_x, torch.bmm(to_matrices(grad, n).mT, to_matrices(x, n))
+
+
+def _products(x: Tensor, factor: Tensor) -> Tensor:
+    """[B, n*O, H, W] from x [B, n*I, H, W] and factor [n, I, O]."""
+    n, _, outputs = factor.shape
+    batch, _, height, width = x.shape
+    out = x.new_empty(batch, height, width, n, outputs)
+    torch.bmm(to_matrices(x, n), factor, out=out.flatten(0, 2).transpose(0, 1))
+    return to_channels(out)
 
 
 def _conv_by_products(x: Tensor, weight: Tensor) -> Tensor:
@@ -225,12 +264,31 @@ def residual(x: Tensor, branch: Tensor, gain: Tensor) -> Tensor:
     return out
 
 
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind):
+            x, weight, bias = (t.to(torch.get_autocast_dtype(kind)) for t in (x, weight, bias))
+        ctx.save_for_backward(x, weight)
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        to_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
+        ones = grad.new_ones(1, 1, 1).expand(grad.shape[0], 1, grad.shape[1])
+        return to_x, torch.bmm(grad.mT, x), torch.bmm(ones, grad).squeeze(1)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """n linear layers: x [n, B, I], weight [n, O, I], bias [n, O] -> [n, B, O].
 
-    The bias is one more input that is always 1, so that its gradient is summed by the matrix product.
+    The gradient of the bias is summed by a matrix product too, see the module's docstring.
     """
-    return torch.bmm(F.pad(x, (0, 1), value=1.0), torch.cat([weight, bias.unsqueeze(2)], dim=2).mT)
+    out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return out
 
 
 def to_matrices(x: Tensor, n: int) -> Tensor:

@@ -212,6 +212,8 @@ def _backward(
 ) -> tuple[Tensor | None, Tensor, Tensor | None]:
     """Gradients of a segment's x, s and strength, from the host's [B, H, W, n, C]."""
     k = strength.shape[3]
+    if not segment.blended and segment.rows is not None and segment.blocks[-1].stop == k:
+        return None, to_channels(grad.index_select(3, segment.rows)), None
     shape = (*grad.shape[:3], k, grad.shape[4])
     to_s = grad.new_zeros(shape) if segment.blocks[-1].stop < k else grad.new_empty(shape)
     to_x = grad.new_zeros(shape) if segment.blended else None
