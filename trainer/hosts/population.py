@@ -224,6 +224,8 @@ class Population:
     @torch.no_grad()
     def keep(self, envs: Tensor) -> None:
         """Remember the hosts bool [N] as they are: weights, statistics of their norms, slots."""
+        if _nobody(envs):
+            return
         for kept, live, rows in self._snapshot():
             kept.copy_(torch.where(_beside(envs[rows], live), live, kept))
 
@@ -233,6 +235,8 @@ class Population:
 
         What the last of them was like goes to `sick_env` first.
         """
+        if _nobody(envs):
+            return
         self._sick.record(envs, self._position, self._rows())
         for kept, live, rows in self._snapshot():
             live.copy_(torch.where(_beside(envs[rows], live), kept, live))
@@ -306,6 +310,11 @@ class Population:
             seed_health=torch.cat([t.seed_health for t in trained]),
             parameters=self.parameters().float(),
         )
+
+
+def _nobody(envs: Tensor) -> bool:
+    """Whether bool [N] is known to be false everywhere; a GPU is not waited for."""
+    return envs.device.type == "cpu" and not envs.any()
 
 
 def _beside(envs: Tensor, rows: Tensor) -> Tensor:
