@@ -24,9 +24,9 @@ class Images:
         self, images: Tensor, labels: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype,
         augment: Augment | None = None,
     ) -> None:  # fmt: skip
-        # `contiguous` would leave the stride of a single channel as it is, by which operations choose their
-        # memory format
-        self.pixels_MHWC = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
+        pixels = images.permute(0, 2, 3, 1).contiguous()
+        # `contiguous` leaves the stride of a single channel as it is, by which operations choose their format
+        self.pixels_MHWC = pixels.view(-1).view(pixels.shape)
         self.labels_M = labels
         self._scale, self._shift = (1.0 / std).to(dtype), (-mean / std).to(dtype)
         self._dtype = dtype

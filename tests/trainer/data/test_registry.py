@@ -167,6 +167,13 @@ def test_groups_of_hosts_gather_from_the_same_memory(tmp_path: Path) -> None:
     assert {layout.data_ptr() for layout in layouts} == {data.train.images.data_ptr()}
 
 
+def test_images_of_one_channel_are_in_channels_last_memory_too() -> None:
+    examples = load("digits").examples("val", torch.float32)
+    x, _ = examples.span(0, 16)
+    weight = torch.ones(8, 1, 1, 1)
+    assert torch.nn.functional.conv2d(x, weight).stride() == (512, 1, 64, 8)
+
+
 @pytest.mark.skipif(not INSTALLED.is_dir(), reason="the package dataset-fashion-mnist is not installed")
 def test_the_real_fashion_mnist() -> None:
     data = load("fashion-mnist")
