@@ -118,9 +118,13 @@ PIXELS = 1024
 
 
 def _small(x: Tensor) -> bool:
-    """Whether a 1x1 convolution is one of few pixels; never asks how many networks there are."""
-    pixels = x.shape[0] * x.shape[2] * x.shape[3]
-    return pixels <= PIXELS and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    """Whether a 1x1 convolution is one of few pixels; never asks how many networks there are.
+
+    torch.compile does not trace what is written into a view.
+    """
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return False
+    return x.device.type == "cpu" and x.shape[0] * x.shape[2] * x.shape[3] <= PIXELS
 
 
 class _Pointwise(torch.autograd.Function):
