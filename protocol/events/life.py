@@ -1,0 +1,285 @@
+"""Stream `life`: what became of the run, its rounds, seeds and checkpoints. Never dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .registry import Level, Severity, event
+
+
+@event("run.started", "life")
+@dataclass(kw_only=True)
+class RunStarted:
+    """First event of a boot: everything a viewer needs to name columns and codes."""
+
+    run: str
+    name: str
+    boot: str
+    pid: int
+    host: str
+    version: str
+    torch: str
+    device: str
+    task: str
+    policy: str
+    envs: int
+    slots: list[str]
+    blueprints: list[str]
+    stages: list[str]
+    """Stage names; `EpochFinished.stage` holds indices into it."""
+    ops: list[str]
+    heads: list[str]
+    episode_epochs: int
+    rounds: int
+    """Rounds asked for; 0 = until stopped."""
+    host_parameters: int
+    seed: int
+    ranks: int = 1
+    """Processes that train the run; each has an equal share of the envs, in order."""
+    config: dict[str, Any]
+    execution: dict[str, Any] = field(default_factory=dict)
+    """What was decided at start: `group_size` (hosts per stacked program), `convolution`, `amp`."""
+    resumed_round: int | None = None
+    """The last finished round of the checkpoint this boot goes on from."""
+
+
+@event("run.state", "life")
+@dataclass(kw_only=True)
+class RunStateChanged:
+    """The trainer entered a state (see `commands.RunState`)."""
+
+    state: str
+    reason: str = ""
+
+
+@event("run.stopped", "life")
+@dataclass(kw_only=True)
+class RunStopped:
+    """Last event of a boot that ended in order."""
+
+    reason: str
+    exit_code: int
+    rounds: int
+    error: str | None = None
+
+
+@event("postmortem.written", "life")
+@dataclass(kw_only=True)
+class PostmortemWritten:
+    """What an abnormal end left behind is in this folder; `esper-daemon doctor` reads it."""
+
+    path: str
+    reason: str
+
+
+@event("round.started", "life")
+@dataclass(kw_only=True)
+class RoundStarted:
+    """N freshly built hosts begin an episode."""
+
+    rounds: int
+
+
+@event("round.finished", "life", keep=400)
+@dataclass(kw_only=True)
+class RoundFinished:
+    """One round: N episodes in lockstep and one PPO update."""
+
+    seconds: float
+    env_epochs_per_second: float
+    return_mean: float
+    return_p10: float
+    return_p50: float
+    return_p90: float
+    accuracy_mean: float
+    """Mean final validation accuracy over envs."""
+    accuracy_best: float
+    best_env: int
+    test_accuracy_mean: float | None = None
+    test_accuracy_best: float | None = None
+    parameters_mean: float = 0.0
+    """Mean parameters of host and live seeds at the end."""
+    final_accuracy: list[float] = field(default_factory=list)
+    final_return: list[float] = field(default_factory=list)
+    germinated: int = 0
+    fossilized: int = 0
+    pruned: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds per phase between the last epoch and this event: update, test, shapley."""
+    device_syncs: int | None = None
+    """Times in the round that the host waited for a GPU: one an epoch and an update by design."""
+    graph_breaks: int = 0
+    """Places in the round where torch.compile gave up on a function."""
+    recompiles: int = 0
+    """Programs compiled anew in the round since an input did not fit."""
+    allocator_retries: int | None = None
+    """Times in the round that a GPU's memory was full until what lay unused was given back."""
+
+
+@event("seed.stage", "life", keep=2, key=("env", "slot"))
+@dataclass(kw_only=True)
+class SeedStage:
+    """A seed moved along its life; ctx.env says whose."""
+
+    slot: str
+    from_stage: str
+    to_stage: str
+    blueprint: str | None
+    alpha: float
+    by: Literal["policy", "auto", "operator", "governor"]
+    parameters: int = 0
+    contribution: float | None = None
+
+
+@event("seed.gate", "life", keep=1, key=("env", "slot"))
+@dataclass(kw_only=True)
+class SeedGate:
+    """A gate was evaluated for a seed that asked to pass."""
+
+    slot: str
+    gate: str
+    passed: bool
+    checks: dict[str, bool]
+
+
+@event("anomaly", "life", keep=1, key=("source", "kind"))
+@dataclass(kw_only=True)
+class Anomaly:
+    """A check raised, escalated or cleared; keyed by (source, kind)."""
+
+    kind: str
+    source: str
+    """`env07`, `env07.r0c1`, `policy`, `policy.blueprint`, `critic`, `system`, `telemetry`."""
+    severity: Severity
+    active: bool
+    value: float | None = None
+    threshold: float | None = None
+    count: int = 1
+    since: int = 0
+    """Wall time of the first raise, microseconds."""
+    hint: str = ""
+
+
+@event("governor.rollback", "life", keep=1, key=("env",))
+@dataclass(kw_only=True)
+class GovernorRollback:
+    """A sick host was put back to its last good snapshot."""
+
+    reason: str
+    loss: float
+    restored_epoch: int
+    penalty: float
+
+
+@event("checkpoint.saved", "life")
+@dataclass(kw_only=True)
+class CheckpointSaved:
+    """A checkpoint is on disk, complete."""
+
+    path: str
+    bytes: int
+    seconds: float
+    reason: str
+    command: str | None = None
+
+
+@event("checkpoint.failed", "life")
+@dataclass(kw_only=True)
+class CheckpointFailed:
+    """A checkpoint could not be written; the one before it is intact."""
+
+    path: str
+    error: str
+    reason: str
+    command: str | None = None
+
+
+@event("telemetry.level", "life")
+@dataclass(kw_only=True)
+class TelemetryLevel:
+    """What is collected changed; with `epochs` it falls back by itself after so many."""
+
+    level: Level
+    previous: Level
+    reason: str
+    epochs: int | None = None
+    env: int | None = None
+    command: str | None = None
+
+
+@event("telemetry.stride", "life", keep=20)
+@dataclass(kw_only=True)
+class TelemetryStride:
+    """Drift, and layers at level DEBUG, are collected every `new` epochs, to keep within a budget."""
+
+    old: int
+    new: int
+    share: float
+    """Of the wall time, that collecting took at the old stride."""
+    budget: float
+
+
+@event("telemetry.lost", "life", key=("stream",))
+@dataclass(kw_only=True)
+class TelemetryLost:
+    """Events refused because a queue was full: the only true loss, and it is counted."""
+
+    stream: str
+    count: int
+    from_ts: int
+    to_ts: int
+
+
+@event("journal.removed", "life", keep=4)
+@dataclass(kw_only=True)
+class JournalRemoved:
+    """The oldest closed segment went, to keep the journal within `journal.keep_bytes`."""
+
+    segment: str
+    bytes: int
+    """Freed on the disk."""
+    from_ts: int
+    to_ts: int
+    last: dict[str, int]
+    """The newest number removed, per stream; what follows it is held."""
+
+
+@event("profiler.started", "life")
+@dataclass(kw_only=True)
+class ProfilerStarted:
+    epochs: int
+    command: str | None = None
+
+
+@event("profiler.finished", "life")
+@dataclass(kw_only=True)
+class ProfilerFinished:
+    """The trace is on disk, in Chrome's format and by the name that TensorBoard's plugin looks for."""
+
+    path: str
+    bytes: int
+    epochs: int
+    top: list[dict[str, Any]]
+    """Top operators by self time: name, calls, self_us, share."""
+    gpu_utilisation: float | None = None
+    """Share of the window in which the GPU was at work."""
+    kernels: int | None = None
+    """Launched on the GPU."""
+    allocator_seconds: float | None = None
+    """In which threads asked for memory."""
+    python_share: float | None = None
+    """Share of the window in which no thread ran an operator: Python, or waiting."""
+    command: str | None = None
+    error: str | None = None
+
+
+@event("rank.lost", "life", keep=4)
+@dataclass(kw_only=True)
+class RankLost:
+    """A process of a run on several ranks is gone or hangs; the run ends."""
+
+    error: str
+    """Which, and how it was noticed."""
+    checkpoint: str | None
+    """The newest one, to resume from."""

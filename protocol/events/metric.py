@@ -1,0 +1,172 @@
+"""Streams `metric` and `trace`: what is measured, and what only an escalation measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .registry import event
+
+
+@event("rank.epoch", "metric", keep=4, key=("rank",))
+@dataclass(kw_only=True)
+class RankEpoch:
+    """Where an epoch's time went on one rank beside the first; `ctx.rank` says which."""
+
+    seconds: float
+    phases: dict[str, float]
+    """Seconds by phase, which sum to `seconds`."""
+
+
+@event("epoch", "metric", keep=40)
+@dataclass(kw_only=True)
+class EpochFinished:
+    """One epoch of all envs, as columns of N (and of N x S for slots)."""
+
+    seconds: float
+    train_loss: list[float | None]
+    train_accuracy: list[float | None]
+    val_loss: list[float | None]
+    val_accuracy: list[float | None]
+    reward: list[float | None]
+    episode_return: list[float]
+    """Sum of rewards since the episode began."""
+    op: list[int]
+    action_slot: list[int | None]
+    host_grad_norm: list[float | None]
+    host_health: list[float | None]
+    stage: list[list[int]]
+    epochs_in_stage: list[list[int]]
+    alpha: list[list[float]]
+    blueprint: list[list[int | None]]
+    contribution: list[list[float | None]]
+    """Accuracy with the seed minus accuracy with its alpha forced to 0."""
+    seed_grad_norm: list[list[float | None]]
+    seed_health: list[list[float | None]]
+    parameters: list[int]
+    """Parameters of the host and its live seeds."""
+    reward_components: dict[str, list[float]] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds per phase of the epoch: train, validate, decide, act, telemetry."""
+    seed_grad_ratio: list[list[float | None]] = field(default_factory=list)
+    """Gradient norm of the seed over that of its host; strict gates ask for some."""
+    cpu_phases: dict[str, float] = field(default_factory=dict)
+    """CPU seconds of the process, all its threads, in those phases."""
+    gpu_phases: dict[str, float] = field(default_factory=dict)
+    """Seconds that a GPU worked in the phases of an earlier epoch; told of one epoch in eight."""
+
+
+@event("ppo.update", "metric", keep=200)
+@dataclass(kw_only=True)
+class PPOUpdate:
+    """One PPO update over a round's rollout."""
+
+    seconds: float
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    """Normalised by the logarithm of the number of legal choices, 0..1."""
+    head_entropy: dict[str, float | None]
+    approx_kl: float
+    clip_fraction: float
+    ratio_min: float
+    ratio_max: float
+    explained_variance: float | None
+    grad_norm: float
+    head_grad_norm: dict[str, float | None]
+    critic_grad_norm: float | None
+    advantage_mean: float
+    advantage_std: float
+    learning_rate: float
+    entropy_coefficient: float
+    epochs: int
+    minibatches: int
+    early_stop: bool
+    skipped_nonfinite: int
+    op_fraction: dict[str, float]
+    """Share of each op among the actions of the round."""
+    lstm_h_rms: float | None = None
+    lstm_c_rms: float | None = None
+    return_std: float | None = None
+    value_nrmse: float | None = None
+    """Root mean square of the critic's error over the standard deviation of the returns."""
+    head_ratio_max: dict[str, float] = field(default_factory=dict)
+    """Widest probability ratio of each head; `ratio_max` is the widest of these."""
+    observation_rms: float | None = None
+    """Of the measured features as the policy saw them: about 1 once the normaliser has settled."""
+    observation_clipped: float | None = None
+    """Share of them that was beyond the normaliser's limit."""
+    observation_missing: float | None = None
+    """Share of the features that was not measured."""
+
+
+@event("shapley.computed", "metric", keep=10)
+@dataclass(kw_only=True)
+class ShapleyComputed:
+    """What each seed was worth at the round's end, shared fairly among those of its env (Shapley values).
+
+    The worth of a coalition is the validation accuracy with its seeds only, the others' alpha at 0. The
+    values of an env sum to the accuracy with all its seeds less that with none.
+    """
+
+    value: list[list[float | None]]
+    """N x S, in accuracy; null where no seed is blended."""
+    half_width: list[list[float | None]]
+    """N x S, of the 95 % confidence interval; 0 where the value is exact."""
+    coalitions: list[int]
+    """N, how many were measured."""
+
+
+@event("drift", "metric", keep=60)
+@dataclass(kw_only=True)
+class Drift:
+    """Gradient drift of every source: |x - ema| / max(ema, 1e-6), columns over `source`."""
+
+    source: list[str]
+    """`env07`, `env07.r0c1`, `policy`, `policy.<head>`, `critic`."""
+    norm: list[float | None]
+    norm_ema: list[float | None]
+    norm_drift: list[float | None]
+    health: list[float | None]
+    health_ema: list[float | None]
+    health_drift: list[float | None]
+
+
+@event("system", "metric", keep=60, key=("rank",))
+@dataclass(kw_only=True)
+class SystemSample:
+    """The machine, once a second."""
+
+    cpu_percent: float
+    """Of one core, this process."""
+    rss: int
+    memory_total: int
+    memory_used: int
+    load1: float
+    cores: int
+    disk_free: int
+    gpu_percent: float | None = None
+    gpu_memory: int | None = None
+    gpu_memory_total: int | None = None
+    gpu_celsius: float | None = None
+
+
+@event("layers", "trace", keep=4)
+@dataclass(kw_only=True)
+class LayerStatistics:
+    """Gradients, weights and outputs by layer at an epoch's end (DEBUG): columns L x N.
+
+    A layer is a tensor of weights, or what a module puts out (`block0.out`, `r0c0.out`, `head.out`); null are
+    the columns of the other kind, layers that an env does not have, and envs that were not asked for.
+    """
+
+    layer: list[str]
+    grad_norm: list[list[float | None]]
+    grad_rms: list[list[float | None]]
+    grad_max: list[list[float | None]]
+    zero_fraction: list[list[float | None]]
+    nonfinite: list[list[int | None]]
+    weight_norm: list[list[float | None]]
+    activation_rms: list[list[float | None]] = field(default_factory=list)
+    activation_max: list[list[float | None]] = field(default_factory=list)
+    activation_zero_fraction: list[list[float | None]] = field(default_factory=list)
+    """Behind a ReLU: the share that is off."""
