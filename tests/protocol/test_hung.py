@@ -115,12 +115,18 @@ def test_answers_that_find_nobody_are_counted(
     process = daemon_of(DAEMON)
     with Raw("alpha") as raw:
         assert raw.ask("qry", "status")[0]["result"]["control"]["unanswered"] == 0
-        dealer = raw.open(zmq.DEALER, "qry")
-        dealer.send_multipart([b"", b'{"jsonrpc":"2.0","id":"0","method":"ping"}'])
-        dealer.recv_multipart()
-        freeze(process)
-        for n in range(20):
-            dealer.send_multipart([b"", b'{"jsonrpc":"2.0","id":"%d","method":"ping"}' % n])
-        dealer.close(linger=500)
-        process.send_signal(signal.SIGCONT)
-        until(lambda: raw.ask("qry", "status")[0]["result"]["control"]["unanswered"] > 0)
+
+        def counted() -> bool:
+            """Whether the daemon got to an answer after libzmq had noticed that its asker is gone."""
+            dealer = raw.open(zmq.DEALER, "qry")
+            dealer.send_multipart([b"", b'{"jsonrpc":"2.0","id":"0","method":"ping"}'])
+            dealer.recv_multipart()
+            freeze(process)
+            for n in range(20):
+                dealer.send_multipart([b"", b'{"jsonrpc":"2.0","id":"%d","method":"ping"}' % n])
+            dealer.close(linger=500)
+            process.send_signal(signal.SIGCONT)
+            found: int = raw.ask("qry", "status")[0]["result"]["control"]["unanswered"]
+            return found > 0
+
+        until(counted)
