@@ -14,11 +14,11 @@ run: .venv/trainer
 
 test: .venv/dev lint
 	@echo "== pytest"
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest -q -n 2 --dist worksteal
 
 test-all: .venv/dev lint
 	@echo "== pytest, with the slow ones"
-	$(BIN)/pytest -q -n 2 -m 'not soak'
+	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not soak'
 
 lint: .venv/dev
 	@echo "== ruff"

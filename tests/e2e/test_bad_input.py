@@ -116,6 +116,7 @@ def test_junk_and_wrong_requests_get_a_typed_error_and_the_daemon_lives(house: H
     assert house.daemon("stop", "solid").returncode == 0
 
 
+@pytest.mark.slow
 def test_commands_that_are_refused_end_with_their_exit_codes(house: House) -> None:
     house.spawn("codes")
     assert house.daemon("resume", "codes").returncode == 4

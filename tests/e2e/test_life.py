@@ -58,6 +58,7 @@ def test_a_second_daemon_under_one_name_is_told_who_holds_it(house: House) -> No
     assert house.ask("status", "one")["state"] == "TRAINING"
 
 
+@pytest.mark.slow
 def test_starting_over_an_ended_run_is_refused_with_what_to_do(house: House) -> None:
     house.spawn("done", "--rounds", "1").wait(60)
     again = house.daemon("start", "done")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from .conftest import House, eventually
 
 
@@ -52,6 +54,7 @@ def test_a_run_is_steered_from_the_command_line(house: House) -> None:
     assert "cancelled" in table
 
 
+@pytest.mark.slow
 def test_what_cannot_be_steered_has_its_exit_code(house: House) -> None:
     house.spawn("steered", "--set", "policy.kind=no_growth", "--set", "envs.threads=1")
     for arguments, code, text in (

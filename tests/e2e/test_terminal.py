@@ -26,6 +26,7 @@ def overwatch(house: House, *arguments: str, columns: int = 80, lines: int = 24)
         terminal.close()
 
 
+@pytest.mark.slow
 def test_escalate_and_profile_from_the_keyboard(house: House) -> None:
     house.spawn("keys")
     with overwatch(house) as tui:

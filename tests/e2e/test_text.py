@@ -47,6 +47,7 @@ def sets(*options: str) -> list[str]:
     return [word for option in options for word in ("--set", option)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("packages")
 def test_a_task_and_a_blueprint_of_an_installed_package_are_trained(house: House) -> None:
     begun = house.daemon("start", "rowing", "--rounds", "1", *sets(*OPTIONS))
