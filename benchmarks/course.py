@@ -24,7 +24,7 @@ class Course:
     phases: dict[str, float]
     """Medians, seconds."""
     rss: int
-    """Peak, bytes."""
+    """Largest of the samples, bytes."""
 
     @property
     def management(self) -> float:
@@ -38,20 +38,13 @@ def run(sets: dict[str, object], *, rounds: int = 2) -> Course:
         environment = {**os.environ, "ESPER_HOME": f"{folder}/home", "XDG_RUNTIME_DIR": folder}
         options = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "trainer", "start", "bench", "--rounds", str(rounds), *options]
-        child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}: exit code {child.returncode}")
+        subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=True)
         journal = Path(folder, "home/runs/bench/events.jsonl").read_text(encoding="utf-8").splitlines()
-    epochs = [
-        event["data"]
-        for event in map(json.loads, journal)
-        if event["type"] == "epoch" and event["ctx"]["round"] > 1
-    ]
+    events = [json.loads(line) for line in journal]
+    epochs = [e["data"] for e in events if e["type"] == "epoch" and e["ctx"]["round"] > 1]
     names = {name for epoch in epochs for name in epoch["phases"]}
     return Course(
         seconds=statistics.median(epoch["seconds"] for epoch in epochs),
         phases={n: statistics.median(epoch["phases"].get(n, 0.0) for epoch in epochs) for n in names},
-        rss=usage.ru_maxrss * 1024,
+        rss=max(event["data"]["rss"] for event in events if event["type"] == "system"),
     )
