@@ -305,7 +305,7 @@ class Daemon:
             "a new run" if self.resumed_round is None else f"goes on after round {self.resumed_round}",
             self.trainer.population.execution,
         )
-        self.leader.go(self.levels.debug_envs)
+        self.leader.go(self.recorder.layer_envs)
         end = self._train()
         self._training = False
         notifier.stopping()

@@ -47,13 +47,13 @@ class Leader:
         self._world.tell({"do": "state"})
         return self._world.collect(b"")[1:]
 
-    def go(self, debug_envs: NDArray[np.bool_]) -> None:
+    def go(self, layer_envs: NDArray[np.bool_]) -> None:
         """Let the ranks pass this boundary.
 
         Args:
-            debug_envs: [N], whose layers to report on in the coming epoch.
+            layer_envs: [N], whose layers to report on in the coming epoch.
         """
-        self._world.tell({"do": "go", "layers": np.flatnonzero(debug_envs).tolist()})
+        self._world.tell({"do": "go", "layers": np.flatnonzero(layer_envs).tolist()})
 
     def set_parameter(self, key: str, value: float) -> None:
         """Have the ranks put a value in force, as this one does; at a boundary only."""

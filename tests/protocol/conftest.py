@@ -76,11 +76,13 @@ def quick_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def daemon() -> Iterator[Callable[..., Daemon]]:
-    """Start daemons in processes of their own."""
+    """Start daemons, by a script that prints a line when it is ready, in processes of their own."""
     started: list[Daemon] = []
 
-    def start(name: str = "alpha") -> Daemon:
-        process = subprocess.Popen([sys.executable, "-c", DAEMON, name], stdout=subprocess.PIPE)
+    def start(name: str = "alpha", script: str = DAEMON) -> Daemon:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline()

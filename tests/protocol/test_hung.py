@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import zmq
@@ -13,7 +11,7 @@ import zmq
 from protocol import connect
 from protocol.errors import NoReply
 
-from .harness import DAEMON, Reader, freeze, until
+from .harness import DAEMON, Daemon, Reader, freeze, until
 from .raw import Raw
 
 HANGS = """
@@ -37,27 +35,7 @@ time.time_ns = lambda: now() + %d * 3_600_000_000_000
 """
 
 
-@pytest.fixture
-def daemon_of() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Runs a script as the daemon `alpha`."""
-    started = []
-
-    def start(script: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, "alpha"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def go_on(process: subprocess.Popen[bytes]) -> None:
+def go_on(process: Daemon) -> None:
     assert process.stdin is not None
     process.stdin.write(b"\n")
     process.stdin.flush()
@@ -65,9 +43,9 @@ def go_on(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.fault(19)
 def test_a_trainer_that_sleeps_is_told_by_its_beat_and_to_who_commands(
-    daemon_of: Callable[[str], subprocess.Popen[bytes]], reader: Callable[..., Reader]
+    daemon: Callable[..., Daemon], reader: Callable[..., Reader]
 ) -> None:
-    process = daemon_of(SLEEPS)
+    process = daemon(script=SLEEPS)
     one = reader("alpha", streams=("life",))
     one.read(lambda: one.subscriber.state == "live")
     go_on(process)
@@ -79,9 +57,9 @@ def test_a_trainer_that_sleeps_is_told_by_its_beat_and_to_who_commands(
 
 @pytest.mark.fault(19)
 def test_a_trainer_that_holds_the_interpreter_has_no_heartbeat_and_gives_no_answer(
-    daemon_of: Callable[[str], subprocess.Popen[bytes]], reader: Callable[..., Reader]
+    daemon: Callable[..., Daemon], reader: Callable[..., Reader]
 ) -> None:
-    process = daemon_of(HOLDS)
+    process = daemon(script=HOLDS)
     one = reader("alpha", streams=("life",))
     one.read(lambda: one.subscriber.state == "live")
     with connect("alpha") as run:
@@ -98,9 +76,9 @@ def test_a_trainer_that_holds_the_interpreter_has_no_heartbeat_and_gives_no_answ
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_an_hour_off_changes_nothing(
-    daemon_of: Callable[[str], subprocess.Popen[bytes]], reader: Callable[..., Reader], hours: int
+    daemon: Callable[..., Daemon], reader: Callable[..., Reader], hours: int
 ) -> None:
-    daemon_of(SHIFTED % hours + DAEMON)
+    daemon(script=SHIFTED % hours + DAEMON)
     with connect("alpha") as run:
         assert run.checkpoint(wait=True)["n"] > 0
     one = reader("alpha", streams=("life",))
@@ -110,9 +88,9 @@ def test_a_clock_that_is_an_hour_off_changes_nothing(
 
 @pytest.mark.fault(20)
 def test_answers_that_find_nobody_are_counted(
-    daemon_of: Callable[[str], subprocess.Popen[bytes]],
+    daemon: Callable[..., Daemon],
 ) -> None:
-    process = daemon_of(DAEMON)
+    process = daemon()
     with Raw("alpha") as raw:
         assert raw.ask("qry", "status")[0]["result"]["control"]["unanswered"] == 0
 

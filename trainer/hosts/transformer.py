@@ -75,10 +75,15 @@ class Transformer:
         return self.eval_block(i, x, *self.folded(i, weights, {}))
 
     def measure_block(
-        self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
+        self,
+        i: int,
+        x: Tensor,
+        weights: Parameters,
+        buffers: Parameters,
+        batches: int,  # noqa: ARG002
     ) -> Tensor:
-        """Not to be called: there is nothing to measure."""
-        raise NotImplementedError
+        """`train_block`: there is nothing to measure."""
+        return self.train_block(i, x, weights)
 
     def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Tensors [n, ...] of block i."""
