@@ -79,7 +79,7 @@ class Transformer:
         i: int,
         x: Tensor,
         weights: Parameters,
-        buffers: Parameters,
+        buffers: Parameters,  # noqa: ARG002
         batches: int,  # noqa: ARG002
     ) -> Tensor:
         """`train_block`: there is nothing to measure."""
