@@ -40,6 +40,8 @@ from .validation import Coalitions, Score, Validation
 
 ACTIVATIONS = 2**15
 """Numbers of one host's activation that are looked at together: less than a training step has in memory."""
+LOOKED_AT = 16
+"""Examples of a batch whose activations are looked at: each has a map of numbers, enough for statistics."""
 CALIBRATION = 2
 """Training batches that batch norm's statistics for validation are measured on."""
 
@@ -237,10 +239,11 @@ class HostGroup:
     def _outputs(self, x: Tensor, layers: Tensor) -> tuple[dict[str, Summary], Tensor]:
         """What blocks, slots and the head put out for a batch: [1, n] by name; bool [A, n], which to tell of.
 
-        A forward pass of its own with the weights as they are now, so that the step that trains is the same
-        program whether anybody looks or not.
+        A forward pass of its own, of the first examples, with the weights as they are now, so that the
+        step that trains is the same program whether anybody looks or not.
         """
         n, found, present = len(self), {}, []
+        x = x[:LOOKED_AT]
 
         def look(name: str, out: Tensor, mask: Tensor) -> None:
             found[name] = summary([out], ACTIVATIONS)

@@ -10,6 +10,7 @@ from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from trainer.config import Config, EnvsConfig, SeedsConfig
 from trainer.data.registry import load
 from trainer.hosts.gradients import EXPLODED, norm_and_health, row_norms
+from trainer.hosts.group import LOOKED_AT
 from trainer.hosts.optimizer import StackedSGD
 from trainer.hosts.population import Population
 from trainer.seeds.blueprints import BLUEPRINTS, BlueprintError
@@ -176,7 +177,9 @@ def test_layer_statistics_are_of_those_asked_for_and_of_what_they_have(plan: str
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_modules_put_out_is_that_of_each_host_alone(plan: str, shared: bool) -> None:
-    cfg = config(4, envs__plan=plan, envs__group_size=2, task__shared_batches=shared)
+    cfg = config(
+        4, envs__plan=plan, envs__group_size=2, task__shared_batches=shared, task__batch_size=LOOKED_AT + 8
+    )
     made = population(cfg, dtype=torch.float64)
     made.begin_episode(1)
     germinate(made, [0, 3], 1, list(BLUEPRINTS).index("conv_light"))
@@ -193,7 +196,7 @@ def test_what_modules_put_out_is_that_of_each_host_alone(plan: str, shared: bool
     assert found.grad_norm[at["block0.out"]].isnan().all()
     assert found.activation_rms[at["block0.conv.weight"]].isnan().all()
     group = made.groups[1]  # hosts 2 and 3; a seed in TRAINING leaves what passes it as it is
-    x, _ = group.batches.at(1, cfg.task.batches_per_epoch - 1)
+    x = group.batches.at(1, cfg.task.batches_per_epoch - 1)[0][:LOOKED_AT]
     with torch.no_grad():
         for block in range(3):
             x = made.model.train_block(block, x, group.weights)
