@@ -30,6 +30,9 @@ from .wire import Event, decode_line
 
 logger = logging.getLogger(__name__)
 
+JOIN_S = 5.0
+"""How long a command that is waited for is held back for its stream of events to be there."""
+
 
 class Client:
     """One daemon, asked and commanded; blocking, not thread-safe. See `connect`.
@@ -228,24 +231,28 @@ class Client:
             RequestError: it could not be carried out.
             NoReply: the daemon ended or restarted before, or `timeout` seconds have passed.
         """
+        with self._subscriber(("life",)) as subscriber:
+            return self._effect(subscriber, id_, timeout)
+
+    def _effect(self, subscriber: Subscriber, id_: str, timeout: float | None = None) -> dict[str, Any]:
+        """What `wait_for` does, with a subscriber to `life`."""
         end = None if timeout is None else time.monotonic() + timeout
         name = self.run.name
-        with self._subscriber(("life",)) as subscriber:
-            while True:
-                for item in subscriber.drain(0.05):
-                    if isinstance(item, Reset) and subscriber.boot != self.boot:
-                        raise NoReply(f"run {name} restarted before {id_} took effect")
-                    if isinstance(item, Event) and (result := _effect(item, id_)) is not None:
+        while True:
+            for item in subscriber.drain(0.05):
+                if isinstance(item, Reset) and subscriber.boot != self.boot:
+                    raise NoReply(f"run {name} restarted before {id_} took effect")
+                if isinstance(item, Event) and (result := _effect_in(item, id_)) is not None:
+                    return result
+            found_none = subscriber.state == "searching" and subscriber.problem is not None
+            if subscriber.state in ("ended", "lost") or found_none:
+                for event in self._last_events():
+                    if (result := _effect_in(event, id_)) is not None:
                         return result
-                found_none = subscriber.state == "searching" and subscriber.problem is not None
-                if subscriber.state in ("ended", "lost") or found_none:
-                    for event in self._last_events():
-                        if (result := _effect(event, id_)) is not None:
-                            return result
-                    raise NoReply(f"run {name} ended before {id_} took effect")
-                if end is not None and time.monotonic() > end:
-                    raise NoReply(f"{id_} has not taken effect after {timeout:g} s; it may still")
-                subscriber.wait(0.1)
+                raise NoReply(f"run {name} ended before {id_} took effect")
+            if end is not None and time.monotonic() > end:
+                raise NoReply(f"{id_} has not taken effect after {timeout:g} s; it may still")
+            subscriber.wait(0.1)
 
     def _last_events(self) -> Iterator[Event]:
         """What a daemon that has ended wrote last, where its journal can be read."""
@@ -255,14 +262,22 @@ class Client:
                     yield decode_line(line)
 
     def _command(self, method: str, params: dict[str, Any], wait: bool, reason: str) -> dict[str, Any]:
+        """Who waits listens first: a daemon that leaves says what came of a command only once."""
+        if not wait:
+            return self._accepted(method, params, reason)
+        with self._subscriber(("life",)) as subscriber:
+            _join(subscriber)
+            told = self._accepted(method, params, reason)
+            if told.get("state") != "accepted":
+                return told
+            if "note" in told:
+                logger.warning("%s is accepted, but %s", method, told["note"])
+            return self._effect(subscriber, told["id"])
+
+    def _accepted(self, method: str, params: dict[str, Any], reason: str) -> dict[str, Any]:
         reply, _ = self._exchange(method, params, reason=reason)
         assert reply.id is not None
-        result = reply.result or {}
-        if not wait or result.get("state") != "accepted":
-            return {"id": reply.id, **result}
-        if "note" in result:
-            logger.warning("%s is accepted, but %s", method, result["note"])
-        return self.wait_for(reply.id)
+        return {"id": reply.id, **(reply.result or {})}
 
     def _exchange(
         self, method: str, params: dict[str, Any], *, deadline_s: float = 10.0, reason: str = ""
@@ -310,7 +325,15 @@ class Client:
         self.close()
 
 
-def _effect(event: Event, id_: str) -> dict[str, Any] | None:
+def _join(subscriber: Subscriber) -> None:
+    """Read until the stream is joined, or for `JOIN_S`: then the command itself shows what is the matter."""
+    end = time.monotonic() + JOIN_S
+    while subscriber.state in ("searching", "connecting") and time.monotonic() < end:
+        subscriber.drain(0.05)
+        subscriber.wait(0.05)
+
+
+def _effect_in(event: Event, id_: str) -> dict[str, Any] | None:
     """The result of the command `id_` where the event tells it.
 
     Raises:

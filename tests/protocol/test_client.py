@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import zmq
 
 from protocol import connect
 from protocol import events as ev
+from protocol.client import Client
 from protocol.errors import NoReply, RequestError, RunNotFound
 from protocol.runs import RunFolder
 from protocol.server import Server
@@ -151,6 +153,31 @@ def test_the_last_word_of_a_daemon_that_has_ended_is_in_its_journal(server: Serv
         server.close()
         server.run.release()
         assert run.wait_for(accepted["id"]) == {"id": accepted["id"], "stopped": True}
+
+
+def test_the_last_word_of_a_daemon_whose_journal_is_elsewhere(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over ssh: it is told on the wire, once, to those who listen already. Here it is gone before the
+    answer to the command is read."""
+
+    def carry_out_and_leave() -> None:
+        (command,) = until(server.mailbox.poll)
+        server.done(command, {"stopped": True})
+        server.close()
+        server.run.release()
+
+    def late(self: Client, *args: Any, **kwargs: Any) -> Any:
+        answer = exchange(self, *args, **kwargs)
+        daemon.join()
+        return answer
+
+    exchange, daemon = Client._exchange, threading.Thread(target=carry_out_and_leave)
+    with connect() as run:
+        monkeypatch.setattr(run, "run", replace(run.run, journal=None))
+        monkeypatch.setattr(Client, "_exchange", late)
+        daemon.start()
+        assert run.stop(wait=True)["stopped"]
 
 
 def test_patience_has_an_end(server: Server) -> None:
