@@ -33,12 +33,13 @@ import zmq
 from benchmarks.report import finish
 from protocol import Subscriber
 from protocol.emitter import Emitter
-from protocol.events import Context, PPOUpdate
+from protocol.encoding import BATCH_EVENTS, Encoder
+from protocol.events import STREAMS, Context, PPOUpdate
 from protocol.journal import Journal
 from protocol.publisher import TICK_EVENTS, Publisher
 from protocol.runs import RunFolder
 from protocol.server import Server
-from protocol.wire import BATCH_EVENTS, Stamped, decode_batch, encode_batches, encode_event
+from protocol.wire import decode_batch, encode_batches
 
 TICKS = 40
 BATCHES = 400
@@ -175,8 +176,10 @@ def io_us(folder: Path) -> float:
 
 def events_per_s(folder: Path) -> float:
     """Events that go through an ipc socket in full batches, headers and bodies checked at the other end."""
-    line = encode_event(1, 1, Context(), update())
-    stamped = [Stamped("metric", n + 1, 1, line) for n in range(BATCH_EVENTS)]
+    encoder = Encoder(dict.fromkeys(STREAMS, 0))
+    for _ in range(BATCH_EVENTS):
+        encoder.add(1, Context(), update())
+    batches = encoder.take()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sender, receiver = context.socket(zmq.PUSH), context.socket(zmq.PULL)
     sender.bind(f"ipc://{folder}/batches")
@@ -194,9 +197,9 @@ def events_per_s(folder: Path) -> float:
     thread.start()
     sent = 0
     while sent < BATCHES * BATCH_EVENTS:
-        for frames in encode_batches(stamped, run="r", boot="b", ts=1, dropped=0):
+        for frames in encode_batches(batches, run="r", boot="b", ts=1, dropped=0):
             sender.send_multipart(frames)
-        sent += len(stamped)
+        sent += BATCH_EVENTS
     thread.join()
     rate = seen / (time.perf_counter() - begin)
     context.destroy(linger=0)

@@ -55,6 +55,10 @@ class EsperError(Exception):
     exit_code = 1
 
 
+class WireError(EsperError):
+    """Bytes that are no event, batch, heartbeat or reply of this protocol."""
+
+
 class BadName(EsperError):
     """Not a name for a run."""
 

@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from .commands import METHODS, Reply, RequestMeta
+from .encoding import encode_event
 from .events import EVENTS, Context, EventSpec
 from .version import PROTOCOL_VERSION
-from .wire import BatchHeader, Heartbeat, ViewHeader, encode_event, encode_request
+from .wire import BatchHeader, Heartbeat, ViewHeader, encode_request
 
 CORPUS = Path(__file__).parents[1] / "tests" / "protocol" / "corpus" / f"v{PROTOCOL_VERSION}"
 FRAMES: dict[str, type[msgspec.Struct]] = {

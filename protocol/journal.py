@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .compactor import Compactor
+from .encoding import Batch
 from .errors import FolderError
 from .folders import sync_folder
 from .history import LastWords, last_words, newest_lines, read
 from .lines import LineIndex, begin_of, pick, read_blocks, repair
 from .segments import Segment, SegmentFolder
-from .wire import Stamped
 
 __all__ = ["Journal", "JournalLimits", "LastWords", "last_words", "newest_lines", "read"]
 
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 SCAN_BYTES = 4 * 1024 * 1024
 WAITING_BYTES = 16 * 1024 * 1024
+WRITES = 8
+"""Batches that are written one by one; more, which are small, are joined."""
 _RETRY_S = 1.0
 _ROTATE_AGAIN_S = 60.0
 
@@ -96,33 +98,33 @@ class Journal:
         """Bytes that the disk has not taken yet."""
         return len(self._waiting)
 
-    def append(self, stamped: Sequence[Stamped]) -> None:
+    def append(self, batches: Sequence[Batch]) -> None:
         """Write events in one go; a disk that refuses sets `error` and is asked again each second."""
         if self.error is not None and time.monotonic() >= self._retry_at:
             self._write()
         if self._due():
             self.rotate()
-        kept = stamped if self.error is None else self._what_fits(stamped)
+        kept = batches if self.error is None else self._what_fits(batches)
         offset = self.bytes + len(self._waiting)
-        for item in kept:
-            self._index.note(item.stream, item.seq, item.ts, offset)
-            self.last[item.stream] = item.seq
-            offset += len(item.line) + 1
-        if kept:
-            data = b"\n".join([*[item.line for item in kept], b""])
-            if self.error is None:
-                data = data[self._put(data) :]
-            self._waiting += data
+        for batch in kept:
+            self._index.take(batch, offset)
+            self.last[batch.stream] = batch.last
+            offset += len(batch.body)
+        parts = [batch.body for batch in kept]
+        for data in parts if len(parts) <= WRITES else [b"".join(parts)]:
+            taken = 0 if self.error is not None else self._put(data)
+            if taken < len(data):
+                self._waiting += data[taken:]
 
-    def _what_fits(self, stamped: Sequence[Stamped]) -> Sequence[Stamped]:
+    def _what_fits(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """While the disk refuses: those for which there is room in memory; the others are lost."""
         room = WAITING_BYTES - len(self._waiting)
-        for count, item in enumerate(stamped):
-            room -= len(item.line) + 1
+        for count, batch in enumerate(batches):
+            room -= len(batch.body)
             if room < 0:
-                self.lost += len(stamped) - count
-                return stamped[:count]
-        return stamped
+                self.lost += sum(map(len, batches[count:]))
+                return batches[:count]
+        return batches
 
     def sync(self) -> None:
         """Bring what was written onto the disk."""

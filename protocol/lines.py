@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from .encoding import Batch
 from .wire import LINE_HEAD, WireError, decode_line
 
 INDEX_EVENTS = 256
@@ -19,7 +20,7 @@ _TAIL_BLOCK = 64 * 1024
 
 
 class LineIndex:
-    """Where the lines of a segment are: the first of each stream, then one in 256 or in 256 KiB."""
+    """Where the lines of a segment are: the first of each stream, then one in 256 or in 256 KiB, about."""
 
     def __init__(self) -> None:
         self.entries: dict[str, list[tuple[int, int]]] = {}
@@ -41,6 +42,12 @@ class LineIndex:
         if not self.from_ts:
             self.from_ts = ts
         self.to_ts = ts
+
+    def take(self, batch: Batch, offset: int) -> None:
+        """Take in the next lines; the first, at `offset`, stands for all of them."""
+        self.note(batch.stream, batch.first, batch.from_ts, offset)
+        self.last[batch.stream] = batch.last
+        self.to_ts = batch.to_ts
 
     def scan(self, blocks: Iterable[bytes]) -> None:
         """Take in a segment from its beginning; a last line without its newline is left out."""

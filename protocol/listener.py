@@ -22,6 +22,7 @@ from .commands import Socket
 from .keys import AllowList, KeysUnusable, server_pair
 from .peer import Peer
 from .sockets import Audience, Context
+from .wire import Frames
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class Listener:
         client = self.allowed.clients.get(public)
         return Peer() if client is None else Peer(key=client.name, role=client.role)
 
-    def send(self, frames: list[bytes]) -> None:
+    def send(self, frames: Frames) -> None:
         """To all subscribers; a slow one loses it."""
         if self._ev is not None:
             self._ev.send_multipart(frames, zmq.NOBLOCK)

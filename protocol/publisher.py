@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
+import bisect
 import itertools
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .emitter import Emitted, Emitter
-from .events import STREAMS, Anomaly, Context, JournalRemoved, RunStarted, Stream, TelemetryLost, spec_of
+from .encoding import Batch, Encoder
+from .events import (
+    STREAMS,
+    Anomaly,
+    Context,
+    EventSpec,
+    JournalRemoved,
+    RunStarted,
+    Stream,
+    TelemetryLost,
+    spec_of,
+)  # fmt: skip
 from .journal import Journal
 from .snapshot import Snapshot
-from .wire import Stamped, encode_batches, encode_event
+from .wire import Frames, encode_batches
 
 logger = logging.getLogger(__name__)
 
@@ -25,45 +36,60 @@ SYNC_S = 1.0
 
 
 class Ring:
-    """The newest lines of one stream in memory, contiguous, bounded in number and bytes."""
+    """The newest batches of one stream in memory, contiguous, bounded in lines and bytes."""
 
     def __init__(self) -> None:
-        self._lines: deque[bytes] = deque()
-        self._last = 0
+        self._batches: deque[Batch] = deque()
+        self._count = 0
         self._bytes = 0
 
-    def extend(self, lines: list[bytes], last: int) -> None:
-        """Take in the next lines, up to number `last`; the oldest go where the bounds are passed."""
-        self._lines.extend(lines)
-        self._last = last
-        self._bytes += sum(map(len, lines))
-        while len(self._lines) > RING_EVENTS or self._bytes > RING_BYTES:
-            self._bytes -= len(self._lines.popleft())
+    def extend(self, batches: list[Batch]) -> None:
+        """Take in the next batches; the oldest go where the bounds are passed."""
+        for batch in batches:
+            self._batches.append(batch)
+            self._count += len(batch)
+            self._bytes += len(batch.body)
+        while self._count > RING_EVENTS or self._bytes > RING_BYTES:
+            gone = self._batches.popleft()
+            self._count -= len(gone)
+            self._bytes -= len(gone.body)
 
     def clear(self) -> None:
         """Hold nothing any more."""
-        self._lines.clear()
-        self._bytes = 0
+        self._batches.clear()
+        self._count = self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return self._count
 
     @property
     def first(self) -> int | None:
         """The oldest number held."""
-        return self._last - len(self._lines) + 1 if self._lines else None
+        return self._batches[0].first if self._batches else None
 
     def range(self, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
         """Lines `first`..`last` as (seq, line), up to `limit` bytes; `first` is to be held."""
-        assert self.first is not None
         found = []
-        start = first - self.first
-        for seq, line in enumerate(itertools.islice(self._lines, start, start + last - first + 1), first):
-            found.append((seq, line))
-            limit -= len(line) + 1
-            if limit <= 0:
+        at = bisect.bisect_right(self._batches, first, key=lambda batch: batch.first) - 1
+        for batch in itertools.islice(self._batches, at, None):
+            for seq in range(max(first, batch.first), min(last, batch.last) + 1):
+                line = batch.line(seq - batch.first)
+                found.append((seq, line))
+                limit -= len(line) + 1
+                if limit <= 0:
+                    return found
+            if batch.last >= last:
                 break
         return found
+
+
+class _Run(NamedTuple):
+    """Events of one type whose lines follow each other in a batch."""
+
+    spec: EventSpec
+    batch: Batch
+    begin: int
+    events: list[Emitted]
 
 
 class Publisher:
@@ -85,7 +111,7 @@ class Publisher:
         *,
         run: str,
         boot: str,
-        send: Callable[[list[bytes]], None],
+        send: Callable[[Frames], None],
         note: Callable[[object, int], None],
     ) -> None:
         self._emitter = emitter
@@ -99,7 +125,8 @@ class Publisher:
         self.snapshot = Snapshot()
         self.rings = {stream: Ring() for stream in STREAMS}
         self.unencodable = 0
-        self._newest: dict[str, Stamped] = {}
+        self._encoder = Encoder(self.last)
+        self._newest: dict[str, tuple[Batch, int]] = {}
         self.started: RunStarted | None = None
         """The boot's first event, for who asks for the status."""
         self._synced = time.monotonic()
@@ -112,22 +139,22 @@ class Publisher:
         for loss in self._emitter.losses():
             emitted.append(self._own(loss))
         lived = self.last["life"]
-        stamped = self._stamp(emitted)
-        self._journal.append(stamped)
+        batches = self._encode(emitted)
+        self._journal.append(batches)
         now = time.monotonic()
         if now - self._synced >= SYNC_S or self.last["life"] > lived:
             self._journal.sync()
             self._synced = now
-        self._publish(stamped)
+        self._publish(batches)
         self._watch_journal()
         self._tell_removed()
         return any(self._emitter.waiting.values())
 
     def take_view(self) -> list[bytes]:
         """The newest line of each metric type that has come since this was last asked, by number."""
-        newest = sorted(self._newest.values(), key=lambda item: item.seq)
+        newest = sorted(self._newest.values(), key=lambda one: one[0].first + one[1])
         self._newest.clear()
-        return [item.line for item in newest]
+        return [batch.line(index) for batch, index in newest]
 
     def range(self, stream: Stream, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
         """Lines of a stream from memory or, older ones, from the journal; see `Journal.range`."""
@@ -141,49 +168,50 @@ class Publisher:
         found = self.range(stream, first, self.last[stream], limit=1)
         return found[0][0] if found else self.last[stream] + 1
 
-    def _stamp(self, emitted: list[Emitted]) -> list[Stamped]:
-        stamped = []
+    def _encode(self, emitted: list[Emitted]) -> list[Batch]:
+        runs: list[_Run] = []
+        run: _Run | None = None
+        add = self._encoder.add
         for item in emitted:
-            event, ctx = item.event, item.ctx
-            spec = spec_of(type(event))
-            stream, ts = spec.stream, item.ns // 1000
-            if item.env is not None:
-                ctx = dataclasses.replace(ctx, env=item.env)
-            seq = self.last[stream] + 1
+            event = item.event
             try:
-                line = encode_event(seq, ts, ctx, event)
+                into = add(item.ns // 1000, item.ctx, event, item.env)
             except Exception:
                 self.unencodable += 1
-                logger.exception("an event of type %s was left out", spec.type)
+                logger.exception("an event of type %s was left out", spec_of(type(event)).type)
                 continue
-            self.last[stream] = seq
-            newest = Stamped(stream, seq, ts, line)
-            stamped.append(newest)
-            self.snapshot.add(spec, ctx, event, line)
-            if stream == "metric":
-                self._newest[spec.type] = newest
-            elif stream == "life":
-                self._live(event, ts)
-        return stamped
+            if run is None or into is not run.batch or type(event) is not run.spec.cls:
+                run = _Run(spec_of(type(event)), into, len(into) - 1, [])
+                runs.append(run)
+            run.events.append(item)
+        for run in runs:
+            self._note_run(run)
+        return self._encoder.take()
 
-    def _live(self, event: object, ts: int) -> None:
-        self._note(event, ts)
-        if isinstance(event, RunStarted):
-            self.started = event
+    def _note_run(self, run: _Run) -> None:
+        """What is kept of events beside their lines, once their batch is complete."""
+        spec, batch, begin, events = run
+        self.snapshot.extend(spec, events, batch, begin)
+        if spec.stream == "metric":
+            self._newest[spec.type] = batch, begin + len(events) - 1
+        elif spec.stream == "life":
+            for item in events:
+                self._note(item.event, item.ns // 1000)
+                if isinstance(item.event, RunStarted):
+                    self.started = item.event
 
-    def _publish(self, stamped: list[Stamped]) -> None:
+    def _publish(self, batches: list[Batch]) -> None:
         now = time.time_ns() // 1000
         dropped = self._emitter.dropped
-        by_stream: dict[Stream, list[Stamped]] = {stream: [] for stream in STREAMS}
-        for item in stamped:
-            by_stream[item.stream].append(item)
+        by_stream: dict[Stream, list[Batch]] = {stream: [] for stream in STREAMS}
+        for batch in batches:
+            by_stream[batch.stream].append(batch)
         for stream, part in by_stream.items():
             if part:
-                self.rings[stream].extend([item.line for item in part], part[-1].seq)
-                batches = encode_batches(
+                self.rings[stream].extend(part)
+                for frames in encode_batches(
                     part, run=self._run, boot=self._boot, ts=now, dropped=dropped[stream]
-                )
-                for frames in batches:
+                ):
                     self._send(frames)
 
     def _watch_journal(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .commands import METHODS, OpParams, Params, ReplayParams, SnapshotParams
 from .control import MAILBOX, REMEMBERED_S, REQUEST_BYTES, Answer
 from .emitter import BOUNDS
+from .encoding import BATCH_BYTES, BATCH_EVENTS
 from .errors import RequestError
 from .events import EVENTS, STREAMS
 from .journal import Journal
@@ -18,7 +19,6 @@ from .publisher import RING_EVENTS, Publisher
 from .schema import json_schema, schema_hash
 from .thresholds import THRESHOLDS
 from .version import PROTOCOL_VERSION, __version__
-from .wire import BATCH_BYTES, BATCH_EVENTS
 
 if TYPE_CHECKING:
     from .server import Server
@@ -149,9 +149,9 @@ class Queries:
         }
 
     def _snapshot(self, params: SnapshotParams) -> Answer:
-        lines = self._publisher.snapshot.lines(params.streams)
+        count, lines = self._publisher.snapshot.lines(params.streams)
         seq = {stream: self._publisher.last[stream] for stream in params.streams}
-        return {"boot": self._server.boot, "seq": seq, "n": len(lines)}, b"\n".join(lines)
+        return {"boot": self._server.boot, "seq": seq, "n": count}, lines
 
     def _replay(self, params: ReplayParams) -> Answer:
         newest = self._publisher.last[params.stream]

@@ -42,7 +42,15 @@ from .queries import Queries
 from .runs import Connection, RunFolder
 from .sockets import Audience
 from .version import PROTOCOL_VERSION, __version__
-from .wire import HEARTBEAT_TOPIC, VIEW_TOPIC, Heartbeat, TrainerBeat, encode_heartbeat, encode_view
+from .wire import (
+    HEARTBEAT_TOPIC,
+    VIEW_TOPIC,
+    Frames,
+    Heartbeat,
+    TrainerBeat,
+    encode_heartbeat,
+    encode_view,
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -386,7 +394,7 @@ class Server:
         self.operations.note(event, time.time_ns() // 1000)
         self.emitter.emit(event)
 
-    def _send_event(self, frames: list[bytes]) -> None:
+    def _send_event(self, frames: Frames) -> None:
         self._ev.send_multipart(frames, zmq.NOBLOCK)
         if self._listener is not None:
             self._listener.send(frames)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import count, repeat
 
-from .events import EVENTS, Context, EventSpec
+from .emitter import Emitted
+from .encoding import Batch
+from .events import EVENTS, EventSpec
 
 _Key = tuple[object, ...]
-_Kept = tuple[int, bytes]
-"""When it came, and its line."""
+_Kept = tuple[int, Batch, int]
+"""When it came, and where its line is."""
 
 
 class Snapshot:
@@ -19,26 +22,37 @@ class Snapshot:
     """
 
     def __init__(self) -> None:
-        self._order = 0
+        self._order = count()
         self._kept: dict[str, dict[_Key, deque[_Kept]]] = {}
         self._open: dict[str, set[_Key]] = {}
+        self._joined: dict[tuple[str, ...], tuple[int, bytes]] = {}
 
-    def add(self, spec: EventSpec, ctx: Context, event: object, line: bytes) -> None:
-        """Take in an event that has just been stamped."""
+    def extend(self, spec: EventSpec, events: Sequence[Emitted], batch: Batch, begin: int) -> None:
+        """Take in events of one type whose lines are in the batch, from `begin` on; the batch is complete."""
+        self._joined.clear()
         subjects = self._kept.setdefault(spec.type, {})
-        self._order += 1
-        if not spec.key and subjects:
-            subjects[()].append((self._order, line))
+        if spec.key:
+            for index, item in enumerate(events, begin):
+                self._add(spec, subjects, item, (next(self._order), batch.part(index, index + 1), 0))
             return
-        key = tuple([getattr(ctx if name in ("env", "rank") else event, name) for name in spec.key])
+        if not subjects:
+            subjects[()] = deque(maxlen=spec.keep)
+        end = begin + len(events)
+        begin = max(begin, end - spec.keep)
+        if 2 * len(batch.lines(begin, end)) < len(batch.body):
+            batch, begin, end = batch.part(begin, end), 0, end - begin
+        subjects[()].extend(zip(self._order, repeat(batch), range(begin, end), strict=False))
+
+    def _add(self, spec: EventSpec, subjects: dict[_Key, deque[_Kept]], item: Emitted, kept: _Kept) -> None:
+        key = tuple([_part(item, name) for name in spec.key])
         lines = subjects.pop(key, None)
         if lines is None:
             lines = deque(maxlen=spec.keep)
             if len(subjects) >= spec.subjects:
                 del subjects[self._oldest(spec.type, subjects)]
-        lines.append((self._order, line))
+        lines.append(kept)
         subjects[key] = lines
-        if getattr(event, "active", False):
+        if getattr(item.event, "active", False):
             self._open.setdefault(spec.type, set()).add(key)
         elif spec.type in self._open:
             self._open[spec.type].discard(key)
@@ -49,14 +63,24 @@ class Snapshot:
         still_open.discard(key)
         return key
 
-    def lines(self, streams: Collection[str]) -> list[bytes]:
-        """Lines of these streams, in the order in which they came."""
-        kept = [
-            one
-            for type_, subjects in self._kept.items()
-            if EVENTS[type_].stream in streams
-            for lines in subjects.values()
-            for one in lines
-        ]
-        kept.sort()
-        return [line for _, line in kept]
+    def lines(self, streams: Collection[str]) -> tuple[int, bytes]:
+        """How many lines of these streams there are, and the lines in the order in which they came."""
+        asked = tuple(sorted(set(streams)))
+        if asked not in self._joined:
+            kept = [
+                one
+                for type_, subjects in self._kept.items()
+                if EVENTS[type_].stream in asked
+                for lines in subjects.values()
+                for one in lines
+            ]
+            kept.sort()
+            lines = [batch.lines(index, index + 1) for _, batch, index in kept]
+            self._joined[asked] = len(lines), b"\n".join(lines)
+        return self._joined[asked]
+
+
+def _part(item: Emitted, name: str) -> object:
+    if name == "env":
+        return item.ctx.env if item.env is None else item.env
+    return item.ctx.rank if name == "rank" else getattr(item.event, name)

@@ -1,47 +1,36 @@
-"""Frames and codec: how an event becomes a line of JSON and comes back as the same type.
+"""Frames, and how a line of JSON comes back as the same type; `encoding` writes the lines.
 
 orjson writes, msgspec reads and validates. A line is the same on the wire and in the journal:
 
     {"seq":N,"stream":"metric","ts":µs,"type":"epoch","tv":1,"ctx":{...},"data":{...}}
-
-JSON has no NaN and no infinities, and both libraries write them as `null`. Here they travel as the strings
-`"NaN"`, `"Infinity"` and `"-Infinity"` (the mapping of proto3's JSON), and `null` means "not measured".
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 import secrets
-from math import isfinite
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import orjson
 from msgspec import Struct
 
 from .commands import Reply, Request, RequestMeta
-from .errors import EsperError
-from .events import EVENTS, STREAMS, Context, Stream, spec_of
+from .encoding import BATCH_BYTES, BATCH_EVENTS, Batch, plain
+from .errors import WireError as WireError
+from .events import EVENTS, STREAMS, Context, Stream
 from .version import PROTOCOL_VERSION
 
+Frames = list[bytes | memoryview]
+"""Of one message; a body is not copied before it is sent."""
 HEARTBEAT_TOPIC = b"%d/hb" % PROTOCOL_VERSION
 VIEW_TOPIC = b"%d/view" % PROTOCOL_VERSION
 """The newest metric of each type, five times a second: for thin links, neither numbered nor journalled."""
 TOPICS: dict[Stream, bytes] = {stream: b"%d/%s" % (PROTOCOL_VERSION, stream.encode()) for stream in STREAMS}
 LINE_HEAD = re.compile(rb'\{"seq":(\d+),"stream":"([a-z]+)"')
 """Where a line says its number and stream, for readers that need no more of it."""
-
-_LINE = '{"seq":%%d,"stream":"%s","ts":%%d,"type":"%s","tv":%d,"ctx":{%%s},"data":%%s}'
-"""Of a type; the number, the time, the context and the data are filled in for each event."""
-
-BATCH_EVENTS = 256
-BATCH_BYTES = 256 * 1024
-
-
-class WireError(EsperError):
-    """Bytes that are no event, batch, heartbeat or reply of this protocol."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +58,6 @@ class Event:
     """An instance of the class registered for `type`, or `Unknown`."""
     line: bytes = dataclasses.field(default=b"", repr=False, compare=False)
     """As it was on the wire."""
-
-
-class Stamped(Struct, frozen=True, gc=False):
-    """An encoded event on its way to the journal, the ring and the batches."""
-
-    stream: Stream
-    seq: int
-    ts: int
-    line: bytes
 
 
 class TrainerBeat(Struct, frozen=True):
@@ -141,112 +121,16 @@ class _Envelope(Struct):
     ctx: Context = msgspec.field(default_factory=Context)
 
 
-class _Form(NamedTuple):
-    """How the events of a class are written."""
-
-    line: bytes
-    optional: tuple[str, ...]
-    """Its fields that may be None, of which most nulls in a line come."""
-
-
 _envelope = msgspec.json.Decoder(_Envelope, strict=False)
 _heartbeat = msgspec.json.Decoder(Heartbeat)
 _view = msgspec.json.Decoder(ViewHeader)
 _header = msgspec.json.Decoder(BatchHeader)
 _reply = msgspec.json.Decoder(Reply)
-_forms: dict[type, _Form] = {}
 _data: dict[str, msgspec.json.Decoder[Any]] = {}
 _encode = msgspec.json.Encoder().encode
 
 
 # --- events ----------------------------------------------------------------------------------------
-
-
-def encode_event(seq: int, ts_us: int, ctx: Context, event: object) -> bytes:
-    """One line, without its newline.
-
-    Args:
-        seq: number within the stream.
-        ts_us: wall time, microseconds.
-        ctx: where in the run it belongs.
-        event: instance of a registered event class; numpy arrays and scalars are allowed in it.
-
-    Raises:
-        WireError: it holds something that JSON cannot say (a tensor, a set, an integer over 64 bits).
-    """
-    form = _forms.get(type(event)) or _form_of(type(event))
-    context = _encode_context(ctx.round, ctx.epoch, ctx.level, ctx.env, ctx.rank)
-    return form.line % (seq, ts_us, context, _encode_data(event, form.optional))
-
-
-def _form_of(cls: type) -> _Form:
-    spec = spec_of(cls)
-    line = (_LINE % (spec.stream, spec.type, spec.version)).encode()
-    optional = tuple([field.name for field in dataclasses.fields(cls) if "None" in str(field.type)])
-    form = _forms[cls] = _Form(line, optional)
-    return form
-
-
-@functools.lru_cache(maxsize=256)
-def _encode_context(round: int, epoch: int, level: str, env: int | None, rank: int) -> bytes:
-    """The same for all events of an epoch and env."""
-    of_env = "" if env is None else f'"env":{env},'
-    return f'"round":{round},"epoch":{epoch},"level":"{level}",{of_env}"rank":{rank}'.encode()
-
-
-def _encode_data(event: object, optional: tuple[str, ...]) -> bytes:
-    """A null is a None or a float that JSON lacks: where the empty fields do not explain all, look."""
-    try:
-        raw = orjson.dumps(event, option=orjson.OPT_SERIALIZE_NUMPY)
-        if nulls := raw.count(b"null"):
-            values = vars(event)
-            if nulls != len([1 for name in optional if values[name] is None]) and not _is_finite(event):
-                return orjson.dumps(_plain(event))
-        return raw
-    except TypeError:
-        pass
-    try:
-        return orjson.dumps(_plain(event))
-    except (TypeError, RecursionError) as error:
-        raise WireError(f"{type(event).__name__} cannot be encoded: {error}") from None
-
-
-def _is_finite(value: Any) -> bool:
-    """Whether each null in what orjson made of it is a None: no float in it is a NaN or infinite."""
-    if isinstance(value, float):
-        return isfinite(value)
-    if value is None or isinstance(value, str | int):
-        return True
-    if isinstance(value, list | tuple):
-        return all(x is None or (isfinite(x) if type(x) is float else _is_finite(x)) for x in value)
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    return dataclasses.is_dataclass(value) and all(map(_is_finite, vars(value).values()))
-
-
-def _plain(value: Any) -> Any:
-    """The same value in dicts, lists and numbers; non-finite floats as words, text as valid UTF-8."""
-    if isinstance(value, float):
-        return float(value) if isfinite(value) else _word(value)
-    if value is None or isinstance(value, int):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, list | tuple):
-        return [x if x is None or (type(x) is float and isfinite(x)) else _plain(x) for x in value]
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if type(value).__module__ == "numpy":
-        return _plain(value.tolist())
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
-
-
-def _word(value: float) -> str:
-    if value != value:
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
 
 
 def decode_line(line: bytes) -> Event:
@@ -279,33 +163,34 @@ def _decoder(type_: str) -> msgspec.json.Decoder[Any]:
 # --- frames ----------------------------------------------------------------------------------------
 
 
-def encode_batches(
-    stamped: list[Stamped], *, run: str, boot: str, ts: int, dropped: int
-) -> list[list[bytes]]:
-    """Frames `[topic, header, NDJSON]` for contiguous events of one stream, cut to the batch's limits."""
-    batches = [part for i in range(0, len(stamped), BATCH_EVENTS)
-               for part in _within_bytes(stamped[i : i + BATCH_EVENTS])]  # fmt: skip
+def encode_batches(batches: Sequence[Batch], *, run: str, boot: str, ts: int, dropped: int) -> list[Frames]:
+    """Frames `[topic, header, NDJSON]` for contiguous batches of one stream, small ones in one message."""
     return [
-        [TOPICS[batch[0].stream], _encode(BatchHeader(
-            v=PROTOCOL_VERSION, run=run, boot=boot, stream=batch[0].stream,
-            first=batch[0].seq, last=batch[-1].seq, n=len(batch), ts=ts, dropped=dropped,
-        )), b"\n".join([item.line for item in batch])]
-        for batch in batches
+        [TOPICS[some[0].stream], _encode(BatchHeader(
+            v=PROTOCOL_VERSION, run=run, boot=boot, stream=some[0].stream,
+            first=some[0].first, last=some[-1].last, n=sum(map(len, some)), ts=ts, dropped=dropped,
+        )), _body_of(some)]
+        for some in _together(batches)
     ]  # fmt: skip
 
 
-def _within_bytes(stamped: list[Stamped]) -> list[list[Stamped]]:
-    """The same events in parts of at most `BATCH_BYTES`; one that is larger goes alone."""
-    if sum([len(item.line) + 1 for item in stamped]) <= BATCH_BYTES:
-        return [stamped]
-    parts: list[list[Stamped]] = [[]]
-    size = 0
-    for item in stamped:
-        if parts[-1] and size + len(item.line) >= BATCH_BYTES:
+def _body_of(batches: Sequence[Batch]) -> memoryview:
+    if len(batches) == 1:
+        return batches[0].lines(0, len(batches[0]))
+    return memoryview(b"".join([batch.body for batch in batches]))[:-1]
+
+
+def _together(batches: Sequence[Batch]) -> list[list[Batch]]:
+    """Neighbours that fit into one message together."""
+    parts: list[list[Batch]] = []
+    events = size = 0
+    for batch in batches:
+        events += len(batch)
+        size += len(batch.body)
+        if not parts or events > BATCH_EVENTS or size > BATCH_BYTES:
             parts.append([])
-            size = 0
-        parts[-1].append(item)
-        size += len(item.line) + 1
+            events, size = len(batch), len(batch.body)
+        parts[-1].append(batch)
     return parts
 
 
@@ -325,7 +210,7 @@ def decode_batch(header: bytes, body: bytes) -> tuple[BatchHeader, list[bytes]]:
     return h, lines
 
 
-def encode_view(lines: list[bytes], *, run: str, boot: str, ts: int) -> list[bytes]:
+def encode_view(lines: list[bytes], *, run: str, boot: str, ts: int) -> Frames:
     """Frames `[topic, header, NDJSON]` of a view."""
     header = ViewHeader(v=PROTOCOL_VERSION, run=run, boot=boot, ts=ts, n=len(lines))
     return [VIEW_TOPIC, _encode(header), b"\n".join(lines)]
@@ -347,7 +232,7 @@ def decode_view(header: bytes, body: bytes) -> tuple[ViewHeader, list[bytes]]:
     return h, lines
 
 
-def encode_heartbeat(heartbeat: Heartbeat) -> list[bytes]:
+def encode_heartbeat(heartbeat: Heartbeat) -> Frames:
     """Frames of a heartbeat."""
     return [HEARTBEAT_TOPIC, _encode(heartbeat)]
 
@@ -379,7 +264,7 @@ def encode_request(id_: str, method: str, params: dict[str, Any], meta: RequestM
 
 def encode_reply(reply: Reply) -> bytes:
     """First frame of a reply; values that JSON lacks become words, as in events."""
-    return orjson.dumps(_plain(msgspec.to_builtins(_without_absent(reply))))
+    return orjson.dumps(plain(msgspec.to_builtins(_without_absent(reply))))
 
 
 def _without_absent(reply: Reply) -> dict[str, Any]:

@@ -33,10 +33,10 @@ import msgspec
 import psutil
 import torch
 
+from protocol.encoding import encode_event
 from protocol.journal import newest_lines
 from protocol.server import Server
 from protocol.version import __version__
-from protocol.wire import encode_event
 
 from . import settings
 from .config import Config

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from protocol import events as ev
+from protocol.encoding import encode_event
 from protocol.events import STREAMS, Context, spec_of
-from protocol.wire import Event, decode_line, encode_event
+from protocol.wire import Event, decode_line
 
 START = 1_760_000_000_000_000
 """First event, microseconds."""

@@ -12,7 +12,7 @@ from protocol import events as ev
 from protocol.journal import Journal
 from protocol.runs import RunFolder
 from protocol.server import Server
-from protocol.wire import Stamped, encode_event
+from tests.batches import batch_of
 
 from .raw import Raw
 
@@ -25,7 +25,7 @@ def write_journal(run: RunFolder) -> None:
     journal = Journal(run.events)
     for seq in range(1, LINES + 1):
         event = ev.LogLine(level="INFO", logger="x", message="x" * LINE_BYTES)
-        journal.append([Stamped("log", seq, seq, encode_event(seq, seq, ev.Context(), event))])
+        journal.append([batch_of(seq, seq, ev.Context(), event)])
     journal.close()
 
 

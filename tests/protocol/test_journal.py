@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,17 +14,19 @@ from hypothesis import strategies as st
 
 from protocol import events as ev
 from protocol import journal as module
+from protocol.encoding import Batch, Encoder, encode_event
 from protocol.errors import FolderError
 from protocol.journal import Journal, last_words, newest_lines, read
-from protocol.wire import Stamped, WireError, encode_event
+from protocol.wire import WireError
+from tests.batches import batch_of, batches_of
 
 
-def stamp(stream: ev.Stream, seq: int, text: str = "") -> Stamped:
+def stamp(stream: ev.Stream, seq: int, text: str = "") -> Batch:
     event = {
         "log": ev.LogLine(level="INFO", logger="x", message=text),
         "life": ev.RoundStarted(rounds=seq),
     }[stream]
-    return Stamped(stream, seq, 1000 + seq, encode_event(seq, 1000 + seq, ev.Context(round=seq), event))
+    return batch_of(seq, 1000 + seq, ev.Context(round=seq), event)
 
 
 def seqs(path: Path) -> list[tuple[str, int]]:
@@ -38,7 +41,7 @@ def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     journal.append([])
     journal.append(items[2:])
     journal.close()
-    assert [event.line for event in read(path)] == [item.line for item in items]
+    assert [event.line for event in read(path)] == [item.line(0) for item in items]
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -69,7 +72,7 @@ def test_numbers_go_on_after_any_tear(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("tail", [b"\0" * 5000, b"\0\n", b"{}\n", b'{"seq":9,"stream":"life"\n', b"\xff\n\n"])
 def test_a_tail_of_rubbish_is_cut(tmp_path: Path, tail: bytes) -> None:
     path = tmp_path / "events.jsonl"
-    path.write_bytes(stamp("life", 1).line + b"\n" + tail)
+    path.write_bytes(stamp("life", 1).line(0) + b"\n" + tail)
     journal = Journal(path)
     assert journal.cut == len(tail)
     assert journal.last == {"life": 1}
@@ -78,7 +81,7 @@ def test_a_tail_of_rubbish_is_cut(tmp_path: Path, tail: bytes) -> None:
 
 def test_a_damaged_line_in_the_middle_is_named_and_not_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    path.write_bytes(stamp("life", 1).line + b"\nrubbish\n" + stamp("life", 2).line + b"\n")
+    path.write_bytes(stamp("life", 1).line(0) + b"\nrubbish\n" + stamp("life", 2).line(0) + b"\n")
     with pytest.raises(WireError, match=r"events\.jsonl, line 2: not an event"):
         list(read(path))
     bad: list[int] = []
@@ -88,15 +91,13 @@ def test_a_damaged_line_in_the_middle_is_named_and_not_passed_over(tmp_path: Pat
 
 def test_a_line_being_written_is_not_read_yet(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    path.write_bytes(stamp("life", 1).line + b"\n" + stamp("life", 2).line)
+    path.write_bytes(stamp("life", 1).line(0) + b"\n" + stamp("life", 2).line(0))
     assert seqs(path) == [("life", 1)]
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["life", "log"]), st.integers(0, 3000)), max_size=300), st.data())
 def test_a_range_is_found_wherever_it_lies(parts: list[tuple[ev.Stream, int]], data: st.DataObject) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.jsonl"
         journal = Journal(path)
@@ -105,7 +106,7 @@ def test_a_range_is_found_wherever_it_lies(parts: list[tuple[ev.Stream, int]], d
         for stream, size in parts:
             last[stream] += 1
             item = stamp(stream, last[stream], "x" * size)
-            lines[stream, item.seq] = item.line
+            lines[stream, item.first] = item.line(0)
             journal.append([item])
         if data.draw(st.booleans()):
             journal.close()
@@ -123,6 +124,37 @@ def test_a_range_is_found_wherever_it_lies(parts: list[tuple[ev.Stream, int]], d
         assert found == [(seq, lines[stream, seq]) for seq in expected]
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=700), max_size=6), st.data()
+)
+def test_a_range_is_found_in_batches_of_many_lines(
+    ticks: list[list[tuple[bool, int]]], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.jsonl"
+        journal, encoder = Journal(path), Encoder(dict.fromkeys(ev.STREAMS, 0))
+        lines: dict[str, list[bytes]] = {"life": [], "log": []}
+        for tick in ticks:
+            for is_life, size in tick:
+                text = ev.LogLine(level="INFO", logger="x", message="x" * size)
+                encoder.add(5, ev.Context(), ev.RoundStarted(rounds=size) if is_life else text)
+            batches = encoder.take()
+            journal.append(batches)
+            for batch in batches:
+                lines[batch.stream] += [batch.line(n) for n in range(len(batch))]
+        if data.draw(st.booleans()):
+            journal.close()
+            journal = Journal(path)
+        stream = data.draw(st.sampled_from(["life", "log"]))
+        first = data.draw(st.integers(1, len(lines[stream]) + 1))
+        found: list[tuple[int, bytes]] = []
+        while part := journal.range(stream, first + len(found), 10**6, limit=50_000):
+            found += part
+        journal.close()
+        assert found == list(enumerate(lines[stream][first - 1 :], first))
+
+
 def test_a_stream_that_is_rare_is_found_behind_a_common_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +162,8 @@ def test_a_stream_that_is_rare_is_found_behind_a_common_one(
     journal = Journal(tmp_path / "events.jsonl")
     for i in range(1, 6):
         journal.append([stamp("life", i)])
-        journal.append([stamp("log", j, "x" * 1000) for j in range(i * 700 - 699, i * 700 + 1)])
+        log = [ev.LogLine(level="INFO", logger="x", message="x" * 1000)] * 700
+        journal.append(batches_of(log, first=i * 700 - 699))
     found: list[int] = []
     while part := journal.range("life", len(found) + 1, 5, limit=1 << 20):
         found += [seq for seq, _ in part]
@@ -229,7 +262,7 @@ def test_newest_lines(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     assert newest_lines(path) == []
     items = [stamp("life", seq) for seq in range(1, 50)]
-    path.write_bytes(b"".join(item.line + b"\n" for item in items) + b'{"seq":50,"stream":"life"')
-    assert newest_lines(path) == [("life", item.seq, item.line) for item in items]
+    path.write_bytes(b"".join(item.line(0) + b"\n" for item in items) + b'{"seq":50,"stream":"life"')
+    assert newest_lines(path) == [("life", item.first, item.line(0)) for item in items]
     some = newest_lines(path, limit=1000)
-    assert some == [("life", item.seq, item.line) for item in items[-len(some) :]]
+    assert some == [("life", item.first, item.line(0)) for item in items[-len(some) :]]

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from protocol import events as ev
+from protocol.encoding import encode_event
 from protocol.examples import corpus
 from protocol.journal import read
 from protocol.server import Server
-from protocol.wire import WireError, decode_line, encode_event
+from protocol.wire import WireError, decode_line
 
 EXACT = 2**53
 NODE = """

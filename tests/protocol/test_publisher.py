@@ -11,42 +11,51 @@ from hypothesis import strategies as st
 from protocol import events as ev
 from protocol import publisher
 from protocol.emitter import Emitter
+from protocol.encoding import Encoder
 from protocol.journal import Journal, read
 from protocol.publisher import Publisher, Ring
 from protocol.wire import decode_batch, decode_line
+from tests.batches import batches_of
 
 
 @given(
     batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=8), min_size=1, max_size=12),
-    bounds=st.tuples(st.integers(1, 20), st.integers(1, 200)),
+    bounds=st.tuples(st.integers(1, 20), st.integers(1, 4000)),
 )
-def test_a_ring_is_the_newest_lines_within_its_bounds(
+def test_a_ring_is_the_newest_batches_within_its_bounds(
     batches: list[list[int]], bounds: tuple[int, int]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(publisher, "RING_EVENTS", bounds[0])
         patch.setattr(publisher, "RING_BYTES", bounds[1])
-        ring, lines = Ring(), []
+        ring, encoder, written = Ring(), Encoder(dict.fromkeys(ev.STREAMS, 0)), []
         for sizes in batches:
-            new = [b"x" * size for size in sizes]
-            lines += new
-            ring.extend(new, len(lines))
+            for size in sizes:
+                encoder.add(5, ev.Context(), ev.LogLine(level="INFO", logger="x", message="x" * size))
+            new = encoder.take()
+            written += new
+            ring.extend(new)
+    lines = [batch.line(n) for batch in written for n in range(len(batch))]
     kept = len(lines) - len(ring)
     first = ring.first
     assert first == (kept + 1 if len(ring) else None)
     whole = ring.range(first, len(lines), limit=10**6) if first else []
     assert whole == list(enumerate(lines[kept:], kept + 1))
     assert len(ring) <= bounds[0]
-    assert sum(len(line) for _, line in whole) <= bounds[1]
-    one_more = lines[max(0, kept - 1) :]
-    assert not kept or len(one_more) > bounds[0] or sum(map(len, one_more)) > bounds[1]
+    assert sum(len(line) + 1 for _, line in whole) <= bounds[1]
+    one_more = lines[max([batch.first for batch in written if batch.first <= kept], default=1) - 1 :]
+    assert not kept or len(one_more) > bounds[0] or sum(len(line) + 1 for line in one_more) > bounds[1]
 
 
 def test_a_range_of_a_ring_ends_at_its_number_or_its_bytes() -> None:
     ring = Ring()
-    ring.extend([b"%d" % n for n in range(11, 21)], 20)
-    assert ring.range(13, 15, limit=100) == [(13, b"13"), (14, b"14"), (15, b"15")]
-    assert ring.range(13, 99, limit=5) == [(13, b"13"), (14, b"14")]
+    parts = [batches_of([ev.RoundStarted(rounds=n)] * 5, first) for n, first in ((1, 11), (2, 16))]
+    for part in parts:
+        ring.extend(part)
+    lines = [batch.line(n) for part in parts for batch in part for n in range(5)]
+    assert ring.range(13, 15, limit=1000) == list(zip((13, 14, 15), lines[2:5], strict=True))
+    assert ring.range(14, 17, limit=1000) == list(zip((14, 15, 16, 17), lines[3:7], strict=True))
+    assert ring.range(13, 99, limit=len(lines[0]) + 2) == [(13, lines[2]), (14, lines[3])]
     ring.clear()
     assert ring.first is None
 
@@ -61,7 +70,7 @@ def test_an_event_that_cannot_be_encoded_takes_no_number(tmp_path: Path) -> None
     one.tick()
     journal.close()
     ((_, header, body),) = sent
-    lines = decode_batch(header, body)[1]
+    lines = decode_batch(header, bytes(body))[1]
     assert [decode_line(line).data.result["value"] for line in lines] == [1, 2]
     assert [decode_line(line).ctx.env for line in lines] == [0, 2]
     assert [(e.seq, e.line) for e in read(journal.path)] == list(enumerate(lines, 1))

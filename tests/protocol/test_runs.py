@@ -10,12 +10,12 @@ import psutil
 import pytest
 
 from protocol import events as ev
+from protocol.encoding import encode_event
 from protocol.errors import BadName, FolderError, NameTaken, RunNotFound
 from protocol.folders import socket_folder, write_atomically
 from protocol.lock import Held, Lock, holder_of
 from protocol.runs import RunFolder, find_run, list_runs
 from protocol.server import Server
-from protocol.wire import encode_event
 
 from .harness import Start
 

@@ -18,23 +18,25 @@ from hypothesis import strategies as st
 
 from protocol import events as ev
 from protocol.compactor import Compactor
+from protocol.encoding import Batch
 from protocol.errors import FolderError
 from protocol.history import Wanted, last_words, lines_newest_first, newest_lines, oldest_numbers, read
 from protocol.journal import Journal, JournalLimits
 from protocol.segments import SegmentFolder, whole_frames
-from protocol.wire import Stamped, WireError, encode_event
+from protocol.wire import WireError
+from tests.batches import batch_of
 
 
-def stamp(stream: ev.Stream, seq: int, size: int = 300) -> Stamped:
+def stamp(stream: ev.Stream, seq: int, size: int = 300) -> Batch:
     text = random.Random(seq).randbytes(size // 2).hex()
     event: object = ev.LogLine(level="INFO", logger="x", message=text)
     if stream == "life":
         event = ev.RoundStarted(rounds=seq)
     ts = 1_000_000 + seq
-    return Stamped(stream, seq, ts, encode_event(seq, ts, ev.Context(round=seq), event))
+    return batch_of(seq, ts, ev.Context(round=seq), event)
 
 
-def batches(count: int, size: int = 300) -> list[list[Stamped]]:
+def batches(count: int, size: int = 300) -> list[list[Batch]]:
     """One life line, then three of the log, and so on."""
     return [
         [stamp("life", i), *[stamp("log", 3 * i - k, size) for k in (2, 1, 0)]] for i in range(1, count + 1)
@@ -56,7 +58,7 @@ def written(path: Path, count: int = 30, *, segment_bytes: int = 4000, size: int
     for part in parts:
         journal.append(part)
     journal.close()
-    return [item.line for part in parts for item in part]
+    return [item.line(0) for part in parts for item in part]
 
 
 def lines(path: Path) -> list[bytes]:
@@ -166,7 +168,7 @@ def test_killed_between_any_two_steps_the_journal_reads_whole(
         assert found == list(range(1, 25))
         again.rotate()
         again.close()
-        assert lines(path) == [*expected, stamp("life", 9).line]
+        assert lines(path) == [*expected, stamp("life", 9).line(0)]
         folder = SegmentFolder(path)
         assert folder.numbers(".jsonl") == []
         numbers = [segment.number for segment in folder.manifest().segments]
@@ -325,7 +327,7 @@ def test_a_range_is_found_in_whatever_segment(
         for stream, size in parts:
             last[stream] += 1
             item = stamp(stream, last[stream], size)
-            kept[stream, item.seq] = item.line
+            kept[stream, item.first] = item.line(0)
             journal.append([item])
         if data.draw(st.booleans()):
             journal.close()
@@ -374,8 +376,8 @@ def test_a_range_decompresses_no_more_than_it_needs(tmp_path: Path, monkeypatch:
 def test_the_tail_is_read_across_segments(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     journal = Journal(path)
-    state = encode_event(1, 5, ev.Context(round=2, epoch=3), ev.RunStateChanged(state="TRAINING"))
-    journal.append([Stamped("life", 1, 5, state)])
+    state = ev.RunStateChanged(state="TRAINING")
+    journal.append([batch_of(1, 5, ev.Context(round=2, epoch=3), state)])
     journal.rotate()
     journal.append([stamp("log", i) for i in range(1, 50)])
     journal.rotate()
@@ -403,7 +405,7 @@ def test_a_reader_that_has_begun_reads_on_while_segments_are_closed_and_compress
         journal.append(part)
     journal.close()
     seen += [event.line for event in reader]
-    expected = [item.line for part in parts for item in part]
+    expected = [item.line(0) for part in parts for item in part]
     assert seen == expected[: len(seen)], "without a hole"
     assert len(seen) >= 120, "all that was there when it began"
     assert lines(path) == expected

@@ -3,24 +3,31 @@ from __future__ import annotations
 import pytest
 
 from protocol import events as ev
+from protocol.emitter import Emitted
+from protocol.encoding import Encoder
 from protocol.snapshot import Snapshot
-from protocol.wire import decode_line, encode_event
+from protocol.wire import decode_line
 
 
 class Log:
     def __init__(self) -> None:
         self.snapshot = Snapshot()
-        self.seq = dict.fromkeys(ev.STREAMS, 0)
+        self.encoder = Encoder(dict.fromkeys(ev.STREAMS, 0))
 
-    def add(self, event: object, env: int | None = None) -> None:
-        spec = ev.spec_of(type(event))
-        ctx = ev.Context(env=env)
-        self.seq[spec.stream] += 1
-        seq = self.seq[spec.stream]
-        self.snapshot.add(spec, ctx, event, encode_event(seq, 0, ctx, event))
+    def add(self, *events: object, env: int | None = None) -> None:
+        """Events of one type, which come together."""
+        spec = ev.spec_of(type(events[0]))
+        items = [Emitted(0, event, env, ev.Context()) for event in events]
+        for item in items:
+            batch = self.encoder.add(0, item.ctx, item.event, item.env)
+        self.encoder.take()
+        self.snapshot.extend(spec, items, batch, 0)
 
     def held(self, *streams: str) -> list[object]:
-        return [decode_line(line).data for line in self.snapshot.lines(streams or ev.STREAMS)]
+        count, body = self.snapshot.lines(streams or ev.STREAMS)
+        lines = body.split(b"\n") if body else []
+        assert len(lines) == count
+        return [decode_line(line).data for line in lines]
 
 
 def anomaly(n: int, active: bool) -> ev.Anomaly:
@@ -37,6 +44,17 @@ def test_the_newest_of_a_type_stay_in_order() -> None:
     assert [one.message for one in held] == [str(i) for i in range(50, keep + 50)]
     assert log.held("life") == [ev.RoundStarted(rounds=keep + 49)]
     assert log.held()[-2:] == [held[-1], ev.RoundStarted(rounds=keep + 49)]
+
+
+def test_the_newest_of_many_that_come_together() -> None:
+    log = Log()
+    keep = ev.EVENTS["log"].keep
+    log.add(*[ev.LogLine(level="INFO", logger="x", message=str(i)) for i in range(30)])
+    assert [one.message for one in log.held()] == [str(i) for i in range(30)]
+    log.add(*[ev.LogLine(level="INFO", logger="x", message=str(i)) for i in range(30, keep + 60)])
+    assert [one.message for one in log.held()] == [str(i) for i in range(60, keep + 60)]
+    log.add(ev.LogLine(level="INFO", logger="x", message="last"))
+    assert [one.message for one in log.held()][-2:] == [str(keep + 59), "last"]
 
 
 def test_subjects_are_apart() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 
 import jsonschema
@@ -11,13 +12,11 @@ from hypothesis import strategies as st
 
 from protocol import events as ev
 from protocol.commands import ErrorBody, Reply, ReplyMeta
+from protocol.encoding import BATCH_BYTES, BATCH_EVENTS, Encoder, encode_event
 from protocol.schema import json_schema
 from protocol.wire import (
-    BATCH_BYTES,
-    BATCH_EVENTS,
     TOPICS,
     Heartbeat,
-    Stamped,
     TrainerBeat,
     Unknown,
     WireError,
@@ -26,7 +25,6 @@ from protocol.wire import (
     decode_line,
     decode_reply,
     encode_batches,
-    encode_event,
     encode_heartbeat,
     encode_reply,
 )
@@ -163,33 +161,75 @@ def test_no_bytes_break_the_decoders(raw: bytes) -> None:
             decode(raw)  # type: ignore[operator]
 
 
-@settings(max_examples=30)
-@given(st.lists(st.integers(1, 60_000), max_size=600), st.integers(1, 10**9))
-def test_batches_hold_every_line_once_within_the_limits(sizes: list[int], first: int) -> None:
-    stamped = [Stamped("metric", first + i, 5, b"x" * size) for i, size in enumerate(sizes)]
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 60_000), st.integers(0, 20)), max_size=600), st.integers(1, 10**9))
+def test_batches_hold_every_line_once_within_the_limits(parts: list[tuple[int, int]], first: int) -> None:
+    encoder, lines = Encoder(dict.fromkeys(ev.STREAMS, first - 1)), []
+    for size, between in parts:
+        event = ev.LogLine(level="INFO", logger="x", message="x" * size)
+        lines.append(encode_event(first + len(lines), 5, ev.Context(), event))
+        encoder.add(5, ev.Context(), event)
+        if not between:
+            encoder.add(5, ev.Context(), ev.RoundStarted(rounds=1))
+    batches = encoder.take()
+    assert all(one.stream != other.stream or len(one) > 1 for one, other in itertools.pairwise(batches))
     seen = []
-    for topic, header, body in encode_batches(stamped, run="r", boot="b", ts=9, dropped=4):
-        h, lines = decode_batch(header, body)
-        assert (topic, h.stream, h.run, h.boot, h.ts, h.dropped) == (
-            TOPICS["metric"],
-            "metric",
-            "r",
-            "b",
-            9,
-            4,
-        )
-        assert len(lines) <= BATCH_EVENTS
-        assert len(body) <= BATCH_BYTES or len(lines) == 1
-        seen += list(zip(range(h.first, h.last + 1), lines, strict=True))
-    assert seen == [(item.seq, item.line) for item in stamped]
+    log = [batch for batch in batches if batch.stream == "log"]
+    for topic, header, body in encode_batches(log, run="r", boot="b", ts=9, dropped=4):
+        h, found = decode_batch(bytes(header), bytes(body))
+        assert (topic, h.stream, h.run, h.boot) == (TOPICS["log"], "log", "r", "b")
+        assert (h.ts, h.dropped) == (9, 4)
+        assert len(found) <= BATCH_EVENTS
+        assert len(body) <= BATCH_BYTES or len(found) == 1
+        seen += list(zip(range(h.first, h.last + 1), found, strict=True))
+    assert seen == list(enumerate(lines, first))
+
+
+def test_a_batch_is_as_full_as_it_may_be() -> None:
+    encoder = Encoder(dict.fromkeys(ev.STREAMS, 0))
+    for _ in range(600):
+        encoder.add(5, ev.Context(), ev.LogLine(level="INFO", logger="x", message=""))
+    assert [len(batch) for batch in encoder.take()] == [256, 256, 88]
+    line = len(encode_event(100, 5, ev.Context(), ev.LogLine(level="INFO", logger="x", message="")))
+    for spare, expected in ((0, [8, 1]), (-1, [7, 2])):
+        encoder = Encoder(dict.fromkeys(ev.STREAMS, 99))
+        text = "x" * ((BATCH_BYTES + 1) // 8 - line - 1)
+        for n in range(9):
+            more = (BATCH_BYTES + 1) % 8 if n == 0 else 0
+            longer = more if spare == 0 else more + 1
+            event = ev.LogLine(level="INFO", logger="x", message=text + "x" * (longer if n == 0 else 0))
+            encoder.add(5, ev.Context(), event)
+        batches = encoder.take()
+        assert [len(batch) for batch in batches] == expected
+        sent = encode_batches(batches, run="r", boot="b", ts=9, dropped=0)
+        assert spare or len(sent[0][2]) == BATCH_BYTES
+
+
+def test_a_context_that_changes_is_told_with_the_next_event() -> None:
+    encoder = Encoder(dict.fromkeys(ev.STREAMS, 0))
+    told = [
+        (ev.Context(round=1), None, ev.RoundStarted(rounds=1)),
+        (ev.Context(round=2), None, ev.RoundStarted(rounds=1)),
+        (ev.Context(round=2, env=3), None, ev.Mark(text="a", client="b", uid=None, pid=None)),
+        (ev.Context(round=2, env=3), 4, ev.Mark(text="a", client="b", uid=None, pid=None)),
+        (ev.Context(round=2, level="DEBUG", rank=1), None, ev.RoundStarted(rounds=1)),
+    ]
+    batches = [encoder.add(n, ctx, event, env) for n, (ctx, env, event) in enumerate(told)]
+    lines = [batches[0].line(n) for n in range(len(told))]
+    expected = [ctx if env is None else dataclasses.replace(ctx, env=env) for ctx, env, _ in told]
+    assert [decode_line(line).ctx for line in lines] == expected
+    assert lines == [encode_event(n + 1, n, c, told[n][2]) for n, c in enumerate(expected)]
 
 
 def test_a_batch_that_lies_about_itself_is_refused() -> None:
-    stamped = [Stamped("life", i, 5, b"{}") for i in (1, 2, 3)]
-    (_, header, body), *_ = encode_batches(stamped, run="r", boot="b", ts=9, dropped=0)
+    encoder = Encoder(dict.fromkeys(ev.STREAMS, 0))
+    for _ in range(3):
+        encoder.add(5, ev.Context(), ev.RoundStarted(rounds=1))
+    ((_, header, body),) = encode_batches(encoder.take(), run="r", boot="b", ts=9, dropped=0)
+    body = bytes(body)
     for wrong in (body + b"\n{}", body[:3], b""):
         with pytest.raises(WireError, match="batch"):
-            decode_batch(header, wrong)
+            decode_batch(bytes(header), wrong)
 
 
 def test_heartbeat_round_trip() -> None:

@@ -10,7 +10,7 @@ from protocol import events as ev
 from protocol.events import Context, spec_of
 from protocol.journal import Journal
 from protocol.runs import RunFolder
-from protocol.wire import Stamped, encode_event
+from tests.batches import batch_of
 
 BEGIN = 1_780_000_000_000_000
 """Time of the first event, microseconds; each later one comes a second after."""
@@ -26,8 +26,7 @@ def write_run(home: Path, name: str, told: Iterable[Told]) -> RunFolder:
     for n, (event, ctx) in enumerate(told):
         stream, ts = spec_of(type(event)).stream, BEGIN + n * 1_000_000
         seq[stream] = seq.get(stream, 0) + 1
-        line = encode_event(seq[stream], ts, ctx, event)
-        journal.append([Stamped(stream, seq[stream], ts, line)])
+        journal.append([batch_of(seq[stream], ts, ctx, event)])
     journal.close()
     return run
 

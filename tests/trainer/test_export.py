@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import events as ev
+from protocol.encoding import encode_event
 from protocol.history import read
 from protocol.journal import Journal, JournalLimits
 from protocol.runs import RunFolder, find_run
-from protocol.wire import Stamped, encode_event
+from tests.batches import batch_of
 from tests.protocol.values import values_of
 from trainer.cli import main
 from trainer.config import Config
@@ -55,9 +56,9 @@ class Written:
     def add(self, event: object, **ctx: Any) -> None:
         spec = ev.spec_of(type(event))
         seq = self.last[spec.stream] = self.last.get(spec.stream, 0) + 1
-        line = encode_event(seq, 10**15 + len(self.lines), ev.Context(**ctx), event)
-        self.journal.append([Stamped(spec.stream, seq, 0, line)])
-        self.lines.append(line)
+        batch = batch_of(seq, 10**15 + len(self.lines), ev.Context(**ctx), event)
+        self.journal.append([batch])
+        self.lines.append(batch.line(0))
 
     def train(self, rounds: int) -> None:
         for round_ in range(1, rounds + 1):

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from protocol.emitter import Emitter
+from protocol.encoding import encode_event
 from protocol.events import Level, PPOUpdate, SystemSample
-from protocol.wire import Event, decode_line, encode_event
+from protocol.wire import Event, decode_line
 from trainer.config import Config
 from trainer.seeds.lifecycle import Lifecycle
 from trainer.seeds.stages import HEAD_NAMES, Op, Stage

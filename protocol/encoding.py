@@ -1,0 +1,214 @@
+"""Events into lines of JSON: orjson writes, a batch keeps the lines of a stream in one buffer.
+
+JSON has no NaN and no infinities, and orjson writes them as `null`. Here they travel as the strings `"NaN"`,
+`"Infinity"` and `"-Infinity"` (the mapping of proto3's JSON), and `null` means "not measured".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from math import isfinite
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import orjson
+
+from .errors import WireError
+from .events import STREAMS, Context, EventSpec, Stream, spec_of
+
+BATCH_EVENTS = 256
+BATCH_BYTES = 256 * 1024
+_HEAD = '{"seq":%%d,"stream":"%s","ts":%%d,"type":"%s","tv":%d,"ctx":{%s},"data":'
+"""Of a type and a context; the number and the time are filled in for each event, the data follow."""
+
+
+class _Form(NamedTuple):
+    """How the events of a class are written."""
+
+    spec: EventSpec
+    optional: Callable[[dict[str, Any]], Sequence[Any]]
+    """Values of the fields that are no columns and may be None, of which most nulls in a line come."""
+
+
+_forms: dict[type, _Form] = {}
+
+
+class Batch:
+    """Lines of one stream with contiguous numbers: bytes that journal, wire and memory share."""
+
+    __slots__ = ("body", "first", "from_ts", "starts", "stream", "to_ts")
+
+    def __init__(self, stream: Stream, first: int, ts: int) -> None:
+        self.stream = stream
+        self.first = first
+        self.body = bytearray()
+        """The lines, each with its newline."""
+        self.starts: list[int] = []
+        """Where in the body each line begins."""
+        self.from_ts = self.to_ts = ts
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def last(self) -> int:
+        """The newest number."""
+        return self.first + len(self.starts) - 1
+
+    def lines(self, begin: int, end: int) -> memoryview:
+        """The lines at `begin` up to but without `end`, newlines between them; no copy."""
+        stop = self.starts[end] if end < len(self.starts) else len(self.body)
+        return memoryview(self.body)[self.starts[begin] : stop - 1]
+
+    def line(self, index: int) -> bytes:
+        """One line, without its newline."""
+        return bytes(self.lines(index, index + 1))
+
+    def part(self, begin: int, end: int) -> Batch:
+        """A copy of some lines, for who would keep all of the batch in memory otherwise."""
+        part = Batch(self.stream, self.first + begin, self.from_ts)
+        part.body += self.lines(begin, end)
+        part.body += b"\n"
+        part.starts = [start - self.starts[begin] for start in self.starts[begin:end]]
+        part.to_ts = self.to_ts
+        return part
+
+
+class Encoder:
+    """Numbers events and writes them into batches of at most `BATCH_EVENTS` lines and `BATCH_BYTES` bytes.
+
+    One buffer takes the lines of a batch: keeping a line of its own for each event costs more than its JSON.
+
+    Args:
+        last: the newest number given, per stream; kept up to date.
+    """
+
+    def __init__(self, last: dict[str, int]) -> None:
+        self.last = last
+        self._batches: list[Batch] = []
+        self._of: tuple[type, Context, int | None] | None = None
+        self._head = b""
+
+    def add(self, ts: int, ctx: Context, event: object, env: int | None = None) -> Batch:
+        """Write one event; gives the batch whose last line it is.
+
+        Args:
+            ts: wall time, microseconds.
+            ctx: where in the run it belongs.
+            event: instance of a registered event class; numpy arrays and scalars are allowed in it.
+            env: which env it is about, where the context does not say.
+
+        Raises:
+            WireError: it holds something that JSON cannot say (a tensor, a set, an integer over 64 bits).
+                It takes no number.
+        """
+        cls = type(event)
+        spec, optional = _forms.get(cls) or _form_of(cls)
+        data = _encode_data(event, optional)
+        of = self._of
+        if of is None or of[0] is not cls or of[1] is not ctx or of[2] != env:
+            of_env = ctx.env if env is None else env
+            self._head = _head_of(spec, ctx.round, ctx.epoch, ctx.level, of_env, ctx.rank)
+            self._of = cls, ctx, env
+        stream = spec.stream
+        seq = self.last[stream] + 1
+        head = self._head % (seq, ts)
+        batch = self._batches[-1] if self._batches else None
+        if (
+            batch is None
+            or batch.stream != stream
+            or len(batch.starts) >= BATCH_EVENTS
+            or len(batch.body) + len(head) + len(data) >= BATCH_BYTES
+        ):
+            batch = Batch(stream, seq, ts)
+            self._batches.append(batch)
+        body = batch.body
+        batch.starts.append(len(body))
+        body += head
+        body += data
+        body += b"}\n"
+        batch.to_ts = ts
+        self.last[stream] = seq
+        return batch
+
+    def take(self) -> list[Batch]:
+        """The batches since this was last asked, in the order written."""
+        batches, self._batches = self._batches, []
+        return batches
+
+
+def encode_event(seq: int, ts_us: int, ctx: Context, event: object) -> bytes:
+    """One line, without its newline; see `Encoder.add`."""
+    return Encoder(dict.fromkeys(STREAMS, seq - 1)).add(ts_us, ctx, event).line(0)
+
+
+def _form_of(cls: type) -> _Form:
+    kinds = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+    optional = [name for name, kind in kinds.items() if kind.endswith("| None") and "[" not in kind]
+    values = itemgetter(*optional) if len(optional) > 1 else lambda values: [values[x] for x in optional]
+    form = _forms[cls] = _Form(spec_of(cls), values)
+    return form
+
+
+@functools.lru_cache(maxsize=256)
+def _head_of(spec: EventSpec, round: int, epoch: int, level: str, env: int | None, rank: int) -> bytes:
+    """The same for all events of a type, an epoch and an env."""
+    of_env = "" if env is None else f'"env":{env},'
+    ctx = f'"round":{round},"epoch":{epoch},"level":"{level}",{of_env}"rank":{rank}'
+    return (_HEAD % (spec.stream, spec.type, spec.version, ctx)).encode()
+
+
+def _encode_data(event: object, optional: Callable[[dict[str, Any]], Sequence[Any]]) -> bytes:
+    """A null is a None or a float that JSON lacks: where the empty fields do not explain all, look."""
+    try:
+        raw = orjson.dumps(event, option=orjson.OPT_SERIALIZE_NUMPY)
+        nulls = raw.count(b"null")
+        if nulls and nulls != optional(event.__dict__).count(None) and not _is_finite(event):
+            return orjson.dumps(plain(event))
+        return raw
+    except TypeError:
+        pass
+    try:
+        return orjson.dumps(plain(event))
+    except (TypeError, RecursionError) as error:
+        raise WireError(f"{type(event).__name__} cannot be encoded: {error}") from None
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether each null in what orjson made of it is a None: no float in it is a NaN or infinite."""
+    if isinstance(value, float):
+        return isfinite(value)
+    if value is None or isinstance(value, str | int):
+        return True
+    if isinstance(value, list | tuple):
+        return all(x is None or (isfinite(x) if type(x) is float else _is_finite(x)) for x in value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return dataclasses.is_dataclass(value) and all(map(_is_finite, vars(value).values()))
+
+
+def plain(value: Any) -> Any:
+    """The same value in dicts, lists and numbers; non-finite floats as words, text as valid UTF-8."""
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else _word(value)
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list | tuple):
+        return [x if x is None or (type(x) is float and isfinite(x)) else plain(x) for x in value]
+    if isinstance(value, dict):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if type(value).__module__ == "numpy":
+        return plain(value.tolist())
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+def _word(value: float) -> str:
+    if value != value:
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
