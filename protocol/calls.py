@@ -17,6 +17,8 @@ from .version import PROTOCOL_VERSION
 from .wire import WireError, decode_reply, encode_request, new_id
 
 RESEND_S = 2.0
+Body = bytes | memoryview
+"""A second frame: lines, as libzmq holds them until somebody splits them."""
 
 
 @dataclass
@@ -25,7 +27,7 @@ class Call:
 
     method: str
     params: dict[str, Any]
-    done: Callable[[Call, Reply | None, bytes], None]
+    done: Callable[[Call, Reply | None, Body], None]
     """Called once with the reply and its second frame; with None where the deadline passed without one."""
     deadline: float | None
     """On the monotonic clock; None repeats for as long as the daemon is attached."""
@@ -143,15 +145,11 @@ class Calls:
 
     def _receive(self) -> None:
         for socket in self.sockets:
-            while not socket.closed:
-                try:
-                    frames = socket.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
-                    break
-                self._take(frames)
+            while not socket.closed and socket.poll(0):
+                self._take([frame.buffer for frame in socket.recv_multipart(zmq.NOBLOCK, copy=False)])
 
-    def _take(self, frames: list[bytes]) -> None:
-        body = frames[1:] if frames[0] == b"" else frames
+    def _take(self, frames: list[memoryview]) -> None:
+        body = frames[1:] if not frames[0] else frames
         try:
             reply = decode_reply(body[0] if body else b"")
         except WireError:
@@ -166,6 +164,11 @@ class Calls:
             return
         del self._calls[call.id]
         call.done(call, reply, body[1] if len(body) > 1 else b"")
+
+
+def lines_of(body: Body) -> list[bytes]:
+    """The lines of a second frame."""
+    return bytes(body).split(b"\n") if body else []
 
 
 def _retry_after(reply: Reply) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import zmq
 
-from .calls import Call, Calls, error_of
+from .calls import Body, Call, Calls, error_of, lines_of
 from .commands import Reply
 from .errors import NoReply, RequestError
 from .events import STREAMS, CommandDone, CommandFailed, Level, Stream
@@ -104,7 +104,7 @@ class Client:
     def snapshot(self, streams: Sequence[Stream] = STREAMS) -> list[Event]:
         """The newest events of each type and subject."""
         _, body = self._exchange("snapshot", {"streams": list(streams)})
-        return [decode_line(line) for line in body.split(b"\n")] if body else []
+        return [decode_line(line) for line in lines_of(body)]
 
     def events(self, streams: Sequence[Stream] = STREAMS, timeout: float | None = None) -> Iterator[Event]:
         """The snapshot's events, then new ones as they come; see `Subscriber.events`."""
@@ -281,8 +281,8 @@ class Client:
 
     def _exchange(
         self, method: str, params: dict[str, Any], *, deadline_s: float = 10.0, reason: str = ""
-    ) -> tuple[Reply, bytes]:
-        answers: list[tuple[Reply | None, bytes]] = []
+    ) -> tuple[Reply, Body]:
+        answers: list[tuple[Reply | None, Body]] = []
         call = Call(
             method,
             params,

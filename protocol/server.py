@@ -374,10 +374,9 @@ class Server:
         for _ in range(REQUESTS_PER_TURN):
             if sent > BYTES_PER_TURN:
                 return
-            try:
-                message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            if not socket.poll(0):
                 return
+            message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             frames = [frame.bytes for frame in message]
             reply = self._control.handle(name, frames, peer(message[-1]))
             if reply is None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import zmq
 
-from .calls import Call, Calls, outcome
+from .calls import Body, Call, Calls, lines_of, outcome
 from .commands import METHODS
 from .commands import Reply as WireReply
 from .errors import EsperError
@@ -213,7 +213,7 @@ class Subscriber:
         """Own requests without an answer, oldest first."""
         return [call for call in self._calls.pending if call.deadline is not None]
 
-    def _answered(self, call: Call, reply: WireReply | None, _: bytes) -> None:
+    def _answered(self, call: Call, reply: WireReply | None, _: Body) -> None:
         self._ready.append(outcome(call, reply))
 
     # --- finding the daemon ------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Subscriber:
         self._phase = "hello"
         self._calls.ask(Call("hello", {}, self._hello_came, None))
 
-    def _hello_came(self, call: Call, reply: WireReply | None, _: bytes) -> None:
+    def _hello_came(self, call: Call, reply: WireReply | None, _: Body) -> None:
         assert reply is not None
         assert call.sent is not None
         if reply.result is None or reply.result.get("protocol") != PROTOCOL_VERSION:
@@ -317,13 +317,13 @@ class Subscriber:
         params = {"streams": list(self._asked)}
         self._calls.ask(Call("snapshot", params, self._snapshot_came, None))
 
-    def _snapshot_came(self, _: Call, reply: WireReply | None, body: bytes) -> None:
+    def _snapshot_came(self, _: Call, reply: WireReply | None, body: Body) -> None:
         assert reply is not None
         if reply.result is None:
             self._lose_boot()
             return
         self._ready.append(Reset(self._reason))
-        self._ready.extend(body.split(b"\n") if body else [])
+        self._ready.extend(lines_of(body))
         seq: dict[str, int] = reply.result["seq"]
         for stream, old in self._sequencers.items():
             self.stats.skipped += max(0, seq[stream] - old.last)
@@ -418,7 +418,7 @@ class Subscriber:
         params = {"stream": stream, "first": first, "last": last}
         self._calls.ask(Call("replay", params, self._replay_came, None))
 
-    def _replay_came(self, call: Call, reply: WireReply | None, body: bytes) -> None:
+    def _replay_came(self, call: Call, reply: WireReply | None, body: Body) -> None:
         assert reply is not None
         stream = call.params["stream"]
         if stream not in self._repairing:
@@ -426,7 +426,7 @@ class Subscriber:
         if reply.result is None or not reply.result["n"]:
             self._start_over(f"{stream} {call.params['first']}..{call.params['last']} is no longer held")
             return
-        lines = body.split(b"\n")
+        lines = lines_of(body)
         self.stats.repaired += len(lines)
         self._deliver(stream, call.params["first"], lines)
         missing = self._sequencers[stream].missing

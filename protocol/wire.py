@@ -264,7 +264,12 @@ def encode_request(id_: str, method: str, params: dict[str, Any], meta: RequestM
 
 def encode_reply(reply: Reply) -> bytes:
     """First frame of a reply; values that JSON lacks become words, as in events."""
-    return orjson.dumps(plain(msgspec.to_builtins(_without_absent(reply))))
+    told = _without_absent(reply)
+    try:
+        raw = _encode(told)
+    except UnicodeEncodeError:
+        raw = b"null"
+    return orjson.dumps(plain(msgspec.to_builtins(told))) if b"null" in raw else raw
 
 
 def _without_absent(reply: Reply) -> dict[str, Any]:
@@ -272,7 +277,7 @@ def _without_absent(reply: Reply) -> dict[str, Any]:
     return {f: getattr(reply, f) for f in reply.__struct_fields__ if f != absent}
 
 
-def decode_reply(body: bytes) -> Reply:
+def decode_reply(body: bytes | memoryview) -> Reply:
     """First frame of a reply.
 
     Raises:
