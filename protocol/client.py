@@ -106,6 +106,22 @@ class Client:
         _, body = self._exchange("snapshot", {"streams": list(streams)})
         return [decode_line(line) for line in lines_of(body)]
 
+    def replay(self, stream: Stream, first: int = 1, last: int | None = None) -> Iterator[Event]:
+        """Events `first`..`last` of a stream, asked for 1 MiB at a time; None = up to the newest of now.
+
+        Raises:
+            RequestError: `range_gone`, the first is no longer held; `data["oldest"]` is the oldest that is.
+        """
+        if last is None:
+            last = self.status()["seq"][stream]
+        while first <= last:
+            _, body = self._exchange("replay", {"stream": stream, "first": first, "last": last})
+            lines = lines_of(body)
+            yield from map(decode_line, lines)
+            first += len(lines)
+            if not lines:
+                return
+
     def events(self, streams: Sequence[Stream] = STREAMS, timeout: float | None = None) -> Iterator[Event]:
         """The snapshot's events, then new ones as they come; see `Subscriber.events`."""
         with self._subscriber(streams) as subscriber:

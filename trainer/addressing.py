@@ -65,17 +65,18 @@ def _address(context: click.Context, _: click.Parameter, run: str | None) -> str
     return run if key is None else with_key(run or "", key)
 
 
-def there(run: str | None) -> None:
+def there(run: str | None, *, asks: bool = False) -> None:
     """For commands that read a run's files: where ssh leads to them, run it there and leave.
 
     Args:
         run: as `run_argument` gave it.
+        asks: where only a port leads there, the command asks the daemon.
 
     Raises:
         TunnelError: the other machine cannot be reached.
         RunNotFound: only a port leads there.
     """
-    if run is not None and run.startswith("tcp://"):
+    if run is not None and run.startswith("tcp://") and not asks:
         what = click.get_current_context().info_name
         raise RunNotFound(f"{what} reads the run's files, which {run} does not lead to; use --ssh")
     if run is not None and run.startswith("ssh://"):

@@ -227,7 +227,7 @@ def tail(run: str | None, follow: bool, lines: int, types: tuple[str, ...], as_j
     """Print a run's events, also of one that has ended."""
     from .tailing import tail_run
 
-    there(run)
+    there(run, asks=True)
     tail_run(run, follow=follow, lines=lines, types=types, as_json=as_json)
 
 
@@ -251,7 +251,7 @@ def replay(
 
     if stream is None and (first is not None or last is not None):
         raise click.UsageError("--first and --last are numbers of one stream; give --stream, too")
-    there(run)
+    there(run, asks=True)
     replay_run(run, Wanted(stream, first or 1, last), types, as_json=as_json)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import click
 
 from protocol.errors import RequestError
-from protocol.history import Wanted, oldest_numbers, read
-from protocol.runs import find_run
+from protocol.history import Wanted
 
 from .tailing import format_event
+from .telling import teller_of
 
 
 def replay_run(run: str | None, wanted: Wanted, types: tuple[str, ...], *, as_json: bool) -> None:
@@ -20,16 +22,17 @@ def replay_run(run: str | None, wanted: Wanted, types: tuple[str, ...], *, as_js
         FolderError: the journal cannot be read.
         WireError: it is damaged; says where.
     """
-    journal = find_run(run).path / "events.jsonl"
-    oldest = oldest_numbers(journal).get(wanted.stream or "", 1)
-    if wanted.first < oldest and (wanted.last or oldest) < oldest:
-        raise RequestError(
-            "range_gone",
-            f"{wanted.stream} {wanted.first}..{wanted.last} is no longer held; the oldest is {oldest}",
-            {"oldest": oldest},
-        )
-    if 1 < wanted.first < oldest:
-        click.echo(f"esper-daemon: {wanted.stream} before {oldest} is no longer held", err=True)
-    for event in read(journal, wanted=wanted):
-        if not types or event.type in types:
-            click.echo(event.line.decode() if as_json else format_event(event))
+    with closing(teller_of(run)) as teller:
+        stream, first, last = wanted.stream, wanted.first, wanted.last
+        oldest = 1 if stream is None else teller.oldest(stream)
+        if first < oldest and (last or oldest) < oldest:
+            raise RequestError(
+                "range_gone",
+                f"{stream} {first}..{last} is no longer held; the oldest is {oldest}",
+                {"oldest": oldest},
+            )
+        if 1 < first < oldest:
+            click.echo(f"esper-daemon: {stream} before {oldest} is no longer held", err=True)
+        for event in teller.read(wanted):
+            if not types or event.type in types:
+                click.echo(event.line.decode() if as_json else format_event(event))

@@ -1,18 +1,19 @@
-"""`esper-daemon tail`: a run's events as lines, from its journal and then live."""
+"""`esper-daemon tail`: a run's events as lines, those that are written and then live."""
 
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import Any
 
 import click
 import msgspec
 
 from protocol.events import STREAMS, Anomaly, Severity
-from protocol.history import lines_newest_first
-from protocol.runs import find_run
 from protocol.subscriber import Subscriber
-from protocol.wire import LINE_HEAD, Event, WireError, decode_line
+from protocol.wire import Event, WireError, decode_line
+
+from .telling import teller_of
 
 _COLOUR: dict[Severity, str | None] = {"info": None, "warning": "yellow", "critical": "red"}
 
@@ -38,7 +39,7 @@ def _decoded(line: bytes) -> Event | None:
 
 
 def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...], as_json: bool) -> None:
-    """Print the last `lines` events of the journal; with `follow`, the live ones after them."""
+    """Print the last `lines` events; with `follow`, the live ones after them."""
 
     def show(event: Event) -> None:
         text = event.line.decode() if as_json else format_event(event)
@@ -48,23 +49,21 @@ def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...
     def wanted(event: Event) -> bool:
         return not types or event.type in types
 
-    info = find_run(run)
-    last_seen: dict[str, int] = {}
     kept: list[Event] = []
-    for line in lines_newest_first(info.path / "events.jsonl"):
-        if len(kept) >= lines and (not follow or len(last_seen) == len(STREAMS)):
-            break
-        head = LINE_HEAD.match(line)
-        if head is not None:
-            last_seen.setdefault(head[2].decode(), int(head[1]))
-        event = _decoded(line) if len(kept) < lines else None
-        if event is not None and wanted(event):
-            kept.append(event)
+    with closing(teller_of(run)) as teller:
+        last_seen = dict(teller.last)
+        for stream, seq, line in teller.newest_first():
+            if len(kept) >= lines and (not follow or len(last_seen) == len(STREAMS)):
+                break
+            last_seen.setdefault(stream, seq)
+            event = _decoded(line) if len(kept) < lines else None
+            if event is not None and wanted(event):
+                kept.append(event)
     for event in reversed(kept):
         show(event)
     if not follow:
         return
-    with Subscriber(info.name, client="esper-daemon tail") as subscriber:
+    with Subscriber(teller.name, client="esper-daemon tail") as subscriber:
         for event in subscriber.events():
             if event.seq > last_seen.get(event.stream, 0) and wanted(event):
                 show(event)

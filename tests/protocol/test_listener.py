@@ -298,8 +298,9 @@ def test_the_command_line_over_tcp(listening: Server, address: str) -> None:
     assert (stop.exit_code, stop.output) == (
         4, "esper-daemon: stop refused: key viewer is viewer here; it takes operator\n",
     )  # fmt: skip
-    tail = runner.invoke(main, ["tail", address, "--key", "viewer"])
-    assert (tail.exit_code, "use --ssh" in tail.output) == (3, True)
+    for words in (["query", address, "SELECT 1"], ["doctor", address]):
+        refused = runner.invoke(main, [*words, "--key", "viewer"])
+        assert (refused.exit_code, "use --ssh" in refused.output) == (3, True)
     picture = runner.invoke(terminal, [address, "--once"])
     assert (picture.exit_code, "give --key NAME" in picture.output) == (10, True)
 

@@ -1,0 +1,131 @@
+"""`tail` and `replay` of a run behind a port: the same as from its files, asked of the daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from protocol import events as ev
+from protocol import publisher
+from protocol.journal import JournalLimits
+from protocol.keys import make_client
+from protocol.runs import RunFolder
+from protocol.server import Server
+from tests.protocol.harness import until
+from tests.protocol.sshd import free_ports
+from trainer.cli import main
+
+
+KEEP_BYTES = 8_000
+
+
+@pytest.fixture
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", tempfile.mkdtemp(prefix="esper-"))
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    for name in ("viewer", "stranger"):
+        make_client(name, server=None, role="viewer")  # type: ignore[arg-type]
+    return f"tcp://127.0.0.1:{free_ports(3)}"
+
+
+@pytest.fixture
+def server(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A run of which the memory holds little and whose oldest segments are gone."""
+    monkeypatch.setattr(publisher, "RING_EVENTS", 300)
+    limits = JournalLimits(segment_bytes=60_000, keep_bytes=KEEP_BYTES)
+    server = Server(RunFolder.claim("alpha"), hello={}, listen=address, limits=limits)
+    server.start()
+    server.set_state("TRAINING")
+    for n in range(3_000):
+        server.emitter.emit(ev.LogLine(level="INFO", logger="x", message=str(n)))
+        if n % 3 == 0:
+            next_microsecond()
+            server.emitter.emit(ev.RoundStarted(rounds=n))
+        next_microsecond()
+        if n % 500 == 0:
+            assert server.flush(5.0)
+    assert server.flush(5.0)
+    yield server
+    server.close()
+    server.run.release()
+
+
+def next_microsecond() -> None:
+    """Events of two streams have no order within one."""
+    begin = time.time_ns() // 1000
+    while time.time_ns() // 1000 == begin:
+        pass
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+def settled(server: Server) -> None:
+    """Wait until nothing is compressed or removed any more."""
+    until(lambda: not server._journal.segments["not_compressed"])
+    until(lambda: server._journal.segments["compressed_bytes"] <= KEEP_BYTES)  # type: ignore[operator]
+    until(lambda: not server._journal._compactor.removed)
+    assert server.flush(5.0)
+
+
+def test_both_ways_print_the_same(server: Server, address: str) -> None:
+    settled(server)
+    oldest = int(call("replay", "alpha", "--stream", "log", "--last", "1").output.split()[-1])
+    assert oldest > 100, "retention has taken the beginning"
+    newest = server._publisher.last["log"]
+    for words in (
+        ("replay", "--json"),
+        ("replay", "--stream", "life"),
+        ("replay", "--stream", "log", "--first", str(newest - 1_000), "--last", str(newest - 20), "--json"),
+        ("replay", "--stream", "log", "--first", str(oldest - 50), "--json"),
+        ("replay", "--stream", "log", "--first", "2", "--last", "3"),
+        ("replay", "--stream", "trace"),
+        ("replay", "--type", "journal.removed", "--json"),
+        ("tail", "-n", "1"),
+        ("tail", "-n", "700", "--json"),
+        ("tail", "-n", "3", "--type", "round.started", "--json"),
+        ("tail", "-n", "100000", "--json"),
+    ):
+        here = call(*words, "alpha")
+        there = call(*words, address, "--key", "viewer")
+        assert there.exit_code == here.exit_code, there.output
+        assert there.output == here.output, words
+        assert here.output or "trace" in words
+
+
+def test_tail_follows_to_the_end(server: Server, address: str) -> None:
+    settled(server)
+    here = call("tail", "-n", "2", "--json", "alpha").output.splitlines()
+    words = [sys.executable, "-m", "trainer", "tail", "-f", "-n", "2", "--json", address, "--key", "viewer"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        rows = [json.loads(process.stdout.readline()) for _ in range(2)]
+        for n in range(40):
+            server.emitter.emit(ev.Mark(text=str(n), client="x", uid=None, pid=None))
+            time.sleep(0.005)
+        server.close()
+        rows += [json.loads(line) for line in process.stdout]
+        assert process.wait(20) == 0
+    assert rows[:2] == [json.loads(line) for line in here]
+    assert [row["data"]["text"] for row in rows if row["type"] == "mark"] == [str(n) for n in range(40)]
+    numbers = [(row["stream"], row["seq"]) for row in rows]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_a_key_that_is_not_let_in_is_one_line(server: Server, address: str) -> None:
+    revoked = call("keys", "revoke", "stranger")
+    assert revoked.exit_code == 0, revoked.output
+    until(lambda: server.listening is not None and server.listening["authorized"] == 1)
+    result = call("tail", address, "--key", "stranger")
+    assert result.exit_code == 4
+    assert result.output.count("\n") == 1
