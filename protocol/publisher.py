@@ -25,6 +25,7 @@ from .events import (
 )  # fmt: skip
 from .journal import Journal
 from .snapshot import Snapshot
+from .view import View
 from .wire import Frames, encode_batches
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Publisher:
         self.rings = {stream: Ring() for stream in STREAMS}
         self.unencodable = 0
         self._encoder = Encoder(self.last)
-        self._newest: dict[str, tuple[Batch, int]] = {}
+        self.view = View()
         self.started: RunStarted | None = None
         """The boot's first event, for who asks for the status."""
         self._synced = time.monotonic()
@@ -149,12 +150,6 @@ class Publisher:
         self._watch_journal()
         self._tell_removed()
         return any(self._emitter.waiting.values())
-
-    def take_view(self) -> list[bytes]:
-        """The newest line of each metric type that has come since this was last asked, by number."""
-        newest = sorted(self._newest.values(), key=lambda one: one[0].first + one[1])
-        self._newest.clear()
-        return [batch.line(index) for batch, index in newest]
 
     def range(self, stream: Stream, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
         """Lines of a stream from memory or, older ones, from the journal; see `Journal.range`."""
@@ -193,7 +188,7 @@ class Publisher:
         spec, batch, begin, events = run
         self.snapshot.extend(spec, events, batch, begin)
         if spec.stream == "metric":
-            self._newest[spec.type] = batch, begin + len(events) - 1
+            self.view.extend(spec.type, events, batch, begin)
         elif spec.stream == "life":
             for item in events:
                 self._note(item.event, item.ns // 1000)

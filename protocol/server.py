@@ -399,10 +399,11 @@ class Server:
             self._listener.send(frames)
 
     def _send_view(self) -> None:
-        lines = self._publisher.take_view()
-        if lines and self._subscribed_to(VIEW_TOPIC) > 0:
+        watched = self._subscribed_to(VIEW_TOPIC) > 0
+        lines, windows = self._publisher.view.take(watched=watched)
+        if lines and watched:
             now = time.time_ns() // 1000
-            self._send_event(encode_view(lines, run=self.run.id, boot=self.boot, ts=now))
+            self._send_event(encode_view(lines, windows, run=self.run.id, boot=self.boot, ts=now))
 
     def _send_heartbeat(self) -> None:
         self._send_event(

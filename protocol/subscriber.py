@@ -34,6 +34,7 @@ from .wire import (
     VIEW_TOPIC,
     Event,
     Heartbeat,
+    Window,
     WireError,
     decode_batch,
     decode_heartbeat,
@@ -103,6 +104,8 @@ class Subscriber:
         """What the daemon said of itself."""
         self.heartbeat: Heartbeat | None = None
         """The newest one."""
+        self.windows: dict[str, Window] = {}
+        """Where it is thin: what the newest view tells of the events between, by type."""
         self.stats = Stats()
 
     # --- reading -----------------------------------------------------------------------------------
@@ -384,6 +387,7 @@ class Subscriber:
         if header.boot != self._boot:
             self._lose_boot()
             return
+        self.windows = header.windows
         if self._phase == "joined" and self._view is not None:
             self._ready.extend(self._view.offer(lines))
 

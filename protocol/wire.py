@@ -101,6 +101,18 @@ class BatchHeader(Struct, frozen=True):
     dropped: int
 
 
+class Window(Struct, frozen=True):
+    """The events of a type that have come since the view before: of each field that is a number, its span.
+
+    What is not finite is left out; a field without a value that is left has no entry.
+    """
+
+    n: int
+    min: dict[str, float]
+    mean: dict[str, float]
+    max: dict[str, float]
+
+
 class ViewHeader(Struct, frozen=True):
     """Second frame of a view; its body holds `n` lines of the stream `metric`, the newest of their types."""
 
@@ -109,6 +121,8 @@ class ViewHeader(Struct, frozen=True):
     boot: str
     ts: int
     n: int
+    windows: dict[str, Window] = {}
+    """By type, of those of which more than one has come since the view before."""
 
 
 class _Envelope(Struct):
@@ -210,9 +224,9 @@ def decode_batch(header: bytes, body: bytes) -> tuple[BatchHeader, list[bytes]]:
     return h, lines
 
 
-def encode_view(lines: list[bytes], *, run: str, boot: str, ts: int) -> Frames:
+def encode_view(lines: list[bytes], windows: dict[str, Window], *, run: str, boot: str, ts: int) -> Frames:
     """Frames `[topic, header, NDJSON]` of a view."""
-    header = ViewHeader(v=PROTOCOL_VERSION, run=run, boot=boot, ts=ts, n=len(lines))
+    header = ViewHeader(v=PROTOCOL_VERSION, run=run, boot=boot, ts=ts, n=len(lines), windows=windows)
     return [VIEW_TOPIC, _encode(header), b"\n".join(lines)]
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from protocol import events as ev
+from protocol.emitter import Emitted
+from protocol.encoding import Encoder
+from protocol.examples import example
 from protocol.journal import read
 from protocol.server import Server
+from protocol.view import View
 from protocol.wire import VIEW_TOPIC, WireError, decode_line, decode_view
 
 from .harness import Reader, until
@@ -30,6 +37,10 @@ def drift(n: int) -> ev.Drift:
         source=["policy"], norm=column, norm_ema=column, norm_drift=column, health=column, health_ema=column,
         health_drift=column,
     )  # fmt: skip
+
+
+def update() -> ev.PPOUpdate:
+    return msgspec.convert(example(ev.PPOUpdate), ev.PPOUpdate)
 
 
 def test_a_view_holds_the_newest_of_each_type(server: Server) -> None:
@@ -77,6 +88,49 @@ def test_views_come_at_most_five_times_a_second(server: Server) -> None:
             stop.set()
             thread.join()
     assert min(b - a for a, b in itertools.pairwise(stamps)) >= 190_000
+
+
+def test_a_view_sums_up_what_came_between(server: Server) -> None:
+    with Raw() as raw:
+        socket = raw.subscribe(VIEW_TOPIC)
+        until(lambda: server._subscribed_to(VIEW_TOPIC) == 1)
+        views = []
+        for first in (0, 100):
+            server.emitter.emit(sample(first))
+            views.append(decode_view(*socket.recv_multipart()[1:])[0])
+        assert views[-1].windows == {}, "one event has no span"
+        server.emitter.emit(drift(1))
+        for value in (4.0, math.nan, 1.0, 7.0, math.inf):
+            server.emitter.emit(dataclasses.replace(sample(0), cpu_percent=value))
+        server.emitter.emit(dataclasses.replace(sample(0), cpu_percent=4.0, gpu_celsius=50.0))
+        told = decode_view(*socket.recv_multipart()[1:])[0].windows
+    assert set(told) == {"system"}, "a type of which one has come has no window"
+    window = told["system"]
+    assert window.n == 6
+    assert (window.min["cpu_percent"], window.mean["cpu_percent"], window.max["cpu_percent"]) == (1, 4, 7)
+    assert (window.min["gpu_celsius"], window.mean["memory_total"]) == (50.0, 2.0)
+    assert "gpu_percent" not in window.mean, "nothing was measured"
+
+
+def test_columns_and_flags_have_no_span() -> None:
+    view, encoder = View(), Encoder(dict.fromkeys(ev.STREAMS, 0))
+    for watched in (False, True):
+        items = [Emitted(0, update(), None, ev.Context()) for _ in range(2)]
+        for item in items:
+            batch = encoder.add(0, item.ctx, item.event)
+        encoder.take()
+        view.extend("ppo.update", items, batch, 0)
+        lines, windows = view.take(watched=True)
+        assert lines == [batch.line(1)]
+        assert bool(windows) == watched
+    assert "early_stop" not in windows["ppo.update"].min
+    assert "head_entropy" not in windows["ppo.update"].min
+    assert windows["ppo.update"].max["epochs"] == update().epochs
+
+
+def test_a_header_of_an_older_daemon_has_no_windows() -> None:
+    header, lines = decode_view(b'{"v":1,"run":"r","boot":"b","ts":1,"n":1}', b"one line")
+    assert (header.windows, lines) == ({}, [b"one line"])
 
 
 def test_nobody_looks_nothing_is_sent(server: Server) -> None:

@@ -23,7 +23,6 @@ from tests.protocol.harness import until
 from tests.protocol.sshd import free_ports
 from trainer.cli import main
 
-
 KEEP_BYTES = 8_000
 
 
