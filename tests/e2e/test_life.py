@@ -84,7 +84,7 @@ def test_eight_side_by_side_are_listed_and_addressable_by_prefix(house: House) -
     assert {run["name"] for run in house.ask("list", "--all")} == set(names)
 
 
-def test_sigterm_saves_and_says_so_and_a_second_one_leaves_at_once(house: House) -> None:
+def test_sigterm_saves_and_says_so(house: House) -> None:
     process = house.spawn("term")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
