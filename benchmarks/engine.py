@@ -75,6 +75,8 @@ class Sequential:
     def __init__(self, cfg: Config, data: Dataset, population: Population) -> None:
         state, table = population.state_dict(), population.table
         self._envs: list[Env] = [env_from(cfg, data, population, state, i)[0] for i in range(table.shape[0])]
+        for env in self._envs:
+            env.keeps_gradients = False
         self._blended = [
             [s for s in range(table.shape[1]) if int(table.stage[i, s]) in BLENDED]
             for i in range(table.shape[0])

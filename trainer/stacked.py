@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import rng
 from .execution import Convolution
@@ -59,9 +58,9 @@ def initialise(specs: dict[str, Init], keys: Tensor, dtype: torch.dtype) -> Para
 
 
 def to_rows(x: Tensor, n: int) -> Tensor:
-    """[B, n*C, H, W] seen as [B, H, W, n, C]; no copy where `x` is in channels_last memory."""
-    x = x.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
-    return x.view(*x.shape[:3], n, x.shape[3] // n)
+    """[B, n*C, H, W] seen as [B, H, W, n, C]."""
+    batch, channels, height, width = x.shape
+    return x.permute(0, 2, 3, 1).view(batch, height, width, n, channels // n)
 
 
 def to_channels(x: Tensor) -> Tensor:
@@ -136,7 +135,6 @@ class _Pointwise(torch.autograd.Function):
         return _products(x, weight.mT)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
         x, weight = ctx.saved_tensors
         to_x = _products(grad, weight) if ctx.needs_input_grad[0] else None
@@ -209,11 +207,6 @@ def pooled(x: Tensor, n: int) -> Tensor:
     return map_mean(x).view(x.shape[0], n, -1).transpose(0, 1)
 
 
-def row_sums(x: Tensor, n: int) -> Tensor:
-    """Sum over map and channels: [B, n] from [B, n*C, H, W]."""
-    return map_mean(x).view(x.shape[0], n, -1).sum(2) * (x.shape[2] * x.shape[3])
-
-
 class _Affine(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: Tensor, shift: Tensor | None) -> Tensor:
@@ -222,7 +215,6 @@ class _Affine(torch.autograd.Function):
         return scaled if shift is None else scaled.add_(shift[..., None, None])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, factor = ctx.saved_tensors
         to_x = grad * factor[..., None, None] if ctx.needs_input_grad[0] else None
@@ -255,7 +247,6 @@ class _Residual(torch.autograd.Function):
         return torch.addcmul(x, branch, factor)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         branch, gain, factor = ctx.saved_tensors
         to_gain = _channel_sums(grad * branch, 1).view(gain.shape[0], -1).sum(1)
@@ -278,7 +269,6 @@ class _Linear(torch.autograd.Function):
         return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         to_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None

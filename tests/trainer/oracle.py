@@ -124,8 +124,9 @@ class Env(nn.Module):
         self.grafting: dict[str, Grafting] = {}
         self._config, self._data = config, data
         self.optimizer: torch.optim.Optimizer
+        self.keeps_gradients = True
         self.measured: dict[str, Tensor] = {}
-        """Gradients of the last step by name, before they were clipped."""
+        """Gradients of the last step by name, before they were clipped, where they are kept."""
 
     def forward(self, x: Tensor, without: int | None = None) -> Tensor:
         """Logits [B, classes]; with slot `without` as if its alpha were 0."""
@@ -182,7 +183,8 @@ class Env(nn.Module):
         logits = self(x)
         loss = F.cross_entropy(logits, labels)
         loss.backward()
-        self.measured = {n: p.grad.clone() for n, p in self.named_parameters() if p.grad is not None}
+        if self.keeps_gradients:
+            self.measured = {n: p.grad.clone() for n, p in self.named_parameters() if p.grad is not None}
         self._clip()
         self.optimizer.step()
         return loss.detach(), (logits.detach().argmax(1) == labels).sum()

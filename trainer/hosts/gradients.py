@@ -49,6 +49,8 @@ def collected_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 def _norm(tensor: Tensor) -> Tensor:
     """float64 [n]. Squares of float32 numbers have room enough in float64, so those of pieces just add up."""
+    if tensor[0].numel() <= PIECE:
+        return row_norms([tensor])[0]
     square = torch.zeros(len(tensor), dtype=torch.float64, device=tensor.device)
     for piece in pieces(tensor):
         square += row_norms([piece])[0].square_()

@@ -152,19 +152,21 @@ class HostGroup:
     def prepare(self, topology: Topology, round_: int, epoch: int) -> None:
         """Plan an epoch for this topology; draw the weights of the seeds born in it."""
         self._pool.tidy(self.weights, self.optimizer.momentum, self.table)
-        keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, round_, epoch)
-        everyone = np.arange(len(self))
-        for slot in range(len(self._pool.slots)):
-            if (topology.stage[:, slot] == Stage.GERMINATED).any():
+        born = (topology.stage == Stage.GERMINATED).any(axis=0)
+        if born.any():
+            keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, round_, epoch)
+            for slot in np.flatnonzero(born).tolist():
                 self._pool.germinate(self.weights, topology, slot, rng.fold(keys, slot))
-            columns = Columns(topology, self.table, slot, self._dtype)
+        everyone = np.arange(len(self))
+        slots = Columns.of(topology, self.table, self._dtype)
+        for slot, columns in enumerate(slots):
             if self._config.envs.plan == "masked":
                 self._runs[slot] = plan.masked(columns, len(self._pool.kinds))
             else:
                 run = columns.isolated | columns.blended
                 self._runs[slot] = plan.gather(columns, everyone, run, self._pool.convolving)
             self._used[slot] = self._pool.used(slot, self._runs[slot])
-        self._validation.prepare(topology, self.table, self._dtype)
+        self._validation.prepare(topology, slots)
 
     def train(self, round_: int, epoch: int, layers: Tensor | None = None) -> Trained:
         """One epoch of steps.
@@ -205,7 +207,7 @@ class HostGroup:
         loss, hits, rows = self._derive(self._runs, weights, x, labels)
         gradients = dict(zip(names, rows, strict=True))
         for slot, used in enumerate(self._used):
-            frozen = self.table.pruning[:, slot].unsqueeze(1)
+            frozen = self.table.pruning.narrow(1, slot, 1)
             for name in used:
                 gradients[name].masked_fill_(frozen, 0.0)
         return loss, hits, gradients
@@ -294,7 +296,7 @@ class HostGroup:
 
     def test(self, topology: Topology) -> Score:
         """Loss and accuracy on the test split; planned here, as a resumed run may come straight to it."""
-        self._validation.prepare(topology, self.table, self._dtype)
+        self._validation.prepare(topology, Columns.of(topology, self.table, self._dtype))
         return self._score(self._test, contributions=False)
 
     def _score(self, examples: Examples, *, contributions: bool) -> Score:

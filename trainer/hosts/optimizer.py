@@ -81,9 +81,14 @@ class StackedSGD:
         )
 
     def _exact(self, gradients: Parameters) -> None:
-        for name, gradient in gradients.items():
-            momentum = self.momentum[name].mul_(self._decay).add_(gradient)
-            self._weights[name].sub_(momentum * self.learning_rate)
+        if not gradients:
+            return
+        momentum = [self.momentum[name] for name in gradients]
+        torch._foreach_mul_(momentum, self._decay)
+        torch._foreach_add_(momentum, list(gradients.values()))
+        torch._foreach_sub_(
+            [self._weights[name] for name in gradients], torch._foreach_mul(momentum, self.learning_rate)
+        )
 
     def _shortened(self, gradients: Parameters) -> Parameters:
         """Copies of the gradients to be clipped, no row longer than allowed; the originals stay as measured.

@@ -71,19 +71,40 @@ def _index(values: NDArray[np.int64], device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
 
 
+@dataclass(frozen=True)
 class Columns:
-    """One slot of a group, ready to be planned: topology on the host, alpha and pruning on the device."""
+    """One slot of a group, ready to be planned: topology [n] on the host, the rest [n] on the device."""
 
-    def __init__(self, topology: Topology, table: SlotTable, slot: int, dtype: torch.dtype) -> None:
-        self.blueprint = topology.blueprint[:, slot]
-        self.style = topology.style[:, slot]
-        self.isolated = topology.isolated[:, slot]
-        self.blended = topology.blended[:, slot]
-        self.alpha = table.alpha[:, slot].to(dtype)
-        self.stage = table.stage[:, slot]
-        self.blueprint_on_device = table.blueprint[:, slot]
-        self.style_on_device = table.style[:, slot]
-        self.device = table.stage.device
+    blueprint: Codes
+    style: Codes
+    isolated: NDArray[np.bool_]
+    blended: NDArray[np.bool_]
+    alpha: Tensor
+    stage: Tensor
+    blueprint_on_device: Tensor
+    style_on_device: Tensor
+
+    @classmethod
+    def of(cls, topology: Topology, table: SlotTable, dtype: torch.dtype) -> list[Columns]:
+        """Those of all slots."""
+        isolated, blended, alpha = topology.isolated, topology.blended, table.alpha.to(dtype)
+        return [
+            cls(
+                blueprint=topology.blueprint[:, slot],
+                style=topology.style[:, slot],
+                isolated=isolated[:, slot],
+                blended=blended[:, slot],
+                alpha=alpha[:, slot],
+                stage=table.stage[:, slot],
+                blueprint_on_device=table.blueprint[:, slot],
+                style_on_device=table.style[:, slot],
+            )
+            for slot in range(topology.stage.shape[1])
+        ]
+
+    @property
+    def device(self) -> torch.device:
+        return self.stage.device
 
 
 def gather(

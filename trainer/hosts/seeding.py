@@ -90,17 +90,17 @@ class SeedPool:
                 out[name] = values
         return out
 
-    def holders(self, slot: int, module: str, table: SlotTable) -> Tensor:
-        """bool [n]: hosts that have a seed of this blueprint, or one of style GATE."""
-        live = is_in(table.stage[:, slot], (*ISOLATED, *BLENDED))
+    def holders(self, module: str, table: SlotTable) -> Tensor:
+        """bool [n, S]: where there is a seed of this blueprint, or one of style GATE."""
+        live = is_in(table.stage, (*ISOLATED, *BLENDED))
         if module == GATE:
-            return live & (table.style[:, slot] == Style.GATE)
-        return live & (table.blueprint[:, slot] == self._codes[module])
+            return live & (table.style == Style.GATE)
+        return live & (table.blueprint == self._codes[module])
 
     def learners(self, slot: int, module: str, table: SlotTable) -> Tensor:
         """bool [n]: holders whose module gets a gradient: not frozen, and no gate of an isolated seed."""
-        holders = self.holders(slot, module, table) & ~table.pruning[:, slot]
-        return holders & is_in(table.stage[:, slot], BLENDED) if module == GATE else holders
+        learners = self.holders(module, table)[:, slot] & ~table.pruning[:, slot]
+        return learners & is_in(table.stage[:, slot], BLENDED) if module == GATE else learners
 
     def parameters(self) -> Tensor:
         """int64 [S, K]: numbers that a seed of each blueprint adds in each slot."""
@@ -124,12 +124,14 @@ class SeedPool:
     @torch.no_grad()
     def tidy(self, weights: Parameters, momentum: Parameters, table: SlotTable) -> None:
         """Zero the rows of absent seeds, and the momentum of newborn and frozen ones."""
-        for slot, modules in enumerate(self._modules):
-            resting = (table.stage[:, slot] == Stage.GERMINATED) | table.pruning[:, slot]
-            for module in modules:
-                name, absent = self.name(slot, module), ~self.holders(slot, module, table)
-                weights[name].masked_fill_(absent.unsqueeze(1), 0.0)
-                momentum[name].masked_fill_((absent | resting).unsqueeze(1), 0.0)
+        resting = (table.stage == Stage.GERMINATED) | table.pruning
+        for module in (*self._codes, GATE):
+            absent = ~self.holders(module, table)
+            cleared = absent | resting
+            for slot in range(len(self.slots)):
+                name = self.name(slot, module)
+                weights[name].masked_fill_(absent.narrow(1, slot, 1), 0.0)
+                momentum[name].masked_fill_(cleared.narrow(1, slot, 1), 0.0)
 
     def run(self, slot: int, h: Tensor, n: int, runs: Sequence[SlotRun], weights: Parameters) -> Tensor:
         """What leaves a slot: [B, n*C, H, W] from the same, seeds run and blended as planned."""

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.task import Examples
-from ..seeds.table import SlotTable
 from ..stacked import Parameters, to_channels, to_rows
 from . import plan
 from .model import HostModel
@@ -95,10 +94,10 @@ class Validation:
         self._plain: Pass | None = None
         self._forked: Pass | None = None
 
-    def prepare(self, topology: Topology, table: SlotTable, dtype: torch.dtype) -> None:
+    def prepare(self, topology: Topology, columns: list[Columns]) -> None:
         """Plan the passes for an epoch's topology."""
         self._n = topology.stage.shape[0]
-        self._columns = [Columns(topology, table, slot, dtype) for slot in range(len(self._pool.slots))]
+        self._columns = columns
         hosts = np.arange(self._n)
         owners, slots = np.nonzero(topology.asked)
         self._plain = self._plan(Coalitions(hosts, np.zeros_like(hosts)))

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..stacked import Init, Parameters, linear, map_mean, pooled, to_channels, to_matrices, to_rows
 
@@ -137,7 +136,6 @@ class _GatherRows(torch.autograd.Function):
         return h.view_as(h), *seen
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, to_host: Tensor, *to_seen: Tensor | None) -> tuple[Tensor, None, None]:
         out = None
         for segment, grad in zip(ctx.segments, to_seen, strict=True):
@@ -167,7 +165,6 @@ class _Graft(torch.autograd.Function):
         return to_channels(out)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows = to_rows(grad, ctx.n)
         parts = [_backward(rows, *segment) for segment in _by_segment(ctx.segments, ctx.saved_tensors)]

@@ -73,7 +73,7 @@ def plant(population: Population, columns: dict[str, Tensor], round_: int = 1) -
     position = 0
     for slot in range(len(population.slots)):
         for module in [*(kind.name for kind in population.pool.kinds), "gate"]:
-            here = population.pool.holders(slot, module, table)
+            here = population.pool.holders(module, table)[:, slot]
             learns = population.pool.learners(slot, module, table)
             name = population.pool.name(slot, module)
             weight, momentum = state["weights"][name], state["momentum"][name]
