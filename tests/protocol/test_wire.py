@@ -186,23 +186,22 @@ def test_batches_hold_every_line_once_within_the_limits(parts: list[tuple[int, i
 
 
 def test_a_batch_is_as_full_as_it_may_be() -> None:
+    def log(size: int) -> ev.LogLine:
+        return ev.LogLine(level="INFO", logger="x", message="x" * size)
+
     encoder = Encoder(dict.fromkeys(ev.STREAMS, 0))
     for _ in range(600):
-        encoder.add(5, ev.Context(), ev.LogLine(level="INFO", logger="x", message=""))
+        encoder.add(5, ev.Context(), log(0))
     assert [len(batch) for batch in encoder.take()] == [256, 256, 88]
-    line = len(encode_event(100, 5, ev.Context(), ev.LogLine(level="INFO", logger="x", message="")))
-    for spare, expected in ((0, [8, 1]), (-1, [7, 2])):
+    two_empty_lines = 2 * len(encode_event(100, 5, ev.Context(), log(0))) + 1
+    for excess in (0, 1):
         encoder = Encoder(dict.fromkeys(ev.STREAMS, 99))
-        text = "x" * ((BATCH_BYTES + 1) // 8 - line - 1)
-        for n in range(9):
-            more = (BATCH_BYTES + 1) % 8 if n == 0 else 0
-            longer = more if spare == 0 else more + 1
-            event = ev.LogLine(level="INFO", logger="x", message=text + "x" * (longer if n == 0 else 0))
-            encoder.add(5, ev.Context(), event)
+        encoder.add(5, ev.Context(), log(1000))
+        encoder.add(5, ev.Context(), log(BATCH_BYTES - two_empty_lines - 1000 + excess))
         batches = encoder.take()
-        assert [len(batch) for batch in batches] == expected
         sent = encode_batches(batches, run="r", boot="b", ts=9, dropped=0)
-        assert spare or len(sent[0][2]) == BATCH_BYTES
+        assert len(batches) == len(sent) == 1 + excess
+        assert sum(len(frames[2]) for frames in sent) == BATCH_BYTES
 
 
 def test_a_context_that_changes_is_told_with_the_next_event() -> None:
