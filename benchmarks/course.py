@@ -24,7 +24,7 @@ class Course:
     phases: dict[str, float]
     """Medians, seconds."""
     rss: int
-    """Largest of the samples, bytes."""
+    """Largest of the samples, bytes; 0 where the run was too short for one."""
 
     @property
     def management(self) -> float:
@@ -46,5 +46,5 @@ def run(sets: dict[str, object], *, rounds: int = 2) -> Course:
     return Course(
         seconds=statistics.median(epoch["seconds"] for epoch in epochs),
         phases={n: statistics.median(epoch["phases"].get(n, 0.0) for epoch in epochs) for n in names},
-        rss=max(event["data"]["rss"] for event in events if event["type"] == "system"),
+        rss=max((event["data"]["rss"] for event in events if event["type"] == "system"), default=0),
     )

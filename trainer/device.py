@@ -96,3 +96,10 @@ def keep_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, 32 << 20)
         mallopt(_TRIM_THRESHOLD, 512 << 20)
+
+
+def release_memory() -> None:
+    """Hand back to the kernel what malloc has kept: after work that takes more than a step ever will."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

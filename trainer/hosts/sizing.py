@@ -19,9 +19,10 @@ from protocol.errors import EsperError
 
 from ..config import Config
 from ..data.task import Task
-from ..device import cores, is_out_of_memory
+from ..device import cores, is_out_of_memory, release_memory
 from ..execution import Convolution, Execution
 from . import precision
+from .families import build
 from .population import Population
 
 MIN_GROUP = 4
@@ -36,6 +37,9 @@ SECONDS = 0.04
 """A size is measured for at least this long, or `STEPS` steps if they take longer."""
 UNFOLD_PAYS = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
+WIDEST = 8 << 20
+"""Bytes of a group's largest activation, at most, where larger groups are measured on a CPU: what is far beyond
+its caches is slower, by how much depends on what else the machine does, and takes memory without need."""
 RESERVE = 192 << 20
 """Bytes left free while hosts are tried, for what begins later: updates, validation, the wire."""
 
@@ -46,12 +50,18 @@ class DoesNotFit(EsperError):
     exit_code = 9
 
 
-def candidates(hosts: int, threads: int, device: torch.device) -> list[int]:
+def candidates(hosts: int, threads: int, device: torch.device, bytes_per_host: int = 0) -> list[int]:
     """Sizes worth measuring, ascending: powers of 2 from 2 on, and the largest that feeds every thread.
 
     A group of one is none of them: a CPU computes it by other kernels.
+
+    Args:
+        bytes_per_host: its largest activation.
     """
-    largest = min(hosts, max(MIN_GROUP, -(-hosts // threads)) if device.type == "cpu" else hosts)
+    largest = hosts
+    if device.type == "cpu":
+        fitting = WIDEST // max(1, bytes_per_host)
+        largest = min(hosts, max(MIN_GROUP, -(-hosts // threads)), max(2, fitting))
     sizes = [1 << power for power in range(1, largest.bit_length()) if 1 << power < largest]
     return [*sizes, largest]
 
@@ -121,7 +131,9 @@ def measure(config: Config, data: Task, device: torch.device) -> Execution:
     """How to carry out a new run here; takes about a second or less for small hosts."""
     bench = Bench(config, data, device)
     execution = structs.replace(Execution.plain(config), amp=precision.resolve(config, device))
-    sizes = candidates(config.envs.count, config.envs.threads or cores(), device)
+    model, _ = build(config, data)
+    widest = model.widest * config.task.batch_size * torch.float32.itemsize
+    sizes = candidates(config.envs.count, config.envs.threads or cores(), device, widest)
     if not config.envs.group_size:
         size = choose(bench.seconds_per_host(sizes)) if len(sizes) > 1 else sizes[0]
         execution = structs.replace(execution, group_size=size or sizes[0])
@@ -129,6 +141,7 @@ def measure(config: Config, data: Task, device: torch.device) -> Execution:
         execution = structs.replace(
             execution, convolution=_faster(bench, min(execution.group_size, MIN_GROUP))
         )
+    release_memory()
     return execution
 
 
@@ -161,6 +174,7 @@ def populate(
                 "lower envs.count, task.batch_size or the width of the hosts"
             )
         size //= 2
+    release_memory()
     if size != execution.group_size and config.envs.group_size:
         population.close()
         raise DoesNotFit(

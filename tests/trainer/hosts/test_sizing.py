@@ -35,6 +35,13 @@ def test_sizes_to_measure_feed_every_thread_and_are_never_one() -> None:
     assert candidates(6, 1, torch.device("cuda")) == [2, 4, 6]
 
 
+def test_groups_whose_activations_are_far_beyond_a_cache_are_not_tried_on_a_cpu() -> None:
+    assert candidates(64, 2, CPU, bytes_per_host=2 << 20) == [2, 4]
+    assert candidates(64, 2, CPU, bytes_per_host=64 << 20) == [2]
+    assert candidates(1, 2, CPU, bytes_per_host=64 << 20) == [1]
+    assert candidates(6, 1, torch.device("cuda"), bytes_per_host=64 << 20) == [2, 4, 6]
+
+
 def test_the_larger_of_two_that_tie_is_chosen_and_hopeless_ones_are_not_measured() -> None:
     def seconds(*costs: float) -> list[tuple[int, float]]:
         return [(2 << i, cost) for i, cost in enumerate(costs)]
