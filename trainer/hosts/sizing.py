@@ -38,8 +38,8 @@ SECONDS = 0.04
 UNFOLD_PAYS = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
 WIDEST = 8 << 20
-"""Bytes of a group's largest activation, at most, where larger groups are measured on a CPU: what is far beyond
-its caches is slower, by how much depends on what else the machine does, and takes memory without need."""
+"""Bytes of a group's largest activation, at most, where larger groups are measured on a CPU: far beyond its
+caches they are slower, by how much depends on what else the machine does, and take memory without need."""
 RESERVE = 192 << 20
 """Bytes left free while hosts are tried, for what begins later: updates, validation, the wire."""
 
