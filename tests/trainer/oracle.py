@@ -110,6 +110,8 @@ class Grafting:
 class Env(nn.Module):
     """A host, its seeds and their optimizer."""
 
+    keeps_gradients = True
+
     def __init__(self, config: Config, data: Dataset) -> None:
         super().__init__()
         inputs, channels = data.shape[0], config.host.channels
@@ -124,7 +126,6 @@ class Env(nn.Module):
         self.grafting: dict[str, Grafting] = {}
         self._config, self._data = config, data
         self.optimizer: torch.optim.Optimizer
-        self.keeps_gradients = True
         self.measured: dict[str, Tensor] = {}
         """Gradients of the last step by name, before they were clipped, where they are kept."""
 

@@ -74,7 +74,15 @@ def settled(server: Server) -> None:
     until(lambda: not server._journal.segments["not_compressed"])
     until(lambda: server._journal.segments["compressed_bytes"] <= KEEP_BYTES)  # type: ignore[operator]
     until(lambda: not server._journal._compactor.removed)
+    until(lambda: quiet(server))
+
+
+def quiet(server: Server) -> bool:
+    """Whether a tick brings nothing; a removal is told in the tick after the one that learns of it."""
+    before = dict(server._publisher.last)
     assert server.flush(5.0)
+    assert server.flush(5.0)
+    return before == server._publisher.last
 
 
 def test_both_ways_print_the_same(server: Server, address: str) -> None:
