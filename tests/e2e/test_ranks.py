@@ -45,7 +45,7 @@ def second_rank(torchrun: subprocess.Popen[str]) -> int:
 def test_a_killed_rank_ends_the_boot_and_the_restart_goes_on(house: House) -> None:
     assert house.spawn("whole", "--rounds", "6").wait(120) == 0
     process = torchrun(house, "cut", "--rounds", "6", restarts=1)
-    eventually(lambda: len(house.journal("cut", "round.finished")) >= 2, every=0.01)
+    eventually(lambda: len(house.journal("cut", "checkpoint.saved")) >= 2, every=0.01)
     os.kill(second_rank(process), signal.SIGKILL)
     assert process.wait(120) == 0, process.stderr.read() if process.stderr else ""
     (lost,) = house.journal("cut", "rank.lost")
