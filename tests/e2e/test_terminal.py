@@ -28,7 +28,7 @@ def overwatch(house: House, *arguments: str, columns: int = 80, lines: int = 24)
 
 @pytest.mark.slow
 def test_escalate_and_profile_from_the_keyboard(house: House) -> None:
-    house.spawn("keys")
+    house.spawn("keys", "--set", "telemetry.escalate_on=off")
     with overwatch(house) as tui:
         tui.wait_for("LIVE")
         tui.wait_for(lambda text: "keys" in text and " 03 " in text)

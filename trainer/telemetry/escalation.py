@@ -73,7 +73,7 @@ class Escalations:
         place = len(self._rest) - 1 if env is None else env
         longer = min(max(0, self._config.escalate_epochs - self._left), self._allowed - self._granted)
         epochs = min(self._config.escalate_epochs, self._left + max(0, longer))
-        if self._rest[place] or epochs < 1:
+        if self._rest[place] or epochs <= self._levels.lasts("DEBUG", env):
             return []
         self._granted += max(0, epochs - self._left)
         self._left = max(self._left, epochs)

@@ -127,6 +127,11 @@ class Levels:
         """Epochs left of the escalation that this command asked for; None where it is over."""
         return next((e.left for e in self._escalations if e.command == command), None)
 
+    def lasts(self, level: events.Level, env: int | None) -> int:
+        """Epochs for which escalations keep this env (None: every env) at `level` or above."""
+        enough = [e for e in self._escalations if LevelCode[e.level] >= LevelCode[level]]
+        return max((e.left for e in enough if e.env in (None, env)), default=0)
+
     def cancel(self, command: str, reason: str) -> list[TelemetryLevel]:
         """End the escalation that this command asked for, now."""
         return self._end([e for e in self._escalations if e.command == command], reason)

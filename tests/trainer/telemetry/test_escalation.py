@@ -54,6 +54,17 @@ def test_without_an_env_all_are_looked_at() -> None:
     assert levels.debug_envs.all()
 
 
+def test_what_is_being_looked_at_for_as_long_anyway_is_not_asked_for_again() -> None:
+    levels, escalations = made(escalate_share=1.0)
+    levels.escalate("DEBUG", 6, reason="an operator")
+    assert escalations.raised([(anomaly("env01"), 1), (anomaly("policy"), None)]) == []
+    pass_epochs(levels, escalations, 2)
+    (told,) = escalations.raised([(anomaly("env01"), 1)])
+    assert (told.level, told.previous, told.env, told.epochs) == ("DEBUG", "DEBUG", 1, 5)
+    assert levels.lasts("DEBUG", 1) == 5
+    assert levels.lasts("DEBUG", 0) == levels.lasts("DEBUG", None) == 4
+
+
 def test_what_is_not_severe_enough_or_of_the_machine_is_passed() -> None:
     levels, escalations = made()
     assert escalations.raised([(anomaly(severity="warning"), 0), (anomaly("system"), None)]) == []
