@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ VANISHED = 1e-7
 EXPLODED = THRESHOLDS["gradient_exploding"].critical
 PIECE = 2048
 """Numbers of a row that a collector looks at together, of all rows: 512 KiB as float64 where there are 32."""
+ACTIVATIONS = ("activation_rms", "activation_max", "activation_zero_fraction")
+PIECE_OF_ACTIVATION = 2**15
+"""Numbers of one host's activation that are looked at together: less than a training step has in memory."""
 
 
 def row_norms(tensors: Sequence[Tensor]) -> Tensor:
@@ -28,17 +32,17 @@ def row_norms(tensors: Sequence[Tensor]) -> Tensor:
     )
 
 
-def pieces(tensor: Tensor, most: int = PIECE) -> Iterator[Tensor]:
-    """A tensor [n, ...] as matrices [n, at most `most`]; nothing larger is ever copied."""
+def pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """A tensor [n, ...] as matrices [n, at most `PIECE`]; nothing larger is ever copied."""
     width = tensor[0].numel()
-    if width <= most:
+    if width <= PIECE:
         yield tensor.reshape(tensor.shape[0], -1)
         return
     dim = max(range(1, tensor.dim()), key=lambda d: tensor.shape[d])
     length = tensor.shape[dim]
-    step = max(1, length * most // width)
+    step = max(1, length * PIECE // width)
     for start in range(0, length, step):
-        yield from pieces(tensor.narrow(dim, start, min(step, length - start)), most)
+        yield from pieces(tensor.narrow(dim, start, min(step, length - start)))
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -96,24 +100,19 @@ class LayerStatistics:
     activation_zero_fraction: Tensor
     """Behind a ReLU: the share that is off."""
 
-    def with_outputs(self, outputs: dict[str, Summary], present: Tensor) -> LayerStatistics:
+    def with_outputs(self, outputs: dict[str, Tensor], present: Tensor) -> LayerStatistics:
         """With a row beneath for what each module put out.
 
         Args:
-            outputs: summaries [1, n] by name.
+            outputs: A tensors [3, n] by name, as `of_activations` gives them.
             present: bool [A, n], where an env has the module and was asked for.
         """
-        rows = list(outputs.values())
-        made = {
-            "activation_rms": [row.rms for row in rows],
-            "activation_max": [row.largest for row in rows],
-            "activation_zero_fraction": [row.zero_fraction for row in rows],
+        unmeasured = torch.full(present.shape, float("nan"), device=present.device)
+        beneath = dict(zip(ACTIVATIONS, torch.stack(list(outputs.values()), dim=1), strict=True))
+        columns = {
+            name: torch.cat([getattr(self, name), _where(present, beneath.get(name, unmeasured))])
+            for name in (f.name for f in fields(self) if f.name != "names")
         }
-        columns = {}
-        for column in (f.name for f in fields(self) if f.name != "names"):
-            above: Tensor = getattr(self, column)
-            beneath = torch.cat(made[column]) if column in made else present.double() * float("nan")
-            columns[column] = torch.cat([above, _where(present, beneath)])
         return LayerStatistics(names=[*self.names, *outputs], **columns)
 
     @classmethod
@@ -173,25 +172,73 @@ class Summary:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def summary(tensors: Sequence[Tensor], most: int = PIECE) -> Summary:
-    """Look at every number of some tensors, in pieces of rows of so many numbers at most.
+def summary(tensors: Sequence[Tensor]) -> Summary:
+    """Look at every number of some tensors [n, ...], in pieces.
 
-    Copies nothing to the device, as that would wait for it.
+    Small tensors whose rows are of one length are looked at together. Copies nothing to the device, as that
+    would wait for it.
     """
-    rows = [_row_summary(t.detach(), most) for t in tensors]
-    return Summary(*(torch.stack(column) for column in zip(*rows, strict=True)))
+    rows: dict[int, Tensor] = {}
+    alike: dict[int, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        alike.setdefault(tensor[0].numel(), []).append(i)
+    for width, places in alike.items():
+        together = max(1, PIECE // width)
+        for start in range(0, len(places), together):
+            some = places[start : start + together]
+            found = _summary([tensors[i].detach() for i in some])
+            rows |= zip(some, found.unbind(1), strict=True)
+    return Summary(*torch.stack([rows[i] for i in range(len(tensors))], dim=1))
 
 
-def _row_summary(tensor: Tensor, most: int) -> tuple[Tensor, ...]:
-    """The fields of `Summary`, [n] each."""
-    count = tensor[0].numel()
-    square, largest, zeros, nonfinite = tensor.new_zeros((4, len(tensor)), dtype=torch.float64)
-    for piece in pieces(tensor, most):
-        square += row_norms([piece])[0].square_()
-        largest = torch.maximum(largest, piece.abs().amax(1).double())
-        zeros += (piece == 0).sum(1)
-        nonfinite += (~piece.isfinite()).sum(1)
-    return square.sqrt(), (square / count).sqrt(), largest, zeros / count, nonfinite
+def _summary(tensors: Sequence[Tensor]) -> Tensor:
+    """[5, k, n], the fields of `Summary`; several tensors only where their rows are short and alike."""
+    width = tensors[0][0].numel()
+    if len(tensors) > 1:
+        found = _look(torch.stack([t.reshape(len(t), -1) for t in tensors]))
+    else:
+        found = reduce(_both, (_look(piece.unsqueeze(0)) for piece in pieces(tensors[0])))
+    square, largest, zeros, nonfinite = found
+    return torch.stack([square.sqrt(), (square / width).sqrt(), largest, zeros / width, nonfinite])
+
+
+def _both(one: Tensor, other: Tensor) -> Tensor:
+    """What `_look` would find in two pieces as one."""
+    largest = torch.maximum(one[1], other[1])
+    total = one + other
+    total[1] = largest
+    return total
+
+
+def _look(rows: Tensor) -> Tensor:
+    """float64 [4, k, n] of [k, n, w]: sums of squares, largest magnitudes, how many are 0 and not finite.
+
+    A comparison written as numbers is three times as fast to make as one written as bools, and to count.
+    """
+    held = torch.empty_like(rows, dtype=torch.float32)
+    square = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64).square_()
+    largest = rows.abs().amax(-1)
+    zeros = torch.eq(rows, 0, out=held).sum(-1)
+    nonfinite = torch.ne(rows - rows, 0, out=held).sum(-1)
+    return torch.stack([square, largest.double(), zeros.double(), nonfinite.double()])
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def of_activations(out: Tensor) -> Tensor:
+    """Of what a module put out, host by host: float64 [3, n], in the order of `ACTIVATIONS`.
+
+    Args:
+        out: [M, n, C], best with n and C next to each other in memory.
+    """
+    n, width = out.shape[1], out.shape[0] * out.shape[2]
+    square, zeros, largest = [], [], []
+    for piece in out.detach().split(max(1, PIECE_OF_ACTIVATION // out.shape[2])):
+        flat = piece.flatten(1)
+        square.append(flat.to(torch.float64, copy=True).square_().sum(0))
+        zeros.append(torch.eq(flat, 0, out=torch.empty_like(flat, dtype=torch.float32)).sum(0).double())
+        largest.append(flat.abs().amax(0).double())
+    total_2n = torch.stack([sum(square), sum(zeros)]).view(2, n, -1).sum(2) / width
+    return torch.stack([total_2n[0].sqrt(), torch.stack(largest).amax(0).view(n, -1).amax(1), total_2n[1]])
 
 
 def _where(present: Tensor, values: Tensor) -> Tensor:

@@ -25,11 +25,10 @@ from ..stacked import Parameters, initialise
 from . import plan
 from .gradients import (
     LayerStatistics,
-    Summary,
     collected_norms,
     layer_statistics,
     norm_and_health,
-    summary,
+    of_activations,
 )
 from .model import HostModel
 from .optimizer import StackedSGD
@@ -38,8 +37,6 @@ from .precision import LossScale, autocast
 from .seeding import SeedPool
 from .validation import Coalitions, Score, Validation
 
-ACTIVATIONS = 2**15
-"""Numbers of one host's activation that are looked at together: less than a training step has in memory."""
 LOOKED_AT = 16
 """Examples of a batch whose activations are looked at: each has a map of numbers, enough for statistics."""
 CALIBRATION = 2
@@ -238,8 +235,8 @@ class HostGroup:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
-    def _outputs(self, x: Tensor, layers: Tensor) -> tuple[dict[str, Summary], Tensor]:
-        """What blocks, slots and the head put out for a batch: [1, n] by name; bool [A, n], which to tell of.
+    def _outputs(self, x: Tensor, layers: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """What blocks, slots and the head put out for a batch: [3, n] by name; bool [A, n], which to tell of.
 
         A forward pass of its own, of the first examples, with the weights as they are now, so that the
         step that trains is the same program whether anybody looks or not.
@@ -248,7 +245,7 @@ class HostGroup:
         x = x[:LOOKED_AT]
 
         def look(name: str, out: Tensor, mask: Tensor) -> None:
-            found[name] = summary([out], ACTIVATIONS)
+            found[name] = of_activations(out)
             present.append(mask)
 
         with autocast(self._amp, self.envs.device):
@@ -260,7 +257,7 @@ class HostGroup:
                     seeded = is_in(self.table.stage[:, slot], (*ISOLATED, *BLENDED))
                     name = f"{self._pool.slots[slot]}.out"
                     look(name, _by_host(x, n), layers & seeded)
-            look("head.out", self._model.head(x, self.weights), layers)
+            look("head.out", self._model.head(x, self.weights).transpose(0, 1), layers)
         return found, torch.stack(present)
 
     def compile(self, compiler: Compiler, graphs: Graphs) -> None:
@@ -346,5 +343,5 @@ class HostGroup:
 
 
 def _by_host(x: Tensor, n: int) -> Tensor:
-    """[n, B, C, H, W] from [B, n*C, H, W]; a view."""
-    return x.view(x.shape[0], n, -1, *x.shape[2:]).transpose(0, 1)
+    """[B*H*W, n, C] from [B, n*C, H, W]; a view where the memory is channels_last."""
+    return x.permute(0, 2, 3, 1).reshape(-1, n, x.shape[1] // n)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..hosts.gradients import ACTIVATIONS
 from ..reward.shapley import Shares
 from ..seeds.stages import Stage
 from ..seeds.table import SlotTable
@@ -20,7 +21,6 @@ from ..signals import Signals
 
 GATE_OF_STAGE: dict[str, Stage] = {"G2": Stage.TRAINING, "G3": Stage.BLENDING, "G5": Stage.HOLDING}
 """In which stage a seed asks to pass a gate; G0 and G1 stop nobody who is there."""
-ACTIVATIONS = ("activation_rms", "activation_max", "activation_zero_fraction")
 LAYER_STATISTICS = (
     "grad_norm", "grad_rms", "grad_max", "zero_fraction", "nonfinite", "weight_norm", *ACTIVATIONS,
 )  # fmt: skip

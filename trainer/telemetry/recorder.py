@@ -30,9 +30,10 @@ from protocol.events import (
 )
 
 from ..governor import Ill
+from ..hosts.gradients import ACTIVATIONS
 from ..seeds.stages import BLENDED, HEAD_NAMES, HEADS_OF_OP, Op, Stage
 from .anomalies import AnomalyDetector, Limits
-from .columns import ACTIVATIONS, LAYER_STATISTICS, nullable
+from .columns import LAYER_STATISTICS, nullable
 from .counters import Hindrances
 from .drift import HOST, POLICY, SEED, DriftMonitor
 from .levels import LevelCode, Levels

@@ -8,7 +8,16 @@ import sys
 import pytest
 import torch
 
-from trainer.hosts.gradients import PIECE, collected_norms, layer_statistics, pieces, row_norms, summary
+from trainer.hosts.gradients import (
+    PIECE,
+    PIECE_OF_ACTIVATION,
+    collected_norms,
+    layer_statistics,
+    of_activations,
+    pieces,
+    row_norms,
+    summary,
+)
 
 torch.set_num_threads(1)
 SHAPES = [(3, 7), (2, PIECE), (2, PIECE + 1), (3, 5, 9 * PIECE), (4, 2 * PIECE, 3), (2, 40, 30, 3, 3)]
@@ -51,6 +60,33 @@ def test_a_summary_is_that_of_the_whole_row() -> None:
     assert torch.isnan(found.largest[0, 1])
     assert torch.isinf(found.largest[0, 2])
     torch.testing.assert_close(found.rms[0, 0], flat[0].square().mean().sqrt())
+
+
+def test_a_summary_keeps_the_order_of_tensors_that_are_looked_at_together() -> None:
+    shapes = [(3, 7), (3, PIECE + 1), (3, 4, 8), (3, 7), *[(3, 2, PIECE // 4)] * 5, (3, 32), (3, 1)]
+    tensors = [random(shape) * 10.0**i for i, shape in enumerate(shapes)]
+    tensors[2][0] = 0.0
+    tensors[5][1, 0, 3] = float("nan")
+    found = summary(tensors)
+    for i, tensor in enumerate(tensors):
+        flat = tensor.double().flatten(1)
+        torch.testing.assert_close(found.norm[i], flat.norm(dim=1), equal_nan=True)
+        torch.testing.assert_close(found.rms[i], flat.square().mean(1).sqrt(), equal_nan=True)
+        torch.testing.assert_close(found.largest[i], flat.abs().amax(1), equal_nan=True)
+        assert torch.equal(found.zero_fraction[i], (flat == 0).double().mean(1))
+        assert torch.equal(found.nonfinite[i], (~flat.isfinite()).double().sum(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(5, 3, 4), (PIECE_OF_ACTIVATION // 8 * 2 + 1, 2, 8), (1, 4, 1)])
+def test_activations_are_summed_up_host_by_host(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    out = (random(shape) * 1e30).relu().to(dtype)
+    out[-1, -1, -1] = float("nan")
+    rms, largest, zero_fraction = of_activations(out)
+    by_host = out.double().transpose(0, 1).flatten(1)
+    torch.testing.assert_close(rms, by_host.square().mean(1).sqrt(), equal_nan=True)
+    torch.testing.assert_close(largest, by_host.abs().amax(1), equal_nan=True)
+    assert torch.equal(zero_fraction, (by_host == 0).double().mean(1))
 
 
 @pytest.mark.finding("EM-01")
