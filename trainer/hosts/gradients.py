@@ -232,13 +232,14 @@ def of_activations(out: Tensor) -> Tensor:
     """
     n, width = out.shape[1], out.shape[0] * out.shape[2]
     square, zeros, largest = [], [], []
-    for piece in out.detach().split(max(1, PIECE_OF_ACTIVATION // out.shape[2])):
+    for piece in torch.split(out.detach(), max(1, PIECE_OF_ACTIVATION // out.shape[2])):
         flat = piece.flatten(1)
         square.append(flat.to(torch.float64, copy=True).square_().sum(0))
         zeros.append(torch.eq(flat, 0, out=torch.empty_like(flat, dtype=torch.float32)).sum(0).double())
         largest.append(flat.abs().amax(0).double())
-    total_2n = torch.stack([sum(square), sum(zeros)]).view(2, n, -1).sum(2) / width
-    return torch.stack([total_2n[0].sqrt(), torch.stack(largest).amax(0).view(n, -1).amax(1), total_2n[1]])
+    square_n, zeros_n = (torch.stack(each).view(-1, n, out.shape[2]).sum((0, 2)) for each in (square, zeros))
+    largest_n = torch.stack(largest).view(-1, n, out.shape[2]).amax((0, 2))
+    return torch.stack([(square_n / width).sqrt(), largest_n, zeros_n / width])
 
 
 def _where(present: Tensor, values: Tensor) -> Tensor:
