@@ -8,6 +8,8 @@ from torch import Tensor
 from .. import rng
 from .task import Examples
 
+AHEAD = 2**18
+"""Numbers of the inputs that are made together, where several steps have fewer: of digits for 4 envs, 16."""
 ALL_ENVS = -1
 """In the place of an env's index: the walk that all envs share."""
 
@@ -32,22 +34,37 @@ class Batches:
         self._envs, self._seed, self._size = len(envs), seed, size
         self._walkers = torch.full_like(envs[:1], ALL_ENVS) if shared else envs
         self._orders: dict[tuple[int, int], Tensor] = {}
+        numbers = size * len(self._walkers) * examples.numbers
+        self._together = 1 if examples.varies else max(1, AHEAD // numbers)
+        """Steps whose batches are made at once, from one that is a multiple of it."""
+        self._made: tuple[int, int, Tensor, Tensor] | None = None
+        """Round, first step, inputs and labels of those that were made last."""
 
     def at(self, round_: int, step: int) -> tuple[Tensor, Tensor]:
         """Inputs [B, n*C, H, W], or [B, C, H, W] where they are shared, and labels [n, L] of one step."""
-        keys = None
         if self.examples.varies:
             keys = rng.key(self._seed, rng.Purpose.AUGMENT, self._walkers, round_, step)
-        x, labels = self.examples.batch(self.indices(round_, step), keys)
-        return x, labels.expand(self._envs, -1)
+            x, labels = self.examples.batch(self.indices(round_, step), keys)
+            return x, labels.expand(self._envs, -1)
+        first = step - step % self._together
+        if self._made is None or self._made[:2] != (round_, first):
+            self._made = round_, first, *self.examples.batch(self.indices(round_, first, self._together))
+        *_, inputs, labels = self._made
+        answers, place = labels.shape[1] // self._together, step - first
+        x = inputs.narrow(0, place * self._size, self._size)
+        return x, labels.narrow(1, place * answers, answers).expand(self._envs, -1)
 
-    def indices(self, round_: int, step: int) -> Tensor:
-        """int64 [n, B], or [1, B] where they are shared: which training examples each env sees."""
-        total, begin = len(self.examples), step * self._size
+    def indices(self, round_: int, step: int, steps: int = 1) -> Tensor:
+        """Which training examples each env sees from a step on.
+
+        Returns:
+            int64 [n, steps*B], or [1, steps*B] where they are shared.
+        """
+        total, begin, size = len(self.examples), step * self._size, steps * self._size
         parts, taken = [], 0
-        while taken < self._size:
+        while taken < size:
             pass_, offset = divmod(begin + taken, total)
-            parts.append(self._order(round_, pass_)[:, offset : offset + self._size - taken])
+            parts.append(self._order(round_, pass_)[:, offset : offset + size - taken])
             taken += parts[-1].shape[1]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

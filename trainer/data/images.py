@@ -41,6 +41,11 @@ class Images:
         return len(self)
 
     @property
+    def numbers(self) -> int:
+        """In one image."""
+        return self.pixels_MHWC[0].numel()
+
+    @property
     def varies(self) -> bool:
         """Whether a batch depends on keys."""
         return self._augment is not None

@@ -23,6 +23,11 @@ class Examples(Protocol):
         ...
 
     @property
+    def numbers(self) -> int:
+        """In one input."""
+        ...
+
+    @property
     def varies(self) -> bool:
         """Whether a batch depends on keys, and not on the index alone."""
         ...

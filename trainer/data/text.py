@@ -49,6 +49,11 @@ class Windows:
         """Labels in all: one per character."""
         return len(self) * self._context
 
+    @property
+    def numbers(self) -> int:
+        """Characters of one window."""
+        return self._context
+
     def batch(self, index_nB: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Tokens int64 [B, n, T, 1] and labels [n, B*T] of windows `index_nB[i]` of env i."""
         start_nB = index_nB * self._context

@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ..stacked import Init, Parameters, batch_norm, batch_norm_average, conv, linear, pooled
+from ..stacked import Init, Parameters, batch_norm, batch_norm_average, conv, linear, max_pool, pooled
 
 EPSILON = 1e-5
 """Of the batch norms, as torch.nn's."""
@@ -117,4 +116,4 @@ class CNN:
         return linear(pooled(x, weight.shape[0]), weight, weights["head.bias"])
 
     def _pooled(self, i: int, x: Tensor) -> Tensor:
-        return F.max_pool2d(x, 2) if self.blocks[i].pool else x
+        return max_pool(x) if self.blocks[i].pool else x

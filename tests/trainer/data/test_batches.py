@@ -43,6 +43,19 @@ def test_a_batch_larger_than_the_training_set_goes_round() -> None:
     assert torch.equal(torch.bincount(index[0]), torch.full((total,), 3))
 
 
+def test_steps_that_are_made_together_are_those_made_alone() -> None:
+    walk, alone = batches([7, 3], size=60), batches([7, 3], size=60)
+    for step in (5, 6, 3, 0, 23, 21, 40):
+        index = alone.indices(2, step)
+        assert torch.equal(walk.indices(2, step - 2, 3)[:, 120:] if step > 2 else index, index)
+        x, labels = walk.at(2, step)
+        expected, answers = alone.examples.batch(index)
+        assert torch.equal(x, expected)
+        assert torch.equal(labels, answers)
+        assert x.is_contiguous(memory_format=torch.channels_last)
+        assert not torch.equal(walk.at(1, step)[0], x)
+
+
 def test_inputs_are_the_normalised_images_of_each_env_side_by_side() -> None:
     for name in ("digits", "synthetic"):
         data = load(name)
