@@ -214,11 +214,52 @@ def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         weight: [n, C].
         bias: [n, C].
     """
-    n, channels = weight.shape
-    groups = n * (channels // 8 if channels % 8 == 0 else 1)
+    groups = _norm_groups(*weight.shape)
     if torch.is_grad_enabled() and not x.requires_grad:
         return affine(F.group_norm(x, groups), weight.flatten(), bias.flatten())
     return F.group_norm(x, groups, weight.flatten(), bias.flatten())
+
+
+def _norm_groups(n: int, channels: int) -> int:
+    return n * (channels // 8 if channels % 8 == 0 else 1)
+
+
+class _TowardsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, normed: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
+        gain_n1 = gain.unsqueeze(1)
+        factor = (gain_n1 * weight).view(-1, 1, 1)
+        rest = per_channel(1.0 - gain, weight.shape[1])[:, None, None]
+        ctx.save_for_backward(x, normed, weight, bias, gain_n1, factor, rest)
+        return torch.addcmul((gain_n1 * bias).view(-1, 1, 1), x, rest).addcmul_(normed, factor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, normed, weight, bias, gain_n1, factor, rest = ctx.saved_tensors
+        by_normed, by_one, by_x = (
+            _channel_sums(t, 1).view(weight.shape) for t in (grad * normed, grad, grad * x)
+        )
+        return (
+            grad * rest if ctx.needs_input_grad[0] else None,
+            grad * factor if ctx.needs_input_grad[1] else None,
+            gain_n1 * by_normed,
+            gain_n1 * by_one,
+            (weight * by_normed + bias * by_one - by_x).sum(1),
+        )
+
+
+def towards_group_norm(x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
+    """x + gain * (group_norm(x, weight, bias) - x), each network with a gain of its own.
+
+    Args:
+        x: [B, n*C, H, W].
+        weight: [n, C].
+        bias: [n, C].
+        gain: [n].
+    """
+    normed = F.group_norm(x, _norm_groups(*weight.shape))
+    out: Tensor = _TowardsNorm.apply(x, normed, weight, bias, gain)  # type: ignore[no-untyped-call]
+    return out
 
 
 def map_mean(x: Tensor) -> Tensor:

@@ -215,8 +215,8 @@ class HostGroup:
         """Loss [n], correct answers [n] and the gradients of the weights, in their order."""
         with autocast(self._amp, self.envs.device):
             loss, hits = self._forward(runs, weights, x, labels)
-        total = loss.sum() if self.loss_scale is None else (loss * self.loss_scale.scale_N).sum()
-        rows = torch.autograd.grad(total, list(weights.values()))
+        scale = torch.ones_like(loss) if self.loss_scale is None else self.loss_scale.scale_N.to(loss.dtype)
+        rows = torch.autograd.grad(loss, list(weights.values()), scale)
         if self.loss_scale is not None:
             self.loss_scale.unscale(rows)
         return loss.detach(), hits, rows

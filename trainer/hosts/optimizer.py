@@ -100,7 +100,5 @@ class StackedSGD:
             return {}
         norms = row_norms([gradients[name] for name in names])
         factor_TN: Tensor = (self._max_grad_norm / (norms + EPSILON)).clamp(max=1.0)
-        return {
-            name: gradients[name] * factor.to(gradients[name].dtype).unsqueeze(1)
-            for name, factor in zip(names, factor_TN, strict=True)
-        }
+        factor_TN1 = factor_TN.to(gradients[names[0]].dtype).unsqueeze(2)
+        return {name: gradients[name] * factor for name, factor in zip(names, factor_TN1, strict=True)}

@@ -18,7 +18,18 @@ from torch import Tensor
 from protocol.errors import EsperError
 
 from .. import rng
-from ..stacked import Init, Parameters, affine, conv, group_norm, initialise, linear, pooled, residual
+from ..stacked import (
+    Init,
+    Parameters,
+    affine,
+    conv,
+    group_norm,
+    initialise,
+    linear,
+    pooled,
+    residual,
+    towards_group_norm,
+)
 
 Specs = dict[str, Init]
 Size = tuple[int, int]
@@ -88,7 +99,7 @@ def _norm(c: int) -> Specs:
 
 
 def _norm_forward(x: Tensor, p: Parameters) -> Tensor:
-    return residual(x, _normed(x, p) - x, p["gain"])
+    return towards_group_norm(x, p["norm.weight"], p["norm.bias"], p["gain"])
 
 
 def _attention(c: int) -> Specs:
