@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = [p for folder in ("protocol", "trainer", "overwatch_tui") for p in (ROOT / folder).rglob("*.py")]
 PRIVATE = {
-    "trainer/hosts/optimizer.py": "torch._foreach_add_ torch._foreach_mul_ torch._foreach_sub_",
+    "trainer/hosts/optimizer.py": "torch._foreach_copy_",
     "trainer/telemetry/profiler.py": "torch._C._profiler",
     "trainer/telemetry/counters.py": "torch._guards torch._dynamo.utils",
     "trainer/compiled.py": "torch._dynamo.config torch._inductor.config",

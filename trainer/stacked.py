@@ -189,7 +189,7 @@ def _conv_by_products(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """n batch norms by the statistics of the batch: x [B, n*C, H, W], weight and bias [n, C]."""
+    """n batch norms by the statistics of the batch: x [B, n*C, H, W], weight and bias [n, C] or [n*C]."""
     return F.batch_norm(x, None, None, weight.flatten(), bias.flatten(), training=True)
 
 
@@ -331,18 +331,19 @@ class _Linear(torch.autograd.Function):
         if torch.is_autocast_enabled(kind):
             x, weight, bias = (t.to(torch.get_autocast_dtype(kind)) for t in (x, weight, bias))
         ctx.save_for_backward(x, weight)
-        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+        ctx.shape = bias.shape
+        return torch.baddbmm(bias.view(len(weight), 1, -1), x, weight.mT)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         to_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
         ones = grad.new_ones(1, 1, 1).expand(grad.shape[0], 1, grad.shape[1])
-        return to_x, torch.bmm(grad.mT, x), torch.bmm(ones, grad).squeeze(1)
+        return to_x, torch.bmm(grad.mT, x), torch.bmm(ones, grad).view(ctx.shape)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """n linear layers: x [n, B, I], weight [n, O, I], bias [n, O] -> [n, B, O].
+    """n linear layers: x [n, B, I], weight [n, O, I], bias [n, O] or [n*O] -> [n, B, O].
 
     The gradient of the bias is summed by a matrix product too, see the module's docstring.
     """

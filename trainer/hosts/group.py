@@ -21,7 +21,7 @@ from ..execution import Amp
 from ..graphs import Graphs
 from ..seeds.stages import BLENDED, ISOLATED, Stage
 from ..seeds.table import SlotTable, is_in
-from ..stacked import Parameters, initialise
+from ..stacked import Init, Parameters, initialise
 from . import plan
 from .gradients import (
     LayerStatistics,
@@ -31,7 +31,7 @@ from .gradients import (
     of_activations,
 )
 from .model import HostModel
-from .optimizer import StackedSGD
+from .optimizer import StackedSGD, with_room
 from .plan import Columns, SlotRun, Topology
 from .precision import LossScale, autocast
 from .seeding import SeedPool
@@ -108,12 +108,18 @@ class HostGroup:
         self._config, self._model, self._pool, self._dtype = config, model, pool, dtype
         n, device = len(envs), envs.device
 
-        def zeros(shape: tuple[int, ...]) -> Tensor:
-            return torch.zeros(n, *shape, dtype=dtype, device=device)
+        def zeros(specs: dict[str, Init]) -> Parameters:
+            return {name: with_room((n, *spec.shape), dtype, device) for name, spec in specs.items()}
 
-        specs = {**model.specs(), **pool.specs()}
-        self.weights = {name: zeros(s.shape).requires_grad_() for name, s in specs.items()}
-        self.buffers = {name: zeros(s.shape) for name, s in model.buffer_specs().items()}
+        self.weights = {
+            name: w.requires_grad_() for name, w in zeros({**model.specs(), **pool.specs()}).items()
+        }
+        self._leaves = {
+            name: w.detach().view(-1).requires_grad_() if w.dim() == 2 and name in model.specs() else w
+            for name, w in self.weights.items()
+        }
+        """The same numbers as the training step takes them: vectors of hosts as one row of n*C."""
+        self.buffers = zeros(model.buffer_specs())
         self.optimizer = StackedSGD(
             self.weights, config.host.learning_rate, config.host.momentum,
             clipped=pool.specs(), max_grad_norm=config.seeds.max_grad_norm,
@@ -200,7 +206,7 @@ class HostGroup:
             labels: [n, L], the answers to them.
         """
         names = [*self._model.specs(), *(name for used in self._used for name in used)]
-        weights = {name: self.weights[name] for name in names}
+        weights = {name: self._leaves[name] for name in names}
         loss, hits, rows = self._derive(self._runs, weights, x, labels)
         gradients = dict(zip(names, rows, strict=True))
         for slot, used in enumerate(self._used):
@@ -216,7 +222,8 @@ class HostGroup:
         with autocast(self._amp, self.envs.device):
             loss, hits = self._forward(runs, weights, x, labels)
         scale = torch.ones_like(loss) if self.loss_scale is None else self.loss_scale.scale_N.to(loss.dtype)
-        rows = torch.autograd.grad(loss, list(weights.values()), scale)
+        found = torch.autograd.grad(loss, list(weights.values()), scale)
+        rows = tuple(row.view(self.weights[name].shape) for name, row in zip(weights, found, strict=True))
         if self.loss_scale is not None:
             self.loss_scale.unscale(rows)
         return loss.detach(), hits, rows
@@ -272,7 +279,7 @@ class HostGroup:
             self._derive = graphs.wrap(name, self._derive)  # type: ignore[method-assign]
         self._forward = compiler.wrap(  # type: ignore[method-assign]
             name, self._forward,
-            weights=lambda: list(self.weights.values()), objective=lambda out: out[0].sum(),
+            weights=lambda: list(self._leaves.values()), objective=lambda out: out[0].sum(),
             tolerance=RELATIVE if self._amp == "off" else MIXED, unless=reason,
         )  # fmt: skip
 

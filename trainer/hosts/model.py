@@ -49,7 +49,8 @@ class HostModel(Protocol):
     def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
         """Block i in training, from what left the slot before.
 
-        Block 0 takes inputs, which are [B, C, H, W] where all hosts see the same.
+        Block 0 takes inputs, which are [B, C, H, W] where all hosts see the same. Vectors among the weights
+        may come as [n*C] instead of [n, C], which saves views in the graph of the gradients.
         """
         ...
 

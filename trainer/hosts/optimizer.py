@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -16,15 +16,26 @@ EPSILON = 1e-6
 
 LANES = 16
 """float32 numbers in the widest register of a CPU. The fused kernel rounds once where a register is full and
-twice in the rest of a tensor; so that a row's result does not depend on where it lies, tensors whose rows
-leave a rest are updated by separate operations."""
+twice in the rest of a tensor; so that a row's result does not depend on where it lies, tensors that leave a
+rest are handed to it with the zeros behind them, see `with_room`."""
+
+
+def with_room(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """Zeros whose memory goes on, with more of them, until the last register is full."""
+    count = torch.Size(shape).numel()
+    return torch.zeros(-(-count // LANES) * LANES, dtype=dtype, device=device)[:count].view(*shape)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """The numbers of a tensor made by `with_room`, and its room; torch raises where there is none."""
+    return tensor.detach().as_strided((-(-tensor.numel() // LANES) * LANES,), (1,))
 
 
 class StackedSGD:
     """Momentum is a tensor beside each weight, so that a row (one host or one seed) can be reset alone.
 
     Args:
-        weights: leaf tensors [n, ...] by name.
+        weights: leaf tensors [n, ...] by name, made by `with_room`.
         learning_rate: of all of them.
         momentum: of all of them.
         clipped: names of the weights whose gradient is clipped, each row [P] by its own norm.
@@ -35,15 +46,21 @@ class StackedSGD:
         self, weights: Parameters, learning_rate: float, momentum: float, *,
         clipped: Collection[str] = (), max_grad_norm: float = 0.0,
     ) -> None:  # fmt: skip
-        self.momentum = {name: torch.zeros_like(w, requires_grad=False) for name, w in weights.items()}
+        self.momentum = {name: with_room(w.shape, w.dtype, w.device) for name, w in weights.items()}
         self._weights = weights
         self.learning_rate = learning_rate
         self._decay = momentum
         self._clipped = frozenset(clipped) if max_grad_norm else frozenset()
         self._max_grad_norm = max_grad_norm
-        self._even = frozenset(
-            name for name, w in weights.items() if w.device.type != "cpu" or w[0].numel() % LANES == 0
-        )
+        self._padded = {
+            name: with_room(w.shape, w.dtype, w.device) for name, w in weights.items() if w.numel() % LANES
+        }
+        """Where the gradients of tensors that leave a rest are copied to."""
+        self._whole = {
+            name: (_whole(weights[name]), _whole(gradient), _whole(self.momentum[name]))
+            for name, gradient in self._padded.items()
+        }
+        """Of those tensors weight, gradient and momentum, with their room."""
 
     @torch.no_grad()
     def step(self, gradients: Parameters, taken: Tensor | None = None) -> None:
@@ -58,19 +75,28 @@ class StackedSGD:
         gradients = gradients | self._shortened(gradients)
         changing = [t for name in gradients for t in (self._weights[name], self.momentum[name])]
         before = [] if taken is None else [t.clone() for t in changing]
-        self._fused({name: g for name, g in gradients.items() if name in self._even})
-        self._exact({name: g for name, g in gradients.items() if name not in self._even})
+        self._fused(gradients)
         if taken is not None:
             for now, then in zip(changing, before, strict=True):
                 now.copy_(torch.where(taken.view(-1, *[1] * (now.dim() - 1)), now, then))
 
     def _fused(self, gradients: Parameters) -> None:
-        if not gradients:
-            return
+        padded = [name for name in gradients if name in self._padded]
+        if padded:
+            torch._foreach_copy_(
+                [self._padded[name] for name in padded], [gradients[name] for name in padded]
+            )
+        weights, rows, momentum = zip(
+            *(
+                self._whole.get(name) or (self._weights[name], gradient.contiguous(), self.momentum[name])
+                for name, gradient in gradients.items()
+            ),
+            strict=True,
+        )
         sgd(
-            [self._weights[name] for name in gradients],
-            [gradient.contiguous() for gradient in gradients.values()],
-            [self.momentum[name] for name in gradients],
+            list(weights),
+            list(rows),
+            list(momentum),
             fused=True,
             weight_decay=0.0,
             momentum=self._decay,
@@ -78,16 +104,6 @@ class StackedSGD:
             dampening=0.0,
             nesterov=False,
             maximize=False,
-        )
-
-    def _exact(self, gradients: Parameters) -> None:
-        if not gradients:
-            return
-        momentum = [self.momentum[name] for name in gradients]
-        torch._foreach_mul_(momentum, self._decay)
-        torch._foreach_add_(momentum, list(gradients.values()))
-        torch._foreach_sub_(
-            [self._weights[name] for name in gradients], torch._foreach_mul(momentum, self.learning_rate)
         )
 
     def _shortened(self, gradients: Parameters) -> Parameters:
@@ -98,7 +114,9 @@ class StackedSGD:
         names = [name for name in gradients if name in self._clipped]
         if not names:
             return {}
-        norms = row_norms([gradients[name] for name in names])
-        factor_TN: Tensor = (self._max_grad_norm / (norms + EPSILON)).clamp(max=1.0)
+        norms = row_norms([gradients[name] for name in names]).add_(EPSILON)
+        if norms.device.type == "cpu" and (norms <= self._max_grad_norm).all():
+            return {}
+        factor_TN: Tensor = (self._max_grad_norm / norms).clamp(max=1.0)
         factor_TN1 = factor_TN.to(gradients[names[0]].dtype).unsqueeze(2)
         return {name: gradients[name] * factor for name, factor in zip(names, factor_TN1, strict=True)}

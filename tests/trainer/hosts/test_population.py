@@ -11,7 +11,7 @@ from trainer.config import Config, EnvsConfig, SeedsConfig
 from trainer.data.registry import load
 from trainer.hosts.gradients import EXPLODED, norm_and_health, row_norms
 from trainer.hosts.group import LOOKED_AT
-from trainer.hosts.optimizer import StackedSGD
+from trainer.hosts.optimizer import StackedSGD, with_room
 from trainer.hosts.population import Population
 from trainer.seeds.blueprints import BLUEPRINTS, BlueprintError
 from trainer.seeds.lifecycle import Lifecycle
@@ -225,10 +225,10 @@ def test_norms_are_finite_where_squares_overflow_and_health_tells_why() -> None:
 
 
 def test_the_optimizer_is_sgd_with_momentum_whatever_the_strides_of_a_gradient() -> None:
-    weight = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
+    weight = with_room((2, 3, 4), torch.float32).normal_(generator=torch.Generator().manual_seed(1))
     reference = torch.nn.Parameter(weight.clone())
     sgd = torch.optim.SGD([reference], lr=0.1, momentum=0.9)
-    stacked = StackedSGD({"w": weight, "other": torch.ones(2)}, 0.1, 0.9)
+    stacked = StackedSGD({"w": weight, "other": with_room((2,), torch.float32)}, 0.1, 0.9)
     for step in range(3):
         gradient = torch.arange(24.0).add(step).view(2, 4, 3).transpose(1, 2)
         reference.grad = gradient.contiguous()
@@ -239,7 +239,7 @@ def test_the_optimizer_is_sgd_with_momentum_whatever_the_strides_of_a_gradient()
 
 
 def test_each_row_is_clipped_as_torch_clips_a_network_and_the_gradient_is_left_as_measured() -> None:
-    weight, host = torch.zeros(4, 6), torch.zeros(4, 6)
+    weight, host = with_room((4, 6), torch.float32), with_room((4, 6), torch.float32)
     stacked = StackedSGD({"seed": weight, "host": host}, 1.0, 0.0, clipped=["seed"], max_grad_norm=0.5)
     gradient = torch.tensor([1e-3, 0.2, 1.0, 1e30]).unsqueeze(1) * torch.arange(1.0, 7.0)
     expected = []

@@ -10,7 +10,7 @@ from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from trainer.data.registry import load
 from trainer.hosts import precision
 from trainer.hosts.group import HostGroup
-from trainer.hosts.optimizer import StackedSGD
+from trainer.hosts.optimizer import StackedSGD, with_room
 from trainer.hosts.plan import Topology
 from trainer.hosts.population import Population
 from trainer.hosts.precision import FIRST, GROW_AFTER, LossScale
@@ -121,7 +121,7 @@ def test_the_scale_doubles_after_good_steps_and_ends_somewhere() -> None:
 
 
 def test_rows_that_are_not_taken_keep_weight_and_momentum() -> None:
-    weight, taken = torch.ones(3, 2), torch.tensor([True, False, True])
+    weight, taken = with_room((3, 2), torch.float32).fill_(1.0), torch.tensor([True, False, True])
     stacked = StackedSGD({"w": weight}, 0.1, 0.9)
     stacked.step({"w": torch.ones(3, 2)})
     stacked.step({"w": torch.tensor([[1.0, 1], [float("inf"), 1], [2, 2]])}, taken)
