@@ -82,4 +82,4 @@ class Images:
     def _scaled(self, pixels: Tensor, n: int) -> Tensor:
         """[B, n*C, H, W] in channels_last memory from uint8 [B, H, W, n*C]."""
         scale, shift = (values.expand(n, -1).clone().view(-1) for values in (self._scale, self._shift))
-        return torch.addcmul(shift, pixels.to(self._dtype), scale).permute(0, 3, 1, 2)
+        return torch.addcmul(shift, pixels, scale).permute(0, 3, 1, 2)
