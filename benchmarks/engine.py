@@ -1,8 +1,9 @@
 """Env-epochs per second of the stacked engine, against one module per env, in one run.
 
 Both train and validate the same hosts with the same seeds on the same images. Windows of one epoch alternate
-and medians are compared, so that what else the machine does meets both. One thread, and seconds of CPU; with
-more threads, which the modules cannot use, seconds of the clock.
+and medians are compared, so that what else the machine does meets both; small populations have short windows
+and get more of them. One thread, and seconds of CPU; with more threads, which the modules cannot use, seconds
+of the clock.
 
 Then whole rounds by the real daemon: env-epochs per second with everything that an epoch has, its phases, its
 peak memory, and what decisions, actions, rewards and telemetry of 256 envs cost over those of 4.
@@ -10,6 +11,7 @@ peak memory, and what decisions, actions, rewards and telemetry of 256 envs cost
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from functools import partial
@@ -36,6 +38,8 @@ CPU = torch.device("cpu")
 TASKS = {"digits": ((8, 8, 8), 1, (4, 16, 64)), "synthetic": ((8, 16, 32), 3, (4, 16))}
 """Dataset -> widths, kernel, and the numbers of envs to measure."""
 TARGETS = {"digits": 2.0, "synthetic": 1.2}
+SECONDS = 12.0
+"""A size is measured for at least so long."""
 SEEDS_PER_ENV = 0.57
 """Live seeds per env, as many as an agent in training keeps."""
 
@@ -111,7 +115,10 @@ def measure(task: str, n: int, threads: int, plan: str, windows: int) -> dict[st
     clock = time.process_time if threads == 1 else time.perf_counter
     rows: list[list[float]] = []
     shares = []
-    for epoch in range(1, windows + 2):
+    begun = time.perf_counter()
+    for epoch in itertools.count(1):
+        if epoch > windows + 1 and time.perf_counter() - begun > SECONDS:
+            break
         times = [clock()]
         for work in (
             partial(population.run_epoch, 1, epoch), partial(sequential.train, epoch), sequential.validate
@@ -166,7 +173,7 @@ def management() -> float:
 @click.command(help=__doc__)
 @click.option("--threads", default=1, show_default=True, help="worker threads of the stacked engine")
 @click.option("--plan", type=click.Choice(["gather", "masked"]), default="gather", show_default=True)
-@click.option("--windows", default=7, show_default=True, help="epochs measured per size")
+@click.option("--windows", default=7, show_default=True, help="epochs measured per size, at least")
 @click.option("--task", "tasks", multiple=True, type=click.Choice(list(TASKS)), help="default: all")
 def main(threads: int, plan: str, windows: int, tasks: tuple[str, ...]) -> None:
     torch.set_num_threads(1)

@@ -48,11 +48,12 @@ class Batches:
             return x, labels.expand(self._envs, -1)
         first = step - step % self._together
         if self._made is None or self._made[:2] != (round_, first):
-            self._made = round_, first, *self.examples.batch(self.indices(round_, first, self._together))
-        *_, inputs, labels = self._made
-        answers, place = labels.shape[1] // self._together, step - first
-        x = inputs.narrow(0, place * self._size, self._size)
-        return x, labels.narrow(1, place * answers, answers).expand(self._envs, -1)
+            inputs, labels = self.examples.batch(self.indices(round_, first, self._together))
+            by_step = labels.view(len(labels), self._together, -1).transpose(0, 1).contiguous()
+            self._made = round_, first, inputs, by_step
+        *_, inputs, labels_knL = self._made
+        place = step - first
+        return inputs.narrow(0, place * self._size, self._size), labels_knL[place].expand(self._envs, -1)
 
     def indices(self, round_: int, step: int, steps: int = 1) -> Tensor:
         """Which training examples each env sees from a step on.

@@ -131,6 +131,8 @@ class HostGroup:
         self._val, self._test = data.val, data.test
         self._runs: list[list[SlotRun]] = [[] for _ in pool.slots]
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
+        self._freezes = True
+        """Whether a seed may be frozen in this epoch; a GPU is not asked."""
         self._validation = Validation(model, pool)
 
     def __len__(self) -> int:
@@ -160,6 +162,7 @@ class HostGroup:
             keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, round_, epoch)
             for slot in np.flatnonzero(born).tolist():
                 self._pool.germinate(self.weights, topology, slot, rng.fold(keys, slot))
+        self._freezes = self.envs.device.type != "cpu" or bool(self.table.pruning.any())
         everyone = np.arange(len(self))
         slots = Columns.of(topology, self.table, self._dtype)
         for slot, columns in enumerate(slots):
@@ -209,7 +212,7 @@ class HostGroup:
         weights = {name: self._leaves[name] for name in names}
         loss, hits, rows = self._derive(self._runs, weights, x, labels)
         gradients = dict(zip(names, rows, strict=True))
-        for slot, used in enumerate(self._used):
+        for slot, used in enumerate(self._used if self._freezes else ()):
             frozen = self.table.pruning.narrow(1, slot, 1)
             for name in used:
                 gradients[name].masked_fill_(frozen, 0.0)

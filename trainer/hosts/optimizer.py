@@ -114,9 +114,7 @@ class StackedSGD:
         names = [name for name in gradients if name in self._clipped]
         if not names:
             return {}
-        norms = row_norms([gradients[name] for name in names]).add_(EPSILON)
-        if norms.device.type == "cpu" and (norms <= self._max_grad_norm).all():
-            return {}
-        factor_TN: Tensor = (self._max_grad_norm / norms).clamp(max=1.0)
+        norms = row_norms([gradients[name] for name in names])
+        factor_TN = norms.add_(EPSILON).reciprocal_().mul_(self._max_grad_norm).clamp_(max=1.0)
         factor_TN1 = factor_TN.to(gradients[names[0]].dtype).unsqueeze(2)
         return {name: gradients[name] * factor for name, factor in zip(names, factor_TN1, strict=True)}
