@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import Any
 
 import click
-import msgspec
 
 from protocol.events import STREAMS, Anomaly, Severity
 from protocol.subscriber import Subscriber
@@ -20,10 +18,9 @@ _COLOUR: dict[Severity, str | None] = {"info": None, "warning": "yellow", "criti
 
 def format_event(event: Event) -> str:
     """One event as one line of text: time, clock, type, the fields that are not columns."""
-    data: dict[str, Any] = msgspec.to_builtins(event.data)
     fields = " ".join(
         f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
-        for key, value in data.items()
+        for key, value in vars(event.data).items()
         if value is not None and not isinstance(value, list | dict)
     )
     clock = time.strftime("%H:%M:%S", time.localtime(event.ts / 1e6))
