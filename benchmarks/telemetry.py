@@ -1,6 +1,6 @@
 """What telemetry costs the trainer: the same rounds with it off and on, in one run.
 
-    python -m benchmarks.telemetry [--pairs 10] [--envs 8] [--envs 32]
+    python -m benchmarks.telemetry [--pairs 16] [--envs 8] [--envs 32]
 
 Off is the level OFF (life events only). Both sides have the I/O thread, the journal and a subscriber in a
 process of its own. A pair plays one round twice from the same state, so both sides compute the same numbers;
@@ -164,7 +164,7 @@ def cost(envs: int, pairs: int) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--pairs", default=10, show_default=True)
+@click.option("--pairs", default=16, show_default=True)
 @click.option("--envs", multiple=True, default=(8, 32), show_default=True, help="May be given several times.")
 def main(pairs: int, envs: tuple[int, ...]) -> None:
     """Print the cost of NORMAL and DEBUG and end with a JSON line."""
