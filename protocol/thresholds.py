@@ -54,7 +54,8 @@ THRESHOLDS: dict[str, Threshold] = {
         Threshold(signal="lstm_rms", warning=5.0, critical=10.0, hint="the recurrent state saturates"),
         Threshold(signal="lstm_rms_low", warning=1e-4, critical=1e-6, low=True,
                   hint="the recurrent state has died"),
-        Threshold(signal="kl", warning=0.015, critical=0.03, hint="the policy moves too far per update"),
+        # A step beyond `ppo.target_kl` (0.01) ends the passes: healthy updates end at up to twice that.
+        Threshold(signal="kl", warning=0.03, critical=0.06, hint="the policy moves too far per update"),
         Threshold(signal="clip_fraction", warning=0.25, critical=0.30, hint="many samples are clipped"),
         Threshold(signal="entropy", warning=0.30, critical=0.10, low=True, raise_after=2, clear_after=3,
                   clear_ratio=1.1, hint="the policy has nearly stopped exploring"),

@@ -302,9 +302,9 @@ class Run:
                 "c0ffee01", "checkpoint", {"tag": "before-lunch"}, {"path": "/runs/x/before-lunch.pt"}
             )
         if (number, epoch) == (4, 6):
-            self.anomaly("policy", "kl_spike", "warning", 0.021, 0.015, 1)
+            self.anomaly("policy", "kl_spike", "warning", 0.042, 0.03, 1)
         if (number, epoch) == (4, 10):
-            self.anomaly("policy", "kl_spike", "warning", 0.011, 0.015, 1, active=False)
+            self.anomaly("policy", "kl_spike", "warning", 0.011, 0.03, 1, active=False)
         if (number, epoch) == (5, 12):
             self.anomaly("env07", "norm_drift", "warning", 0.53, 0.5, 2, env=7)
             self.anomaly("policy.blueprint", "norm_drift", "warning", 0.86, 0.5, 9)
