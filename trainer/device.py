@@ -8,6 +8,7 @@ import resource
 from collections.abc import MutableMapping
 
 import torch
+from torch import Tensor
 
 from protocol.errors import EsperError
 
@@ -56,6 +57,11 @@ def configure(cuda: CudaConfig, device: torch.device) -> None:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if cuda.tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = cuda.tf32
+
+
+def is_known_empty(mask: Tensor) -> bool:
+    """Whether a bool tensor is known to be false everywhere; a GPU is not waited for."""
+    return mask.device.type == "cpu" and not mask.any()
 
 
 def limit_threads() -> None:

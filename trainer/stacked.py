@@ -71,7 +71,7 @@ def to_channels(x: Tensor) -> Tensor:
 def max_pool(x: Tensor) -> Tensor:
     """The largest of each 2x2 pixels: [B, C, H/2, W/2], odd edges left out.
 
-    Where no gradient is recorded nobody asks where it was, a third of what torch's own takes.
+    Where no gradient is recorded nobody asks where it was, which saves a third of torch's own.
     """
     if torch.is_grad_enabled() or x.device.type != "cpu":
         return F.max_pool2d(x, 2)

@@ -29,7 +29,6 @@ class Images:
         self.pixels_MHWC = pixels.view(-1).view(pixels.shape)
         self.labels_M = labels
         self._scale, self._shift = (1.0 / std).to(dtype), (-mean / std).to(dtype)
-        self._dtype = dtype
         self._augment = augment
 
     def __len__(self) -> int:

@@ -17,6 +17,7 @@ from ..compiled import MIXED, RELATIVE, Compiler
 from ..config import Config
 from ..data.batches import Batches
 from ..data.task import Examples, Task
+from ..device import is_known_empty
 from ..execution import Amp
 from ..graphs import Graphs
 from ..seeds.stages import BLENDED, ISOLATED, Stage
@@ -132,7 +133,7 @@ class HostGroup:
         self._runs: list[list[SlotRun]] = [[] for _ in pool.slots]
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._freezes = True
-        """Whether a seed may be frozen in this epoch; a GPU is not asked."""
+        """Whether a seed may be frozen in this epoch."""
         self._validation = Validation(model, pool)
 
     def __len__(self) -> int:
@@ -162,7 +163,7 @@ class HostGroup:
             keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, round_, epoch)
             for slot in np.flatnonzero(born).tolist():
                 self._pool.germinate(self.weights, topology, slot, rng.fold(keys, slot))
-        self._freezes = self.envs.device.type != "cpu" or bool(self.table.pruning.any())
+        self._freezes = not is_known_empty(self.table.pruning)
         everyone = np.arange(len(self))
         slots = Columns.of(topology, self.table, self._dtype)
         for slot, columns in enumerate(slots):

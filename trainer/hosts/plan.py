@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..seeds.blend import Block, Segment
-from ..seeds.stages import BLENDED, ISOLATED, Stage, Style
+from ..seeds.stages import BLENDED, IS_BLENDED, IS_ISOLATED, ISOLATED, Style
 from ..seeds.table import SlotTable, is_in
 
 Codes = NDArray[np.int64]
-_ISOLATED, _BLENDED = (np.isin(list(Stage), stages) for stages in (ISOLATED, BLENDED))
-"""bool, by stage."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +38,18 @@ class Topology:
         """From anything numpy reads (CPU tensors too); copied, so that later changes do not show."""
         columns = (torch.as_tensor(column, dtype=torch.int64) for column in (stage, blueprint, style))
         stages, blueprints, styles = (column.numpy().copy() for column in columns)
-        return cls(stages, blueprints, styles, _BLENDED[stages])
+        return cls(stages, blueprints, styles, IS_BLENDED[stages])
 
     def rows(self, start: int, stop: int) -> Topology:
         return Topology(*(column[start:stop] for column in vars(self).values()))
 
     @property
     def isolated(self) -> NDArray[np.bool_]:
-        return _ISOLATED[self.stage]
+        return IS_ISOLATED[self.stage]
 
     @property
     def blended(self) -> NDArray[np.bool_]:
-        return _BLENDED[self.stage]
+        return IS_BLENDED[self.stage]
 
 
 @dataclass(frozen=True)

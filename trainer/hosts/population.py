@@ -17,7 +17,7 @@ from .. import rng
 from ..compiled import Compiler
 from ..config import Config
 from ..data.task import Task
-from ..device import cores
+from ..device import cores, is_known_empty
 from ..execution import Execution
 from ..graphs import Graphs
 from ..reward.shapley import Shares, shares
@@ -224,7 +224,7 @@ class Population:
     @torch.no_grad()
     def keep(self, envs: Tensor) -> None:
         """Remember the hosts bool [N] as they are: weights, statistics of their norms, slots."""
-        if _nobody(envs):
+        if is_known_empty(envs):
             return
         for kept, live, rows in self._snapshot():
             kept.copy_(torch.where(_beside(envs[rows], live), live, kept))
@@ -235,7 +235,7 @@ class Population:
 
         What the last of them was like goes to `sick_env` first.
         """
-        if _nobody(envs):
+        if is_known_empty(envs):
             return
         self._sick.record(envs, self._position, self._rows())
         for kept, live, rows in self._snapshot():
@@ -310,11 +310,6 @@ class Population:
             seed_health=torch.cat([t.seed_health for t in trained]),
             parameters=self.parameters().float(),
         )
-
-
-def _nobody(envs: Tensor) -> bool:
-    """Whether bool [N] is known to be false everywhere; a GPU is not waited for."""
-    return envs.device.type == "cpu" and not envs.any()
 
 
 def _beside(envs: Tensor, rows: Tensor) -> Tensor:

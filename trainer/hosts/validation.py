@@ -112,9 +112,9 @@ class Validation:
     def measure(self, inputs: Iterable[Tensor], weights: Parameters, buffers: Parameters) -> None:
         """Measure batch norm's statistics on inputs [B, n*C, H, W], for the weights as they are."""
         assert self._plain is not None, "prepare comes first"
+        *before, _ = self._plain.forks
         for batches, batch in enumerate(inputs, 1):
             x = batch
-            *before, _ = self._plain.forks
             for slot, fork in enumerate(before):
                 x = self._model.measure_block(slot, x, weights, buffers, batches)
                 x = self._pool.run(slot, x, self._n, fork.runs, weights)

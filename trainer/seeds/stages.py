@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+import numpy as np
+
 
 class Stage(IntEnum):
     """Where a seed is in its life; the value is the code in tensors and on the wire."""
@@ -41,6 +43,8 @@ ISOLATED = (Stage.GERMINATED, Stage.TRAINING)
 """The seed runs and learns, the host does not notice (straight-through)."""
 BLENDED = (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
 """The seed's output reaches the host's."""
+IS_ISOLATED, IS_BLENDED = (np.isin(list(Stage), stages) for stages in (ISOLATED, BLENDED))
+"""The same as bool arrays, by stage."""
 
 
 class Op(IntEnum):

@@ -31,7 +31,7 @@ from protocol.events import (
 
 from ..governor import Ill
 from ..hosts.gradients import ACTIVATIONS
-from ..seeds.stages import BLENDED, HEAD_NAMES, HEADS_OF_OP, Op, Stage
+from ..seeds.stages import HEAD_NAMES, HEADS_OF_OP, IS_BLENDED, Op, Stage
 from .anomalies import AnomalyDetector, Limits
 from .columns import LAYER_STATISTICS, nullable
 from .counters import Hindrances
@@ -53,8 +53,6 @@ from .transfer import Frame
 NOT_COUNTED = Hindrances()
 _NO_SEED = np.isin(list(Stage), (Stage.DORMANT, Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING))
 """By stage: there is no seed in the slot."""
-_BLENDED = np.isin(list(Stage), BLENDED)
-"""By stage: the seed in the slot reaches its host."""
 _OP_HAS_SLOT = np.array(["slot" in HEADS_OF_OP[op] for op in Op])
 
 
@@ -207,7 +205,7 @@ class Recorder:
                 cost = time.perf_counter() - begun
         readings |= loss_readings(frame)
         readings |= self._accuracy.update(frame["val_accuracy"])
-        blended = _BLENDED[self._decision["stage"]]
+        blended = IS_BLENDED[self._decision["stage"]]
         readings |= self._accuracy.credit(frame["val_accuracy"], frame["contribution"], blended)
         readings |= self._pace.update(seconds)
         if layer_names and self._level == "DEBUG":

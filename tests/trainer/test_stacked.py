@@ -1,0 +1,66 @@
+"""Stacked operations that torch has too: the same numbers, and the same gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trainer.stacked import map_mean, max_pool, towards_group_norm
+
+torch.set_num_threads(1)
+
+
+def maps(*shape: int) -> Tensor:
+    made = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+    return made.contiguous(memory_format=torch.channels_last).requires_grad_()
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 8, 8), (3, 4, 7, 5), (1, 3, 2, 2)])
+def test_the_largest_pixels_are_torchs_with_and_without_gradients(shape: tuple[int, ...]) -> None:
+    x = maps(*shape)
+    with torch.no_grad():
+        x[0, 0, 0, 1] = float("nan")
+        alone = max_pool(x)
+    for pool in (alone, max_pool(x)):
+        torch.testing.assert_close(pool, F.max_pool2d(x, 2), rtol=0.0, atol=0.0, equal_nan=True)
+        assert pool.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 8, 8), (3, 4, 7, 5), (1, 3, 1, 1)])
+def test_a_mean_over_the_map_and_its_gradient(shape: tuple[int, ...]) -> None:
+    x = maps(*shape)
+    mean, expected = map_mean(x), x.mean((2, 3))
+    torch.testing.assert_close(mean, expected)
+    weights = torch.randn_like(mean)
+    torch.testing.assert_close(
+        torch.autograd.grad(mean, x, weights), torch.autograd.grad(expected, x, weights)
+    )
+
+
+@pytest.mark.parametrize("channels", [4, 16])
+@pytest.mark.parametrize("constant", [False, True])
+def test_a_step_towards_the_norm_is_the_formula(channels: int, constant: bool) -> None:
+    n = 3
+    x = maps(2, n * channels, 4, 4)
+    parameters = [
+        torch.randn(n, channels).double(),
+        torch.randn(n, channels).double(),
+        torch.randn(n).double(),
+    ]
+    weight, bias, gain = (t.requires_grad_() for t in parameters)
+    seen = x.detach() if constant else x
+    found = towards_group_norm(seen, weight, bias, gain)
+    each = zip(seen.chunk(n, dim=1), weight, bias, gain, strict=True)
+    groups = channels // 8 or 1
+    # The reference is given NCHW: torch crashes in the backward of a channels_last constant.
+    expected = torch.cat(
+        [h + g * (F.group_norm(h.contiguous(), groups, w, b) - h) for h, w, b, g in each], dim=1
+    )
+    torch.testing.assert_close(found, expected)
+    inputs = [weight, bias, gain] + ([] if constant else [x])
+    grads = torch.randn_like(found)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, inputs, grads), torch.autograd.grad(expected, inputs, grads)
+    )
