@@ -59,7 +59,8 @@ def build(config: Config, task: Task) -> tuple[HostModel, SeedPool]:
     """
     family = FAMILY[task.kind]
     model = _model(config.host, family, task)
-    return model, SeedPool(model, [blueprint(name, family) for name in config.seeds.blueprints])
+    kinds = [blueprint(name, family) for name in config.seeds.blueprints]
+    return model, SeedPool(model, kinds, config.task.batch_size)
 
 
 def _model(host: HostConfig, family: Family, task: Task) -> HostModel:

@@ -171,7 +171,7 @@ class HostGroup:
                 self._runs[slot] = plan.masked(columns, len(self._pool.kinds))
             else:
                 run = columns.isolated | columns.blended
-                self._runs[slot] = plan.gather(columns, everyone, run, self._pool.convolving)
+                self._runs[slot] = self._pool.gather(slot, columns, everyone, run)
             self._used[slot] = self._pool.used(slot, self._runs[slot])
         self._validation.prepare(topology, slots)
 

@@ -108,23 +108,27 @@ class Columns:
 
 
 def gather(
-    columns: Columns, owners: Codes, run: NDArray[np.bool_], convolving: frozenset[int]
+    columns: Columns, owners: Codes, run: NDArray[np.bool_], convolving: frozenset[int], *, apart: bool
 ) -> list[SlotRun]:
     """Plan a slot for R rows: live seeds only.
 
-    A seed with convolutions that is alone in its segment runs twice, the second time to no effect: torch
-    convolves one network by other kernels than several, and what a host computes must not depend on what the
-    others hold.
+    Torch convolves one network by other kernels than several, and what a host computes must not depend on
+    what the others hold. So seeds with convolutions either run one by one, each a segment, or a seed that is
+    alone in its segment runs twice, the second time to no effect.
 
     Args:
         owners: [R], the env of each row; in training row i is env i.
         run: bool [R], rows whose seed is to run.
         convolving: codes of the blueprints that have convolutions.
+        apart: whether seeds of these run one by one.
     """
     blueprint = columns.blueprint[owners]
     segments = []
     for b in np.unique(blueprint[run]).tolist():
         rows = np.flatnonzero(run & (blueprint == b))
+        if apart and b in convolving:
+            segments += [_segment(columns, owners, row, b, twice=False) for row in np.split(rows, len(rows))]
+            continue
         twice = len(rows) == 1 and len(owners) > 1 and b in convolving
         segments.append(_segment(columns, owners, rows, b, twice=twice))
     return segments

@@ -7,6 +7,7 @@ that gathering, updating and clearing it is one operation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -21,10 +22,13 @@ from ..seeds.stages import BLENDED, ISOLATED, Stage, Style, slot_names
 from ..seeds.table import SlotTable, is_in
 from ..stacked import Init, Parameters, initialise
 from .model import HostModel
-from .plan import SlotRun, Topology
+from .plan import Codes, Columns, SlotRun, Topology, gather
 
 GATE = "gate"
 """Stands where the blueprint's name would in the names of a slot's gate."""
+LARGE = 1 << 16
+"""Numbers in a seed's activation from which on a CPU gains little by running several at once: a seed that is
+alone anyway is then cheaper by itself than twice."""
 
 
 class SeedPool:
@@ -33,15 +37,16 @@ class SeedPool:
     Args:
         model: the host architecture.
         kinds: blueprints on offer, in the order of the table's codes.
+        batch: examples in a step.
 
     Raises:
         BlueprintError: a blueprint does not keep the shape of a slot, or is not the identity it claims to be.
     """
 
-    def __init__(self, model: HostModel, kinds: Sequence[Blueprint]) -> None:
+    def __init__(self, model: HostModel, kinds: Sequence[Blueprint], batch: int) -> None:
         self.kinds = list(kinds)
-        self.convolving = frozenset(code for code, kind in enumerate(kinds) if kind.convolves)
-        """Codes of the blueprints that have convolutions."""
+        self._convolving = frozenset(code for code, kind in enumerate(kinds) if kind.convolves)
+        self._large = [batch * block.channels * math.prod(block.size) >= LARGE for block in model.blocks]
         self._codes = {kind.name: code for code, kind in enumerate(kinds)}
         self.slots = slot_names(1, len(model.blocks))
         self._causal = model.causal
@@ -66,6 +71,11 @@ class SeedPool:
     def name(self, slot: int, module: str) -> str:
         """What a module of a slot is called among the weights."""
         return f"{self.slots[slot]}.{module}"
+
+    def gather(self, slot: int, columns: Columns, owners: Codes, run: NDArray[np.bool_]) -> list[SlotRun]:
+        """`plan.gather` for the seeds of a slot."""
+        apart = self._large[slot] and columns.device.type == "cpu"
+        return gather(columns, owners, run, self._convolving, apart=apart)
 
     def used(self, slot: int, runs: Sequence[SlotRun]) -> dict[str, str]:
         """The modules that some runs of a slot train: name among the weights -> blueprint or gate."""

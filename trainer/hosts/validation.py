@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ..data.task import Examples
 from ..stacked import Parameters, to_channels, to_rows
-from . import plan
 from .model import HostModel
 from .plan import Codes, Columns, SlotRun, Topology
 from .seeding import SeedPool
@@ -168,7 +167,7 @@ class Validation:
             forks.append(
                 Fork(
                     rows=len(rows),
-                    runs=plan.gather(column, owners, running, self._pool.convolving),
+                    runs=self._pool.gather(slot, column, owners, running),
                     owners=None if np.array_equal(owners, np.arange(self._n)) else _on(owners, device),
                     kept=None if kept.all() else _on(np.flatnonzero(kept), device),
                     spawn=_on(np.flatnonzero(spawn), device),

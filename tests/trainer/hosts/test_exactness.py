@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from tests.trainer.oracle import Env, env_from
 from trainer.config import Config
+from trainer.hosts import seeding
 from trainer.hosts.group import CALIBRATION
 from trainer.hosts.plan import Topology
 from trainer.hosts.population import Population
@@ -44,9 +45,22 @@ CLIP = 0.05
 """Below the norm of some of the planted seeds' gradients and above that of others."""
 
 
-@pytest.fixture(params=[("gather", CLIP), ("masked", CLIP), ("gather", 0.0)], ids=str)
-def planted(request: pytest.FixtureRequest) -> Iterator[tuple[Config, Population]]:
-    plan, clip = request.param
+APART = 0
+"""Instead of `seeding.LARGE`: all seeds with convolutions run one by one."""
+
+
+@pytest.fixture(
+    params=[
+        ("gather", CLIP, seeding.LARGE), ("gather", CLIP, APART), ("masked", CLIP, seeding.LARGE),
+        ("gather", 0.0, seeding.LARGE),
+    ],
+    ids=str,
+)  # fmt: skip
+def planted(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Config, Population]]:
+    plan, clip, large = request.param
+    monkeypatch.setattr(seeding, "LARGE", large)
     cfg, population = populate(every_state(), envs__plan=plan, envs__group_size=63, seeds__max_grad_norm=clip)
     yield cfg, population
     population.close()

@@ -48,7 +48,7 @@ def same_but(env: int, one: dict[str, Tensor], other: dict[str, Tensor]) -> None
 
 @pytest.mark.finding("AR-2")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
-@pytest.mark.parametrize(("channels", "kernel"), [((8, 8, 8), 1), ((4, 8, 16), 3)])
+@pytest.mark.parametrize(("channels", "kernel"), [((8, 8, 8), 1), ((4, 8, 16), 3), ((16, 32, 8), 3)])
 def test_what_one_env_grows_changes_no_bit_of_another(
     plan: str, channels: tuple[int, ...], kernel: int
 ) -> None:
