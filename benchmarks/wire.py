@@ -5,8 +5,10 @@ emitted in bursts between training steps; beside it, in the same run and in turn
 the thread would pay to send by itself (the JSON of orjson plus one ZeroMQ message, and the standard library's
 `json.dumps(asdict(event))`) and one scalar of TensorBoard's SummaryWriter, and of wandb (offline) and trackio
 where they are installed. Also measured: a loop of torch training steps with 1,000 and 10,000 events a second
-against the same loop without; a ping and a snapshot while such a loop runs; what the I/O thread spends on an
-event, in time of its own; and how many events a second go through an ipc socket in batches.
+against the same loop without; a ping and a snapshot while such a loop runs; a snapshot alone, in turn with a
+bare ROUTER that answers with as many bytes, which is what sockets and sleeping cores cost by themselves; what
+the I/O thread spends on an event, in time of its own; and how many events a second go through an ipc socket
+in batches.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import torch
 import zmq
 
 from benchmarks.report import finish
-from protocol import Subscriber
+from protocol import Subscriber, connect
 from protocol.emitter import Emitter
 from protocol.encoding import BATCH_EVENTS, Encoder
 from protocol.events import STREAMS, Context, PPOUpdate
@@ -45,21 +47,28 @@ from protocol.wire import decode_batch, encode_batches
 TICKS = 40
 BATCHES = 400
 ASK_EVERY_S = 0.011
-"""A connection may ask a hundred times a second."""
+"""A connection may ask a hundred times a second, and as many at once."""
+IN_A_ROW = 50
 ASKER = """
 import json, time
 from pathlib import Path
+import zmq
 from protocol import connect
+bare = zmq.Context().socket(zmq.DEALER)
+bare.linger = 0
+bare.connect("ipc://%(home)s/bare")
 taken = []
 with connect("bench", home=Path(%(home)r)) as run:
-    for _ in range(%(count)d):
+    for asked in range(1, %(count)d + 1):
         begin = time.perf_counter()
         %(question)s
         taken.append((time.perf_counter() - begin) * 1e3)
-        time.sleep(%(pause)f)
+        if asked %% %(row)d == 0:
+            time.sleep(%(row)d * %(pause)f)
 print(json.dumps(taken))
 """
 SNAPSHOT = "run.call('snapshot')"
+BARE = "bare.send(b'?'); bare.recv_multipart(copy=False)"
 BURST = 50
 BURSTS = 200
 WINDOWS = 5
@@ -151,12 +160,58 @@ class Trainer:
         return statistics.median(ratios)
 
 
-def milliseconds(question: str, home: Path, count: int = 100 * WINDOWS) -> list[float]:
-    """How long each of `count` questions took, asked by another process as clients are."""
-    program = ASKER % {"question": question, "home": str(home), "count": count, "pause": ASK_EVERY_S}
+def milliseconds(question: str, home: Path, count: int = 100 * WINDOWS, row: int = 1) -> list[float]:
+    """How long each of `count` questions took, asked by another process, `row` at a time without a pause."""
+    program = ASKER % {
+        "question": question, "home": str(home), "count": count, "row": row, "pause": ASK_EVERY_S,
+    }  # fmt: skip
     out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     taken: list[float] = json.loads(out)
     return taken
+
+
+class Bare:
+    """A ROUTER in a thread of its own that answers each message with so many bytes."""
+
+    def __init__(self, home: Path, size: int) -> None:
+        self._socket = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket.bind(f"ipc://{home}/bare")
+        self._reply = b"x" * size
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        while not self._over.is_set():
+            if self._socket.poll(50):
+                identity, _ = self._socket.recv_multipart()
+                self._socket.send_multipart([identity, b"{}", self._reply])
+        self._socket.close(0)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def asked_alone(home: Path) -> dict[str, float]:
+    """A snapshot and as many bytes of a bare socket, in turn; then snapshots in a row."""
+    with connect("bench", home=home) as run:
+        size = sum(len(event.line) + 1 for event in run.snapshot())
+    taken: dict[str, list[float]] = {"snapshot": [], "bare": []}
+    with Bare(home, size):
+        for _ in range(WINDOWS):
+            taken["snapshot"] += milliseconds(SNAPSHOT, home, 100)
+            taken["bare"] += milliseconds(BARE, home, 100)
+    taken["snapshot_in_a_row"] = milliseconds(SNAPSHOT, home, row=IN_A_ROW)
+    figures = {"snapshot_bytes": float(size)}
+    for name, values in taken.items():
+        figures |= {
+            f"{name}_median_ms": statistics.median(values), f"{name}_p99_ms": p99(values),
+            f"{name}_overall_p99_ms": worst(values),
+        }  # fmt: skip
+    return figures
 
 
 def io_us(folder: Path) -> float:
@@ -303,7 +358,7 @@ def measure(home: Path) -> dict[str, float]:
         trainer = Trainer(server)
         ratio_1k, ratio_10k = trainer.ratio(1_000), trainer.ratio(10_000)
         stop = threading.Event()
-        snapshot = milliseconds(SNAPSHOT, home)
+        alone = asked_alone(home)
         thread = threading.Thread(target=trainer.steps_per_s, args=(60.0, 1_000, stop))
         thread.start()
         ping = milliseconds("run.ping()", home)
@@ -333,9 +388,7 @@ def measure(home: Path) -> dict[str, float]:
         "ping_median_ms": statistics.median(ping),
         "ping_p99_ms": p99(ping),
         "ping_overall_p99_ms": worst(ping),
-        "snapshot_median_ms": statistics.median(snapshot),
-        "snapshot_p99_ms": p99(snapshot),
-        "snapshot_overall_p99_ms": worst(snapshot),
+        **alone,
         "snapshot_beside_loop_median_ms": statistics.median(beside),
         "snapshot_beside_loop_p99_ms": p99(beside),
         "load1": os.getloadavg()[0],

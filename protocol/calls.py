@@ -12,6 +12,7 @@ import zmq
 from . import items
 from .commands import METHODS, Expect, Reply, RequestMeta, Socket
 from .errors import BY_CODE, ERRORS, RequestError
+from .sockets import is_waiting
 from .target import Link, Target
 from .version import PROTOCOL_VERSION
 from .wire import WireError, decode_reply, encode_request, new_id
@@ -145,7 +146,7 @@ class Calls:
 
     def _receive(self) -> None:
         for socket in self.sockets:
-            while not socket.closed and socket.poll(0):
+            while not socket.closed and is_waiting(socket):
                 self._take([frame.buffer for frame in socket.recv_multipart(zmq.NOBLOCK, copy=False)])
 
     def _take(self, frames: list[memoryview]) -> None:

@@ -163,7 +163,7 @@ class ControlServer:
             self.junk += 1
             return [encode_reply(self._reply(_salvage_id(body), error=error))]
         self.clients.name(connection, request.meta.client)
-        digest = hashlib.blake2b(body, digest_size=16).digest()
+        digest = hashlib.blake2b(body, digest_size=16).digest() if socket == "ctl" else b""
         try:
             _permit(request, peer)
             earlier = self._earlier(request.id, digest) if socket == "ctl" else None

@@ -374,7 +374,7 @@ class Server:
         for _ in range(REQUESTS_PER_TURN):
             if sent > BYTES_PER_TURN:
                 return
-            if not socket.poll(0):
+            if not sockets.is_waiting(socket):
                 return
             message = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             frames = [frame.bytes for frame in message]
@@ -429,8 +429,8 @@ def _peer_on_ctl(frame: zmq.Frame) -> Peer:
 
 
 def _peer_on_qry(frame: zmq.Frame) -> Peer:
-    peer = Peer.parse(_address(frame), "viewer")
-    return replace(peer, role="admin") if peer.uid == os.getuid() else peer
+    peer = Peer.parse(_address(frame), "admin")
+    return peer if peer.uid == os.getuid() else replace(peer, role="viewer")
 
 
 def _address(frame: zmq.Frame) -> str:
