@@ -1,14 +1,16 @@
 """What the wire costs and carries: `python -m benchmarks.wire`.
 
 A server with its journal and sockets runs as in the daemon, with one subscriber. The same `ppo.update` is
-emitted in bursts between training steps; beside it, in the same run and in turn, what
-the thread would pay to send by itself (the JSON of orjson plus one ZeroMQ message, and the standard library's
+emitted in bursts between training steps; beside it, in the same run and in turn, what the thread would pay to
+send by itself (the JSON of orjson plus one ZeroMQ message, and the standard library's
 `json.dumps(asdict(event))`) and one scalar of TensorBoard's SummaryWriter, and of wandb (offline) and trackio
-where they are installed. Also measured: a loop of torch training steps with 1,000 and 10,000 events a second
-against the same loop without; a ping and a snapshot while such a loop runs; a snapshot alone, in turn with a
-bare ROUTER that answers with as many bytes, which is what sockets and sleeping cores cost by themselves; what
-the I/O thread spends on an event, in time of its own; and how many events a second go through an ipc socket
-in batches.
+where they are installed.
+
+Also measured: a loop of torch training steps with 1,000 and 10,000 events a second against the same loop
+without, the latter also with an update that tells nothing of single heads; a ping and a snapshot while such a
+loop runs; a snapshot alone, in turn with a bare ROUTER that answers with as many bytes, which is what sockets
+and sleeping cores cost by themselves; what the I/O thread spends on an event, in time of its own; and how
+many events a second go through an ipc socket in batches.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ import zmq
 from benchmarks.report import finish
 from protocol import Subscriber, connect
 from protocol.emitter import Emitter
-from protocol.encoding import BATCH_EVENTS, Encoder
+from protocol.encoding import BATCH_EVENTS, Encoder, encode_event
 from protocol.events import STREAMS, Context, PPOUpdate
 from protocol.journal import Journal
 from protocol.publisher import TICK_EVENTS, Publisher
@@ -92,6 +94,13 @@ def update() -> PPOUpdate:
     )  # fmt: skip
 
 
+def without_heads(event: PPOUpdate) -> PPOUpdate:
+    """Its numbers without those of each head: as many fields as the specification's event has."""
+    return dataclasses.replace(
+        event, **{name: {} for name, value in vars(event).items() if isinstance(value, dict)}
+    )
+
+
 class Steps:
     """Small training steps, as PPO's are."""
 
@@ -137,9 +146,10 @@ class Trainer:
         self._server = server
         self._steps = Steps()
 
-    def steps_per_s(self, seconds: float, events_per_s: int, stop: threading.Event | None = None) -> float:
-        """Steps done per second while emitting so many events between them."""
-        event = update()
+    def steps_per_s(
+        self, seconds: float, events_per_s: int, event: PPOUpdate, stop: threading.Event | None = None
+    ) -> float:
+        """Steps done per second while emitting the event so many times a second between them."""
         emitted = steps = 0
         begin = time.perf_counter()
         while (elapsed := time.perf_counter() - begin) < seconds and not (stop and stop.is_set()):
@@ -150,12 +160,12 @@ class Trainer:
                 emitted += 1
         return steps / elapsed
 
-    def ratio(self, events_per_s: int) -> float:
+    def ratio(self, events_per_s: int, event: PPOUpdate) -> float:
         """Steps with events over steps without; the median of paired windows in alternating order."""
         ratios = []
         for pair in range(PAIRS):
             order = (events_per_s, 0) if pair % 2 else (0, events_per_s)
-            done = {rate: self.steps_per_s(WINDOW_S, rate) for rate in order}
+            done = {rate: self.steps_per_s(WINDOW_S, rate, event) for rate in order}
             ratios.append(done[events_per_s] / done[0])
         return statistics.median(ratios)
 
@@ -356,10 +366,12 @@ def measure(home: Path) -> dict[str, float]:
         io = io_us(home)
         rate = events_per_s(home)
         trainer = Trainer(server)
-        ratio_1k, ratio_10k = trainer.ratio(1_000), trainer.ratio(10_000)
+        event, plain = update(), without_heads(update())
+        ratio_1k, ratio_10k = trainer.ratio(1_000, event), trainer.ratio(10_000, event)
+        ratio_10k_plain = trainer.ratio(10_000, plain)
         stop = threading.Event()
         alone = asked_alone(home)
-        thread = threading.Thread(target=trainer.steps_per_s, args=(60.0, 1_000, stop))
+        thread = threading.Thread(target=trainer.steps_per_s, args=(60.0, 1_000, event, stop))
         thread.start()
         ping = milliseconds("run.ping()", home)
         beside = milliseconds(SNAPSHOT, home)
@@ -385,6 +397,9 @@ def measure(home: Path) -> dict[str, float]:
         "send_over_emit": statistics.median(send) / statistics.median(emit),
         "loop_ratio_1k": ratio_1k,
         "loop_ratio_10k": ratio_10k,
+        "loop_ratio_10k_plain": ratio_10k_plain,
+        "event_bytes": float(len(encode_event(1, time.time_ns() // 1000, Context(), event))),
+        "plain_event_bytes": float(len(encode_event(1, time.time_ns() // 1000, Context(), plain))),
         "ping_median_ms": statistics.median(ping),
         "ping_p99_ms": p99(ping),
         "ping_overall_p99_ms": worst(ping),
