@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from protocol.commands import Params, ParamSetParams, SeedGerminateParams, SeedPruneParams
-from protocol.errors import NameTaken, RequestError, RunNotFound
+from protocol.errors import NameTaken, RunNotFound
 from protocol.events import LogLine, ParamChanged, PostmortemWritten, RunStarted, RunStopped
 from protocol.events import RankLost as RankLostEvent
 from protocol.journal import JournalLimits
@@ -191,7 +191,7 @@ class Daemon:
             leader=self.leader,
         )
         self.parameters = Parameters(self.trainer)
-        self.intervention = Intervention(self.trainer, self.observer)
+        self.intervention = Intervention(self.trainer, world)
         self.server.check = self._check
         self.server.parameters = self.parameters.describe
         world.agree()
@@ -256,7 +256,11 @@ class Daemon:
         return self.intervention.possible
 
     def intervene(self, params: Params) -> dict[str, Any]:
-        return self.intervention.carry_out(params)
+        assert isinstance(params, SeedGerminateParams | SeedPruneParams)
+        act = self.intervention.act_of(params)
+        self.leader.act(act)
+        stage = self.intervention.carry_out(act, self.observer.intervened)
+        return {"env": params.env, "slot": params.slot, "stage": stage.name}
 
     def set_parameter(self, key: str, value: float) -> float:
         self.leader.set_parameter(key, value)
@@ -267,11 +271,6 @@ class Daemon:
         if isinstance(params, ParamSetParams):
             self.parameters.check(params.key, params.value)
         elif isinstance(params, SeedGerminateParams | SeedPruneParams):
-            if self.world.size > 1:
-                raise RequestError(
-                    "invalid_params",
-                    "a run on several ranks has no seeds steered by hand",
-                )
             self.intervention.check(params)
 
     def hold(self) -> None:

@@ -6,14 +6,14 @@ import io
 import logging
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 from torch import Tensor
 
-from protocol.errors import EsperError
+from protocol.errors import EsperError, RequestError
 from protocol.events import PPOUpdate, SystemSample
 from protocol.folders import esper_home
 
@@ -22,6 +22,7 @@ from .config import Config
 from .data.registry import load as load_dataset
 from .device import limit_threads, resolve
 from .execution import Execution
+from .intervention import Act, Intervention
 from .operator import StopRun
 from .parameters import Parameters
 from .parcels import Parcel
@@ -85,6 +86,7 @@ class Follower:
         self._world, self._trainer, self._device = world, trainer, device
         self._timer, self._transfer = PhaseTimer(), Transfer()
         self.parameters = Parameters(trainer)
+        self.intervention = Intervention(trainer, world)
         self._layers: Tensor | None = None
         self._logs = _Collector()
         logging.getLogger().setLevel(logging.INFO)
@@ -115,6 +117,9 @@ class Follower:
                     self._world.collect(buffer.getvalue())
                 case "set":
                     self.parameters.set(order["key"], order["value"])
+                case "act":
+                    with suppress(RequestError):  # rank 0 tells it to who asked
+                        self.intervention.carry_out(msgspec.convert(order["act"], Act), self._acted)
                 case "stop":
                     raise StopRun("rank 0 says so", checkpoint=False)
 
@@ -175,6 +180,9 @@ class Follower:
         self, trainer: Trainer, update: PPOUpdate | None, columns: Frame  # noqa: ARG002
     ) -> None:  # fmt: skip
         self._world.collect(parcels.encode(Parcel.of(columns)))
+
+    def _acted(self, columns: dict[str, Tensor]) -> Frame:
+        return self.see(columns, ())
 
     def _taken_samples(self) -> list[dict[str, Any]]:
         return [vars(self._samples.pop(0)) for _ in range(len(self._samples))]

@@ -11,6 +11,7 @@ from protocol.emitter import Emitter
 from protocol.events import LogLine, RankEpoch, SystemSample
 
 from . import parcels
+from .intervention import Act
 from .parcels import Parcel
 from .ranks import World
 from .telemetry.transfer import Frame
@@ -58,6 +59,10 @@ class Leader:
     def set_parameter(self, key: str, value: float) -> None:
         """Have the ranks put a value in force, as this one does; at a boundary only."""
         self._world.tell({"do": "set", "key": key, "value": value})
+
+    def act(self, act: Act) -> None:
+        """Have the ranks carry out an operator's act, as this one does; at a boundary only."""
+        self._world.tell({"do": "act", "act": act})
 
     def hold(self) -> None:
         """Keep the ranks waiting at this boundary; now and then, or they take this one for lost."""

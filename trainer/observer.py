@@ -130,7 +130,8 @@ class Observer:
             columns: of `decision_columns`.
         """
         frame = self._transfer(columns)
-        self._recorder.decided(frame, by="operator")
+        whole, _ = self._leader.joined(frame)
+        self._recorder.decided(whole, by="operator")
         return frame
 
     def epoch_finished(self, trainer: Trainer) -> None:

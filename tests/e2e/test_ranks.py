@@ -65,7 +65,7 @@ def test_a_killed_rank_ends_the_boot_and_the_restart_goes_on(house: House) -> No
 
 
 def test_a_command_reaches_all_ranks(house: House) -> None:
-    process = torchrun(house, "pair")
+    process = torchrun(house, "pair", "--set", "policy.kind=no_growth")
     eventually(lambda: house.journal("pair", "epoch"))
     assert house.ask("pause", "pair")
     paused = len(house.journal("pair", "epoch"))
@@ -75,11 +75,15 @@ def test_a_command_reaches_all_ranks(house: House) -> None:
     (other,) = load(Path(saved["path"]))["other_ranks"]
     rank = torch.load(io.BytesIO(bytes(other.numpy())), weights_only=True)
     assert rank["parameters"] == {"host.learning_rate": 0.01}
-    refused = house.daemon("seed", "prune", "pair", "--env", "0", "--slot", "r0c0")
-    assert refused.returncode != 0
-    assert "several ranks" in refused.stderr
     assert len(house.journal("pair", "epoch")) == paused
     assert house.ask("resume", "pair")
+    refused = house.daemon("seed", "prune", "pair", "--env", "3", "--slot", "r0c0")
+    assert refused.returncode == 4
+    assert "env 3 slot r0c0 is DORMANT" in refused.stderr
+    planted = house.ask("seed", "germinate", "pair", "--env", "3", "--slot", "r0c1", "--blueprint", "norm")
+    assert planted["stage"] == "GERMINATED"
+    (stage, *_) = house.journal("pair", "seed.stage")
+    assert (stage["ctx"]["env"], stage["data"]["by"]) == (3, "operator"), "an env of the second rank"
     layers = eventually(lambda: house.journal("pair", "layers"))[0]["data"]
     assert None not in layers["grad_norm"][0], "the first layer is the host's; every env of both ranks has it"
     assert house.ask("stop", "pair")

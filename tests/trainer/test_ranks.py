@@ -8,15 +8,19 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 import torch.multiprocessing as mp
 
+from protocol.commands import SeedGerminateParams, SeedPruneParams
+from protocol.errors import RequestError
 from protocol.events import PPOUpdate
 from trainer import parcels
 from trainer.data.registry import load
 from trainer.execution import Execution
+from trainer.intervention import Intervention
 from trainer.loop import Trainer
 from trainer.parcels import Parcel
 from trainer.ranks import RankLost, RanksError, World
@@ -123,6 +127,75 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
             "grad_norm",
         ):
             assert mine[name] == pytest.approx(known[name], rel=1e-9, abs=1e-12), name
+
+
+ACTS = (
+    SeedGerminateParams(env=1, slot="r0c0", blueprint="conv_light"),
+    SeedGerminateParams(env=6, slot="r0c1", blueprint="norm"),
+    SeedGerminateParams(env=6, slot="r0c1", blueprint="attention"),
+    SeedPruneParams(env=7, slot="r0c0"),
+)
+"""Of envs of both ranks; the last two are not possible."""
+
+
+class Acting(Recording):
+    """Acts by hand in the first epoch, on every rank."""
+
+    def __init__(self, intervention: Intervention) -> None:
+        super().__init__()
+        self._intervention = intervention
+        self.outcomes: list[str] = []
+
+    def epoch_finished(self, trainer: Trainer) -> None:
+        if (trainer.round, trainer.epoch) != (1, 1):
+            return
+        for params in ACTS:
+            self._intervention.check(params)
+            act = self._intervention.act_of(params)
+            try:
+                stage = self._intervention.carry_out(act, lambda columns: self.see(columns, ()))
+                self.outcomes.append(stage.name)
+            except RequestError as error:
+                self.outcomes.append(f"{error.kind}: {error.message}")
+
+    def round_finished(self, trainer: Trainer, update: PPOUpdate | None, columns: Frame) -> None: ...
+
+
+def act_by_hand(world: World, folder: Path) -> None:
+    torch.set_num_threads(1)
+    config = msgspec.structs.replace(CONFIG, policy=msgspec.structs.replace(CONFIG.policy, kind="no_growth"))
+    trainer = Trainer(config, load("digits"), torch.device("cpu"), Execution.plain(config), world)
+    seen = Acting(Intervention(trainer, world))
+    trainer.run(seen)
+    columns = {
+        name: np.stack([frame[name] for frame in seen.frames if name in frame], 1)
+        for name in ("train_loss", "val_loss", "stage", "blueprint")
+    }
+    torch.save(columns | {"outcomes": seen.outcomes}, folder / f"{world.size}-{world.rank}.pt")
+
+
+def one_of_two_by_hand(rank: int, port: int, folder: Path) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    world = World.join()
+    act_by_hand(world, folder)
+    world.leave()
+
+
+def test_seeds_by_hand_on_two_ranks_are_those_on_one(tmp_path: Path) -> None:
+    act_by_hand(World(), tmp_path)
+    mp.spawn(one_of_two_by_hand, args=(free_port(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    alone, first, second = (seen(tmp_path, name) for name in ("1-0", "2-0", "2-1"))
+    assert alone["outcomes"] == [
+        "GERMINATED",
+        "GERMINATED",
+        "wrong_state: env 6 slot r0c1 is GERMINATED: GERMINATE is not possible there now",
+        "wrong_state: env 7 slot r0c0 is DORMANT: PRUNE is not possible there now",
+    ]
+    assert first.pop("outcomes") == second.pop("outcomes") == alone.pop("outcomes")
+    assert alone["stage"][1, :, 0].any()
+    assert alone["stage"][6, :, 1].any()
+    for name, column in alone.items():
+        np.testing.assert_array_equal(np.concatenate([first[name], second[name]]), column, err_msg=name)
 
 
 def one_that_leaves(rank: int, port: int, folder: Path) -> None:
