@@ -28,13 +28,15 @@ from .population import Population
 MIN_GROUP = 4
 """Fewer hosts than this in a group are not worth a thread of their own."""
 TIE = 1.05
-"""A larger group is taken when a host costs at most so many times what it costs in the best smaller one."""
+"""A larger group is taken when a host costs at most so many times what it costs in the best one."""
 HOPELESS = 1.25
 """From so many times the best on, still larger groups are not measured."""
 STEPS = 3
 """Least steps per size, the first one not counted."""
 SECONDS = 0.04
 """A size is measured for at least this long, or `STEPS` steps if they take longer."""
+SWEEPS = 2
+"""So often each size is measured, in turn: what else the machine does for a second does not decide."""
 UNFOLD_PAYS = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
 WIDEST = 8 << 20
@@ -66,16 +68,21 @@ def candidates(hosts: int, threads: int, device: torch.device, bytes_per_host: i
     return [*sizes, largest]
 
 
-def choose(seconds_per_host: Iterable[tuple[int, float]]) -> int:
-    """The best of ascending sizes, the larger one on near ties; reads no further than it pays."""
-    best, chosen = float("inf"), 0
-    for size, seconds in seconds_per_host:
-        if seconds <= best * TIE or not chosen:
-            chosen = size
-        best = min(best, seconds)
-        if seconds > best * HOPELESS:
-            break
-    return chosen
+def choose(sweeps: Iterable[Iterable[tuple[int, float]]]) -> int:
+    """The size of which a host costs least, the larger one on near ties; 0 where nothing was measured.
+
+    Args:
+        sweeps: each (size, seconds per host) for ascending sizes, read no further than it pays.
+    """
+    seconds: dict[int, float] = {}
+    for sweep in sweeps:
+        best = float("inf")
+        for size, cost in sweep:
+            seconds[size] = min(cost, seconds.get(size, cost))
+            best = min(best, seconds[size])
+            if seconds[size] > best * HOPELESS:
+                break
+    return max((size for size, cost in seconds.items() if cost <= min(seconds.values()) * TIE), default=0)
 
 
 @dataclass(frozen=True)
@@ -128,14 +135,15 @@ class Bench:
 
 
 def measure(config: Config, data: Task, device: torch.device) -> Execution:
-    """How to carry out a new run here; takes about a second or less for small hosts."""
+    """How to carry out a new run here; takes a second or two for small hosts."""
     bench = Bench(config, data, device)
     execution = structs.replace(Execution.plain(config), amp=precision.resolve(config, device))
     model, _ = build(config, data)
     widest = model.widest * config.task.batch_size * torch.float32.itemsize
     sizes = candidates(config.envs.count, config.envs.threads or cores(), device, widest)
     if not config.envs.group_size:
-        size = choose(bench.seconds_per_host(sizes)) if len(sizes) > 1 else sizes[0]
+        sweeps = (bench.seconds_per_host(sizes) for _ in range(SWEEPS))
+        size = choose(sweeps) if len(sizes) > 1 else sizes[0]
         execution = structs.replace(execution, group_size=size or sizes[0])
     if config.envs.convolution == "auto":
         execution = structs.replace(

@@ -46,13 +46,22 @@ def test_the_larger_of_two_that_tie_is_chosen_and_hopeless_ones_are_not_measured
     def seconds(*costs: float) -> list[tuple[int, float]]:
         return [(2 << i, cost) for i, cost in enumerate(costs)]
 
-    assert choose(seconds(1.0, 0.9, 0.92)) == 8
-    assert choose(seconds(1.0, 0.9, 0.99)) == 4
-    assert choose(seconds(1.0)) == 2
-    assert choose([]) == 0
+    assert choose([seconds(1.0, 0.9, 0.92)]) == 8
+    assert choose([seconds(1.0, 0.9, 0.99)]) == 4
+    assert choose([seconds(1.0)]) == 2
+    assert choose([[]]) == 0
     measured = iter(seconds(1.0, 2.0, 0.1))
-    assert choose(measured) == 2
+    assert choose([measured]) == 2
     assert list(measured) == [(8, 0.1)], "it was read on after a size that costs twice as much"
+
+
+@given(st.lists(st.floats(1.0, 3.0), min_size=5, max_size=5), st.integers(0, 4))
+def test_a_spell_in_which_all_is_slower_does_not_decide(costs: list[float], slow_from: int) -> None:
+    sizes = [2, 4, 8, 16, 32]
+    costs = sorted(costs, reverse=True)
+    disturbed = [cost * (2.0 if i >= slow_from else 1.0) for i, cost in enumerate(costs)]
+    quiet = list(zip(sizes, costs, strict=True))
+    assert choose([zip(sizes, disturbed, strict=True), quiet]) == choose([quiet])
 
 
 def test_a_measurement_takes_real_steps_and_a_set_size_none(monkeypatch: pytest.MonkeyPatch) -> None:
