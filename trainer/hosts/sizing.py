@@ -35,7 +35,7 @@ STEPS = 3
 """Least steps per size, the first one not counted."""
 SECONDS = 0.04
 """A size is measured for at least this long, or `STEPS` steps if they take longer."""
-SWEEPS = 2
+SWEEPS = 3
 """So often each size is measured, in turn: what else the machine does for a second does not decide."""
 UNFOLD_PAYS = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
@@ -135,7 +135,7 @@ class Bench:
 
 
 def measure(config: Config, data: Task, device: torch.device) -> Execution:
-    """How to carry out a new run here; takes a second or two for small hosts."""
+    """How to carry out a new run here; takes a second or two for small hosts, more for large ones."""
     bench = Bench(config, data, device)
     execution = structs.replace(Execution.plain(config), amp=precision.resolve(config, device))
     model, _ = build(config, data)
