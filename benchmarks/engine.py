@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 TASKS = {"digits": ((8, 8, 8), 1, (4, 16, 64)), "synthetic": ((8, 16, 32), 3, (4, 16))}
 """Dataset -> widths, kernel, and the numbers of envs to measure."""
 TARGETS = {"digits": 2.0, "synthetic": 1.2}
-SECONDS = 12.0
+SECONDS = 40.0
 """A size is measured for at least so long."""
 SEEDS_PER_ENV = 0.57
 """Live seeds per env, as many as an agent in training keeps."""
