@@ -24,6 +24,7 @@ from .folders import sync_folder
 from .history import LastWords, last_words, newest_lines, read
 from .lines import LineIndex, begin_of, pick, read_blocks, repair
 from .segments import Segment, SegmentFolder
+from .syncing import Syncer
 
 __all__ = ["Journal", "JournalLimits", "LastWords", "last_words", "newest_lines", "read"]
 
@@ -76,7 +77,7 @@ class Journal:
         self._retry_at = 0.0
         self._rotate_at = 0.0
         self._began = time.monotonic()
-        self._dirty = False
+        self._dirty = self._asked = self._unsynced = False
         self._folder = SegmentFolder(path)
         self._index = LineIndex()
         try:
@@ -92,6 +93,7 @@ class Journal:
         if self.cut:
             logger.warning("journal %s: cut %d bytes of a torn last line", path, self.cut)
         self._compactor.resume()
+        self._syncer = Syncer()
 
     @property
     def waiting(self) -> int:
@@ -100,6 +102,7 @@ class Journal:
 
     def append(self, batches: Sequence[Batch]) -> None:
         """Write events in one go; a disk that refuses sets `error` and is asked again each second."""
+        self._go_on_syncing()
         if self.error is not None and time.monotonic() >= self._retry_at:
             self._write()
         if self._due():
@@ -127,14 +130,35 @@ class Journal:
         return batches
 
     def sync(self) -> None:
-        """Bring what was written onto the disk."""
-        if not self._dirty:
+        """Have what was written brought onto the disk soon; `append` tells what became of it."""
+        self._asked = True
+        self._go_on_syncing()
+
+    def _go_on_syncing(self) -> None:
+        if self._syncer.busy:
             return
-        try:
-            os.fdatasync(self._fd)
-            self._dirty = False
-        except OSError as error:
+        self._hear_syncer()
+        if self._asked and self._dirty:
+            self._asked = self._dirty = False
+            self._syncer.begin(self._fd)
+
+    def _hear_syncer(self) -> None:
+        """Take note of what became of the newest fdatasync."""
+        error = self._syncer.take_error()
+        if error is not None:
+            self._dirty = self._unsynced = True
             self._failed(error)
+        elif self._unsynced and not self._dirty:
+            self._unsynced = False
+            self._recovered()
+
+    def _sync_now(self) -> None:
+        """Bring what was written onto the disk before the file goes."""
+        self._syncer.wait()
+        self._asked = True
+        self._go_on_syncing()
+        self._syncer.wait()
+        self._hear_syncer()
 
     def close(self) -> None:
         """Last attempt at what waits, sync, close; again is nothing."""
@@ -142,7 +166,8 @@ class Journal:
             return
         if self._waiting:
             self._write()
-        self.sync()
+        self._sync_now()
+        self._syncer.close()
         os.close(self._fd)
         self._fd = -1
         self._compactor.close()
@@ -211,7 +236,7 @@ class Journal:
         """
         if not self._index.entries or self._waiting or self.error is not None:
             return 0
-        self.sync()
+        self._sync_now()
         number = self._compactor.newest + 1
         try:
             fd = self._rename(self._folder.raw(number))
@@ -273,7 +298,11 @@ class Journal:
     def _write(self) -> None:
         """Offer the disk what waits."""
         del self._waiting[: self._put(self._waiting)]
-        if not self._waiting and self.error is not None:
+        self._asked = self._asked or self._unsynced
+        self._recovered()
+
+    def _recovered(self) -> None:
+        if self.error is not None and not self._waiting and not self._unsynced:
             logger.warning("journal %s: the disk takes events again; %d were lost", self.path, self.lost)
             self.error = None
 

@@ -81,6 +81,8 @@ def server_pair(*, make: bool = False) -> Pair:
 def new_pair(server: str = "") -> Pair:
     """A fresh pair."""
     public, secret = zmq.curve_keypair()
+    while public.startswith(b"-"):  # a command line would take it for an option
+        public, secret = zmq.curve_keypair()
     return Pair(public=public.decode(), secret=secret.decode(), server=server)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from protocol import connect
 from protocol import events as ev
 from protocol import journal as module
 from protocol.emitter import BOUNDS
@@ -20,6 +21,10 @@ from .harness import Reader
 
 def anomalies(reader: Reader) -> list[ev.Anomaly]:
     return [e.data for e in reader.events if e.type == "anomaly" and e.data.kind == "journal_write"]
+
+
+def rounds_of(reader: Reader) -> list[int]:
+    return [e.data.rounds for e in reader.events if e.type == "round.started"]
 
 
 @pytest.mark.fault(9)
@@ -86,3 +91,58 @@ def test_who_emits_does_not_wait_for_a_write_and_what_does_not_fit_meanwhile_is_
     assert [e.data.message for e in found if e.type == "log"] == [str(n) for n in range(BOUNDS["log"])]
     told = [(e.data.stream, e.data.count) for e in found if e.type == "telemetry.lost"]
     assert told == [("log", 1000)]
+
+
+@pytest.mark.fault(9)
+def test_nobody_waits_for_the_disk_to_sync(
+    server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fdatasync does not return before all has been asked: had an answer waited, this would never end."""
+    over, inside = threading.Event(), threading.Event()
+
+    def dawdle(fd: int) -> None:
+        assert fd == server._journal._fd
+        inside.set()
+        over.wait()
+
+    one = reader("alpha", streams=("life",))
+    one.read(lambda: one.subscriber.state == "live")
+    monkeypatch.setattr(os, "fdatasync", dawdle)
+    try:
+        server.emitter.emit(ev.RoundStarted(rounds=1))
+        assert inside.wait(10)
+        with connect("alpha", home=server.run.path.parents[1]) as run:
+            for n in range(2, 12):
+                run.ping()
+                server.emitter.emit(ev.RoundStarted(rounds=n))
+                one.read(lambda n=n: rounds_of(one)[-1:] == [n])
+    finally:
+        over.set()
+    server.close()
+    assert [e.data.rounds for e in read(server.run.events) if e.type == "round.started"] == list(range(1, 12))
+
+
+@pytest.mark.fault(9)
+def test_a_disk_that_does_not_sync_is_told_until_it_does(
+    server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RETRY_S", 0.05)
+    one = reader("alpha", streams=("life",))
+    one.read(lambda: one.subscriber.state == "live")
+    synced, refused = os.fdatasync, [0]
+
+    def refuse(fd: int) -> None:
+        refused[0] += 1
+        if refused[0] <= 3:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        synced(fd)
+
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    server.emitter.emit(ev.RoundStarted(rounds=1))
+    one.read(lambda: len(anomalies(one)) == 2)
+    assert [anomaly.active for anomaly in anomalies(one)] == [True, False]
+    assert os.strerror(errno.EIO) in anomalies(one)[0].hint
+    assert refused[0] >= 4
+    server.emitter.emit(ev.RoundStarted(rounds=2))
+    server.close()
+    assert [e.data.rounds for e in read(server.run.events) if e.type == "round.started"] == [1, 2]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import stat
+from itertools import chain
 from pathlib import Path
 
 import pytest
+import zmq
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -155,6 +157,18 @@ def test_roles_contain_each_other() -> None:
 def run(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(main, ["keys", *words])
     return result.exit_code, result.output
+
+
+def test_a_public_key_is_never_taken_for_an_option(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = zmq.curve_keypair()
+    while not pair[0].startswith(b"-"):
+        pair = zmq.curve_keypair()
+    made = chain([pair], iter(zmq.curve_keypair, None))
+    monkeypatch.setattr(zmq, "curve_keypair", lambda: next(made))
+    listed = json.loads(run("list", "--json")[1])
+    assert run("new", "away", "--server", listed["server"] or "x" * 40)[0] == 0
+    public = client_pair("away")[1].public
+    assert run("authorize", "away", public, "--role", "viewer")[0] == 0
 
 
 def test_the_command_line(config: Path) -> None:
