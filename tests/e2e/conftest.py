@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+EPISODE_EPOCHS = 6
 SMALL = (
-    "envs.count=4", "ppo.minibatches=2", "episode_epochs=6", "task.batches_per_epoch=3", "host.channels=4,8",
-    "envs.group_size=4",
+    "envs.count=4", "ppo.minibatches=2", f"episode_epochs={EPISODE_EPOCHS}", "task.batches_per_epoch=3",
+    "host.channels=4,8", "envs.group_size=4",
 )  # fmt: skip
 """A run whose rounds take well under a second; its group size is set, as two runs may measure two."""
 

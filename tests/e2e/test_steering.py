@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from .conftest import House, eventually
+from .conftest import EPISODE_EPOCHS, House, eventually
 
 
 def test_a_run_is_steered_from_the_command_line(house: House) -> None:
@@ -20,7 +20,8 @@ def test_a_run_is_steered_from_the_command_line(house: House) -> None:
     assert row["value"] == 0.02
 
     assert house.ask("mark", "steered", "before the seed")["state"] == "done"
-    assert house.ask("pause", "steered")
+    while house.ask("pause", "steered")["epoch"] == EPISODE_EPOCHS:
+        assert house.ask("resume", "steered"), "behind an episode's last epoch nothing can be planted"
     seed = ("--env", "1", "--slot", "r0c1")
     planted = house.daemon("seed", "germinate", "steered", *seed, "--blueprint", "norm", "--no-wait")
     assert planted.returncode == 0, planted.stderr

@@ -27,6 +27,10 @@ class Run:
 
     round = 3
     epoch = 5
+    can_intervene = True
+
+    def intervene(self, params: Any) -> dict[str, Any]:
+        return {"slot": params.slot}
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": torch.ones(3)}
@@ -42,7 +46,8 @@ class Rig:
         self.server.set_state("TRAINING")
         self.checkpoints = Checkpoints(self.run.checkpoints, keep=2)
         self.levels = Levels("NORMAL", 4)
-        self.operator = Operator(Run(), self.server, self.checkpoints, self.levels, self.run.traces)
+        self.trained = Run()
+        self.operator = Operator(self.trained, self.server, self.checkpoints, self.levels, self.run.traces)
 
     def checkpoint(self, tag: str = "") -> dict[str, Any]:
         """Send the command and play epochs until its effect has been told."""
@@ -141,3 +146,25 @@ def test_what_is_open_at_the_end_is_answered(rig: Rig) -> None:
     rig.operator.close()
     thread.join(20)
     assert told == ["cancelled"]
+
+
+def test_behind_an_episode_a_seed_waits_unless_the_run_is_paused(rig: Rig) -> None:
+    """What waits for a new episode would wait for ever in a paused run, and nobody would know why."""
+    rig.trained.can_intervene = False
+    with connect("rig", home=rig.run.path.parents[1]) as client:
+        waits = client.prune(0, "r0c0", wait=False)["id"]
+        rig.operator.at_epoch_end()
+        assert {op["op"]: op["state"] for op in client.ops()}[waits] == "waiting"
+        rig.trained.can_intervene = True
+        rig.operator.at_epoch_end()
+        assert client.wait_for(waits, timeout=20)["slot"] == "r0c0"
+
+        rig.trained.can_intervene = False
+        client.pause(wait=False)
+        refused = client.prune(0, "r0c0", wait=False)["id"]
+        threading.Timer(0.5, lambda: rig.operator.request_stop("end")).start()
+        with pytest.raises(StopRun):
+            rig.operator.at_epoch_end()
+        with pytest.raises(RequestError, match=r"paused behind the last epoch.*resume") as told:
+            client.wait_for(refused, timeout=20)
+    assert told.value.kind == "wrong_state"
