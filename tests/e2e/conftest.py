@@ -24,7 +24,7 @@ SMALL = (
 """A run whose rounds take well under a second; its group size is set, as two runs may measure two."""
 
 
-def eventually(what: Callable[[], Any], *, seconds: float = 60.0, every: float = 0.05) -> Any:
+def eventually(what: Callable[[], Any], *, seconds: float = 180.0, every: float = 0.05) -> Any:
     """The first true value of `what()`; fails after a generous time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

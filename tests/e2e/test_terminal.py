@@ -59,7 +59,7 @@ def test_escalate_and_profile_from_the_keyboard(house: House) -> None:
         trace = json.loads(Path(finished["data"]["path"]).read_bytes())
         assert any(event.get("cat") == "cpu_op" for event in trace["traceEvents"])
         tui.press("q")
-        assert tui.process.wait(20) == 0
+        assert tui.process.wait(60) == 0
     assert house.ask("status", "keys")["state"] == "TRAINING"
 
 
@@ -111,7 +111,7 @@ def test_a_terminal_that_goes_away_takes_the_tui_with_it(house: House) -> None:
     with overwatch(house, "gone") as tui:
         tui.wait_for("LIVE")
         tui.hang_up()
-        assert tui.process.wait(20) == 129
+        assert tui.process.wait(60) == 129
     assert house.ask("status", "gone")["state"] == "TRAINING"
 
 

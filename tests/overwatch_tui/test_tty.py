@@ -42,7 +42,7 @@ def test_it_plays_takes_keys_and_leaves_the_terminal_as_it_was(tmp_path: Path) -
         assert "digits-7f3a" in text
         assert all(f" {env:02d} " in text for env in range(16))
         tui.press("q")
-        assert tui.process.wait(20) == 0
+        assert tui.process.wait(60) == 0
         tui.read(0.2)
         assert "Traceback" not in tui.text
 
@@ -90,10 +90,10 @@ def test_a_terminal_that_takes_nothing_is_sent_less(tmp_path: Path) -> None:
     with playing(tmp_path, "--speed", "20", "--refresh", "4", columns=120, lines=40) as tui:
         tui.wait_for("REPLAY")
         time.sleep(4)
-        tui.wait_for("slow link", seconds=10)
+        tui.wait_for("slow link")
         tui.wait_for("2 Hz")
         tui.press("q")
-        assert tui.process.wait(20) == 0
+        assert tui.process.wait(60) == 0
 
 
 def test_a_small_terminal_says_so_and_a_wide_one_has_two_columns(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ while True:
 """
 
 
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for a condition and give its value."""
     end = time.monotonic() + seconds
     while not (value := condition()):

@@ -77,7 +77,7 @@ def test_who_emits_does_not_wait_for_a_write_and_what_does_not_fit_meanwhile_is_
     monkeypatch.setattr(os, "write", dawdle)
     server.emitter.emit(ev.RoundStarted(rounds=-1))
     try:
-        assert inside.wait(10)
+        assert inside.wait(60)
         for n in range(BOUNDS["log"] + 1000):
             server.emitter.emit(ev.LogLine(level="INFO", logger="x", message=str(n)))
         for n in range(5000):
@@ -110,7 +110,7 @@ def test_nobody_waits_for_the_disk_to_sync(
     monkeypatch.setattr(os, "fdatasync", dawdle)
     try:
         server.emitter.emit(ev.RoundStarted(rounds=1))
-        assert inside.wait(10)
+        assert inside.wait(60)
         with connect("alpha", home=server.run.path.parents[1]) as run:
             for n in range(2, 12):
                 run.ping()

@@ -83,12 +83,12 @@ def test_a_thousand_clients() -> None:
         for reader in readers:
             assert reader.poll(20_000), "each is welcomed"
         with connect("alpha") as run:
-            until(lambda: run.status()["clients"] == CLIENTS, 20)
+            until(lambda: run.status()["clients"] == CLIENTS)
             assert run.checkpoint(wait=True)["n"] > 0, "whoever commands is heard among them"
         context.destroy(linger=0)
         with connect("alpha") as run:
-            until(lambda: run.status()["clients"] == 0, 20)
-        until(lambda: process.num_fds() <= files + 8, 20)
+            until(lambda: run.status()["clients"] == 0)
+        until(lambda: process.num_fds() <= files + 8)
     finally:
         context.destroy(linger=0)
         daemon.kill()

@@ -146,7 +146,7 @@ def test_every_reader_that_lives_holds_the_journal(home: Path, readers: Readers)
                 readers.processes[again[-1]].send_signal(signal.SIGKILL)
                 again.append(f"again-{len(again)}")
                 readers.start(again[-1])
-        until(lambda: daemon.poll() is not None, 60)
+        until(lambda: daemon.poll() is not None)
         assert daemon.returncode == 0
         for reader in (steady, frozen, readers.processes[again[-1]]):
             assert reader.wait(60) == 0

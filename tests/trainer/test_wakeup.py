@@ -39,7 +39,7 @@ def test_each_signal_is_heard_and_afterwards_all_is_as_before() -> None:
     wakeup = Wakeup(hear)
     for _ in range(3):
         os.kill(os.getpid(), signal.SIGUSR1)
-    assert three.wait(10)
+    assert three.wait(60)
     wakeup.close()
     assert heard == [signal.SIGUSR1] * 3
     assert signal.set_wakeup_fd(before) == before
