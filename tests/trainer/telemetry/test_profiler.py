@@ -43,9 +43,9 @@ class Run:
 
 
 def train(_: int) -> None:
-    a = torch.ones(16, 16)
+    a = torch.ones(256, 256)
     for _ in range(5):
-        a = torch.mm(a, a) / 16
+        a = torch.mm(a, a) / 256
 
 
 def trace(finished: ProfilerFinished) -> list[dict[str, Any]]:
