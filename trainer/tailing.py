@@ -8,11 +8,14 @@ from contextlib import closing
 import click
 
 from protocol.events import STREAMS, Anomaly, Severity
+from protocol.items import LinkChanged
 from protocol.subscriber import Subscriber
 from protocol.wire import Event, WireError, decode_line
 
 from .telling import teller_of
 
+QUIET_S = 1.0
+"""After so long without an event a follower looks whether the run is still there."""
 _COLOUR: dict[Severity, str | None] = {"info": None, "warning": "yellow", "critical": "red"}
 
 
@@ -36,7 +39,11 @@ def _decoded(line: bytes) -> Event | None:
 
 
 def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...], as_json: bool) -> None:
-    """Print the last `lines` events; with `follow`, the live ones after them."""
+    """Print the last `lines` events; with `follow`, the live ones after them, also of the run's next boots.
+
+    Raises:
+        RunNotFound: no such run, or not any more.
+    """
 
     def show(event: Event) -> None:
         text = event.line.decode() if as_json else format_event(event)
@@ -61,6 +68,11 @@ def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...
     if not follow:
         return
     with Subscriber(teller.name, client="esper-daemon tail") as subscriber:
-        for event in subscriber.events():
-            if event.seq > last_seen.get(event.stream, 0) and wanted(event):
-                show(event)
+        while subscriber.state != "ended":
+            for item in subscriber.items(QUIET_S):
+                if isinstance(item, LinkChanged) and item.state == "lost":
+                    why = subscriber.problem or "gone"
+                    click.echo(f"{teller.name}: {why}; waiting for its next word", err=True)
+                elif isinstance(item, Event) and item.seq > last_seen.get(item.stream, 0) and wanted(item):
+                    show(item)
+            teller.check()

@@ -37,6 +37,9 @@ class Teller(Protocol):
     def read(self, wanted: Wanted) -> Iterator[Event]:
         """Events in the order written."""
 
+    def check(self) -> None:
+        """Raise RunNotFound where a run on this machine is no longer there."""
+
     def close(self) -> None:
         """Let go of it."""
 
@@ -65,6 +68,9 @@ class Files:
 
     def read(self, wanted: Wanted) -> Iterator[Event]:
         return read(self._journal, wanted=wanted)
+
+    def check(self) -> None:
+        find_run(self.name)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -113,6 +119,9 @@ class Wire:
             if wanted.stream in (None, stream)
         ]
         return heapq.merge(*parts, key=lambda event: event.ts)
+
+    def check(self) -> None:
+        """Whether the machine behind the address is there shows by itself."""
 
     def close(self) -> None:
         self._client.close()

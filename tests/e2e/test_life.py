@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +130,39 @@ def test_a_long_episode_is_saved_on_the_way(house: House) -> None:
     assert resumed["data"]["resumed_round"] == 0
     after = eventually(lambda: [e for e in house.journal("long", "epoch") if e["ts"] > resumed["ts"]])
     assert after[0]["ctx"]["epoch"] > saved["ctx"]["epoch"], "it goes on within the episode"
+
+
+@pytest.mark.slow
+def test_who_follows_a_run_sees_its_next_boot_and_leaves_with_its_folder(
+    house: House, tmp_path: Path
+) -> None:
+    first = house.spawn("followed")
+    told, said = tmp_path / "told", tmp_path / "said"
+    with told.open("wb") as out, said.open("wb") as err:
+        command = [
+            sys.executable,
+            "-m",
+            "trainer",
+            "tail",
+            "-f",
+            "--type",
+            "run.started",
+            "--json",
+            "followed",
+        ]
+        tail = subprocess.Popen(command, env=house.environment, stdout=out, stderr=err)
+    try:
+        eventually(lambda: told.read_bytes().count(b"run.started") == 1)
+        first.kill()
+        eventually(lambda: b"waiting for its next word" in said.read_bytes())
+        first.wait()
+        second = house.spawn("followed", "--resume", "followed")
+        eventually(lambda: told.read_bytes().count(b"run.started") == 2)
+        second.kill()
+        second.wait()
+        shutil.rmtree(house.run_folder("followed"))
+        assert tail.wait(60) == 3
+        assert "no run followed" in said.read_text().splitlines()[-1]
+    finally:
+        tail.kill()
+        tail.wait()
