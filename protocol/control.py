@@ -94,7 +94,8 @@ class ControlServer:
         mailbox: where accepted commands go.
         emit: takes the audit events.
         immediate: carries out the commands that need no trainer.
-        check: looks at the parameters of a command with the trainer's knowledge; may raise RequestError.
+        check: looks at the parameters of a command with the trainer's knowledge; gives what to tell beside
+            `accepted`, or raises RequestError.
         note: what to tell beside `accepted`, where an effect is not to be expected soon.
     """
 
@@ -107,7 +108,7 @@ class ControlServer:
         mailbox: Mailbox,
         emit: Callable[[object], None],
         immediate: Immediate,
-        check: Callable[[Params], None] = lambda _: None,
+        check: Callable[[Params], str | None] = lambda _: None,
         note: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._boot = boot
@@ -252,7 +253,7 @@ class ControlServer:
         return {"state": "done", **result}
 
     def _accept(self, request: Request, params: Params, peer: Peer) -> dict[str, Any]:
-        self._check_params(params)
+        waits = self._check_params(params)
         if len(self._mailbox) >= MAILBOX:
             raise RequestError(
                 "overloaded",
@@ -273,7 +274,7 @@ class ControlServer:
                 received=_now(),
             )
         )
-        note = self._note()
+        note = self._note() or waits
         return {"state": "accepted"} if note is None else {"state": "accepted", "note": note}
 
     def _audit(self, request: Request, params: Params, client: str, peer: Peer) -> None:

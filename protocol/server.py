@@ -102,8 +102,9 @@ class Server:
         self._listener = Listener(listen) if listen else None
         self._reload = False
         self._journal = Journal(run.events, limits)
-        self.check: Callable[[Params], None] = lambda _: None
-        """The trainer's own look at a command's parameters, before it is accepted; may raise RequestError."""
+        self.check: Callable[[Params], str | None] = lambda _: None
+        """The trainer's own look at a command's parameters, before it is accepted: gives what to tell beside,
+        or raises RequestError."""
         self.parameters: Callable[[], dict[str, Any]] = dict
         """What `param.get` answers; called in the I/O thread."""
         self.operations = Operations()

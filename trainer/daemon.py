@@ -49,7 +49,7 @@ from .leader import Leader
 from .logs import reopen, set_up
 from .loop import Trainer
 from .observer import Observer
-from .operator import Operator, StopRun, WireFailed
+from .operator import Operator, StopRun, WireFailed, takes_epochs
 from .parameters import Parameters
 from .policy.ppo import PolicyDiverged
 from .ranks import RankLost, RanksError, World
@@ -266,12 +266,15 @@ class Daemon:
         self.leader.set_parameter(key, value)
         return self.parameters.set(key, value)
 
-    def _check(self, params: Params) -> None:
-        """In the I/O thread: what a command asks for exists in this run."""
+    def _check(self, params: Params) -> str | None:
+        """In the I/O thread: what a command asks for exists in this run; why it will wait, where it will."""
         if isinstance(params, ParamSetParams):
             self.parameters.check(params.key, params.value)
         elif isinstance(params, SeedGerminateParams | SeedPruneParams):
             self.intervention.check(params)
+        if self.server.state != "PAUSED" or not takes_epochs(params):
+            return None
+        return "the run is paused, and this is done only when it has trained on: resume it"
 
     def hold(self) -> None:
         self.leader.hold()

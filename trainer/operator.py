@@ -51,6 +51,13 @@ class WireFailed(Exception):
     """Nothing is journalled or answered any more: training on would be training in the dark."""
 
 
+def takes_epochs(params: Params) -> bool:
+    """Whether a command is done only when more epochs have been trained, which a paused run does not."""
+    if isinstance(params, ParamSetParams):
+        return PARAMETERS[params.key] == "round"
+    return isinstance(params, EscalateParams | ProfilerStartParams)
+
+
 class Run(Protocol):
     """What is steered and saved."""
 

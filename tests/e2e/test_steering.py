@@ -22,6 +22,9 @@ def test_a_run_is_steered_from_the_command_line(house: House) -> None:
     assert house.ask("mark", "steered", "before the seed")["state"] == "done"
     while house.ask("pause", "steered")["epoch"] == EPISODE_EPOCHS:
         assert house.ask("resume", "steered"), "behind an episode's last epoch nothing can be planted"
+    waits = house.ask("param", "steered", "reward.rent=0.02", "--no-wait")
+    assert "paused" in waits["note"], "done in a round that has not begun"
+    assert "note" not in house.ask("param", "steered", "host.learning_rate=0.03", "--no-wait")
     seed = ("--env", "1", "--slot", "r0c1")
     planted = house.daemon("seed", "germinate", "steered", *seed, "--blueprint", "norm", "--no-wait")
     assert planted.returncode == 0, planted.stderr
