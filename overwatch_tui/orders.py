@@ -87,16 +87,19 @@ class Orders:
     def sent(self, id_: str, method: str, params: dict[str, Any], ts: int) -> Order:
         return self._add(Order(self._next, id_, method, params, "SENT", ts, by="me"))
 
-    def replied(self, id_: str, *, error: str | None, rtt: float) -> None:
-        """The answer to one of ours; `error` is its text."""
+    def replied(self, id_: str, *, error: str | None, rtt: float, note: str = "") -> None:
+        """The answer to one of ours; `error` is its text, `note` why an accepted one will have to wait."""
         order = self._orders.get(id_)
         if order is None:
             return
         order.rtt = rtt
         if error is not None:
             order.state, order.detail = "NACK", error
-        elif order.state in ("SENT", "NO REPLY"):
+            return
+        if order.state in ("SENT", "NO REPLY"):
             order.state = "ACK"
+        if order.state == "ACK":
+            order.detail = note
 
     def unanswered(self, id_: str, why: str) -> None:
         """Nothing will come any more for this one."""

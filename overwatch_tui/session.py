@@ -88,7 +88,9 @@ class Session:
             self.state.orders.unanswered(reply.id, str(reply.error))
         else:
             error = None if reply.error is None else str(reply.error)
-            self.state.orders.replied(reply.id, error=error, rtt=reply.rtt_s)
+            result = reply.result or {}
+            note = result.get("note", "") if result.get("state") == "accepted" else ""
+            self.state.orders.replied(reply.id, error=error, rtt=reply.rtt_s, note=note)
 
     def _rate(self) -> float | None:
         """Events per second over the last ten; None before there are any."""

@@ -50,7 +50,7 @@ def test_refused_failed_and_unanswered_are_told_apart() -> None:
     orders.tick(NO_REPLY_AFTER + 1)
     assert silent.state == "NO REPLY"
     orders.replied("c", error=None, rtt=3.0)
-    assert silent.state == "ACK", "late, but it came"
+    assert (silent.state, silent.detail) == ("ACK", ""), "late, but it came"
 
 
 def test_a_restart_fails_what_was_open() -> None:

@@ -65,6 +65,19 @@ def test_a_refusal_and_a_silence_are_shown_as_such() -> None:
     assert (silent.state, silent.detail) == ("NO REPLY", "no answer in 10 s")
 
 
+def test_why_an_accepted_command_has_to_wait_is_shown() -> None:
+    made = session(events(rounds=1))
+    assert isinstance(made.feed, ListFeed)
+    waits = made.send("profiler.start", {"epochs": 2})
+    made.feed.answer({"state": "accepted", "note": "the run is paused"})
+    made.tick()
+    assert (waits.state, waits.detail) == ("ACK", "the run is paused")
+    lease = made.send("lease.acquire", {"note": "sweep"})
+    made.feed.answer({"state": "done", "note": "sweep"})
+    made.tick()
+    assert lease.detail == "", "somebody's words, not a reason"
+
+
 def test_thresholds_are_the_daemons() -> None:
     feed = ListFeed()
     feed.thresholds["kl"] |= {"warning": 0.5, "critical": 1.0}
