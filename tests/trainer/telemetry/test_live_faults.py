@@ -244,5 +244,9 @@ def test_a_fault_is_raised_in_time_where_it_is(live: Callable[..., Live], name: 
 def test_no_false_alarm_in_twenty_healthy_rounds(live: Callable[..., Live]) -> None:
     run = live("episode_epochs=24", "task.batches_per_epoch=6", "policy.kind=ppo")
     raised = run.rounds(20)
-    of_the_machine = {"system", "telemetry"}
-    assert [(epoch, a.kind, a.source, a.value) for epoch, a in raised if a.source not in of_the_machine] == []
+    of_training = [
+        (epoch, anomaly.kind, anomaly.source, anomaly.value)
+        for epoch, anomaly in raised
+        if anomaly.source not in ("system", "telemetry") and anomaly.kind != "slow_update"
+    ]
+    assert of_training == [], "what the machine is busy with is left out"
