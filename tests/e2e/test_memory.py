@@ -29,10 +29,12 @@ LARGE = (
 
 
 def start(house: House, *sets: str) -> subprocess.CompletedProcess[str]:
+    """With an arena per thread malloc would take hundreds of MiB of addresses, which are limited here."""
     words = [word for item in (*LARGE, *sets) for word in ("--set", item)]
     return subprocess.run(
         [sys.executable, "-c", SHORT_OF_MEMORY, "start", "short", "--rounds", "1", *words],
-        env=house.environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+        env={**house.environment, "MALLOC_ARENA_MAX": "1"}, capture_output=True, text=True, timeout=240,
+        stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def test_the_daemon_driven_with_req_and_json_alone(house: House) -> None:
     def call(socket_name: str, method: str, **params: Any) -> dict[str, Any]:
         with context.socket(zmq.REQ) as socket:
             socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.RCVTIMEO, 5000)
+            socket.setsockopt(zmq.RCVTIMEO, 60_000)
             socket.connect(endpoints[socket_name])
             identity = uuid.uuid4().hex
             request = {"jsonrpc": "2.0", "id": identity, "method": method, "params": params}

@@ -64,7 +64,7 @@ class Reader:
         self.subscriber = Subscriber(name, client="test", **more)  # type: ignore[arg-type]
         self.items: list[Item] = []
 
-    def read(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+    def read(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Drain until the condition holds."""
         end = time.monotonic() + seconds
         while not condition():

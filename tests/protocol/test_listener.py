@@ -235,7 +235,7 @@ def test_captured_bytes_open_nothing(listening: Server, address: str) -> None:
         dealer.connect(f"tcp://{host}:{middle.getsockname()[1]}")
         body = {"jsonrpc": "2.0", "id": "once", "method": "pause"}
         dealer.send_multipart([b"", json.dumps(body).encode()])
-        assert dealer.poll(5000)
+        assert dealer.poll(60_000)
         context.destroy(linger=0)
         thread.join(5)
     assert [c.id for c in until(listening.mailbox.poll)] == ["once"]

@@ -47,7 +47,7 @@ def test_the_pages_three_lines_work(server: Server) -> None:
     process = subprocess.Popen([sys.executable, "-c", example[1]], stdout=subprocess.PIPE, text=True)
     (command,) = until(server.mailbox.poll)
     server.done(command, {"path": "/x.pt"})
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "/x.pt" in out
 

@@ -287,15 +287,20 @@ def test_another_user_cannot_command(server: Server) -> None:
         path.chmod(0o777)
     script = (
         "import os, sys, zmq; os.setgid(12345); os.setuid(12345)\n"
-        "s = zmq.Context().socket(zmq.REQ); s.linger = 0; s.rcvtimeo = 700; s.connect(sys.argv[1])\n"
+        "s = zmq.Context().socket(zmq.REQ); s.linger = 0; s.connect(sys.argv[1])\n"
+        "s.rcvtimeo = int(sys.argv[3])\n"
         "s.send_json({'jsonrpc': '2.0', 'id': '1', 'method': sys.argv[2]})\n"
         "try: print(s.recv())\nexcept zmq.Again: print('silence')\n"
     )
     endpoints = find_run().connection.endpoints  # type: ignore[union-attr]
     ask = [sys.executable, "-c", script]
-    mine = subprocess.run([*ask, endpoints["qry"], "ping"], capture_output=True, text=True, check=True)
+    mine = subprocess.run(
+        [*ask, endpoints["qry"], "ping", "60000"], capture_output=True, text=True, check=True
+    )
     assert "result" in mine.stdout
-    theirs = subprocess.run([*ask, endpoints["ctl"], "stop"], capture_output=True, text=True, check=True)
+    theirs = subprocess.run(
+        [*ask, endpoints["ctl"], "stop", "1000"], capture_output=True, text=True, check=True
+    )
     assert theirs.stdout == "silence\n"
     assert not server.mailbox.poll()
 

@@ -194,7 +194,7 @@ def test_malformed_messages_are_counted_and_passed_over(
 
 def test_iterating_ends_with_the_run_or_with_silence(server: Server) -> None:
     with Subscriber() as subscriber:
-        assert [e.type for e in subscriber.events(timeout=0.3)] == ["run.state"]
+        assert [e.type for e in subscriber.events(timeout=2.0)] == ["run.state"]
     threading.Timer(0.3, server.close, args=("over",)).start()
     with Subscriber() as subscriber:
         assert [e.type for e in subscriber.events()] == ["run.state"]

@@ -52,7 +52,7 @@ def test_a_view_holds_the_newest_of_each_type(server: Server) -> None:
             if n % 2 == 0:
                 server.emitter.emit(drift(n))
         newest: dict[str, float] = {}
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while newest != {"system": 199.0, "drift": 198.0} and time.monotonic() < end:
             topic, header, body = socket.recv_multipart()
             assert topic == VIEW_TOPIC
@@ -138,12 +138,13 @@ def test_nobody_looks_nothing_is_sent(server: Server) -> None:
         everything = raw.subscribe(b"1/")
         assert everything.recv_multipart()[0] == b"1/hb", "the subscription is in force"
         server.emitter.emit(sample(1))
-        topics = set()
+        topics = []
+        while b"1/metric" not in topics:
+            topics.append(everything.recv_multipart()[0])
         end = time.monotonic() + 1.0
         while time.monotonic() < end:
             if everything.poll(50):
-                topics.add(everything.recv_multipart()[0])
-        assert b"1/metric" in topics
+                topics.append(everything.recv_multipart()[0])
         assert VIEW_TOPIC not in topics
 
 

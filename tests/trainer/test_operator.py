@@ -133,7 +133,7 @@ def test_what_is_open_at_the_end_is_answered(rig: Rig) -> None:
         with connect("rig", home=rig.run.path.parents[1]) as client:
             identity = client.escalate(epochs=50)["id"]
             try:
-                client.wait_for(identity, timeout=20)
+                client.wait_for(identity, timeout=60)
             except RequestError as error:
                 told.append(error.kind)
 
@@ -157,7 +157,7 @@ def test_behind_an_episode_a_seed_waits_unless_the_run_is_paused(rig: Rig) -> No
         assert {op["op"]: op["state"] for op in client.ops()}[waits] == "waiting"
         rig.trained.can_intervene = True
         rig.operator.at_epoch_end()
-        assert client.wait_for(waits, timeout=20)["slot"] == "r0c0"
+        assert client.wait_for(waits, timeout=60)["slot"] == "r0c0"
 
         rig.trained.can_intervene = False
         client.pause(wait=False)
@@ -166,5 +166,5 @@ def test_behind_an_episode_a_seed_waits_unless_the_run_is_paused(rig: Rig) -> No
         with pytest.raises(StopRun):
             rig.operator.at_epoch_end()
         with pytest.raises(RequestError, match=r"paused behind the last epoch.*resume") as told:
-            client.wait_for(refused, timeout=20)
+            client.wait_for(refused, timeout=60)
     assert told.value.kind == "wrong_state"
