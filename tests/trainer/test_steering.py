@@ -29,7 +29,7 @@ from trainer.seeds.stages import Stage
 torch.set_num_threads(1)
 SETS = [
     "envs.count=4", "episode_epochs=6", "task.batches_per_epoch=2", "host.channels=4,8", "ppo.minibatches=2",
-    "rounds=2", "envs.threads=1", "device=cpu", "envs.group_size=4",
+    "rounds=2", "envs.threads=1", "device=cpu", "envs.group_size=4", "envs.convolution=grouped",
 ]  # fmt: skip
 _numbers = itertools.count()
 Script = dict[tuple[int, int], list[Command]]

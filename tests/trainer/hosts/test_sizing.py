@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -138,3 +140,17 @@ def test_a_rehearsal_leaves_a_fresh_population() -> None:
     for part in ("table", "weights", "momentum", "buffers"):
         for name, value in one[part].items():
             assert torch.equal(value.nan_to_num(7e7), other[part][name].nan_to_num(7e7)), (part, name)
+
+
+@pytest.mark.parametrize(("wins", "chosen"), [(0, "grouped"), (1, "grouped"), (100, "unfold")])
+def test_one_lucky_measurement_does_not_choose_the_convolution(
+    monkeypatch: pytest.MonkeyPatch, wins: int, chosen: str
+) -> None:
+    """A machine that was slow for a moment would give a run other last bits than its like."""
+    unfolded = itertools.count()
+
+    def step(self: Bench, size: int) -> float:
+        return 0.1 if self.convolution == "unfold" and next(unfolded) < wins else 1.0
+
+    monkeypatch.setattr(Bench, "_step", step)
+    assert measure(config(8), tiny(), CPU).convolution == chosen
