@@ -388,12 +388,12 @@ class Operator:
 
     def _intervene(self, command: Command) -> None:
         """On the seeds of the coming epoch; behind an episode's last one, on those of the next episode."""
-        if self._paused and not self._run.can_intervene:
-            reason = "the run is paused behind the last epoch of its episode; resume it, then ask again"
-            self._server.failed(command, "wrong_state", reason)
-            return
         if not self._run.can_intervene:
-            self._for_next_epoch.append(command)
+            if self._paused:
+                reason = "the run is paused behind the last epoch of its episode; resume it, then ask again"
+                self._server.failed(command, "wrong_state", reason)
+            else:
+                self._for_next_epoch.append(command)
             return
         try:
             result = self._run.intervene(command.params)

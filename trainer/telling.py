@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from protocol import connect
-from protocol.errors import RequestError
+from protocol.errors import RequestError, RunNotFound
 from protocol.events import STREAMS, Stream
 from protocol.history import Wanted, lines_newest_first, oldest_numbers, read
 from protocol.runs import find_run
@@ -70,7 +70,9 @@ class Files:
         return read(self._journal, wanted=wanted)
 
     def check(self) -> None:
-        find_run(self.name)
+        folder = self._journal.parent
+        if not folder.is_dir():
+            raise RunNotFound(f"no run {self.name} any more: {folder} is gone")
 
     def close(self) -> None:
         """Nothing is held."""

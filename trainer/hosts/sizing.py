@@ -36,7 +36,8 @@ STEPS = 3
 SECONDS = 0.04
 """A size is measured for at least this long, or `STEPS` steps if they take longer."""
 SWEEPS = 3
-"""So often each size is measured, in turn: what else the machine does for a second does not decide."""
+"""So often all sizes are measured, and both convolutions: what else the machine does for a second does not
+decide."""
 UNFOLD_PAYS = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
 WIDEST = 8 << 20
