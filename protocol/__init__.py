@@ -1,12 +1,13 @@
-"""The wire contract between the trainer daemon and everybody else.
+"""The wire contract between the trainer daemon and its clients.
 
 from protocol import connect
 with connect() as run:
     print(run.status())
 """
 
-from .aio import AsyncSubscriber
-from .client import Client, connect
-from .subscriber import Subscriber
+from .client.aio import AsyncSubscriber
+from .client.client import Client, connect
+from .client.subscriber import Subscriber
+from .messages import events
 
-__all__ = ["AsyncSubscriber", "Client", "Subscriber", "connect"]
+__all__ = ["AsyncSubscriber", "Client", "Subscriber", "connect", "events"]

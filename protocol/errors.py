@@ -11,6 +11,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ErrorKind:
+    """One row of `ERRORS`: code on the wire, name, meaning, exit code, whether to ask again helps."""
+
     code: int
     kind: str
     meaning: str
@@ -42,21 +44,21 @@ ERRORS: dict[str, ErrorKind] = {
         ErrorKind(-32011, "shutting_down", "the daemon is stopping", 4),
         ErrorKind(-32012, "range_gone", "these sequence numbers are no longer held", 5),
         ErrorKind(-32013, "too_large", "the request is too large", 5),
-        ErrorKind(-32014, "no_reply", "nobody answered before the deadline (told by the client)", 3, True),
-        ErrorKind(-32015, "cancelled", "cancelled before it was carried out", 7),
+        ErrorKind(-32014, "no_reply", "no answer before the deadline (raised by the client)", 3, True),
+        ErrorKind(-32015, "cancelled", "cancelled before it was executed", 7),
     )
-}  # fmt: skip
+}
 BY_CODE: dict[int, ErrorKind] = {e.code: e for e in ERRORS.values()}
 
 
 class EsperError(Exception):
-    """Anything the operator is told in one line; `exit_code` is what the command line ends with."""
+    """An error that is one line for the operator; `exit_code` is what the command line ends with."""
 
     exit_code = 1
 
 
 class WireError(EsperError):
-    """Bytes that are no event, batch, heartbeat or reply of this protocol."""
+    """Bytes that are not an event, batch, heartbeat or reply of this protocol."""
 
 
 class BadName(EsperError):
@@ -89,6 +91,30 @@ class FolderError(EsperError):
     exit_code = 10
 
 
+class KeysUnusable(EsperError):
+    """A key is missing, unreadable, or its file is open to others."""
+
+    exit_code = 10
+
+
+class KeyRefused(EsperError):
+    """The daemon does not let this key in, or is not the one that the key is for."""
+
+    exit_code = 4
+
+
+class MissingExtra(EsperError):
+    """A package of one of the optional extras is not installed."""
+
+    exit_code = 9
+
+
+class TunnelError(EsperError):
+    """ssh is absent, the other machine cannot be reached, or `esper-daemon` is not on it."""
+
+    exit_code = 3
+
+
 @dataclass
 class RequestError(EsperError):
     """The daemon answered with a typed error."""
@@ -105,8 +131,15 @@ class RequestError(EsperError):
 
     @property
     def code(self) -> int:
+        """On the wire."""
         return ERRORS.get(self.kind, ERRORS["internal"]).code
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]
+        """What the command line ends with."""
         return ERRORS.get(self.kind, ERRORS["internal"]).exit_code
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; empty where it has none."""
+    return next(iter(str(error).strip().splitlines()), "")

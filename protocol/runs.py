@@ -7,7 +7,6 @@ $ESPER_HOME/runs/<name>/   run.json  lock  connection.json  events.jsonl  segmen
 from __future__ import annotations
 
 import functools
-import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -20,14 +19,20 @@ import msgspec
 from msgspec import Struct
 
 from .errors import BadName, FolderError, NameTaken, RunNotFound
-from .folders import esper_home, make_private, socket_folder, write_atomically
-from .journal import last_words
-from .lock import Held, Holder, Lock, holder_of
-from .segments import SegmentFolder
+from .journal.reader import last_words
+from .journal.segments import SegmentFolder
+from .storage.folders import (
+    EVENTS_FILE,
+    esper_home,
+    is_valid_name,
+    make_private,
+    socket_folder,
+    write_atomically,
+)
+from .storage.lock import Lock, LockHeld, LockHolder, holder_of
 
 _T = TypeVar("_T")
 _ADVICE = "set ESPER_HOME to a folder of yours"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Connection(Struct, frozen=True):
@@ -39,7 +44,7 @@ class Connection(Struct, frozen=True):
     boot: str
     pid: int
     starttime: int
-    """Start of the process in microseconds, which tells it from a later one with the same pid."""
+    """Start of the process in microseconds, which differs from that of a later one with the same pid."""
     started: int
     """When the daemon opened its sockets, microseconds."""
     endpoints: dict[str, str]
@@ -55,14 +60,14 @@ class _Identity(Struct, frozen=True):
 
 
 def check_name(name: str) -> None:
-    """Whether a run may be called so.
+    """Refuse what cannot be the name of a run.
 
     Raises:
         BadName: it may not.
     """
-    if not NAME.fullmatch(name):
+    if not is_valid_name(name):
         raise BadName(
-            f"{name!r} is no name for a run: up to 64 letters, digits, '-', '_' and '.', "
+            f"{name!r} is not a name for a run: up to 64 letters, digits, '-', '_' and '.', "
             "a letter or digit first"
         )
 
@@ -77,7 +82,7 @@ class RunFolder:
         self.created = identity.created
         self.existed = existed
         """Whether the run was there before."""
-        self.events = path / "events.jsonl"
+        self.events = path / EVENTS_FILE
         self.log = path / "daemon.log"
         self.checkpoints = path / "checkpoints"
         self.traces = path / "traces"
@@ -103,7 +108,7 @@ class RunFolder:
         path = make_private(runs / name, advice=_ADVICE)
         try:
             lock = Lock(path / "lock")
-        except Held as held:
+        except LockHeld as held:
             raise NameTaken(
                 f"run {name} is held by pid {held.holder.pid} since {_moment(held.holder.since)}; "
                 "use another name or stop it"
@@ -159,17 +164,18 @@ class RunInfo:
     id: str
     path: Path
     created: int
-    holder: Holder | None
+    holder: LockHolder | None
     """The live process, or None."""
     connection: Connection | None
     """Of the live daemon, once its sockets are open."""
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
+        """Whether a process holds the run."""
         return self.holder is not None
 
     @property
-    def began(self) -> int:
+    def started(self) -> int:
         """When its newest boot began, as far as is known; microseconds."""
         return self.connection.started if self.connection else self.created
 
@@ -180,10 +186,13 @@ class RunInfo:
 
     @functools.cached_property
     def state(self) -> str:
-        """From the journal's tail, when first asked for: the trainer's own word while it lives (LIVE where
-        the tail does not hold it), afterwards STOPPED, FAILED, or DIED where it left no last word."""
-        words = last_words(self.path / "events.jsonl")
-        if not self.live:
+        """From the journal's tail, when first asked for.
+
+        While the trainer lives, what it wrote last (LIVE where the tail does not hold it); afterwards
+        STOPPED, FAILED, or DIED where it did not end in order.
+        """
+        words = last_words(self.path / EVENTS_FILE)
+        if not self.is_live:
             if words is None or words.stopped is None:
                 return "DIED"
             return "FAILED" if words.stopped.exit_code else "STOPPED"
@@ -194,8 +203,8 @@ class RunInfo:
 
 def was_trained(name: str, home: Path | None = None) -> bool:
     """Whether there is a run of exactly this name that has events."""
-    events = esper_home(home) / "runs" / name / "events.jsonl"
-    return NAME.fullmatch(name) is not None and (events.exists() or bool(SegmentFolder(events).numbers()))
+    events = esper_home(home) / "runs" / name / EVENTS_FILE
+    return is_valid_name(name) and (events.exists() or bool(SegmentFolder(events).numbers()))
 
 
 def list_runs(home: Path | None = None) -> list[RunInfo]:
@@ -209,7 +218,7 @@ def list_runs(home: Path | None = None) -> list[RunInfo]:
         identity = _read(path / "run.json", _Identity)
         if identity is not None:
             found.append(_inspect(path, identity))
-    return sorted(found, key=lambda run: run.began, reverse=True)
+    return sorted(found, key=lambda run: run.started, reverse=True)
 
 
 def find_run(prefix: str | None = None, *, live_only: bool = False, home: Path | None = None) -> RunInfo:
@@ -225,17 +234,17 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: Path |
     """
     runs = list_runs(home)
     if live_only:
-        dead = [run for run in runs if not run.live]
-        runs = [run for run in runs if run.live]
+        dead = [run for run in runs if not run.is_live]
+        runs = [run for run in runs if run.is_live]
     if prefix is None:
-        live = [run for run in runs if run.live]
+        live = [run for run in runs if run.is_live]
         if not runs:
             what = "live run" if live_only else "run"
             raise RunNotFound(f"no {what} found; start one with: esper-daemon start")
         return (live or runs)[0]
     if live_only and _begin_with(dead, prefix) and not _begin_with(runs, prefix):
         raise RunNotFound(f"run {prefix} is not alive; live: {_names(runs)}")
-    return choose(runs, prefix)
+    return choose_run(runs, prefix)
 
 
 class Named(Protocol):
@@ -251,7 +260,7 @@ class Named(Protocol):
 _N = TypeVar("_N", bound=Named)
 
 
-def choose(runs: Sequence[_N], prefix: str | None) -> _N:
+def choose_run(runs: Sequence[_N], prefix: str | None) -> _N:
     """The one of `runs` that has this name or id, or alone begins so; None means the first.
 
     Raises:

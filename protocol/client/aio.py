@@ -6,7 +6,7 @@ async with AsyncSubscriber("digits-7f3a") as run:
 
 It drives the `Subscriber` of scripts and screens from the event loop: when a socket's descriptor can be read,
 and ten times a second for heartbeats and restarts. Cancelling a task loses nothing: what has been read and
-not handed out stays for whoever asks next. (`zmq.asyncio` can lose a message where a `recv` is cancelled:
+not handed out stays for the next call. (`zmq.asyncio` can lose a message where a `recv` is cancelled:
 pyzmq issue 1925.)
 """
 
@@ -21,20 +21,21 @@ from typing import Any
 
 import zmq
 
-from .events import STREAMS, Stream
-from .items import Item, Reply
-from .subscriber import Subscriber
-from .wire import Event
+from protocol.codec.json_lines import Event
+from protocol.messages.vocabulary import STREAMS, Stream
 
-LOOK_S = 0.1
-BUDGET_S = 0.01
+from .items import Item, RequestOutcome
+from .subscriber import Subscriber
+
+POLL_SECONDS = 0.1
+BUDGET_SECONDS = 0.01
 
 
 class AsyncSubscriber:
     """Follows one run, in one event loop; see `Subscriber` for the arguments. For one consumer of items.
 
     Attributes:
-        subscriber: state, statistics, heartbeat of the link; not to be drained by anybody else.
+        subscriber: state, statistics, heartbeat of the link; not to be drained elsewhere.
     """
 
     def __init__(
@@ -95,10 +96,10 @@ class AsyncSubscriber:
 
     def _drain(self) -> bool:
         """Take what there is; whether there was anything."""
-        items = self.subscriber.drain(BUDGET_S)
+        items = self.subscriber.drain(BUDGET_SECONDS)
         for item in items:
-            answer = self._replies.get(item.id) if isinstance(item, Reply) else None
-            if answer is None or not isinstance(item, Reply):
+            answer = self._replies.get(item.id) if isinstance(item, RequestOutcome) else None
+            if answer is None or not isinstance(item, RequestOutcome):
                 self._items.append(item)
             elif item.error is not None:
                 answer.set_exception(item.error)
@@ -107,14 +108,14 @@ class AsyncSubscriber:
         return bool(items)
 
     async def _wait(self) -> None:
-        """Sleep until a socket may have something, at most `LOOK_S`.
+        """Sleep until a socket may have something, at most `POLL_SECONDS`.
 
-        A ZeroMQ socket's descriptor tells of changes only: it is waited for once a drain has found nothing.
+        A ZeroMQ socket's descriptor reports changes only: it is waited for once a drain has found nothing.
         """
         self._watch()
         self._readable.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.subscriber.patience(LOOK_S)):
+            async with asyncio.timeout(self.subscriber.patience(POLL_SECONDS)):
                 await self._readable.wait()
 
     def _watch(self) -> None:

@@ -17,20 +17,24 @@ from typing import Any
 
 import zmq
 
-from .calls import Body, Call, Calls, error_of, lines_of
-from .commands import Reply
-from .errors import NoReply, RequestError
-from .events import STREAMS, CommandDone, CommandFailed, Level, Stream
-from .history import newest_lines
-from .remote import KeyRefused, with_key
-from .sockets import end
-from .subscriber import Reset, Subscriber
-from .target import STARTING_S, Local, Source, Target, first_target, source_of
-from .wire import Event, decode_line
+from protocol.codec.addresses import with_key
+from protocol.codec.json_lines import Event, decode_line
+from protocol.codec.zmq_options import terminate_context
+from protocol.errors import KeyRefused, NoReply, RequestError
+from protocol.journal.reader import newest_lines
+from protocol.messages.commands import Reply
+from protocol.messages.events import CommandDone, CommandFailed
+from protocol.messages.vocabulary import STREAMS, Level, Stream
+
+from .endpoint import STARTING_SECONDS, Target, TargetSource
+from .items import Reset
+from .requests import Body, PendingRequest, PendingRequests, error_of, lines_of
+from .sources import LocalRuns, make_target_source, wait_for_target
+from .subscriber import Subscriber
 
 logger = logging.getLogger(__name__)
 
-JOIN_S = 5.0
+JOIN_SECONDS = 5.0
 """How long a command that is waited for is held back for its stream of events to be there."""
 
 
@@ -38,20 +42,20 @@ class Client:
     """One daemon, asked and commanded; blocking, not thread-safe. See `connect`.
 
     Every command gives what the daemon answered: its id and the state `accepted`. With `wait=True` it waits
-    for the effect and gives the result told by `command.done`.
+    for the effect and gives the result that `command.done` carries.
     """
 
-    def __init__(self, target: Target, source: Source, *, client: str, lease: str = "") -> None:
+    def __init__(self, target: Target, source: TargetSource, *, client: str, lease: str = "") -> None:
         self.run = target
         self._source = source
         self._client = client
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._calls = Calls(client)
-        self._calls.lease = lease
-        self._calls.attach(self._context, target)
+        self._requests = PendingRequests(client)
+        self._requests.lease = lease
+        self._requests.attach(self._context, target)
         asked = time.time_ns() // 1000
         try:
-            reply, _ = self._exchange("hello", {}, deadline_s=STARTING_S)
+            reply, _ = self._exchange("hello", {}, deadline_s=STARTING_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -60,9 +64,7 @@ class Client:
         self.run = replace(
             target, name=hello.get("name", target.name), id=hello.get("run"), pid=hello.get("pid")
         )
-        self._calls.identify(self.boot, reply.meta.ts - (asked + time.time_ns() // 1000) // 2)
-
-    # --- questions ---------------------------------------------------------------------------------
+        self._requests.identify(self.boot, reply.meta.ts - (asked + time.time_ns() // 1000) // 2)
 
     def hello(self) -> dict[str, Any]:
         """Who the daemon is: identity, state, thresholds, methods, limits."""
@@ -84,8 +86,8 @@ class Client:
 
     def params(self) -> dict[str, Any]:
         """What `set_param` may change: by key the value, the bounds, when a change takes effect."""
-        told: dict[str, Any] = self.call("param.get")["params"]
-        return told
+        answer: dict[str, Any] = self.call("param.get")["params"]
+        return answer
 
     def op(self, id_: str) -> dict[str, Any]:
         """What became of a command: state, progress, result."""
@@ -93,13 +95,13 @@ class Client:
 
     def ops(self) -> list[dict[str, Any]]:
         """The open commands and the newest ended ones."""
-        told: list[dict[str, Any]] = self.call("op.list")["ops"]
-        return told
+        answer: list[dict[str, Any]] = self.call("op.list")["ops"]
+        return answer
 
     def clients(self) -> list[dict[str, Any]]:
         """Who has asked lately."""
-        told: list[dict[str, Any]] = self.call("clients")["clients"]
-        return told
+        answer: list[dict[str, Any]] = self.call("clients")["clients"]
+        return answer
 
     def snapshot(self, streams: Sequence[Stream] = STREAMS) -> list[Event]:
         """The newest events of each type and subject."""
@@ -127,25 +129,23 @@ class Client:
         with self._subscriber(streams) as subscriber:
             yield from subscriber.events(timeout)
 
-    # --- commands ----------------------------------------------------------------------------------
-
     def pause(self, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
         """Hold training at the end of the epoch."""
-        return self._command("pause", {}, wait, reason)
+        return self.command("pause", {}, wait, reason)
 
     def resume(self, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
         """Go on training."""
-        return self._command("resume", {}, wait, reason)
+        return self.command("resume", {}, wait, reason)
 
     def checkpoint(self, tag: str = "", *, wait: bool = False, reason: str = "") -> dict[str, Any]:
         """Save a checkpoint at the end of the epoch."""
-        return self._command("checkpoint", {"tag": tag}, wait, reason)
+        return self.command("checkpoint", {"tag": tag}, wait, reason)
 
     def stop(
         self, mode: str = "after_epoch", *, checkpoint: bool = True, wait: bool = False, reason: str = ""
     ) -> dict[str, Any]:
         """End the run at the end of the epoch, or of the round with `mode="after_round"`."""
-        return self._command("stop", {"mode": mode, "checkpoint": checkpoint}, wait, reason)
+        return self.command("stop", {"mode": mode, "checkpoint": checkpoint}, wait, reason)
 
     def escalate(
         self,
@@ -157,7 +157,7 @@ class Client:
         reason: str = "",
     ) -> dict[str, Any]:
         """Collect at `level` for exactly `epochs` epochs, then fall back."""
-        return self._command(
+        return self.command(
             "telemetry.escalate", {"level": level, "epochs": epochs, "env": env}, wait, reason
         )
 
@@ -166,15 +166,15 @@ class Client:
     ) -> dict[str, Any]:
         """Record the profiler's trace over the next epochs, or over a round's last ones and its update."""
         params = {"epochs": epochs, "with_update": with_update}
-        return self._command("profiler.start", params, wait, reason)
+        return self.command("profiler.start", params, wait, reason)
 
     def stop_profile(self, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
         """End the recording early; the trace is written all the same."""
-        return self._command("profiler.stop", {}, wait, reason)
+        return self.command("profiler.stop", {}, wait, reason)
 
     def set_param(self, key: str, value: float, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
         """Change a parameter of the training; `params` lists them."""
-        return self._command("param.set", {"key": key, "value": value}, wait, reason)
+        return self.command("param.set", {"key": key, "value": value}, wait, reason)
 
     def germinate(
         self,
@@ -189,39 +189,37 @@ class Client:
     ) -> dict[str, Any]:
         """Plant a seed in a dormant slot of one env."""
         params = {"env": env, "slot": slot, "blueprint": blueprint, "style": style, "tempo": tempo}
-        return self._command("seed.germinate", params, wait, reason)
+        return self.command("seed.germinate", params, wait, reason)
 
     def prune(
         self, env: int, slot: str, *, epochs: int = 0, wait: bool = False, reason: str = ""
     ) -> dict[str, Any]:
         """Remove a seed of one env, a blended one over so many epochs."""
-        return self._command("seed.prune", {"env": env, "slot": slot, "epochs": epochs}, wait, reason)
+        return self.command("seed.prune", {"env": env, "slot": slot, "epochs": epochs}, wait, reason)
 
     def cancel(self, op: str, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
         """Cancel a command that has not ended: it fails with `cancelled`."""
-        return self._command("op.cancel", {"op": op}, wait, reason)
+        return self.command("op.cancel", {"op": op}, wait, reason)
 
     def mark(self, text: str, *, reason: str = "") -> dict[str, Any]:
         """Note something on the run's timeline."""
-        return self._command("mark", {"text": text}, False, reason)
+        return self.command("mark", {"text": text}, False, reason)
 
     def rotate(self, *, reason: str = "") -> dict[str, Any]:
         """Close the journal's segment now."""
-        return self._command("log.rotate", {}, False, reason)
+        return self.command("log.rotate", {}, False, reason)
 
     def acquire_lease(self, ttl: float = 60.0, note: str = "") -> dict[str, Any]:
-        """Be the only one whose commands are taken, for `ttl` seconds; again lengthens it."""
-        told = self._command("lease.acquire", {"ttl": ttl, "note": note}, False, note)
-        self._calls.lease = told["lease"]
-        return told
+        """Have only this client's commands accepted for `ttl` seconds; another call lengthens it."""
+        answer = self.command("lease.acquire", {"ttl": ttl, "note": note}, False, note)
+        self._requests.lease = answer["lease"]
+        return answer
 
     def release_lease(self, *, force: bool = False) -> dict[str, Any]:
         """Let the others command again; with `force` end a lease that another holds."""
-        told = self._command("lease.release", {"force": force}, False, "")
-        self._calls.lease = ""
-        return told
-
-    # --- how ---------------------------------------------------------------------------------------
+        answer = self.command("lease.release", {"force": force}, False, "")
+        self._requests.lease = ""
+        return answer
 
     def call(
         self,
@@ -235,7 +233,7 @@ class Client:
 
         Raises:
             RequestError: the daemon refused; says why.
-            NoReply: it did not answer within `deadline_s`, and will not carry the request out later.
+            NoReply: it did not answer within `deadline_s`, and will not execute the request later.
         """
         reply, _ = self._exchange(method, params or {}, deadline_s=deadline_s, reason=reason)
         return reply.result or {}
@@ -244,13 +242,15 @@ class Client:
         """Wait for the effect of an accepted command and give its result.
 
         Raises:
-            RequestError: it could not be carried out.
+            RequestError: it could not be executed.
             NoReply: the daemon ended or restarted before, or `timeout` seconds have passed.
         """
         with self._subscriber(("life",)) as subscriber:
-            return self._effect(subscriber, id_, timeout)
+            return self._wait_for_effect(subscriber, id_, timeout)
 
-    def _effect(self, subscriber: Subscriber, id_: str, timeout: float | None = None) -> dict[str, Any]:
+    def _wait_for_effect(
+        self, subscriber: Subscriber, id_: str, timeout: float | None = None
+    ) -> dict[str, Any]:
         """What `wait_for` does, with a subscriber to `life`."""
         end = None if timeout is None else time.monotonic() + timeout
         name = self.run.name
@@ -258,12 +258,12 @@ class Client:
             for item in subscriber.drain(0.05):
                 if isinstance(item, Reset) and subscriber.boot != self.boot:
                     raise NoReply(f"run {name} restarted before {id_} took effect")
-                if isinstance(item, Event) and (result := _effect_in(item, id_)) is not None:
+                if isinstance(item, Event) and (result := _effect_of(item, id_)) is not None:
                     return result
             found_none = subscriber.state == "searching" and subscriber.problem is not None
             if subscriber.state in ("ended", "lost") or found_none:
                 for event in self._last_events():
-                    if (result := _effect_in(event, id_)) is not None:
+                    if (result := _effect_of(event, id_)) is not None:
                         return result
                 raise NoReply(f"run {name} ended before {id_} took effect")
             if end is not None and time.monotonic() > end:
@@ -277,20 +277,33 @@ class Client:
                 if stream == "life":
                     yield decode_line(line)
 
-    def _command(self, method: str, params: dict[str, Any], wait: bool, reason: str) -> dict[str, Any]:
-        """Who waits listens first: a daemon that leaves says what came of a command only once."""
-        if not wait:
-            return self._accepted(method, params, reason)
-        with self._subscriber(("life",)) as subscriber:
-            _join(subscriber)
-            told = self._accepted(method, params, reason)
-            if told.get("state") != "accepted":
-                return told
-            if "note" in told:
-                logger.warning("%s is accepted, but %s", method, told["note"])
-            return self._effect(subscriber, told["id"])
+    def command(
+        self, method: str, params: dict[str, Any] | None = None, wait: bool = False, reason: str = ""
+    ) -> dict[str, Any]:
+        """Send any command of `METHODS`.
 
-    def _accepted(self, method: str, params: dict[str, Any], reason: str) -> dict[str, Any]:
+        Args:
+            wait: for its effect, and give its result; else give the answer that it is accepted.
+            reason: for the audit events.
+
+        Raises:
+            RequestError: it was refused or could not be executed.
+            NoReply: the daemon did not answer, or ended before the effect.
+        """
+        params = params or {}
+        # Subscribe before the command is sent: a daemon that ends reports the effect of a command only once.
+        if not wait:
+            return self._send_command(method, params, reason)
+        with self._subscriber(("life",)) as subscriber:
+            _wait_until_joined(subscriber)
+            answer = self._send_command(method, params, reason)
+            if answer.get("state") != "accepted":
+                return answer
+            if "note" in answer:
+                logger.warning("%s is accepted, but %s", method, answer["note"])
+            return self._wait_for_effect(subscriber, answer["id"])
+
+    def _send_command(self, method: str, params: dict[str, Any], reason: str) -> dict[str, Any]:
         reply, _ = self._exchange(method, params, reason=reason)
         assert reply.id is not None
         return {"id": reply.id, **(reply.result or {})}
@@ -299,24 +312,24 @@ class Client:
         self, method: str, params: dict[str, Any], *, deadline_s: float = 10.0, reason: str = ""
     ) -> tuple[Reply, Body]:
         answers: list[tuple[Reply | None, Body]] = []
-        call = Call(
+        call = PendingRequest(
             method,
             params,
             lambda _, reply, body: answers.append((reply, body)),
             time.monotonic() + deadline_s,
             reason,
         )
-        self._calls.ask(call)
-        self._calls.step()
+        self._requests.submit(call)
+        self._requests.step()
         poller = zmq.Poller()
-        for socket in self._calls.sockets:
+        for socket in self._requests.sockets:
             poller.register(socket, zmq.POLLIN)
         while not answers:
             poller.poll(20 if call.sent else 1)
             self._source.step()
-            if refused := self._calls.problem():
+            if refused := self._requests.problem():
                 raise KeyRefused(refused)
-            self._calls.step()
+            self._requests.step()
         reply, body = answers[0]
         if reply is None:
             pid = f" (pid {self.run.pid})" if self.run.pid else ""
@@ -330,8 +343,8 @@ class Client:
 
     def close(self) -> None:
         """Close the sockets."""
-        self._calls.detach()
-        end(self._context)
+        self._requests.detach()
+        terminate_context(self._context)
         self._source.close()
 
     def __enter__(self) -> Client:
@@ -341,19 +354,19 @@ class Client:
         self.close()
 
 
-def _join(subscriber: Subscriber) -> None:
-    """Read until the stream is joined, or for `JOIN_S`: then the command itself shows what is the matter."""
-    end = time.monotonic() + JOIN_S
+def _wait_until_joined(subscriber: Subscriber) -> None:
+    """Read until the stream is joined, at most `JOIN_SECONDS`; after that the command shows what is wrong."""
+    end = time.monotonic() + JOIN_SECONDS
     while subscriber.state in ("searching", "connecting") and time.monotonic() < end:
         subscriber.drain(0.05)
         subscriber.wait(0.05)
 
 
-def _effect_in(event: Event, id_: str) -> dict[str, Any] | None:
-    """The result of the command `id_` where the event tells it.
+def _effect_of(event: Event, id_: str) -> dict[str, Any] | None:
+    """The result of the command `id_` where the event carries it.
 
     Raises:
-        RequestError: the event tells that it failed.
+        RequestError: the event says that it failed.
     """
     if getattr(event.data, "id", None) != id_:
         return None
@@ -369,6 +382,7 @@ def connect(
     client: str = "python",
     home: Path | None = None,
     lease: str = "",
+    remote_daemon: str | None = None,
 ) -> Client:
     """Connect to a live run.
 
@@ -379,6 +393,7 @@ def connect(
         client: how to call yourself in the run's audit events.
         home: instead of `$ESPER_HOME`.
         lease: what `lease.acquire` gave to whom you act for; else `$ESPER_LEASE`.
+        remote_daemon: for ssh, the command of esper-daemon there; else `$ESPER_REMOTE_DAEMON`.
 
     Raises:
         RunNotFound: no such live run, or more than one.
@@ -390,11 +405,11 @@ def connect(
     lease = lease or os.environ.get("ESPER_LEASE", "")
     if key is not None:
         name = with_key(name or "", key)
-    source = source_of(name, home)
+    source = make_target_source(name, home, remote_daemon=remote_daemon)
     try:
-        target = first_target(source)
-        if not source.remote:
-            source = Local(target.name, home)
+        target = wait_for_target(source)
+        if not source.is_remote:
+            source = LocalRuns(target.name, home)
         return Client(target, source, client=client, lease=lease)
     except BaseException:
         source.close()

@@ -1,27 +1,37 @@
-"""Where `tail` and `replay` have a run's events from: its files, or its daemon behind a port."""
+"""A run's events from one source: those that are held, and those to come.
+
+They are read from its journal where that is on this machine, and asked of its daemon where only a port leads
+to it. This lies in `client`, above `journal`, since both a daemon's answers and the events to come need one.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
-from protocol import connect
-from protocol.errors import RequestError, RunNotFound
-from protocol.events import STREAMS, Stream
-from protocol.history import Wanted, lines_newest_first, oldest_numbers, read
+from protocol.codec.json_lines import LINE_PREFIX, Event
+from protocol.errors import RequestError, RunNotFound, WireError
+from protocol.journal.reader import JournalRange, lines_newest_first, oldest_numbers, read
+from protocol.messages.vocabulary import STREAMS, Stream
 from protocol.runs import find_run
-from protocol.version import __version__
-from protocol.wire import LINE_HEAD, Event
+from protocol.storage.folders import EVENTS_FILE
+
+from .client import connect
+from .items import LinkChanged
+from .subscriber import Subscriber
 
 Line = tuple[str, int, bytes]
 """Stream, number, line."""
-CHUNK = 64
-CHUNK_MAX = 4_096
+MIN_REQUEST_EVENTS = 64
+MAX_REQUEST_EVENTS = 4_096
+QUIET_SECONDS = 1.0
+"""After so long without an event `follow` looks whether the run is still there."""
 
 
-class Teller(Protocol):
-    """A run's events, in either direction."""
+class EventLog(Protocol):
+    """A run's events, in either direction; `follow` gives those to come."""
 
     name: str
     """For a subscriber: the run's name or its address."""
@@ -29,45 +39,49 @@ class Teller(Protocol):
     """The newest number per stream, where it is known without reading."""
 
     def newest_first(self) -> Iterator[Line]:
-        """Whole lines, the newest first."""
+        """Complete lines, the newest first."""
 
     def oldest(self, stream: str) -> int:
         """The oldest number that is held."""
 
-    def read(self, wanted: Wanted) -> Iterator[Event]:
-        """Events in the order written."""
+    def read(
+        self, wanted: JournalRange, *, on_bad: Callable[[int, WireError], None] | None = None
+    ) -> Iterator[Event]:
+        """Events in the order written; `on_bad` as in `journal.reader.read`, where it is read here."""
 
     def check(self) -> None:
         """Raise RunNotFound where a run on this machine is no longer there."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
 
 
-class Files:
-    """The journal of a run on this machine, which may have ended.
+class JournalEvents:
+    """A journal on this machine, of a run that is live or has ended.
 
-    Raises:
-        RunNotFound: no such run.
+    Args:
+        journal: path of `events.jsonl`.
     """
 
-    def __init__(self, run: str | None) -> None:
-        info = find_run(run)
-        self.name = info.name
+    def __init__(self, journal: Path) -> None:
+        self.name = journal.parent.name
         self.last: dict[str, int] = {}
-        self._journal = info.path / "events.jsonl"
+        self._journal = journal
 
     def newest_first(self) -> Iterator[Line]:
         for line in lines_newest_first(self._journal):
-            head = LINE_HEAD.match(line)
+            head = LINE_PREFIX.match(line)
             if head is not None:
                 yield head[2].decode(), int(head[1]), line
 
     def oldest(self, stream: str) -> int:
         return oldest_numbers(self._journal).get(stream, 1)
 
-    def read(self, wanted: Wanted) -> Iterator[Event]:
-        return read(self._journal, wanted=wanted)
+    def read(
+        self, wanted: JournalRange | None = None, *, on_bad: Callable[[int, WireError], None] | None = None
+    ) -> Iterator[Event]:
+        """Events in the order written; see `journal.reader.read`."""
+        return read(self._journal, wanted=wanted, on_bad=on_bad)
 
     def check(self) -> None:
         folder = self._journal.parent
@@ -75,20 +89,24 @@ class Files:
             raise RunNotFound(f"no run {self.name} any more: {folder} is gone")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
-class Wire:
+class DaemonEvents:
     """A live daemon, asked for ranges; between streams the order is that of the events' times.
+
+    Args:
+        address: `tcp://key@host:port`.
+        client: how it calls itself in the audit events.
 
     Raises:
         NoReply: it does not answer.
         KeyRefused: it does not let this key in.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, client: str) -> None:
         self.name = address
-        self._client = connect(address, client=f"esper-daemon/{__version__}")
+        self._client = connect(address, client=client)
         self.last: dict[str, int] = self._client.status()["seq"]
 
     def newest_first(self) -> Iterator[Line]:
@@ -97,11 +115,11 @@ class Wire:
             yield event.stream, event.seq, event.line
 
     def _backwards(self, stream: Stream) -> Iterator[Event]:
-        last, size, oldest = self.last[stream], CHUNK, self.oldest(stream)
+        last, size, oldest = self.last[stream], MIN_REQUEST_EVENTS, self.oldest(stream)
         while last >= oldest:
             first = max(oldest, last - size + 1)
             yield from reversed(list(self._client.replay(stream, first, last)))
-            last, size = first - 1, min(2 * size, CHUNK_MAX)
+            last, size = first - 1, min(2 * size, MAX_REQUEST_EVENTS)
 
     def oldest(self, stream: str) -> int:
         try:
@@ -112,7 +130,12 @@ class Wire:
             return int(error.data["oldest"])
         return 1
 
-    def read(self, wanted: Wanted) -> Iterator[Event]:
+    def read(
+        self,
+        wanted: JournalRange,
+        *,
+        on_bad: Callable[[int, WireError], None] | None = None,  # noqa: ARG002 - its daemon logs that
+    ) -> Iterator[Event]:
         parts = [
             self._client.replay(
                 stream, max(wanted.first, self.oldest(stream)), wanted.last or self.last[stream]
@@ -123,12 +146,44 @@ class Wire:
         return heapq.merge(*parts, key=lambda event: event.ts)
 
     def check(self) -> None:
-        """Whether the machine behind the address is there shows by itself."""
+        """A machine that is gone shows as a lost connection; nothing to check."""
 
     def close(self) -> None:
         self._client.close()
 
 
-def teller_of(run: str | None) -> Teller:
-    """What RUN means: a name, or `tcp://key@host:port`."""
-    return Wire(run) if run is not None and run.startswith("tcp://") else Files(run)
+def open_event_log(run: str | None, *, client: str) -> EventLog:
+    """The events of RUN: a name on this machine (None: the newest run), or `tcp://key@host:port`.
+
+    Raises:
+        RunNotFound: no such run.
+        NoReply: the daemon at the address does not answer.
+        KeyRefused: the daemon at the address does not let this key in.
+    """
+    if run is not None and run.startswith("tcp://"):
+        return DaemonEvents(run, client=client)
+    return JournalEvents(find_run(run).path / EVENTS_FILE)
+
+
+def follow(
+    log: EventLog, after: Mapping[str, int], *, client: str, on_lost: Callable[[str], None]
+) -> Iterator[Event]:
+    """The events to come, also of the run's next boots, until it ends in order.
+
+    Args:
+        log: whose; it may be closed.
+        after: the newest number known, per stream; what is not newer is left out.
+        client: how it calls itself in the audit events.
+        on_lost: called with the reason whenever the daemon is lost.
+
+    Raises:
+        RunNotFound: the run is gone from this machine.
+    """
+    with Subscriber(log.name, client=client) as subscriber:
+        while subscriber.state != "ended":
+            for item in subscriber.items(QUIET_SECONDS):
+                if isinstance(item, LinkChanged) and item.state == "lost":
+                    on_lost(subscriber.problem or "gone")
+                elif isinstance(item, Event) and item.seq > after.get(item.stream, 0):
+                    yield item
+            log.check()

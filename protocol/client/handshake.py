@@ -1,4 +1,4 @@
-"""Why an encrypted connection does not come about, in words; libzmq tells it to a monitor only."""
+"""Why an encrypted connection fails, in words; libzmq reports it to a monitor socket only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import secrets
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
-BROKEN = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+REFUSED_EVENT = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+BROKEN_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 
-class Handshakes:
+class HandshakeMonitor:
     """Watches one socket from before its `connect` on.
 
     Args:
@@ -24,7 +24,7 @@ class Handshakes:
         self._socket = socket
         self._key, self._address = key, address
         self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(
-            REFUSED | BROKEN, f"inproc://handshakes-{secrets.token_hex(8)}"
+            REFUSED_EVENT | BROKEN_EVENTS, f"inproc://handshakes-{secrets.token_hex(8)}"
         )
         self._monitor.set(zmq.LINGER, 0)
 
@@ -34,18 +34,18 @@ class Handshakes:
             event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
         except zmq.Again:
             return None
-        if event == REFUSED:
+        if event == REFUSED_EVENT:
             return (
                 f"{self._address} does not let key {self._key} in: it is not authorized there, or no longer; "
-                f"over there: esper-daemon keys authorize {self._key} PUBLIC --role ROLE"
+                f"run on that machine: esper-daemon keys authorize {self._key} PUBLIC --role ROLE"
             )
         return (
             f"{self._address} and key {self._key} do not understand each other: the key is for another "
-            "server, or no esper-daemon listens there; `esper-daemon keys list` over there shows its key"
+            "server, or no esper-daemon listens there; `esper-daemon keys list` on that machine shows its key"
         )
 
     def close(self) -> None:
-        """Before the socket itself is closed."""
+        """Stop watching; to be called before the socket itself is closed."""
         if not self._socket.closed:
             self._socket.disable_monitor()
         self._monitor.close(linger=0)

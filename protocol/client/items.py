@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .errors import RequestError
-from .wire import Event
+from protocol.codec.json_lines import Event
+from protocol.errors import RequestError
 
 LinkState = Literal["searching", "connecting", "live", "slow", "stale", "lost", "ended"]
 
@@ -26,7 +26,7 @@ class LinkChanged:
 
 
 @dataclass(frozen=True)
-class Reply:
+class RequestOutcome:
     """The answer to a `request`; exactly one of `result` and `error` is set."""
 
     id: str
@@ -34,10 +34,10 @@ class Reply:
     result: dict[str, Any] | None
     error: RequestError | None
     """Of kind `no_reply` where the deadline passed without an answer."""
-    rtt_s: float
+    rtt_seconds: float
 
 
-Item = Reset | Event | Reply | LinkChanged
+Item = Reset | Event | RequestOutcome | LinkChanged
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Requests in flight: sent once the daemon is known, repeated under the same id, given up in time."""
+"""Requests in flight: sent once the daemon is known, repeated under the same id until their deadline."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from typing import Any
 
 import zmq
 
-from . import items
-from .commands import METHODS, Expect, Reply, RequestMeta, Socket
-from .errors import BY_CODE, ERRORS, RequestError
-from .sockets import is_waiting
-from .target import Link, Target
-from .version import PROTOCOL_VERSION
-from .wire import WireError, decode_reply, encode_request, new_id
+from protocol.codec.frames import decode_reply, encode_request, new_id
+from protocol.codec.zmq_options import is_waiting
+from protocol.errors import BY_CODE, ERRORS, RequestError, WireError
+from protocol.messages.commands import METHODS, ErrorBody, Expect, Reply, ReplyMeta, RequestMeta, Socket
+from protocol.version import PROTOCOL_VERSION
 
-RESEND_S = 2.0
+from .endpoint import ConnectedSocket, Target
+from .items import RequestOutcome
+
+RESEND_SECONDS = 2.0
 Body = bytes | memoryview
 """A second frame: lines, as libzmq holds them until somebody splits them."""
 
 
 @dataclass
-class Call:
+class PendingRequest:
     """One request and what to do with its answer."""
 
     method: str
     params: dict[str, Any]
-    done: Callable[[Call, Reply | None, Body], None]
+    done: Callable[[PendingRequest, Reply | None, Body], None]
     """Called once with the reply and its second frame; with None where the deadline passed without one."""
     deadline: float | None
     """On the monotonic clock; None repeats for as long as the daemon is attached."""
@@ -40,6 +41,7 @@ class Call:
 
     @property
     def socket(self) -> Socket:
+        """Which of the daemon's sockets it goes to."""
         return METHODS[self.method].socket
 
     @property
@@ -48,8 +50,8 @@ class Call:
         return time.monotonic() - self.asked
 
 
-class Calls:
-    """The request sockets of one client and what is under way on them. Not thread-safe.
+class PendingRequests:
+    """The request sockets of one client and what is in flight on them. Not thread-safe.
 
     Args:
         client: how the client calls itself in the audit events.
@@ -57,79 +59,85 @@ class Calls:
 
     def __init__(self, client: str) -> None:
         self._client = client
-        self._links: dict[str, Link] = {}
-        self._calls: dict[str, Call] = {}
+        self._sockets: dict[str, ConnectedSocket] = {}
+        self._requests: dict[str, PendingRequest] = {}
         self._boot: str | None = None
         self._offset_us = 0
         self.lease = ""
         """What `lease.acquire` gave; goes with each request."""
         self.bad = 0
-        """Frames that were no reply."""
+        """Frames that were not replies."""
 
     def attach(self, context: zmq.Context[zmq.Socket[bytes]], target: Target) -> None:
         """Connect to a daemon."""
         self.detach()
         for name in ("qry", "ctl"):
-            self._links[name] = target.open(context, zmq.DEALER, name)
+            self._sockets[name] = target.open(context, zmq.DEALER, name)
 
     def detach(self) -> None:
         """Drop the connection and the requests without a deadline; the others go on at the next daemon."""
-        for link in self._links.values():
+        for link in self._sockets.values():
             link.close()
-        self._links = {}
+        self._sockets = {}
         self._boot = None
-        self._calls = {id_: call for id_, call in self._calls.items() if call.deadline is not None}
+        self._requests = {id_: call for id_, call in self._requests.items() if call.deadline is not None}
 
     def identify(self, boot: str, offset_us: int) -> None:
-        """What `hello` told: from now on requests carry the boot and deadlines on the daemon's clock."""
+        """What `hello` said: from now on requests carry the boot and deadlines on the daemon's clock."""
         self._boot = boot
         self._offset_us = offset_us
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """For a poller."""
-        return [link.socket for link in self._links.values()]
+        """Those that are open now, for a poller or an event loop."""
+        return [link.socket for link in self._sockets.values()]
 
     def problem(self) -> str | None:
-        """Why the daemon lets nobody in, where that came to light since the last call."""
-        return next((found for link in self._links.values() if (found := link.problem())), None)
+        """Why the daemon does not let this client in, where that came to light since the last call."""
+        return next((found for link in self._sockets.values() if (found := link.problem())), None)
 
     @property
-    def pending(self) -> list[Call]:
+    def pending(self) -> list[PendingRequest]:
         """Requests without an answer, oldest first."""
-        return list(self._calls.values())
+        return list(self._requests.values())
 
-    def ask(self, call: Call) -> str:
+    def submit(self, call: PendingRequest) -> str:
         """Take up a request; `step` sends it. Returns its id."""
-        self._calls[call.id] = call
+        self._requests[call.id] = call
         return call.id
 
     def step(self) -> None:
         """Take answers, send what waits, repeat what got no answer, give up what is too late."""
-        self._receive()
+        self._receive_replies()
         now = time.monotonic()
-        for call in list(self._calls.values()):
+        for call in list(self._requests.values()):
             if call.deadline is not None and now > call.deadline:
-                self._calls.pop(call.id, None)
+                self._requests.pop(call.id, None)
                 call.done(call, None, b"")
-            elif call.sent is None or now - call.sent > RESEND_S:
+            elif call.sent is None or now - call.sent > RESEND_SECONDS:
                 self._send(call, now)
 
-    def _send(self, call: Call, now: float) -> None:
-        if not self._links or (self._boot is None and call.method != "hello"):
+    def _send(self, call: PendingRequest, now: float) -> None:
+        if not self._sockets or (self._boot is None and call.method != "hello"):
             return
         if call.body is None:
-            call.body = self._encode(call, now)
+            try:
+                call.body = self._encode(call, now)
+            except WireError as error:
+                # Kept, it would fail at each later step, and the other requests with it.
+                del self._requests[call.id]
+                call.done(call, _refusal(call, str(error)), b"")
+                return
         try:
-            self._links[call.socket].socket.send_multipart([b"", call.body], zmq.NOBLOCK)
+            self._sockets[call.socket].socket.send_multipart([b"", call.body], zmq.NOBLOCK)
         except zmq.Again:
             return
         call.sent = now
 
-    def _encode(self, call: Call, now: float) -> bytes:
+    def _encode(self, call: PendingRequest, now: float) -> bytes:
         """The body is made once: a repeat with other bytes would be another request.
 
-        No deadline before `hello` has told the daemon's clock.
+        No deadline before `hello` has given the daemon's clock.
         """
         deadline = None
         if call.deadline is not None and self._boot is not None:
@@ -144,27 +152,35 @@ class Calls:
         )
         return encode_request(call.id, call.method, call.params, meta)
 
-    def _receive(self) -> None:
+    def _receive_replies(self) -> None:
         for socket in self.sockets:
             while not socket.closed and is_waiting(socket):
-                self._take([frame.buffer for frame in socket.recv_multipart(zmq.NOBLOCK, copy=False)])
+                self._take_reply([frame.buffer for frame in socket.recv_multipart(zmq.NOBLOCK, copy=False)])
 
-    def _take(self, frames: list[memoryview]) -> None:
+    def _take_reply(self, frames: list[memoryview]) -> None:
         body = frames[1:] if not frames[0] else frames
         try:
             reply = decode_reply(body[0] if body else b"")
         except WireError:
             self.bad += 1
             return
-        call = self._calls.get(reply.id or "")
+        call = self._requests.get(reply.id or "")
         if call is None:
             return
         after, now = _retry_after(reply), time.monotonic()
         if after is not None and (call.deadline is None or now + after < call.deadline):
-            call.sent = now - RESEND_S + after
+            call.sent = now - RESEND_SECONDS + after
             return
-        del self._calls[call.id]
+        del self._requests[call.id]
         call.done(call, reply, body[1] if len(body) > 1 else b"")
+
+
+def _refusal(call: PendingRequest, message: str) -> Reply:
+    """What a daemon would answer to a request that cannot be sent as it is."""
+    kind = ERRORS["invalid_params"]
+    return Reply(
+        id=call.id, meta=ReplyMeta(boot="", ts=0), error=ErrorBody(kind.code, message, {"kind": kind.kind})
+    )
 
 
 def lines_of(body: Body) -> list[bytes]:
@@ -188,10 +204,10 @@ def error_of(reply: Reply) -> RequestError | None:
     return RequestError(kind, reply.error.message, reply.error.data)
 
 
-def outcome(call: Call, reply: Reply | None) -> items.Reply:
-    """What a request came to, for who asked: the answer, or that none came before its deadline."""
+def outcome_of(call: PendingRequest, reply: Reply | None) -> RequestOutcome:
+    """What a request came to, for the caller: the answer, or that none came before its deadline."""
     if reply is not None:
-        return items.Reply(call.id, call.method, reply.result, error_of(reply), call.age)
-    told = "it was sent" if call.sent else "it was never sent, there was no connection"
-    error = RequestError("no_reply", f"no answer to {call.method} in {call.age:.0f} s; {told}")
-    return items.Reply(call.id, call.method, None, error, call.age)
+        return RequestOutcome(call.id, call.method, reply.result, error_of(reply), call.age)
+    fate = "it was sent" if call.sent else "it was never sent, there was no connection"
+    error = RequestError("no_reply", f"no answer to {call.method} in {call.age:.0f} s; {fate}")
+    return RequestOutcome(call.id, call.method, None, error, call.age)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .wire import LINE_HEAD, WireError
+from protocol.codec.json_lines import LINE_PREFIX
+from protocol.errors import WireError
 
 
 class Sequencer:
@@ -21,9 +22,9 @@ class Sequencer:
         """The newest number that is known to exist."""
         self._held: dict[int, bytes] = {}
 
-    def offer(self, first: int, lines: Sequence[bytes]) -> list[bytes]:
+    def push(self, first: int, lines: Sequence[bytes]) -> list[bytes]:
         """Take the lines `first`, `first + 1`, ...; returns what can be delivered now, without a hole."""
-        self.tell(first + len(lines) - 1)
+        self.note_latest(first + len(lines) - 1)
         if first > self.last + 1:
             self._held.update(zip(range(first, first + len(lines)), lines, strict=True))
             return []
@@ -36,7 +37,7 @@ class Sequencer:
             self._held = {seq: line for seq, line in self._held.items() if seq > self.last}
         return ready
 
-    def tell(self, last: int) -> None:
+    def note_latest(self, last: int) -> None:
         """Learn that numbers up to `last` exist."""
         self.known = max(self.known, last)
 
@@ -53,25 +54,25 @@ class Sequencer:
         return self.last + 1, min(self._held) - 1 if self._held else self.known
 
 
-class Newest:
-    """A stream with holes that nobody fills: gives a line where it is newer than all before it."""
+class NewestLines:
+    """A stream whose holes are not filled: gives a line where it is newer than all before it."""
 
     def __init__(self) -> None:
         self.last = 0
         """The newest number delivered, or that a snapshot has brought."""
 
-    def offer(self, lines: Sequence[bytes]) -> list[bytes]:
+    def push(self, lines: Sequence[bytes]) -> list[bytes]:
         """Take lines by number; returns those that are news.
 
         Raises:
-            WireError: a line is no event; none of them is taken.
+            WireError: a line is not an event; none of them is taken.
         """
         newer = []
         last = self.last
         for line in lines:
-            head = LINE_HEAD.match(line)
+            head = LINE_PREFIX.match(line)
             if head is None:
-                raise WireError(f"no event in a view: {line[:80]!r}")
+                raise WireError(f"not an event in a view: {line[:80]!r}")
             if (seq := int(head[1])) > last:
                 newer.append(line)
                 last = seq

@@ -10,47 +10,36 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import zmq
 
-from .calls import Body, Call, Calls, lines_of, outcome
-from .commands import METHODS
-from .commands import Reply as WireReply
-from .errors import EsperError
-from .events import STREAMS, Stream
-from .items import Item, LinkChanged, LinkState, Reply, Reset, Stats
-from .journal import newest_lines
-from .sequence import Newest, Sequencer
-from .sockets import end
-from .target import Link, Source, Target, source_of
-from .thresholds import THRESHOLDS
-from .version import PROTOCOL_VERSION
-from .wire import (
+from protocol.codec.frames import (
     HEARTBEAT_TOPIC,
     TOPICS,
     VIEW_TOPIC,
-    Event,
-    Heartbeat,
-    Window,
-    WireError,
     decode_batch,
     decode_heartbeat,
-    decode_line,
     decode_view,
 )
+from protocol.codec.json_lines import Event, decode_line
+from protocol.errors import WireError
+from protocol.journal.reader import newest_lines
+from protocol.messages.commands import METHODS, Reply
+from protocol.messages.headers import Heartbeat, Window
+from protocol.messages.vocabulary import STREAMS, Stream
 
-__all__ = ["Event", "Item", "LinkChanged", "LinkState", "Reply", "Reset", "Stats", "Subscriber"]
+from .connection import DaemonConnection
+from .endpoint import Target, TargetSource
+from .items import Item, LinkChanged, LinkState, Reset, Stats
+from .requests import Body, PendingRequest, lines_of, outcome_of
+from .sequence import NewestLines, Sequencer
+from .sources import make_target_source
 
-_BY_SEVERITY: dict[str | None, LinkState] = {None: "live", "warning": "slow", "critical": "stale"}
-LOST_S = 15.0
-LOOK_S = 0.5
-KNOCK_S = 5.0
-TOO_FAR_BEHIND = 50_000
-EARLY_BATCHES = 4_096
-READY_LINES = 20_000
+MAX_EVENTS_BEHIND = 50_000
+MAX_EARLY_BATCHES = 4_096
+MAX_READY_LINES = 20_000
 
 
 class Subscriber:
@@ -63,7 +52,7 @@ class Subscriber:
         client: how it calls itself in the audit events.
         home: instead of `$ESPER_HOME`.
         thin: read `view` in place of `metric` and `trace`: the newest metrics five times a second, with holes
-            that nobody fills. For links that are too thin for all of them.
+            that are not filled. For links that are too slow for all of them.
         source: finds the run, instead of `name` and `home`; it stays open at `close`.
     """
 
@@ -75,54 +64,47 @@ class Subscriber:
         client: str = "python",
         home: Path | None = None,
         thin: bool = False,
-        source: Source | None = None,
+        source: TargetSource | None = None,
     ) -> None:
-        self._asked = tuple(streams)
+        self._snapshot_streams = tuple(streams)
         self._streams = tuple(s for s in streams if not (thin and s in ("metric", "trace")))
-        """Those that are read whole; a snapshot has all that were asked for."""
-        self._view = Newest() if thin and "metric" in streams else None
-        self._source = source or source_of(name, home)
+        """Those that are read in full; a snapshot has all that were asked for."""
+        self._view = NewestLines() if thin and "metric" in streams else None
+        self._source = source or make_target_source(name, home)
         self._owns_source = source is None
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._calls = Calls(client)
-        self._ev: Link | None = None
-        self._target: Target | None = None
-        self._boot: str | None = None
+        topics = [TOPICS[stream] for stream in self._streams]
+        if self._view is not None:
+            topics.append(VIEW_TOPIC)
+        self._connection = DaemonConnection(
+            self._source,
+            client=client,
+            topics=(*topics, HEARTBEAT_TOPIC),
+            on_open=self._start_joining,
+            on_close=self._forget_requests,
+            on_hello=self._take_hello,
+        )
+        self._requests = self._connection.requests
         self._phase: Literal["barrier", "hello", "snapshot", "joined"] = "barrier"
         self._sequencers: dict[str, Sequencer] = {}
         self._early: list[tuple[str, int, list[bytes]]] = []
         self._repairing: set[str] = set()
         self._ready: deque[bytes | Item] = deque()
         self._reason = "joined"
-        self._again = self._lost_boot = self._unfound = False
-        self._heard = 0.0
-        self._look_at = 0.0
         self.state: LinkState = "searching"
-        self.problem: str | None = None
-        """Why there is no connection, in words; None where there is one."""
-        self.hello: dict[str, Any] | None = None
-        """What the daemon said of itself."""
-        self.heartbeat: Heartbeat | None = None
-        """The newest one."""
         self.windows: dict[str, Window] = {}
-        """Where it is thin: what the newest view tells of the events between, by type."""
+        """Where it is thin: what the newest view says of the events between, by type."""
         self.stats = Stats()
-
-    # --- reading -----------------------------------------------------------------------------------
 
     def drain(self, budget_s: float = 0.01) -> list[Item]:
         """Everything that is there by now, in order; never blocks, and stops after about `budget_s`."""
         end = time.monotonic() + budget_s
-        self._source.step()
-        self._look()
-        self._watch_handshakes()
-        self._calls.step()
-        while len(self._ready) < READY_LINES and self._read_one():
+        self._connection.step()
+        while len(self._ready) < MAX_READY_LINES and self._read_one():
             if time.monotonic() > end:
                 break
         self._repair()
-        self._calls.step()
-        self._judge()
+        self._requests.step()
+        self._update_state()
         items: list[Item] = []
         while self._ready:
             item = self._ready.popleft()
@@ -163,41 +145,51 @@ class Subscriber:
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
         """Those that are open now, for a poller or an event loop; only `drain` reads from them."""
-        return [*self._calls.sockets, *([self._ev.socket] if self._ev else [])]
+        return self._connection.sockets
 
     def patience(self, timeout: float) -> float:
         """How long `drain` may be left alone where nothing can be read: less where a request waits."""
-        return min(timeout, 0.01) if any(call.sent is None for call in self._calls.pending) else timeout
+        return min(timeout, 0.01) if any(call.sent is None for call in self._requests.pending) else timeout
 
     @property
     def age(self) -> float | None:
         """Seconds since the last heartbeat, None before the first."""
-        return time.monotonic() - self._heard if self.heartbeat else None
+        return self._connection.age
 
     @property
     def run(self) -> Target | None:
         """The run that is followed: as it was found, and since `hello` by its own name."""
-        if self._target is None or self.hello is None:
-            return self._target
-        hello = self.hello
-        return replace(self._target, name=hello["name"], id=hello["run"], pid=hello["pid"])
+        return self._connection.run
 
     @property
     def boot(self) -> str | None:
         """The boot of the daemon that is followed."""
-        return self._boot
+        return self._connection.boot
 
-    # --- asking ------------------------------------------------------------------------------------
+    @property
+    def problem(self) -> str | None:
+        """Why there is no connection, in words; None where there is one."""
+        return self._connection.problem
+
+    @property
+    def hello(self) -> dict[str, Any] | None:
+        """What the daemon said of itself."""
+        return self._connection.hello
+
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """The newest one."""
+        return self._connection.heartbeat
 
     def request(
         self, method: str, params: dict[str, Any] | None = None, deadline_s: float = 10.0, reason: str = ""
     ) -> str:
-        """Ask something; the answer comes as a `Reply` from `drain`. Never blocks.
+        """Ask something; the answer comes as a `RequestOutcome` from `drain`. Never blocks.
 
         Args:
             method: one of `commands.METHODS`.
             params: its parameters.
-            deadline_s: after so long it is neither carried out nor waited for.
+            deadline_s: seconds after which it is neither executed nor waited for.
             reason: for the audit event.
 
         Returns:
@@ -209,77 +201,21 @@ class Subscriber:
         if method not in METHODS:
             raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
         deadline = time.monotonic() + deadline_s
-        return self._calls.ask(Call(method, params or {}, self._answered, deadline, reason))
+        return self._requests.submit(
+            PendingRequest(method, params or {}, self._take_outcome, deadline, reason)
+        )
 
     @property
-    def pending(self) -> list[Call]:
+    def pending(self) -> list[PendingRequest]:
         """Own requests without an answer, oldest first."""
-        return [call for call in self._calls.pending if call.deadline is not None]
+        return [call for call in self._requests.pending if call.deadline is not None]
 
-    def _answered(self, call: Call, reply: WireReply | None, _: Body) -> None:
-        self._ready.append(outcome(call, reply))
-
-    # --- finding the daemon ------------------------------------------------------------------------
-
-    def _look(self) -> None:
-        """Find a daemon where there is none, or the next boot where this one is silent or gone."""
-        now = time.monotonic()
-        silent = self.age is None or self.age > THRESHOLDS["link_age"].warning
-        if not silent and self._unfound:
-            self.problem, self._unfound = None, False
-        if now < self._look_at or not (silent or self.state == "ended"):
-            return
-        self._look_at = now + LOOK_S
-        try:
-            target = self._source.find()
-        except EsperError as error:
-            self.problem, self._unfound = str(error), True
-            return
-        if self._unfound:
-            self.problem, self._unfound = None, False
-        if self._lost_boot or target != self._target:
-            self._open(target)
-
-    def _open(self, target: Target) -> None:
-        self._again = self._boot is not None
-        self._close_link()
-        self._target, self._boot, self._lost_boot = target, target.boot, False
-        self.problem = self.heartbeat = self.hello = None
-        self._sequencers, self._phase = {}, "barrier"
-        topics = [TOPICS[stream] for stream in self._streams]
-        if self._view is not None:
-            topics.append(VIEW_TOPIC)
-        self._ev = target.open(self._context, zmq.SUB, "ev", (*topics, HEARTBEAT_TOPIC))
-        self._calls.attach(self._context, target)
-        self._enter("connecting")
-
-    def _watch_handshakes(self) -> None:
-        """A key that is refused: say so, and knock again later."""
-        found = self._calls.problem() or (self._ev.problem() if self._ev else None)
-        if found is None:
-            return
-        self._close_link()
-        self.problem, self.heartbeat, self._lost_boot = found, None, True
-        self._look_at = time.monotonic() + KNOCK_S
-
-    def _is_mine(self, boot: str) -> bool:
-        """Whether this boot is the one followed; without one, it is from now on."""
-        if self._boot is None:
-            self._boot = boot
-        return boot == self._boot
-
-    def _close_link(self) -> None:
-        if self._ev is not None:
-            self._ev.close()
-            self._ev = None
-        self._calls.detach()
-        self._early.clear()
-        self._repairing.clear()
+    def _take_outcome(self, call: PendingRequest, reply: Reply | None, _: Body) -> None:
+        self._ready.append(outcome_of(call, reply))
 
     def close(self) -> None:
         """Close the sockets."""
-        self._close_link()
-        end(self._context)
+        self._connection.close()
         if self._owns_source:
             self._source.close()
 
@@ -289,41 +225,32 @@ class Subscriber:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- joining -----------------------------------------------------------------------------------
+    def _start_joining(self) -> None:
+        """The sockets to a daemon are open: nothing is known of its streams."""
+        self._sequencers, self._phase = {}, "barrier"
+        self._enter("connecting")
 
-    def _say_hello(self) -> None:
-        self._phase = "hello"
-        self._calls.ask(Call("hello", {}, self._hello_came, None))
+    def _forget_requests(self) -> None:
+        """The sockets are closed: what was asked of that daemon is not answered any more."""
+        self._early.clear()
+        self._repairing.clear()
 
-    def _hello_came(self, call: Call, reply: WireReply | None, _: Body) -> None:
-        assert reply is not None
-        assert call.sent is not None
-        if reply.result is None or reply.result.get("protocol") != PROTOCOL_VERSION:
-            theirs = (
-                reply.error.message if reply.error else f"protocol {(reply.result or {}).get('protocol')}"
-            )
-            self.problem = f"the daemon does not speak protocol {PROTOCOL_VERSION}: {theirs}"
-            self._close_link()
-            return
-        if not self._is_mine(reply.meta.boot):
-            self._lose_boot()
-            return
-        self.hello = reply.result
-        half_way = time.time_ns() // 1000 - int((time.monotonic() - call.sent) / 2 * 1e6)
-        self._calls.identify(reply.meta.boot, reply.meta.ts - half_way)
-        assert self.run is not None
-        self._reason = f"run {self.run.name}, {'new boot' if self._again else 'boot'} {self._boot}"
+    def _take_hello(self) -> None:
+        run, connection = self.run, self._connection
+        assert run is not None
+        boot = f"{'new boot' if connection.is_reopened else 'boot'} {connection.boot}"
+        self._reason = f"run {run.name}, {boot}"
         self._ask_snapshot()
 
     def _ask_snapshot(self) -> None:
         self._phase = "snapshot"
-        params = {"streams": list(self._asked)}
-        self._calls.ask(Call("snapshot", params, self._snapshot_came, None))
+        params = {"streams": list(self._snapshot_streams)}
+        self._requests.submit(PendingRequest("snapshot", params, self._take_snapshot, None))
 
-    def _snapshot_came(self, _: Call, reply: WireReply | None, body: Body) -> None:
+    def _take_snapshot(self, _: PendingRequest, reply: Reply | None, body: Body) -> None:
         assert reply is not None
         if reply.result is None:
-            self._lose_boot()
+            self._connection.lose_boot()
             return
         self._ready.append(Reset(self._reason))
         self._ready.extend(lines_of(body))
@@ -339,33 +266,22 @@ class Subscriber:
         for stream, first, lines in early:
             self._deliver(stream, first, lines)
 
-    def _lose_boot(self) -> None:
-        """Another boot answers at this address: start over as soon as its connection file is found."""
-        self._close_link()
-        self._heard, self.heartbeat = 0.0, None
-        self._lost_boot = True
-        self._look_at = 0.0
-
-    # --- the stream --------------------------------------------------------------------------------
-
     def _read_one(self) -> bool:
-        if self._ev is None:
-            return False
-        try:
-            frames = self._ev.socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
+        frames = self._connection.receive()
+        if frames is None:
             return False
         self.stats.bytes += sum(map(len, frames))
         try:
-            self._take(frames)
+            self._take_message(frames)
         except WireError as error:
             self._note_bad(error)
         return True
 
-    def _take(self, frames: list[bytes]) -> None:
+    def _take_message(self, frames: list[bytes]) -> None:
         if frames[0] == HEARTBEAT_TOPIC:
             if self._phase == "barrier":
-                self._say_hello()
+                self._phase = "hello"
+                self._connection.ask_hello()
             if len(frames) > 1:
                 self._take_heartbeat(decode_heartbeat(frames[1]))
             return
@@ -375,42 +291,39 @@ class Subscriber:
             self._take_view(frames)
             return
         header, lines = decode_batch(frames[1], frames[2])
-        if not self._is_mine(header.boot):
-            self._lose_boot()
-        elif self._phase == "joined":
+        if not self._connection.claim_boot(header.boot):
+            return
+        if self._phase == "joined":
             self._deliver(header.stream, header.first, lines)
-        elif len(self._early) < EARLY_BATCHES:
+        elif len(self._early) < MAX_EARLY_BATCHES:
             self._early.append((header.stream, header.first, lines))
 
     def _take_view(self, frames: list[bytes]) -> None:
         header, lines = decode_view(frames[1], frames[2])
-        if header.boot != self._boot:
-            self._lose_boot()
+        if header.boot != self.boot:
+            self._connection.lose_boot()
             return
         self.windows = header.windows
         if self._phase == "joined" and self._view is not None:
-            self._ready.extend(self._view.offer(lines))
+            self._ready.extend(self._view.push(lines))
 
     def _take_heartbeat(self, heartbeat: Heartbeat) -> None:
-        if not self._is_mine(heartbeat.boot):
-            self._lose_boot()
+        if not self._connection.take_heartbeat(heartbeat):
             return
-        self.heartbeat = heartbeat
-        self._heard = time.monotonic()
         for stream, sequencer in self._sequencers.items():
-            sequencer.tell(heartbeat.last.get(stream, 0))
+            sequencer.note_latest(heartbeat.last.get(stream, 0))
 
     def _deliver(self, stream: str, first: int, lines: list[bytes]) -> None:
         sequencer = self._sequencers.get(stream)
         if sequencer is not None:
-            self._ready.extend(sequencer.offer(first, lines))
+            self._ready.extend(sequencer.push(first, lines))
 
     def _repair(self) -> None:
         if self._phase != "joined":
             return
         for stream, sequencer in self._sequencers.items():
             missing = sequencer.missing
-            if sequencer.behind > TOO_FAR_BEHIND:
+            if sequencer.behind > MAX_EVENTS_BEHIND:
                 self._start_over(f"{sequencer.behind} events behind on {stream}")
                 return
             if missing is not None and stream not in self._repairing:
@@ -420,9 +333,9 @@ class Subscriber:
     def _ask_replay(self, stream: str, first: int, last: int) -> None:
         self._repairing.add(stream)
         params = {"stream": stream, "first": first, "last": last}
-        self._calls.ask(Call("replay", params, self._replay_came, None))
+        self._requests.submit(PendingRequest("replay", params, self._take_replay, None))
 
-    def _replay_came(self, call: Call, reply: WireReply | None, body: Body) -> None:
+    def _take_replay(self, call: PendingRequest, reply: Reply | None, body: Body) -> None:
         assert reply is not None
         stream = call.params["stream"]
         if stream not in self._repairing:
@@ -457,28 +370,14 @@ class Subscriber:
         self.stats.bad += 1
         self.stats.last_bad = str(error)
 
-    # --- the link ----------------------------------------------------------------------------------
-
-    def _judge(self) -> None:
-        """Which state the link is in, from the heartbeat and the run's lock."""
-        if self._target is None:
-            state: LinkState = "searching"
-        elif self.heartbeat is not None and self.heartbeat.bye is not None:
-            state = "ended"
-        elif self._source.gone or self.problem is not None:
-            state = "lost"
-        elif self.age is None or self._phase != "joined":
-            state = "connecting"
-        elif self.age >= LOST_S:
-            state = "lost"
-        else:
-            state = _BY_SEVERITY[THRESHOLDS["link_age"].severity(self.age)]
-        if self._source.gone or state == "ended":
-            self._finish(self._target)
+    def _update_state(self) -> None:
+        state = self._connection.link_state(is_joined=self._phase == "joined")
+        if self._connection.is_gone or state == "ended":
+            self._recover_tail(self._connection.target)
         self._enter(state)
 
-    def _finish(self, target: Target | None) -> None:
-        """The daemon is gone: what it still owed may be in its journal."""
+    def _recover_tail(self, target: Target | None) -> None:
+        """The daemon is gone: what it had not sent may be in its journal."""
         owed = {name: one for name, one in self._sequencers.items() if one.behind}
         if target is None or not owed or self._phase != "joined":
             return

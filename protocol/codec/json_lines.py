@@ -1,4 +1,8 @@
-"""Events into lines of JSON: orjson writes, a batch keeps the lines of a stream in one buffer.
+"""Events into lines of JSON and back: orjson writes, msgspec reads and validates into the same type.
+
+A line is the same on the wire and in the journal; a batch keeps the lines of a stream in one buffer:
+
+    {"seq":N,"stream":"metric","ts":µs,"type":"epoch","tv":1,"ctx":{...},"data":{...}}
 
 JSON has no NaN and no infinities, and orjson writes them as `null`. Here they travel as the strings `"NaN"`,
 `"Infinity"` and `"-Infinity"` (the mapping of proto3's JSON), and `null` means "not measured".
@@ -8,20 +12,53 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Sequence
 from math import isfinite
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import msgspec
 import orjson
+from msgspec import Struct
 
-from .errors import WireError
-from .events import STREAMS, Context, EventSpec, Stream, spec_of
+from protocol.errors import WireError
+from protocol.messages.events import EVENTS, Context, EventSpec, spec_of
+from protocol.messages.vocabulary import STREAMS, Stream
 
-BATCH_EVENTS = 256
-BATCH_BYTES = 256 * 1024
+MAX_BATCH_EVENTS = 256
+MAX_BATCH_BYTES = 256 * 1024
 _HEAD = '{"seq":%%d,"stream":"%s","ts":%%d,"type":"%s","tv":%d,"ctx":{%s},"data":'
 """Of a type and a context; the number and the time are filled in for each event, the data follow."""
+LINE_PREFIX = re.compile(rb'\{"seq":(\d+),"stream":"([a-z]+)"(?:,"ts":(\d+))?')
+"""Where a line says its number, stream and time, for readers that need no more of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Unknown:
+    """An event type that this version does not know: kept, never fatal."""
+
+    type: str
+    raw: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """One event as a reader sees it."""
+
+    seq: int
+    """Contiguous per stream within a run, across boots."""
+    ts: int
+    """Wall time of the daemon, microseconds since the epoch."""
+    type: str
+    stream: str
+    tv: int
+    """Version of the event type."""
+    ctx: Context
+    data: Any
+    """An instance of the class registered for `type`, or `Unknown`."""
+    line: bytes = dataclasses.field(default=b"", repr=False, compare=False)
+    """As it was on the wire."""
 
 
 class _Form(NamedTuple):
@@ -29,7 +66,7 @@ class _Form(NamedTuple):
 
     spec: EventSpec
     optional: Callable[[dict[str, Any]], Sequence[Any]]
-    """Values of the fields that are no columns and may be None, of which most nulls in a line come."""
+    """Values of the fields that are not columns and may be None, of which most nulls in a line come."""
 
 
 _forms: dict[type, _Form] = {}
@@ -67,7 +104,7 @@ class Batch:
         return bytes(self.lines(index, index + 1))
 
     def part(self, begin: int, end: int) -> Batch:
-        """A copy of some lines, for who would keep all of the batch in memory otherwise."""
+        """A copy of some lines, for a holder that would keep all of the batch in memory otherwise."""
         part = Batch(self.stream, self.first + begin, self.from_ts)
         part.body += self.lines(begin, end)
         part.body += b"\n"
@@ -77,7 +114,7 @@ class Batch:
 
 
 class Encoder:
-    """Numbers events and writes them into batches of at most `BATCH_EVENTS` lines and `BATCH_BYTES` bytes.
+    """Numbers events and writes them into batches, bounded by `MAX_BATCH_EVENTS` and `MAX_BATCH_BYTES`.
 
     One buffer takes the lines of a batch: keeping a line of its own for each event costs more than its JSON.
 
@@ -88,7 +125,7 @@ class Encoder:
     def __init__(self, last: dict[str, int]) -> None:
         self.last = last
         self._batches: list[Batch] = []
-        self._of: tuple[type, Context, int | None] | None = None
+        self._head_key: tuple[type, Context, int | None] | None = None
         self._head = b""
 
     def add(self, ts: int, ctx: Context, event: object, env: int | None = None) -> Batch:
@@ -105,13 +142,13 @@ class Encoder:
                 It takes no number.
         """
         cls = type(event)
-        spec, optional = _forms.get(cls) or _form_of(cls)
+        spec, optional = _forms.get(cls) or _make_form(cls)
         data = _encode_data(event, optional)
-        of = self._of
+        of = self._head_key
         if of is None or of[0] is not cls or of[1] is not ctx or of[2] != env:
             of_env = ctx.env if env is None else env
             self._head = _head_of(spec, ctx.round, ctx.epoch, ctx.level, of_env, ctx.rank)
-            self._of = cls, ctx, env
+            self._head_key = cls, ctx, env
         stream = spec.stream
         seq = self.last[stream] + 1
         head = self._head % (seq, ts)
@@ -119,16 +156,21 @@ class Encoder:
         if (
             batch is None
             or batch.stream != stream
-            or len(batch.starts) >= BATCH_EVENTS
-            or len(batch.body) + len(head) + len(data) >= BATCH_BYTES
+            or len(batch.starts) >= MAX_BATCH_EVENTS
+            or len(batch.body) + len(head) + len(data) >= MAX_BATCH_BYTES
         ):
             batch = Batch(stream, seq, ts)
             self._batches.append(batch)
         body = batch.body
-        batch.starts.append(len(body))
-        body += head
-        body += data
-        body += b"}\n"
+        start = len(body)
+        try:
+            body += head
+            body += data
+            body += b"}\n"
+            batch.starts.append(start)
+        except MemoryError:
+            del body[start:]
+            raise
         batch.to_ts = ts
         self.last[stream] = seq
         return batch
@@ -136,7 +178,7 @@ class Encoder:
     def take(self) -> list[Batch]:
         """The batches since this was last asked, in the order written."""
         batches, self._batches = self._batches, []
-        return batches
+        return [batch for batch in batches if batch.starts]
 
 
 def encode_event(seq: int, ts_us: int, ctx: Context, event: object) -> bytes:
@@ -144,7 +186,7 @@ def encode_event(seq: int, ts_us: int, ctx: Context, event: object) -> bytes:
     return Encoder(dict.fromkeys(STREAMS, seq - 1)).add(ts_us, ctx, event).line(0)
 
 
-def _form_of(cls: type) -> _Form:
+def _make_form(cls: type) -> _Form:
     kinds = {field.name: str(field.type) for field in dataclasses.fields(cls)}
     optional = [name for name, kind in kinds.items() if kind.endswith("| None") and "[" not in kind]
     values = itemgetter(*optional) if len(optional) > 1 else lambda values: [values[x] for x in optional]
@@ -192,7 +234,7 @@ def _is_finite(value: Any) -> bool:
 def plain(value: Any) -> Any:
     """The same value in dicts, lists and numbers; non-finite floats as words, text as valid UTF-8."""
     if isinstance(value, float):
-        return float(value) if isfinite(value) else _word(value)
+        return float(value) if isfinite(value) else _word_for(value)
     if value is None or isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -208,7 +250,48 @@ def plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
 
 
-def _word(value: float) -> str:
+def _word_for(value: float) -> str:
     if value != value:
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
+
+
+class _Envelope(Struct):
+    seq: int
+    stream: str
+    ts: int
+    type: str
+    data: msgspec.Raw
+    tv: int = 1
+    ctx: Context = msgspec.field(default_factory=Context)
+
+
+_envelope = msgspec.json.Decoder(_Envelope, strict=False)
+_data: dict[str, msgspec.json.Decoder[Any]] = {}
+
+
+def decode_line(line: bytes) -> Event:
+    """Read a line back into its type.
+
+    A type that is not registered here gives `Unknown`; fields that are not known are ignored.
+
+    Raises:
+        WireError: not a line of this protocol; the message says what and where.
+    """
+    try:
+        e = _envelope.decode(line)
+        data: Any
+        if e.type in EVENTS:
+            data = _decoder(e.type).decode(e.data)
+        else:
+            data = Unknown(type=e.type, raw=bytes(e.data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"not an event: {error} in {line[:80]!r}") from None
+    return Event(e.seq, e.ts, e.type, e.stream, e.tv, e.ctx, data, line)
+
+
+def _decoder(type_: str) -> msgspec.json.Decoder[Any]:
+    decoder = _data.get(type_)
+    if decoder is None:
+        decoder = _data[type_] = msgspec.json.Decoder(EVENTS[type_].cls, strict=False)
+    return decoder

@@ -1,6 +1,6 @@
 """The journal's second thread: compresses closed segments, and removes the oldest where there are too many.
 
-Each step leaves files from which the next start goes on; killed between any two, the journal reads whole:
+Each step leaves files from which the next start goes on; killed between any two, the journal reads complete:
 
 1. `.events-000001.jsonl.zst.part` is written and on the disk,
 2. `events-000001.index.json`, 3. the part gets its name, 4. the manifest names it, 5. the plain file goes.
@@ -21,16 +21,25 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from .errors import FolderError
-from .folders import sync_folder, write_atomically
-from .lines import LineIndex, repair_file
-from .segments import FRAME_BYTES, Manifest, Removed, Segment, SegmentFolder, SegmentIndex, Span, whole_frames
-from .wire import WireError
+from protocol.errors import FolderError, WireError
+from protocol.storage.folders import sync_folder, write_atomically
+
+from .line_files import LineIndex, repair_file
+from .segments import (
+    FRAME_BYTES,
+    JournalSegment,
+    Manifest,
+    RemovedSegments,
+    SegmentFolder,
+    SegmentIndex,
+    Span,
+    whole_frames,
+)
 
 logger = logging.getLogger(__name__)
 
-LEVEL = 1
-CLOSE_S = 5.0
+COMPRESSION_LEVEL = 1
+CLOSE_SECONDS = 5.0
 
 
 class _Abandoned(Exception):
@@ -53,11 +62,11 @@ class Compactor:
         self._folder = folder
         self._keep_bytes = keep_bytes
         self.manifest = folder.manifest()
-        """Replaced as a whole by the thread."""
+        """Replaced, never changed, by the thread."""
         self.pending: dict[int, LineIndex] = {}
         """Closed and not compressed yet; a segment leaves it after it has entered the manifest."""
-        self.removed: deque[Segment] = deque()
-        """Taken by retention; for the owner to tell."""
+        self.removed: deque[JournalSegment] = deque()
+        """Taken by retention; the owner reports them."""
         self.error: str | None = None
         """Why compressing failed last; the plain segment stays and is tried again."""
         self._queue: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -91,7 +100,7 @@ class Compactor:
 
     def resume(self) -> None:
         """Go on with what an earlier process left."""
-        if self.pending or self._too_much:
+        if self.pending or self._exceeds_limit:
             self.wake()
 
     def wake(self) -> None:
@@ -106,7 +115,7 @@ class Compactor:
         if self._thread is None:
             return
         self._queue.put(False)
-        self._thread.join(CLOSE_S)
+        self._thread.join(CLOSE_SECONDS)
         self._abandon.set()
         self._thread.join()
         self._thread = None
@@ -126,8 +135,6 @@ class Compactor:
             except (OSError, FolderError) as error:
                 self.error = str(error)
                 logger.error("%s: %s; it is tried again with the next segment", self._folder.path, error)
-
-    # --- compressing -------------------------------------------------------------------------------
 
     def _compress_pending(self) -> None:
         for number, index in sorted(self.pending.items()):
@@ -151,7 +158,7 @@ class Compactor:
 
     def _pack(self, raw: Path, part: Path) -> tuple[list[tuple[int, int]], int, int, str]:
         """Compress a file of lines; gives the frames, the bytes of the lines and of the file, its sha256."""
-        compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+        compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
         digest = hashlib.sha256()
         frames: list[tuple[int, int]] = []
         raw_offset = offset = 0
@@ -170,7 +177,7 @@ class Compactor:
             os.fsync(target.fileno())
         return frames, raw_offset, offset, digest.hexdigest()
 
-    def _write_manifest(self, new: list[Segment]) -> None:
+    def _write_manifest(self, new: list[JournalSegment]) -> None:
         numbers = {segment.number for segment in new}
         kept = [segment for segment in self.manifest.segments if segment.number not in numbers]
         segments = tuple(sorted([*kept, *new], key=lambda segment: segment.number))
@@ -181,17 +188,15 @@ class Compactor:
         write_atomically(self._folder.manifest_path, content)
         self.manifest = manifest
 
-    # --- retention ---------------------------------------------------------------------------------
-
     @property
-    def _too_much(self) -> bool:
+    def _exceeds_limit(self) -> bool:
         return 0 < self._keep_bytes < self.bytes
 
     def _retain(self) -> None:
-        while self._too_much:
+        while self._exceeds_limit:
             gone, *kept = self.manifest.segments
             last = {stream: span.last for stream, span in gone.streams.items()}
-            removed = Removed(gone.number, {**self.manifest.removed.last, **last})
+            removed = RemovedSegments(gone.number, {**self.manifest.removed.last, **last})
             self._replace_manifest(Manifest(segments=tuple(kept), removed=removed))
             self._unlink(gone.number)
             self.removed.append(gone)
@@ -199,8 +204,6 @@ class Compactor:
     def _unlink(self, number: int) -> None:
         self._folder.index_path(number).unlink(missing_ok=True)
         self._folder.packed(number).unlink(missing_ok=True)
-
-    # --- after a crash -----------------------------------------------------------------------------
 
     def _recover(self) -> None:
         """Take up what a killed process left: plain files, unlisted ones, half-removed ones, parts."""
@@ -245,8 +248,10 @@ class Compactor:
         self._write_manifest([_segment(path.name, number, index, raw_offset, len(packed), sha256)])
 
 
-def _segment(file: str, number: int, index: LineIndex, raw_bytes: int, size: int, sha256: str) -> Segment:
-    return Segment(
+def _segment(
+    file: str, number: int, index: LineIndex, raw_bytes: int, size: int, sha256: str
+) -> JournalSegment:
+    return JournalSegment(
         number=number,
         file=file,
         bytes=size,

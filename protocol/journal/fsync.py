@@ -1,7 +1,7 @@
 """Bringing a file onto the disk without waiting for it.
 
-fdatasync takes milliseconds, on a busy disk hundreds of them, and for so long nobody who asks would get an
-answer: it has a thread of its own.
+fdatasync takes milliseconds, on a busy disk hundreds of them, and no client would get an
+answer meanwhile: it has a thread of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from queue import SimpleQueue
 
 
-class Syncer:
+class FsyncThread:
     """One fdatasync at a time. One thread owns it."""
 
     def __init__(self) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import bisect
 import os
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from .encoding import Batch
-from .wire import LINE_HEAD, WireError, decode_line
+from protocol.codec.json_lines import LINE_PREFIX, Batch, decode_line
+from protocol.errors import WireError
 
 INDEX_EVENTS = 256
 INDEX_BYTES = 256 * 1024
-BLOCK = 1024 * 1024
-_HEAD = re.compile(rb'\{"seq":(\d+),"stream":"([a-z]+)","ts":(\d+)')
-_TAIL_BLOCK = 64 * 1024
+BLOCK_BYTES = 1024 * 1024
+_TAIL_BLOCK_BYTES = 64 * 1024
 
 
 class LineIndex:
@@ -30,7 +28,7 @@ class LineIndex:
         """Time of the first line, microseconds; 0 while there is none."""
         self.to_ts = 0
 
-    def note(self, stream: str, seq: int, ts: int, offset: int) -> None:
+    def add_line(self, stream: str, seq: int, ts: int, offset: int) -> None:
         """Take in the next line."""
         entries = self.entries.get(stream)
         if entries is None:
@@ -43,9 +41,9 @@ class LineIndex:
             self.from_ts = ts
         self.to_ts = ts
 
-    def take(self, batch: Batch, offset: int) -> None:
+    def add_batch(self, batch: Batch, offset: int) -> None:
         """Take in the next lines; the first, at `offset`, stands for all of them."""
-        self.note(batch.stream, batch.first, batch.from_ts, offset)
+        self.add_line(batch.stream, batch.first, batch.from_ts, offset)
         self.last[batch.stream] = batch.last
         self.to_ts = batch.to_ts
 
@@ -57,9 +55,9 @@ class LineIndex:
             complete = data.rfind(b"\n") + 1
             position = 0
             while position < complete:
-                head = _HEAD.match(data, position)
-                if head is not None:
-                    self.note(head[2].decode(), int(head[1]), int(head[3]), offset + position)
+                head = LINE_PREFIX.match(data, position)
+                if head is not None and head[3] is not None:
+                    self.add_line(head[2].decode(), int(head[1]), int(head[3]), offset + position)
                 position = data.index(b"\n", position) + 1
             offset += complete
             carry = data[complete:]
@@ -71,7 +69,7 @@ def begin_of(entries: list[tuple[int, int]], first: int) -> int | None:
     return entries[max(0, at - 1)][1] if entries else None
 
 
-def pick(
+def select_lines(
     blocks: Iterable[bytes], stream: str, first: int, last: int, *, limit: int
 ) -> list[tuple[int, bytes]]:
     """Lines `first`..`last` of a stream as (seq, line), up to `limit` bytes of them."""
@@ -81,7 +79,7 @@ def pick(
         lines = (carry + block).split(b"\n")
         carry = lines.pop()
         for line in lines:
-            head = LINE_HEAD.match(line)
+            head = LINE_PREFIX.match(line)
             if head is None or head[2] != name or int(head[1]) < first:
                 continue
             if int(head[1]) > last:
@@ -95,13 +93,13 @@ def pick(
 
 def read_blocks(fd: int, begin: int, end: int) -> Iterator[bytes]:
     """The bytes of a file from `begin` to `end`."""
-    while begin < end and (block := os.pread(fd, min(BLOCK, end - begin), begin)):
+    while begin < end and (block := os.pread(fd, min(BLOCK_BYTES, end - begin), begin)):
         yield block
         begin += len(block)
 
 
-def lines_backwards(file: BinaryIO, block: int = _TAIL_BLOCK) -> Iterator[bytes]:
-    """A file in pieces of whole lines, the newest first; a last line without its newline is left out."""
+def lines_backwards(file: BinaryIO, block: int = _TAIL_BLOCK_BYTES) -> Iterator[bytes]:
+    """A file in pieces of complete lines, the newest first; a last line without its newline is left out."""
     end = file.seek(0, os.SEEK_END)
     carry: bytes | None = None
     while end > 0:
@@ -146,7 +144,7 @@ def _line_start(fd: int, end: int) -> int:
     """Where the line that ends at `end` begins (its own newline, if any, does not count)."""
     position = end - 1
     while position > 0:
-        begin = max(0, position - _TAIL_BLOCK)
+        begin = max(0, position - _TAIL_BLOCK_BYTES)
         newline = os.pread(fd, position - begin, begin).rfind(b"\n")
         if newline >= 0:
             return begin + newline + 1

@@ -10,17 +10,19 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from .errors import FolderError
-from .events import RunStopped
-from .lines import BLOCK, lines_backwards
+from protocol.codec.json_lines import LINE_PREFIX, Event, decode_line
+from protocol.errors import FolderError, WireError
+from protocol.messages.events import RunStopped
+
+from .line_files import BLOCK_BYTES, lines_backwards
 from .segments import SegmentFolder, Span
-from .wire import LINE_HEAD, Event, WireError, decode_line
 
 
-class _View:
+class _OpenJournal:
     """The closed segments and the hot one, without a hole or an overlap; `close` when done.
 
     Raises:
@@ -46,7 +48,7 @@ class _View:
         if self.hot is not None:
             self.hot.close()
 
-    def __enter__(self) -> _View:
+    def __enter__(self) -> _OpenJournal:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,56 +56,58 @@ class _View:
 
 
 def read(
-    path: Path, *, on_bad: Callable[[int, WireError], None] | None = None, wanted: Wanted | None = None
+    path: Path, *, on_bad: Callable[[int, WireError], None] | None = None, wanted: JournalRange | None = None
 ) -> Iterator[Event]:
     """Events of a journal, in the order written; a last line still being written is left out.
 
     Args:
         path: of `events.jsonl`, live or not; its closed segments are found beside it.
-        on_bad: called with line number and error for a line that is no event, or for the damage behind which
-            a segment cannot be read; without it that is raised.
+        on_bad: called with line number and error for a line that is not an event, or for frames of a
+            segment that cannot be read; what is behind them follows. Without it that is raised.
         wanted: only these.
 
     Raises:
         WireError: a line or a segment is damaged; says which.
         FolderError: the journal cannot be read.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or JournalRange()
     with ExitStack() as stack:
         try:
-            view = stack.enter_context(_View(path))
+            view = stack.enter_context(_OpenJournal(path))
         except OSError as error:
             raise FolderError(f"cannot read the journal {path}: {error.strerror}") from None
-        parts = [(view.folder.packed(n), view.folder.blocks(n)) for n in wanted.segments(view)]
+        for number in wanted.segments(view):
+            blocks = partial(view.folder.blocks, number)
+            yield from _events(view.folder.packed(number), blocks, on_bad, wanted)
         if view.hot is not None:
-            parts.append((path, iter(lambda: view.hot.read(BLOCK) if view.hot else b"", b"")))
-        for file, blocks in parts:
-            yield from _events(file, blocks, on_bad, wanted)
+            yield from _events(path, partial(_hot_blocks, view.hot), on_bad, wanted)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JournalRange:
     """A part of a journal: everything, or numbers `first`..`last` of one stream."""
 
     stream: str | None = None
     first: int = 1
     last: int | None = None
 
-    def segments(self, view: _View) -> list[int]:
+    def segments(self, view: _OpenJournal) -> list[int]:
         """Numbers of the closed segments that may hold some of it."""
         if self.stream is None:
             return view.numbers
         listed = {segment.number: segment for segment in view.folder.manifest().segments}
-        return [n for n in view.numbers if n not in listed or self._in(listed[n].streams.get(self.stream))]
+        return [
+            n for n in view.numbers if n not in listed or self._overlaps(listed[n].streams.get(self.stream))
+        ]
 
-    def _in(self, span: Span | None) -> bool:
+    def _overlaps(self, span: Span | None) -> bool:
         return span is not None and span.last >= self.first and (self.last is None or span.first <= self.last)
 
-    def takes(self, line: bytes) -> bool:
+    def includes(self, line: bytes) -> bool:
         """Whether a line is part of it; a line that cannot be read is."""
         if self.stream is None:
             return True
-        head = LINE_HEAD.match(line)
+        head = LINE_PREFIX.match(line)
         if head is None:
             return True
         seq = int(head[1])
@@ -112,13 +116,28 @@ class Wanted:
 
 
 def _events(
-    file: Path, blocks: Iterator[bytes], on_bad: Callable[[int, WireError], None] | None, wanted: Wanted
+    file: Path,
+    blocks: Callable[..., Iterator[bytes]],
+    on_bad: Callable[[int, WireError], None] | None,
+    wanted: JournalRange,
 ) -> Iterator[Event]:
-    """Decode the lines of one segment."""
+    """Decode the lines of one segment.
+
+    Args:
+        file: for messages.
+        blocks: called with `on_damage`, gives its pieces.
+    """
     number = 0
+
+    def on_damage(error: WireError) -> None:
+        behind = WireError(f"{file}, after line {number}: {error}")
+        if on_bad is None:
+            raise behind
+        on_bad(number + 1, behind)
+
     try:
-        for number, line in enumerate(_lines(blocks), start=1):
-            if not wanted.takes(line):
+        for number, line in enumerate(_lines(blocks(on_damage=on_damage)), start=1):
+            if not wanted.includes(line):
                 continue
             try:
                 event = decode_line(line)
@@ -128,37 +147,26 @@ def _events(
                 on_bad(number, error)
                 continue
             yield event
-    except _Damaged as damage:
-        behind = WireError(f"{file}, after line {number}: {damage}")
-        if on_bad is None:
-            raise behind from None
-        on_bad(number + 1, behind)
     except OSError as refused:
         raise FolderError(f"cannot read the journal {file}: {refused.strerror}") from None
 
 
-class _Damaged(Exception):
-    """A segment that ends too early."""
+def _hot_blocks(file: BinaryIO, *, on_damage: Callable[[WireError], None]) -> Iterator[bytes]:  # noqa: ARG001
+    return iter(lambda: file.read(BLOCK_BYTES), b"")
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
     carry = b""
-    while True:
-        try:
-            block = next(blocks, None)
-        except WireError as error:
-            raise _Damaged(str(error)) from None
-        if block is None:
-            return
+    for block in blocks:
         lines = (carry + block).split(b"\n")
         carry = lines.pop()
         yield from lines
 
 
 def lines_newest_first(path: Path) -> Iterator[bytes]:
-    """Whole lines of all segments, the newest first; none where there is no journal."""
+    """Complete lines of all segments, the newest first; none where there is no journal."""
     try:
-        view = _View(path)
+        view = _OpenJournal(path)
     except OSError:
         return
     with view:
@@ -172,13 +180,13 @@ def lines_newest_first(path: Path) -> Iterator[bytes]:
 
 
 def newest_lines(path: Path, *, limit: int = 8 * 1024 * 1024) -> list[tuple[str, int, bytes]]:
-    """The newest `limit` bytes of a journal's lines, as (stream, seq, line); none where there is none."""
+    """The newest `limit` bytes of a journal's lines, as (stream, seq, line); empty without a journal."""
     found = []
     for line in lines_newest_first(path):
         limit -= len(line) + 1
         if limit < 0:
             break
-        head = LINE_HEAD.match(line)
+        head = LINE_PREFIX.match(line)
         if head is not None:
             found.append((head[2].decode(), int(head[1]), line))
     return found[::-1]
@@ -219,13 +227,13 @@ def last_words(path: Path, *, limit: int = 4 * 1024 * 1024) -> LastWords | None:
             continue
         newest = newest or event
         if event.type == "run.started":
-            return _words(newest, "STARTING", stopped)
+            return _last_words_at(newest, "STARTING", stopped)
         if event.type == "run.state":
-            return _words(newest, event.data.state, stopped)
+            return _last_words_at(newest, event.data.state, stopped)
         if event.type == "run.stopped" and stopped is None:
             stopped = event.data
-    return None if newest is None else _words(newest, None, stopped)
+    return None if newest is None else _last_words_at(newest, None, stopped)
 
 
-def _words(newest: Event, state: str | None, stopped: RunStopped | None) -> LastWords:
+def _last_words_at(newest: Event, state: str | None, stopped: RunStopped | None) -> LastWords:
     return LastWords(newest.ts, newest.ctx.round, newest.ctx.epoch, state, stopped)

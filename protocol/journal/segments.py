@@ -2,7 +2,7 @@
 
     events.jsonl                       the hot segment, plain lines
     segments/events-000001.jsonl       closed, not compressed yet
-    segments/events-000001.jsonl.zst   closed: independent zstd frames of whole lines
+    segments/events-000001.jsonl.zst   closed: independent zstd frames of complete lines
     segments/events-000001.index.json  where the frames begin, and sparsely which line is where
     segments/manifest.json             every compressed segment: numbers, times, bytes, sha256
 
@@ -16,7 +16,7 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -25,8 +25,9 @@ import msgspec
 import zstandard
 from msgspec import Struct, field
 
-from .lines import BLOCK, begin_of, lines_backwards, pick
-from .wire import WireError
+from protocol.errors import WireError
+
+from .line_files import BLOCK_BYTES, begin_of, lines_backwards, select_lines
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Span(Struct, frozen=True):
     last: int
 
 
-class Segment(Struct, frozen=True, kw_only=True):
+class JournalSegment(Struct, frozen=True, kw_only=True):
     """A compressed segment, as the manifest has it."""
 
     number: int
@@ -57,7 +58,7 @@ class Segment(Struct, frozen=True, kw_only=True):
     streams: dict[str, Span]
 
 
-class Removed(Struct, frozen=True):
+class RemovedSegments(Struct, frozen=True):
     """What retention has taken away."""
 
     number: int = 0
@@ -70,8 +71,8 @@ class Manifest(Struct, frozen=True):
     """`manifest.json`."""
 
     v: int = 1
-    segments: tuple[Segment, ...] = ()
-    removed: Removed = Removed()
+    segments: tuple[JournalSegment, ...] = ()
+    removed: RemovedSegments = RemovedSegments()
 
 
 class SegmentIndex(Struct, frozen=True):
@@ -97,19 +98,24 @@ class SegmentFolder:
 
     @property
     def path(self) -> Path:
+        """The folder itself."""
         return self.journal.parent / "segments"
 
     @property
     def manifest_path(self) -> Path:
+        """`manifest.json`."""
         return self.path / "manifest.json"
 
     def raw(self, number: int) -> Path:
+        """A segment's file before it is compressed."""
         return self.path / f"{self.journal.stem}-{number:06d}.jsonl"
 
     def packed(self, number: int) -> Path:
+        """A segment's compressed file."""
         return self.path / f"{self.journal.stem}-{number:06d}.jsonl.zst"
 
     def index_path(self, number: int) -> Path:
+        """The index of a segment's compressed file."""
         return self.path / f"{self.journal.stem}-{number:06d}.index.json"
 
     def numbers(self, *endings: str) -> list[int]:
@@ -122,7 +128,7 @@ class SegmentFolder:
         return sorted({int(m[1]) for m in found if m and (not endings or m[2] in endings)})
 
     def manifest(self) -> Manifest:
-        """The manifest; an empty one where it is missing or damaged (then the files tell)."""
+        """The manifest; an empty one where it is missing or damaged (then the files count)."""
         try:
             return msgspec.json.decode(self.manifest_path.read_bytes(), type=Manifest)
         except (FileNotFoundError, NotADirectoryError):
@@ -138,8 +144,6 @@ class SegmentFolder:
         except (OSError, msgspec.DecodeError):
             return None
 
-    # --- reading -----------------------------------------------------------------------------------
-
     def open(self, number: int) -> tuple[BinaryIO, bool] | None:
         """(file, whether it is compressed) of a segment; None where retention has taken it.
 
@@ -153,12 +157,16 @@ class SegmentFolder:
                 continue
         return None
 
-    def blocks(self, number: int) -> Iterator[bytes]:
+    def blocks(self, number: int, *, on_damage: Callable[[WireError], None] | None = None) -> Iterator[bytes]:
         """The lines of a segment in pieces, from its beginning; none where retention has taken it.
+
+        Args:
+            on_damage: called where frames are torn or damaged, before the piece behind them, which begins
+                with a complete line; without it that is raised.
 
         Raises:
             OSError: it cannot be read.
-            WireError: the compressed file is torn or damaged; what came before it is whole lines.
+            WireError: the compressed file is torn or damaged; what came before it is complete lines.
         """
         opened = self.open(number)
         if opened is None:
@@ -166,18 +174,12 @@ class SegmentFolder:
         file, packed = opened
         with file:
             if not packed:
-                yield from iter(lambda: file.read(BLOCK), b"")
+                yield from iter(lambda: file.read(BLOCK_BYTES), b"")
                 return
-            end = 0
-            for begin, size, content in whole_frames(file):
-                end = begin + size
-                yield content
-            index = self.index(number)
-            if index is not None and end != index.bytes:
-                raise WireError(f"it ends after {end} of {index.bytes} bytes")
+            yield from _frames_around_damage(file, self.index(number), on_damage or _raise)
 
     def blocks_backwards(self, number: int) -> Iterator[bytes]:
-        """The same pieces, each of whole lines, the newest first; those behind a damage are left out."""
+        """The same pieces, each of complete lines, the newest first; those behind a damage are left out."""
         opened = self.open(number)
         if opened is None:
             return
@@ -188,7 +190,7 @@ class SegmentFolder:
                 return
             index = self.index(number)
             if index is None:
-                yield from reversed(list(_undamaged(file)))
+                yield from reversed(list(_undamaged(file, None)))
                 return
             ends = [offset for _, offset in index.frames[1:]] + [index.bytes]
             for (_, begin), end in zip(reversed(index.frames), reversed(ends), strict=True):
@@ -209,16 +211,45 @@ class SegmentFolder:
         index = self.index(number)
         with self.packed(number).open("rb") as file:
             if index is None:
-                return pick(_undamaged(file), stream, first, last, limit=limit)
+                return select_lines(_undamaged(file, None), stream, first, last, limit=limit)
             begin = begin_of(index.streams.get(stream, []), first)
             if begin is None:
                 return []
             at = bisect.bisect_right(index.frames, (begin, index.bytes)) - 1
             raw_offset, offset = index.frames[at]
             file.seek(offset)
-            blocks = itertools.islice(_undamaged(file), 1 + scan // FRAME_BYTES)
+            blocks = itertools.islice(_undamaged(file, index), 1 + scan // FRAME_BYTES)
             head = next(blocks, b"")[begin - raw_offset :]
-            return pick(_chained(head, blocks), stream, first, last, limit=limit)
+            return select_lines(_chained(head, blocks), stream, first, last, limit=limit)
+
+
+def _raise(error: WireError) -> None:
+    raise error
+
+
+def _frames_around_damage(
+    file: BinaryIO, index: SegmentIndex | None, on_damage: Callable[[WireError], None]
+) -> Iterator[bytes]:
+    """The content of each frame; behind a damage it goes on where the index says that a frame begins."""
+    at, is_damaged = file.tell(), False
+    while True:
+        try:
+            for begin, size, content in whole_frames(file):
+                at, is_damaged = begin + size, False
+                yield content
+        except WireError as error:
+            if not is_damaged:
+                on_damage(error)
+            is_damaged = True
+            next_at = next((o for _, o in index.frames if o > at), None) if index is not None else None
+            if next_at is None:
+                return
+            at = next_at
+            file.seek(at)
+            continue
+        if index is not None and at != index.bytes and not is_damaged:
+            on_damage(WireError(f"it ends after {at} of {index.bytes} bytes"))
+        return
 
 
 def _chained(head: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -233,7 +264,7 @@ def whole_frames(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
         WireError: a frame is torn or damaged; the ones before it were given.
     """
     at, rest = file.tell(), b""
-    while data := rest or file.read(BLOCK):
+    while data := rest or file.read(BLOCK_BYTES):
         decoder = zstandard.ZstdDecompressor().decompressobj()
         parts, size = [], 0
         while True:
@@ -244,7 +275,7 @@ def whole_frames(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
                 raise WireError(f"the frame at byte {at} is damaged: {error}") from None
             if decoder.eof:
                 break
-            data = file.read(BLOCK)
+            data = file.read(BLOCK_BYTES)
             if not data:
                 raise WireError(f"the frame at byte {at} is torn")
         rest = decoder.unused_data
@@ -265,9 +296,5 @@ def unpack(frame: bytes) -> bytes:
         raise WireError(f"a damaged frame: {error}") from None
 
 
-def _undamaged(file: BinaryIO) -> Iterator[bytes]:
-    try:
-        for _, _, content in whole_frames(file):
-            yield content
-    except WireError as error:
-        logger.warning("%s: %s", file.name, error)
+def _undamaged(file: BinaryIO, index: SegmentIndex | None) -> Iterator[bytes]:
+    return _frames_around_damage(file, index, lambda error: logger.warning("%s: %s", file.name, error))

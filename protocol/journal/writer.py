@@ -5,7 +5,7 @@ last line and nothing else; opening cuts it off and goes on numbering where the 
 that (stream, seq) is unique in a run whatever the number of boots.
 
 A segment that is large or old enough is closed: renamed into `segments/` and compressed there by the thread
-of `compactor`. Readers of other processes are in `history`.
+of `compactor`. Readers in other processes use `reader`.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .compactor import Compactor
-from .encoding import Batch
-from .errors import FolderError
-from .folders import sync_folder
-from .history import LastWords, last_words, newest_lines, read
-from .lines import LineIndex, begin_of, pick, read_blocks, repair
-from .segments import Segment, SegmentFolder
-from .syncing import Syncer
+from protocol.codec.json_lines import Batch
+from protocol.errors import FolderError
+from protocol.storage.folders import sync_folder
 
-__all__ = ["Journal", "JournalLimits", "LastWords", "last_words", "newest_lines", "read"]
+from .compactor import Compactor
+from .fsync import FsyncThread
+from .line_files import LineIndex, begin_of, read_blocks, repair, select_lines
+from .segments import JournalSegment, SegmentFolder
 
 logger = logging.getLogger(__name__)
 
-SCAN_BYTES = 4 * 1024 * 1024
-WAITING_BYTES = 16 * 1024 * 1024
-WRITES = 8
+MAX_SCAN_BYTES = 4 * 1024 * 1024
+MAX_WAITING_BYTES = 16 * 1024 * 1024
+MAX_SINGLE_WRITES = 8
 """Batches that are written one by one; more, which are small, are joined."""
-_RETRY_S = 1.0
-_ROTATE_AGAIN_S = 60.0
+_RETRY_SECONDS = 1.0
+_ROTATE_RETRY_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Journal:
         self._retry_at = 0.0
         self._rotate_at = 0.0
         self._began = time.monotonic()
-        self._dirty = self._asked = self._unsynced = False
+        self._is_dirty = self._is_sync_asked = self._is_unsynced = False
         self._folder = SegmentFolder(path)
         self._index = LineIndex()
         try:
@@ -93,7 +91,7 @@ class Journal:
         if self.cut:
             logger.warning("journal %s: cut %d bytes of a torn last line", path, self.cut)
         self._compactor.resume()
-        self._syncer = Syncer()
+        self._fsync = FsyncThread()
 
     @property
     def waiting(self) -> int:
@@ -101,27 +99,31 @@ class Journal:
         return len(self._waiting)
 
     def append(self, batches: Sequence[Batch]) -> None:
-        """Write events in one go; a disk that refuses sets `error` and is asked again each second."""
-        self._go_on_syncing()
+        """Write events in one go; a disk that refuses sets `error` and is asked again each second.
+
+        What has been taken before is left out: a call that failed half-way may be repeated.
+        """
+        batches = [batch for batch in batches if batch.first > self.last.get(batch.stream, 0)]
+        self._continue_fsync()
         if self.error is not None and time.monotonic() >= self._retry_at:
-            self._write()
-        if self._due():
+            self._write_waiting()
+        if self._is_rotation_due():
             self.rotate()
-        kept = batches if self.error is None else self._what_fits(batches)
+        kept = batches if self.error is None else self._fit_into_memory(batches)
         offset = self.bytes + len(self._waiting)
         for batch in kept:
-            self._index.take(batch, offset)
+            self._index.add_batch(batch, offset)
             self.last[batch.stream] = batch.last
             offset += len(batch.body)
         parts = [batch.body for batch in kept]
-        for data in parts if len(parts) <= WRITES else [b"".join(parts)]:
-            taken = 0 if self.error is not None else self._put(data)
+        for data in parts if len(parts) <= MAX_SINGLE_WRITES else [b"".join(parts)]:
+            taken = 0 if self.error is not None else self._write_bytes(data)
             if taken < len(data):
                 self._waiting += data[taken:]
 
-    def _what_fits(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+    def _fit_into_memory(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """While the disk refuses: those for which there is room in memory; the others are lost."""
-        room = WAITING_BYTES - len(self._waiting)
+        room = MAX_WAITING_BYTES - len(self._waiting)
         for count, batch in enumerate(batches):
             room -= len(batch.body)
             if room < 0:
@@ -130,44 +132,44 @@ class Journal:
         return batches
 
     def sync(self) -> None:
-        """Have what was written brought onto the disk soon; `append` tells what became of it."""
-        self._asked = True
-        self._go_on_syncing()
+        """Have what was written brought onto the disk soon; `append` takes note of what became of it."""
+        self._is_sync_asked = True
+        self._continue_fsync()
 
-    def _go_on_syncing(self) -> None:
-        if self._syncer.busy:
+    def _continue_fsync(self) -> None:
+        if self._fsync.busy:
             return
-        self._hear_syncer()
-        if self._asked and self._dirty:
-            self._asked = self._dirty = False
-            self._syncer.begin(self._fd)
+        self._note_fsync_result()
+        if self._is_sync_asked and self._is_dirty:
+            self._is_sync_asked = self._is_dirty = False
+            self._fsync.begin(self._fd)
 
-    def _hear_syncer(self) -> None:
+    def _note_fsync_result(self) -> None:
         """Take note of what became of the newest fdatasync."""
-        error = self._syncer.take_error()
+        error = self._fsync.take_error()
         if error is not None:
-            self._dirty = self._unsynced = True
-            self._failed(error)
-        elif self._unsynced and not self._dirty:
-            self._unsynced = False
-            self._recovered()
+            self._is_dirty = self._is_unsynced = True
+            self._note_failure(error)
+        elif self._is_unsynced and not self._is_dirty:
+            self._is_unsynced = False
+            self._note_recovery()
 
-    def _sync_now(self) -> None:
+    def _sync_and_wait(self) -> None:
         """Bring what was written onto the disk before the file goes."""
-        self._syncer.wait()
-        self._asked = True
-        self._go_on_syncing()
-        self._syncer.wait()
-        self._hear_syncer()
+        self._fsync.wait()
+        self._is_sync_asked = True
+        self._continue_fsync()
+        self._fsync.wait()
+        self._note_fsync_result()
 
     def close(self) -> None:
-        """Last attempt at what waits, sync, close; again is nothing."""
+        """Last attempt at what waits, sync, close; a second call does nothing."""
         if self._fd < 0:
             return
         if self._waiting:
-            self._write()
-        self._sync_now()
-        self._syncer.close()
+            self._write_waiting()
+        self._sync_and_wait()
+        self._fsync.close()
         os.close(self._fd)
         self._fd = -1
         self._compactor.close()
@@ -181,19 +183,19 @@ class Journal:
         Raises:
             OSError: the disk refused to read.
         """
-        for number, start in self._closed(stream, first):
+        for number, start in self._segments_reaching(stream, first):
             if start > last:
                 return []
-            found = self._range_closed(number, stream, first, last, limit)
+            found = self._range_of_segment(number, stream, first, last, limit)
             if found:
                 return found
         begin = begin_of(self._index.entries.get(stream, []), first)
         if begin is None:
             return []
-        end = min(self.bytes, begin + SCAN_BYTES)
-        return pick(read_blocks(self._fd, begin, end), stream, first, last, limit=limit)
+        end = min(self.bytes, begin + MAX_SCAN_BYTES)
+        return select_lines(read_blocks(self._fd, begin, end), stream, first, last, limit=limit)
 
-    def _closed(self, stream: str, first: int) -> Iterator[tuple[int, int]]:
+    def _segments_reaching(self, stream: str, first: int) -> Iterator[tuple[int, int]]:
         """(segment, its first number of the stream) of those that reach `first`, the oldest first."""
         pending = dict(self._compactor.pending)
         spans = {
@@ -208,7 +210,7 @@ class Journal:
             if end >= first:
                 yield number, start
 
-    def _range_closed(
+    def _range_of_segment(
         self, number: int, stream: str, first: int, last: int, limit: int
     ) -> list[tuple[int, bytes]]:
         """From a closed segment; empty where retention has just taken it."""
@@ -217,16 +219,14 @@ class Journal:
             if index is not None:
                 begin = begin_of(index.entries[stream], first)
                 with self._folder.raw(number).open("rb") as file:
-                    blocks = read_blocks(file.fileno(), begin or 0, (begin or 0) + SCAN_BYTES)
-                    return pick(blocks, stream, first, last, limit=limit)
+                    blocks = read_blocks(file.fileno(), begin or 0, (begin or 0) + MAX_SCAN_BYTES)
+                    return select_lines(blocks, stream, first, last, limit=limit)
         except FileNotFoundError:
             pass
         try:
-            return self._folder.range(number, stream, first, last, limit=limit, scan=SCAN_BYTES)
+            return self._folder.range(number, stream, first, last, limit=limit, scan=MAX_SCAN_BYTES)
         except FileNotFoundError:
             return []
-
-    # --- segments ----------------------------------------------------------------------------------
 
     def rotate(self) -> int:
         """Close the hot segment and begin a new one; without a line in it, or on a sick disk, nothing.
@@ -236,12 +236,12 @@ class Journal:
         """
         if not self._index.entries or self._waiting or self.error is not None:
             return 0
-        self._sync_now()
+        self._sync_and_wait()
         number = self._compactor.newest + 1
         try:
             fd = self._rename(self._folder.raw(number))
         except OSError as error:
-            self._rotate_at = time.monotonic() + _ROTATE_AGAIN_S
+            self._rotate_at = time.monotonic() + _ROTATE_RETRY_SECONDS
             logger.error("journal %s: no new segment can be begun: %s", self.path, error.strerror)
             return 0
         os.close(self._fd)
@@ -252,7 +252,7 @@ class Journal:
             sync_folder(self._folder.path)
             sync_folder(self.path.parent)
         except OSError as error:
-            self._failed(error)
+            self._note_failure(error)
         self._compactor.take(number, index)
         return closed
 
@@ -277,14 +277,14 @@ class Journal:
             "error": compactor.error,
         }
 
-    def take_removed(self) -> list[Segment]:
+    def take_removed(self) -> list[JournalSegment]:
         """Segments that retention has taken since this was last asked."""
         gone = []
         while self._compactor.removed:
             gone.append(self._compactor.removed.popleft())
         return gone
 
-    def _due(self) -> bool:
+    def _is_rotation_due(self) -> bool:
         """Whether the hot segment is large or old enough to be closed."""
         if time.monotonic() < self._rotate_at:
             return False
@@ -293,20 +293,18 @@ class Journal:
         old = time.monotonic() - self._began >= self.limits.segment_seconds
         return old and bool(self._index.entries)
 
-    # --- the file ----------------------------------------------------------------------------------
-
-    def _write(self) -> None:
+    def _write_waiting(self) -> None:
         """Offer the disk what waits."""
-        del self._waiting[: self._put(self._waiting)]
-        self._asked = self._asked or self._unsynced
-        self._recovered()
+        del self._waiting[: self._write_bytes(self._waiting)]
+        self._is_sync_asked = self._is_sync_asked or self._is_unsynced
+        self._note_recovery()
 
-    def _recovered(self) -> None:
-        if self.error is not None and not self._waiting and not self._unsynced:
+    def _note_recovery(self) -> None:
+        if self.error is not None and not self._waiting and not self._is_unsynced:
             logger.warning("journal %s: the disk takes events again; %d were lost", self.path, self.lost)
             self.error = None
 
-    def _put(self, data: bytes | bytearray) -> int:
+    def _write_bytes(self, data: bytes | bytearray) -> int:
         """How many of these bytes the disk took; all of them, or it said why not."""
         taken = 0
         with memoryview(data) as view:
@@ -315,14 +313,14 @@ class Journal:
                     written = os.write(self._fd, view[taken:])
                     taken += written
                     self.bytes += written
-                    self._dirty = True
+                    self._is_dirty = True
             except OSError as error:
-                self._failed(error)
+                self._note_failure(error)
         return taken
 
-    def _failed(self, error: OSError) -> None:
+    def _note_failure(self, error: OSError) -> None:
         self.errors += 1
-        self._retry_at = time.monotonic() + _RETRY_S
+        self._retry_at = time.monotonic() + _RETRY_SECONDS
         if self.error is None:
             logger.error("journal %s: %s; events are kept in memory meanwhile", self.path, error.strerror)
         self.error = error.strerror or str(error)

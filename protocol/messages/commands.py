@@ -1,21 +1,21 @@
 """Every request and reply, as types: JSON-RPC 2.0 with a deadline and an expected boot.
 
-One row of `METHODS` says all about a method: its socket, its parameters, the run states that allow it and
-the event that shows its effect. Requests are decoded strictly: unknown fields and values out of range are
+One row of `METHODS` defines a method: its socket, its parameters, the run states that allow it and the
+event that shows its effect. Requests are decoded strictly: unknown fields and values out of range are
 refused with the path of the field.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-from .events import STREAMS, Level
-from .peer import Role
+from protocol.messages.vocabulary import STREAMS, AlphaSpeed, Level, RunState, Stream, StyleName, Tempo
 
-RunState = Literal["STARTING", "TRAINING", "PAUSED", "STOPPING"]
-RUN_STATES: tuple[RunState, ...] = ("STARTING", "TRAINING", "PAUSED", "STOPPING")
+from .roles import Role
+
+RUN_STATES: tuple[RunState, ...] = get_args(RunState)
 Socket = Literal["qry", "ctl"]
 
 
@@ -24,13 +24,11 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SnapshotParams(Params, frozen=True):
-    streams: Annotated[
-        tuple[Literal["life", "metric", "trace", "log"], ...], Meta(description="only these streams")
-    ] = STREAMS
+    streams: Annotated[tuple[Stream, ...], Meta(description="only these streams")] = STREAMS
 
 
 class ReplayParams(Params, frozen=True):
-    stream: Annotated[Literal["life", "metric", "trace", "log"], Meta(description="of this stream")]
+    stream: Annotated[Stream, Meta(description="of this stream")]
     first: Annotated[int, Meta(ge=1, description="first sequence number wanted")]
     last: Annotated[int, Meta(ge=1, description="last sequence number wanted")]
 
@@ -78,18 +76,14 @@ class SeedGerminateParams(Params, frozen=True):
     env: _EnvIndex
     slot: _SlotName
     blueprint: Annotated[str, Meta(max_length=64, description="one of the run's blueprints")]
-    style: Annotated[
-        Literal["ADD", "MULTIPLY", "GATE"], Meta(description="how its output will meet the host's")
-    ] = "ADD"
-    tempo: Annotated[Literal[3, 5, 8], Meta(description="epochs of the blend that follows its training")] = 5
+    style: Annotated[StyleName, Meta(description="how its output will meet the host's")] = "ADD"
+    tempo: Annotated[Tempo, Meta(description="epochs of the blend that follows its training")] = 5
 
 
 class SeedPruneParams(Params, frozen=True):
     env: _EnvIndex
     slot: _SlotName
-    epochs: Annotated[
-        Literal[0, 3, 5, 8], Meta(description="epochs over which a blended seed fades; 0 = at once")
-    ] = 0
+    epochs: Annotated[AlphaSpeed, Meta(description="epochs over which a blended seed fades; 0 = at once")] = 0
 
 
 class OpParams(Params, frozen=True):
@@ -106,7 +100,7 @@ class LeaseReleaseParams(Params, frozen=True):
 
 
 class Method(Struct, frozen=True, kw_only=True):
-    """What the server and the reference page know of a method."""
+    """One method: the server checks requests by it, the reference page lists it."""
 
     name: str
     socket: Socket
@@ -115,11 +109,13 @@ class Method(Struct, frozen=True, kw_only=True):
     """Who may; None = a viewer on `qry`, an operator on `ctl`."""
     states: tuple[RunState, ...] = RUN_STATES
     at: Literal["once", "epoch"] = "epoch"
-    """Of a command: carried out at once by the daemon's I/O thread, or by the trainer between two epochs."""
+    """Of a command: executed at once by the daemon's I/O thread, or by the trainer between two epochs."""
+    needs_lease: bool = True
+    """Of a command: refused while another client holds the lease."""
     effect: str = ""
     """What happens, and the event that shows it."""
     refused: str = ""
-    """What to tell who asks in a state that does not allow it."""
+    """The message of the error in a state that does not allow it."""
 
     @property
     def need(self) -> Role:
@@ -128,50 +124,89 @@ class Method(Struct, frozen=True, kw_only=True):
 
 
 _ACTIVE: tuple[RunState, ...] = ("STARTING", "TRAINING", "PAUSED")
+_NOT_PAUSED: tuple[RunState, ...] = ("STARTING", "TRAINING")
+
+
+def _query(name: str, effect: str, params: type[Params] = Params) -> Method:
+    return Method(name=name, socket="qry", params=params, effect=effect)
+
+
+def _command(
+    name: str,
+    effect: str,
+    params: type[Params] = Params,
+    *,
+    states: tuple[RunState, ...] = _ACTIVE,
+    refused: str = "",
+) -> Method:
+    """One that the trainer executes between two epochs."""
+    return Method(name=name, socket="ctl", params=params, states=states, effect=effect, refused=refused)
+
+
+def _immediate(
+    name: str,
+    effect: str,
+    params: type[Params] = Params,
+    *,
+    states: tuple[RunState, ...] = RUN_STATES,
+    role: Role | None = None,
+    needs_lease: bool = True,
+) -> Method:
+    """One that the daemon's I/O thread executes at once."""
+    return Method(
+        name=name,
+        socket="ctl",
+        params=params,
+        role=role,
+        states=states,
+        at="once",
+        needs_lease=needs_lease,
+        effect=effect,
+    )
+
 
 METHODS: dict[str, Method] = {
-    m.name: m
-    for m in (
-        Method(name="hello", socket="qry", effect="identity, state, thresholds, limits"),
-        Method(name="ping", socket="qry", effect="an empty answer"),
-        Method(name="status", socket="qry", effect="state, clock, beat, queues, clients"),
-        Method(name="snapshot", socket="qry", params=SnapshotParams,
-               effect="the newest events, as a second frame of NDJSON"),
-        Method(name="replay", socket="qry", params=ReplayParams, effect="a range of events, as NDJSON"),
-        Method(name="schema", socket="qry", effect="JSON Schema of all events and requests"),
-        Method(name="param.get", socket="qry", effect="what `param.set` may change: values, bounds, meaning"),
-        Method(name="op.get", socket="qry", params=OpParams, effect="one command: who, state, result"),
-        Method(name="op.list", socket="qry", effect="the open commands and the newest ended ones"),
-        Method(name="clients", socket="qry", effect="who has asked lately: identity, name, how often"),
-        Method(name="pause", socket="ctl", states=("STARTING", "TRAINING"), effect="run.state PAUSED",
-               refused="it is paused already"),
-        Method(name="resume", socket="ctl", states=("PAUSED",), effect="run.state TRAINING",
-               refused="it is not paused"),
-        Method(name="checkpoint", socket="ctl", params=CheckpointParams, states=_ACTIVE,
-               effect="checkpoint.saved"),
-        Method(name="stop", socket="ctl", params=StopParams, states=_ACTIVE, effect="run.state STOPPING"),
-        Method(name="telemetry.escalate", socket="ctl", params=EscalateParams, states=_ACTIVE,
-               effect="telemetry.level"),
-        Method(name="profiler.start", socket="ctl", params=ProfilerStartParams,
-               states=("STARTING", "TRAINING"), effect="profiler.started, then profiler.finished",
-               refused="no epochs run while it is paused; resume first"),
-        Method(name="profiler.stop", socket="ctl", states=_ACTIVE, effect="profiler.finished"),
-        Method(name="param.set", socket="ctl", params=ParamSetParams, states=_ACTIVE, effect="param.changed"),
-        Method(name="seed.germinate", socket="ctl", params=SeedGerminateParams, states=_ACTIVE,
-               effect="seed.stage GERMINATED"),
-        Method(name="seed.prune", socket="ctl", params=SeedPruneParams, states=_ACTIVE,
-               effect="seed.stage PRUNED, or BLENDING down to it"),
-        Method(name="op.cancel", socket="ctl", params=OpParams, states=_ACTIVE,
-               effect="command.failed `cancelled` of that command"),
-        Method(name="mark", socket="ctl", params=MarkParams, at="once", effect="mark"),
-        Method(name="log.rotate", socket="ctl", role="admin", at="once",
-               effect="the journal begins a new segment"),
-        Method(name="lease.acquire", socket="ctl", params=LeaseAcquireParams, states=_ACTIVE, at="once",
-               effect="lease acquired; commands without it are refused"),
-        Method(name="lease.release", socket="ctl", params=LeaseReleaseParams, at="once",
-               effect="lease released"),
+    method.name: method
+    for method in (
+        _query("hello", "identity, state, thresholds, limits"),
+        _query("ping", "an empty answer"),
+        _query("status", "state, clock, beat, queues, clients"),
+        _query("snapshot", "the newest events, as a second frame of NDJSON", SnapshotParams),
+        _query("replay", "a range of events, as NDJSON", ReplayParams),
+        _query("schema", "JSON Schema of all events and requests"),
+        _query("param.get", "what `param.set` may change: values, bounds, meaning"),
+        _query("op.get", "one command: who, state, result", OpParams),
+        _query("op.list", "the open commands and the newest ended ones"),
+        _query("clients", "who has asked lately: identity, name, how often"),
+        _command("pause", "run.state PAUSED", states=_NOT_PAUSED, refused="it is paused already"),
+        _command("resume", "run.state TRAINING", states=("PAUSED",), refused="it is not paused"),
+        _command("checkpoint", "checkpoint.saved", CheckpointParams),
+        _command("stop", "run.state STOPPING", StopParams),
+        _command("telemetry.escalate", "telemetry.level", EscalateParams),
+        _command(
+            "profiler.start",
+            "profiler.started, then profiler.finished",
+            ProfilerStartParams,
+            states=_NOT_PAUSED,
+            refused="no epochs run while it is paused; resume first",
+        ),
+        _command("profiler.stop", "profiler.finished"),
+        _command("param.set", "param.changed", ParamSetParams),
+        _command("seed.germinate", "seed.stage GERMINATED", SeedGerminateParams),
+        _command("seed.prune", "seed.stage PRUNED, or BLENDING down to it", SeedPruneParams),
+        _command("op.cancel", "command.failed `cancelled` of that command", OpParams),
+        _immediate("mark", "mark", MarkParams),
+        _immediate("log.rotate", "the journal begins a new segment", role="admin"),
+        _immediate(
+            "lease.acquire",
+            "lease acquired; commands without it are refused",
+            LeaseAcquireParams,
+            states=_ACTIVE,
+        ),
+        _immediate("lease.release", "lease released", LeaseReleaseParams, needs_lease=False),
     )
-}  # fmt: skip
+}
+"""Every method by name, as the reference page lists them."""
 
 
 class Expect(Struct, frozen=True):
@@ -185,7 +220,7 @@ class RequestMeta(Struct, frozen=True):
     v: int = 1
     expect: Expect = Expect()
     deadline: int | None = None
-    """Wall time of the daemon in microseconds after which the request must not be carried out."""
+    """Wall time of the daemon in microseconds after which the request must not be executed."""
     client: Annotated[str, Meta(max_length=64)] = ""
     reason: Annotated[str, Meta(max_length=256)] = ""
     lease: Annotated[str, Meta(max_length=64)] = ""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Role = Literal["viewer", "operator", "admin"]
-ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
-"""Each may what those before it may."""
+ROLES: tuple[Role, ...] = get_args(Role)
+"""Each may do what those before it may."""
 
 
-def may(role: Role | None, need: Role) -> bool:
-    """Whether this role is enough; None is nobody."""
+def is_allowed(role: Role | None, need: Role) -> bool:
+    """Whether this role is enough; None = not authorised."""
     return role is not None and ROLES.index(role) >= ROLES.index(need)
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Who asked: told by the kernel on ipc, by the key on tcp. Without a role it may nothing."""
+    """Who asked: known from the kernel on ipc, from the key on tcp. Without a role it may do nothing."""
 
     uid: int | None = None
     pid: int | None = None

@@ -1,10 +1,25 @@
-"""Names and codes of stages, ops and the other factors of an action: defined here, sent everywhere else."""
+"""The closed sets of names that all three packages use: stages, ops, styles, levels, severities, streams.
+
+Standard library only. A `Literal` is what messages are typed with; the tuple beside it is made from it.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Literal, get_args
 
-import numpy as np
+Stream = Literal["life", "metric", "trace", "log"]
+STREAMS: tuple[Stream, ...] = get_args(Stream)
+Level = Literal["OFF", "MINIMAL", "NORMAL", "DEBUG"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""Telemetry levels, the least first."""
+Severity = Literal["info", "warning", "critical"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+SEVERITY_RANK: dict[str | None, int] = {None: -1, **{name: rank for rank, name in enumerate(SEVERITIES)}}
+"""The mildest first; None, no trouble at all, comes before them."""
+RunState = Literal["STARTING", "TRAINING", "PAUSED", "STOPPING"]
+Actor = Literal["policy", "auto", "operator", "governor"]
+"""Who moved a seed from one stage to the next."""
 
 
 class Stage(IntEnum):
@@ -43,11 +58,15 @@ ISOLATED = (Stage.GERMINATED, Stage.TRAINING)
 """The seed runs and learns, the host does not notice (straight-through)."""
 BLENDED = (Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
 """The seed's output reaches the host's."""
-IS_ISOLATED, IS_BLENDED = (np.isin(list(Stage), stages) for stages in (ISOLATED, BLENDED))
-"""The same as bool arrays, by stage."""
+LIVE = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING)
+"""The seed's fate is open."""
+WITH_SEED = (*LIVE, Stage.FOSSILIZED)
+"""The slot holds a seed."""
 
 
 class Op(IntEnum):
+    """What the policy does to one slot."""
+
     WAIT = 0
     GERMINATE = 1
     ADVANCE = 2
@@ -64,7 +83,12 @@ class Style(IntEnum):
     GATE = 2
 
 
+StyleName = Literal["ADD", "MULTIPLY", "GATE"]
+
+
 class Curve(IntEnum):
+    """The course of alpha between two values."""
+
     LINEAR = 0
     COSINE = 1
     SIGMOID_GENTLE = 2
@@ -72,15 +96,24 @@ class Curve(IntEnum):
     SIGMOID_SHARP = 4
 
 
-TEMPOS: tuple[int, ...] = (3, 5, 8)
+Tempo = Literal[3, 5, 8]
+TEMPOS: tuple[int, ...] = get_args(Tempo)
 """Epochs of the blend that follows ADVANCE, chosen at germination."""
 ALPHA_TARGETS: tuple[float, ...] = (0.5, 0.7, 1.0)
-ALPHA_SPEEDS: tuple[int, ...] = (0, 3, 5, 8)
+AlphaSpeed = Literal[0, 3, 5, 8]
+ALPHA_SPEEDS: tuple[int, ...] = get_args(AlphaSpeed)
 """Epochs of a ramp asked for by SET_ALPHA or PRUNE; 0 lands at once."""
 
 HEAD_NAMES: tuple[str, ...] = (
-    "op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve",
-)  # fmt: skip
+    "op",
+    "slot",
+    "blueprint",
+    "style",
+    "tempo",
+    "alpha_target",
+    "alpha_speed",
+    "alpha_curve",
+)
 
 HEADS_OF_OP: dict[Op, tuple[str, ...]] = {
     Op.WAIT: (),
@@ -91,8 +124,3 @@ HEADS_OF_OP: dict[Op, tuple[str, ...]] = {
     Op.FOSSILIZE: ("slot",),
 }
 """Which heads matter beside `op`; the others carry no log-probability and no gradient."""
-
-
-def slot_names(rows: int, columns: int) -> list[str]:
-    """`r0c0`, `r0c1`, … row-major."""
-    return [f"r{r}c{c}" for r in range(rows) for c in range(columns)]

@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from .events import STREAMS, Context, Level, Stream, TelemetryLost, spec_of
+from protocol.messages.events import Context, TelemetryLost, spec_of
+from protocol.messages.vocabulary import STREAMS, Level, Stream
 
-BOUNDS: dict[Stream, int] = {"life": 65_536, "metric": 65_536, "trace": 65_536, "log": 4_096}
+MAX_QUEUED: dict[Stream, int] = {"life": 65_536, "metric": 65_536, "trace": 65_536, "log": 4_096}
 
 
 class Emitted(Struct, frozen=True, gc=False):
-    """An event as it waits in its queue; no work for the garbage collector, which runs in who emits."""
+    """An event in its queue; not tracked by the garbage collector, which would run in the emitting thread."""
 
     ns: int
     event: object
@@ -31,7 +32,7 @@ class Emitted(Struct, frozen=True, gc=False):
     ctx: Context
 
 
-class _Lane(NamedTuple):
+class _Queue(NamedTuple):
     """Where the events of a class wait."""
 
     stream: Stream
@@ -39,16 +40,16 @@ class _Lane(NamedTuple):
     bound: int
 
 
-class _Lanes(dict[type, _Lane]):
+class _QueueByClass(dict[type, _Queue]):
     """By class, found once: all that `emit` has to look up, which counts where its caches are cold."""
 
     def __init__(self, queues: dict[Stream, deque[Emitted]]) -> None:
         super().__init__()
         self._queues = queues
 
-    def __missing__(self, cls: type) -> _Lane:
+    def __missing__(self, cls: type) -> _Queue:
         stream = spec_of(cls).stream
-        lane = self[cls] = _Lane(stream, self._queues[stream], BOUNDS[stream])
+        lane = self[cls] = _Queue(stream, self._queues[stream], MAX_QUEUED[stream])
         return lane
 
 
@@ -65,7 +66,7 @@ class Emitter:
 
     def __init__(self) -> None:
         self._queues: dict[Stream, deque[Emitted]] = {stream: deque() for stream in STREAMS}
-        self._lanes = _Lanes(self._queues)
+        self._queue_by_class = _QueueByClass(self._queues)
         self._context = Context()
         self._refused = {stream: _Refused() for stream in STREAMS}
         self._refusing = threading.RLock()
@@ -78,19 +79,19 @@ class Emitter:
         Args:
             event: instance of a registered event class; not to be changed afterwards.
             env: which env it is about.
-            rank: which of a run's processes tells it.
+            rank: the process that it comes from.
 
         Raises:
             KeyError: the class is not registered.
         """
-        stream, queue, bound = self._lanes[type(event)]
+        stream, queue, bound = self._queue_by_class[type(event)]
         if len(queue) >= bound or self._silent:
             self._refuse(stream)
         else:
             context = dataclasses.replace(self._context, rank=rank) if rank else self._context
             queue.append(Emitted(time_ns(), event, env, context))
 
-    def clock(
+    def set_clock(
         self, *, round: int | None = None, epoch: int | None = None, level: Level | None = None
     ) -> None:
         """Set what every event from now on carries as its context; None leaves a part as it is."""
@@ -125,7 +126,7 @@ class Emitter:
                 lanes.append([queue.popleft() for _ in range(count)])
         return lanes[0] if len(lanes) == 1 else list(heapq.merge(*lanes, key=lambda item: item.ns))
 
-    def losses(self) -> list[TelemetryLost]:
+    def take_losses(self) -> list[TelemetryLost]:
         """What was refused since the last call."""
         losses = []
         with self._refusing:

@@ -1,4 +1,4 @@
-"""The lease: for a while one client alone may command. It ends by itself, so that nobody is locked out."""
+"""The lease: for a while one client alone may command. It expires, so that no one is locked out for good."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import secrets
 import time
 from collections.abc import Callable
 
-from .errors import RequestError
-from .events import Lease
+from protocol.errors import RequestError
+from protocol.messages.events import Lease
 
 
-class Leases:
+class CommandLease:
     """At most one lease. One thread owns it.
 
     Args:
-        emit: takes the events that tell who holds it.
+        emit: takes the events that say who holds it.
     """
 
     def __init__(self, emit: Callable[[object], None]) -> None:
         self._emit = emit
         self._token = ""
-        self._told = Lease(state="released", holder="")
+        self._newest = Lease(state="released", holder="")
         self._ends = 0.0
 
     def check(self, token: str) -> None:
-        """Let the holder pass, and everybody where there is none.
+        """Refuse a client without the lease, where one is held.
 
         Raises:
             RequestError: another holds it; the message says who and for how long.
@@ -33,11 +33,11 @@ class Leases:
         if not self._token or token == self._token:
             return
         left = self._ends - time.monotonic()
-        note = f" ({self._told.note})" if self._told.note else ""
+        note = f" ({self._newest.note})" if self._newest.note else ""
         raise RequestError(
             "leased",
-            f"{self._told.holder} alone may command for another {left:.0f} s{note}",
-            {"holder": self._told.holder, "note": self._told.note, "until": self._told.until},
+            f"{self._newest.holder} alone may command for another {left:.0f} s{note}",
+            {"holder": self._newest.holder, "note": self._newest.note, "until": self._newest.until},
         )
 
     def acquire(self, token: str, holder: str, ttl: float, note: str) -> dict[str, str | int]:
@@ -55,8 +55,8 @@ class Leases:
         self._ends = time.monotonic() + ttl
         until = time.time_ns() // 1000 + int(ttl * 1e6)
         state = "renewed" if renewed else "acquired"
-        self._told = Lease(state=state, holder=holder, note=note, until=until)  # type: ignore[arg-type]
-        self._emit(self._told)
+        self._newest = Lease(state=state, holder=holder, note=note, until=until)  # type: ignore[arg-type]
+        self._emit(self._newest)
         return {"lease": self._token, "until": until}
 
     def release(self, token: str, by: str, *, force: bool) -> bool:
@@ -71,11 +71,11 @@ class Leases:
         mine = token == self._token
         if not mine and not force:
             self.check(token)
-        held, self._token = self._told, ""
-        self._told = Lease(
+        held, self._token = self._newest, ""
+        self._newest = Lease(
             state="released" if mine else "broken", holder=held.holder, note=held.note, by="" if mine else by
         )
-        self._emit(self._told)
+        self._emit(self._newest)
         return True
 
     def expire(self) -> None:
@@ -83,13 +83,13 @@ class Leases:
         if not self._token or time.monotonic() < self._ends:
             return
         self._token = ""
-        self._told = Lease(state="expired", holder=self._told.holder, note=self._told.note)
-        self._emit(self._told)
+        self._newest = Lease(state="expired", holder=self._newest.holder, note=self._newest.note)
+        self._emit(self._newest)
 
     @property
-    def held(self) -> dict[str, str | int] | None:
-        """Who holds it and until when; None where nobody does."""
+    def holder(self) -> dict[str, str | int] | None:
+        """Who holds it and until when; None where no one does."""
         self.expire()
         if not self._token:
             return None
-        return {"holder": self._told.holder, "note": self._told.note, "until": self._told.until}
+        return {"holder": self._newest.holder, "note": self._newest.note, "until": self._newest.until}

@@ -1,16 +1,17 @@
-"""What `1/view` tells of a fifth of a second: the newest metric of each type, and what came before it."""
+"""What `1/view` publishes of a fifth of a second: the newest metric of each type, and spans of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import fsum, isfinite
 
+from protocol.codec.json_lines import Batch
+from protocol.messages.headers import Window
+
 from .emitter import Emitted
-from .encoding import Batch
-from .wire import Window
 
 
-class View:
+class MetricSummary:
     """Collects between two views. One thread owns it."""
 
     def __init__(self) -> None:

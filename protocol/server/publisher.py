@@ -10,30 +10,30 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .emitter import Emitted, Emitter
-from .encoding import Batch, Encoder
-from .events import (
-    STREAMS,
+from protocol.codec.frames import Frames, encode_batches
+from protocol.codec.json_lines import Batch, Encoder
+from protocol.journal.writer import Journal
+from protocol.messages.events import (
     Anomaly,
     Context,
     EventSpec,
     JournalRemoved,
     RunStarted,
-    Stream,
     TelemetryLost,
     spec_of,
-)  # fmt: skip
-from .journal import Journal
+)
+from protocol.messages.vocabulary import STREAMS, Stream
+
+from .emitter import Emitted, Emitter
+from .metric_summary import MetricSummary
 from .snapshot import Snapshot
-from .view import View
-from .wire import Frames, encode_batches
 
 logger = logging.getLogger(__name__)
 
-TICK_EVENTS = 512
-RING_EVENTS = 20_000
-RING_BYTES = 32 * 1024 * 1024
-SYNC_S = 1.0
+MAX_TICK_EVENTS = 512
+MAX_RING_EVENTS = 20_000
+MAX_RING_BYTES = 32 * 1024 * 1024
+SYNC_SECONDS = 1.0
 
 
 class Ring:
@@ -45,18 +45,20 @@ class Ring:
         self._bytes = 0
 
     def extend(self, batches: list[Batch]) -> None:
-        """Take in the next batches; the oldest go where the bounds are passed."""
+        """Take in the next batches; the oldest go where the bounds are passed, all where a number lacks."""
         for batch in batches:
+            if self._batches and batch.first != self._batches[-1].last + 1:
+                self.clear()
             self._batches.append(batch)
             self._count += len(batch)
             self._bytes += len(batch.body)
-        while self._count > RING_EVENTS or self._bytes > RING_BYTES:
+        while self._count > MAX_RING_EVENTS or self._bytes > MAX_RING_BYTES:
             gone = self._batches.popleft()
             self._count -= len(gone)
             self._bytes -= len(gone.body)
 
     def clear(self) -> None:
-        """Hold nothing any more."""
+        """Drop all batches."""
         self._batches.clear()
         self._count = self._bytes = 0
 
@@ -84,7 +86,7 @@ class Ring:
         return found
 
 
-class _Run(NamedTuple):
+class _TypeRun(NamedTuple):
     """Events of one type whose lines follow each other in a batch."""
 
     spec: EventSpec
@@ -127,28 +129,37 @@ class Publisher:
         self.rings = {stream: Ring() for stream in STREAMS}
         self.unencodable = 0
         self._encoder = Encoder(self.last)
-        self.view = View()
+        self.view = MetricSummary()
         self.started: RunStarted | None = None
-        """The boot's first event, for who asks for the status."""
+        """The boot's first event, for the answer to `status`."""
         self._synced = time.monotonic()
+        self._drained: list[Emitted] = []
+        self._unwritten: list[Batch] = []
         self._journal_ill_since = 0
         self._journal_lost = 0
 
     def tick(self) -> bool:
-        """Drain, number, encode, write, publish; True where more waits than one tick takes."""
-        emitted = self._emitter.drain(TICK_EVENTS)
-        for loss in self._emitter.losses():
-            emitted.append(self._own(loss))
-        lived = self.last["life"]
-        batches = self._encode(emitted)
-        self._journal.append(batches)
-        now = time.monotonic()
-        if now - self._synced >= SYNC_S or self.last["life"] > lived:
-            self._journal.sync()
-            self._synced = now
-        self._publish(batches)
-        self._watch_journal()
-        self._tell_removed()
+        """Drain, number, encode, write, publish; True where more waits than one tick takes.
+
+        Where a step fails, the next tick goes on with it: nothing is drained before what was drained earlier
+        has been written. What cannot be sent is not sent again; readers repair it.
+        """
+        if not self._drained and not self._unwritten:
+            self._drained = self._emitter.drain(MAX_TICK_EVENTS)
+            self._drained += map(self._wrap, self._emitter.take_losses())
+        emitted, self._drained = self._drained, []
+        self._unwritten += self._encode(emitted)
+        self._journal.append(self._unwritten)
+        batches, self._unwritten = self._unwritten, []
+        try:
+            now = time.monotonic()
+            if now - self._synced >= SYNC_SECONDS or any(batch.stream == "life" for batch in batches):
+                self._journal.sync()
+                self._synced = now
+        finally:
+            self._publish(batches)
+        self._report_journal_state()
+        self._report_removed()
         return any(self._emitter.waiting.values())
 
     def range(self, stream: Stream, first: int, last: int, *, limit: int) -> list[tuple[int, bytes]]:
@@ -164,8 +175,8 @@ class Publisher:
         return found[0][0] if found else self.last[stream] + 1
 
     def _encode(self, emitted: list[Emitted]) -> list[Batch]:
-        runs: list[_Run] = []
-        run: _Run | None = None
+        runs: list[_TypeRun] = []
+        run: _TypeRun | None = None
         add = self._encoder.add
         for item in emitted:
             event = item.event
@@ -176,15 +187,18 @@ class Publisher:
                 logger.exception("an event of type %s was left out", spec_of(type(event)).type)
                 continue
             if run is None or into is not run.batch or type(event) is not run.spec.cls:
-                run = _Run(spec_of(type(event)), into, len(into) - 1, [])
+                run = _TypeRun(spec_of(type(event)), into, len(into) - 1, [])
                 runs.append(run)
             run.events.append(item)
         for run in runs:
-            self._note_run(run)
+            try:
+                self._keep_run(run)
+            except Exception:
+                logger.exception("the snapshot lacks %d events of type %s", len(run.events), run.spec.type)
         return self._encoder.take()
 
-    def _note_run(self, run: _Run) -> None:
-        """What is kept of events beside their lines, once their batch is complete."""
+    def _keep_run(self, run: _TypeRun) -> None:
+        """Keep of events what is kept beside their lines, once their batch is complete."""
         spec, batch, begin, events = run
         self.snapshot.extend(spec, events, batch, begin)
         if spec.stream == "metric":
@@ -209,8 +223,8 @@ class Publisher:
                 ):
                     self._send(frames)
 
-    def _watch_journal(self) -> None:
-        """Raise an anomaly while the disk refuses the journal; tell what was lost when it is over."""
+    def _report_journal_state(self) -> None:
+        """Raise an anomaly while the disk refuses the journal; report what was lost when it is over."""
         ill = self._journal.error is not None
         if ill == bool(self._journal_ill_since):
             return
@@ -234,7 +248,7 @@ class Publisher:
         if lost:
             self._emitter.emit(TelemetryLost(stream="journal", count=lost, from_ts=since, to_ts=now))
 
-    def _tell_removed(self) -> None:
+    def _report_removed(self) -> None:
         for gone in self._journal.take_removed():
             self._emitter.emit(
                 JournalRemoved(
@@ -246,5 +260,5 @@ class Publisher:
                 )
             )
 
-    def _own(self, event: Any) -> Emitted:
+    def _wrap(self, event: Any) -> Emitted:
         return Emitted(time.time_ns(), event, None, Context(**vars(self._emitter.context)))

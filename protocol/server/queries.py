@@ -6,70 +6,103 @@ import dataclasses
 import itertools
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from .commands import METHODS, OpParams, Params, ReplayParams, SnapshotParams
-from .control import MAILBOX, REMEMBERED_S, REQUEST_BYTES, Answer
-from .emitter import BOUNDS
-from .encoding import BATCH_BYTES, BATCH_EVENTS
-from .errors import RequestError
-from .events import EVENTS, STREAMS
-from .journal import Journal
-from .publisher import RING_EVENTS, Publisher
-from .schema import json_schema, schema_hash
-from .thresholds import THRESHOLDS
-from .version import PROTOCOL_VERSION, __version__
+from protocol.codec.json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
+from protocol.errors import RequestError
+from protocol.journal.writer import Journal
+from protocol.messages.commands import METHODS, OpParams, Params, ReplayParams, SnapshotParams
+from protocol.messages.events import EVENTS
+from protocol.messages.headers import TrainerBeat
+from protocol.messages.schema import json_schema, schema_hash
+from protocol.messages.thresholds import THRESHOLDS
+from protocol.messages.vocabulary import STREAMS
+from protocol.runs import RunFolder
+from protocol.version import PROTOCOL_VERSION, __version__
 
-if TYPE_CHECKING:
-    from .server import Server
+from .command_registry import CommandRegistry
+from .emitter import MAX_QUEUED, Emitter
+from .mailbox import MAX_MAILBOX_COMMANDS, Mailbox
+from .publisher import MAX_RING_EVENTS, Publisher
+from .rate_limiter import RateLimiter
+from .reply_cache import REMEMBERED_SECONDS
+from .request_handler import MAX_REQUEST_BYTES, QueryResult
 
-REPLAY_BYTES = 1024 * 1024
+MAX_REPLAY_BYTES = 1024 * 1024
+
+
+class ServerView(Protocol):
+    """The part of `Server` that the answers are made from."""
+
+    boot: str
+    commands: CommandRegistry
+    emitter: Emitter
+    mailbox: Mailbox
+    parameters: Callable[[], dict[str, Any]]
+    run: RunFolder
+    started: int
+
+    @property
+    def clients(self) -> RateLimiter: ...
+
+    @property
+    def counters(self) -> dict[str, int]: ...
+
+    @property
+    def lease(self) -> dict[str, str | int] | None: ...
+
+    @property
+    def listening(self) -> dict[str, object] | None: ...
+
+    @property
+    def subscribers(self) -> int: ...
+
+    @property
+    def trainer_beat(self) -> TrainerBeat: ...
+
+    @property
+    def wire_status(self) -> dict[str, object]: ...
 
 
 class Queries:
-    """One method per query.
+    """One handler for each method of the query socket.
 
     Args:
-        server: whose state is told.
+        server: whose state is reported.
         publisher: snapshot and newest events.
         journal: older events.
         extra: what the trainer adds to `hello`.
     """
 
     def __init__(
-        self, server: Server, publisher: Publisher, journal: Journal, *, extra: dict[str, Any]
+        self, server: ServerView, publisher: Publisher, journal: Journal, *, extra: dict[str, Any]
     ) -> None:
         self._server = server
         self._publisher = publisher
         self._journal = journal
         self._extra = extra
+        self._began = time.monotonic()
+        self.handlers: dict[str, Callable[[Any], QueryResult]] = {
+            "hello": lambda _: (self._hello(), None),
+            "ping": lambda _: ({}, None),
+            "status": lambda _: (self._status(), None),
+            "snapshot": self._snapshot,
+            "replay": self._replay,
+            "schema": lambda _: (json_schema(), None),
+            "param.get": lambda _: ({"params": server.parameters()}, None),
+            "op.get": self._command,
+            "op.list": lambda _: ({"ops": server.commands.list()}, None),
+            "clients": self._clients,
+        }
 
-    def answer(self, method: str, params: Params) -> Answer:
+    def answer(self, method: str, params: Params) -> QueryResult:
         """Answer a query whose parameters have been validated.
 
         Raises:
             RequestError: the answer is an error (a replay of what is no longer held).
         """
-        if isinstance(params, SnapshotParams):
-            return self._snapshot(params)
-        if isinstance(params, ReplayParams):
-            return self._replay(params)
-        if isinstance(params, OpParams):
-            return self._operation(params.op), None
-        if method == "hello":
-            return self._hello(), None
-        if method == "status":
-            return self._status(), None
-        if method == "schema":
-            return json_schema(), None
-        if method == "op.list":
-            return {"ops": self._server.operations.list()}, None
-        if method == "clients":
-            return {"clients": self._server.clients.list(), "subscribers": self._server.subscribers}, None
-        if method == "param.get":
-            return {"params": self._server.parameters()}, None
-        assert method == "ping", method
-        return {}, None
+        return self.handlers[method](params)
 
     def _hello(self) -> dict[str, Any]:
         server = self._server
@@ -82,7 +115,7 @@ class Queries:
             "boot": server.boot,
             "pid": os.getpid(),
             "started": server.started,
-            "state": server.state,
+            "state": server.trainer_beat.state,
             "schema": schema_hash(),
             "streams": list(STREAMS),
             "events": {spec.type: spec.version for spec in EVENTS.values()},
@@ -92,22 +125,26 @@ class Queries:
             },
             "thresholds": {t.signal: dataclasses.asdict(t) for t in THRESHOLDS.values()},
             "limits": {
-                "request_bytes": REQUEST_BYTES,
-                "batch_events": BATCH_EVENTS,
-                "batch_bytes": BATCH_BYTES,
-                "replay_bytes": REPLAY_BYTES,
-                "ring_events": RING_EVENTS,
-                "queues": dict(BOUNDS),
-                "mailbox": MAILBOX,
-                "remembered_s": REMEMBERED_S,
+                "request_bytes": MAX_REQUEST_BYTES,
+                "batch_events": MAX_BATCH_EVENTS,
+                "batch_bytes": MAX_BATCH_BYTES,
+                "replay_bytes": MAX_REPLAY_BYTES,
+                "ring_events": MAX_RING_EVENTS,
+                "queues": dict(MAX_QUEUED),
+                "mailbox": MAX_MAILBOX_COMMANDS,
+                "remembered_s": REMEMBERED_SECONDS,
             },
         }
 
-    def _operation(self, id_: str) -> dict[str, Any]:
-        found = self._server.operations.get(id_)
+    def _command(self, params: OpParams) -> QueryResult:
+        found = self._server.commands.get(params.op)
         if found is None:
-            raise RequestError("not_found", f"no command {id_} of this boot; op.list tells the newest")
-        return found
+            raise RequestError("not_found", f"no command {params.op} of this boot; op.list has the newest")
+        return found, None
+
+    def _clients(self, _params: Params) -> QueryResult:
+        server = self._server
+        return {"clients": server.clients.list(), "subscribers": server.subscribers}, None
 
     def _status(self) -> dict[str, Any]:
         server, journal, started = self._server, self._journal, self._publisher.started
@@ -121,7 +158,7 @@ class Queries:
             "round": beat.round,
             "epoch": beat.epoch,
             "beat_age_ms": beat.beat_age_ms,
-            "uptime_s": round((time.time_ns() // 1000 - server.started) / 1e6, 3),
+            "uptime_s": round(time.monotonic() - self._began, 3),
             "task": started and started.task,
             "envs": started and started.envs,
             "rounds": started and started.rounds,
@@ -146,14 +183,15 @@ class Queries:
                 "segments": journal.segments,
             },
             "control": server.counters,
+            "wire": server.wire_status,
         }
 
-    def _snapshot(self, params: SnapshotParams) -> Answer:
+    def _snapshot(self, params: SnapshotParams) -> QueryResult:
         count, lines = self._publisher.snapshot.lines(params.streams)
         seq = {stream: self._publisher.last[stream] for stream in params.streams}
         return {"boot": self._server.boot, "seq": seq, "n": count}, lines
 
-    def _replay(self, params: ReplayParams) -> Answer:
+    def _replay(self, params: ReplayParams) -> QueryResult:
         newest = self._publisher.last[params.stream]
         last = min(params.last, newest)
         empty = {
@@ -166,18 +204,16 @@ class Queries:
         if last < params.first:
             return empty, b""
         try:
-            found = self._publisher.range(params.stream, params.first, last, limit=REPLAY_BYTES)
+            found = self._publisher.range(params.stream, params.first, last, limit=MAX_REPLAY_BYTES)
         except OSError as error:
             raise RequestError("internal", f"the journal cannot be read: {error.strerror}") from None
         numbered = zip(found, itertools.count(params.first), strict=False)
-        whole = [line for (seq, line), wanted in numbered if seq == wanted]
-        if not whole:
+        found_lines = [line for (seq, line), wanted in numbered if seq == wanted]
+        if not found_lines:
             raise RequestError(
                 "range_gone",
                 f"{params.stream} {params.first}..{params.last} is no longer held",
                 {"oldest": self._publisher.oldest(params.stream, params.first), "newest": newest},
             )
-        end = params.first + len(whole) - 1
-        return {
-            **empty, "last": end, "n": len(whole), "more": end < last,
-        }, b"\n".join(whole)  # fmt: skip
+        end = params.first + len(found_lines) - 1
+        return empty | {"last": end, "n": len(found_lines), "more": end < last}, b"\n".join(found_lines)

@@ -1,4 +1,4 @@
-"""Who asks: how often each connection may, and what `clients` tells of them."""
+"""A rate limit per connection, and the answer to `clients`."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections import OrderedDict
 from dataclasses import asdict
 from typing import Any
 
-from .peer import Peer
+from protocol.messages.roles import Peer
 
-REQUESTS_PER_S = 100.0
-BURST = 100.0
-CONNECTIONS = 1024
-"""Connections that are remembered; the one longest silent goes first."""
+REQUESTS_PER_SECOND = 100.0
+BURST_REQUESTS = 100.0
+MAX_CONNECTIONS = 1024
+"""Connections that are remembered; the one silent for longest goes first."""
 
 
-class _Connection:
+class _TokenBucket:
     __slots__ = ("at", "client", "first", "last", "peer", "refused", "requests", "tokens")
 
     def __init__(self, peer: Peer, now: float) -> None:
         self.peer = peer
         self.client = ""
-        self.tokens, self.at = BURST, now
+        self.tokens, self.at = BURST_REQUESTS, now
         self.requests = self.refused = 0
         self.first = self.last = time.time_ns() // 1000
 
 
-class Clients:
-    """A bucket of tokens per connection, filled at `REQUESTS_PER_S`. One thread owns it."""
+class RateLimiter:
+    """A bucket of tokens per connection, filled at `REQUESTS_PER_SECOND`. One thread owns it."""
 
     def __init__(self) -> None:
-        self._connections: OrderedDict[bytes, _Connection] = OrderedDict()
+        self._connections: OrderedDict[bytes, _TokenBucket] = OrderedDict()
         self.refused = 0
         """Requests beyond the rate, of all connections."""
 
@@ -42,42 +42,47 @@ class Clients:
             peer: whose it is.
         """
         now = time.monotonic()
-        one = self._connections.get(connection)
-        if one is None:
-            one = self._connections[connection] = _Connection(peer, now)
-            if len(self._connections) > CONNECTIONS:
+        bucket = self._connections.get(connection)
+        if bucket is None:
+            bucket = self._connections[connection] = _TokenBucket(peer, now)
+            if len(self._connections) > MAX_CONNECTIONS:
                 self._connections.popitem(last=False)
         else:
             self._connections.move_to_end(connection)
-        one.tokens = min(BURST, one.tokens + (now - one.at) * REQUESTS_PER_S)
-        one.at = now
-        if one.tokens < 1.0:
-            one.refused += 1
+        bucket.tokens = min(BURST_REQUESTS, bucket.tokens + (now - bucket.at) * REQUESTS_PER_SECOND)
+        bucket.at = now
+        if bucket.tokens < 1.0:
+            bucket.refused += 1
             self.refused += 1
-            return (1.0 - one.tokens) / REQUESTS_PER_S
-        one.tokens -= 1.0
-        one.requests += 1
+            return (1.0 - bucket.tokens) / REQUESTS_PER_SECOND
+        bucket.tokens -= 1.0
+        bucket.requests += 1
         return 0.0
 
     def name(self, connection: bytes, client: str) -> None:
         """Remember how a connection calls itself, after a request that could be read."""
-        one = self._connections.get(connection)
-        if one is not None:
-            one.client, one.last = client or one.client, time.time_ns() // 1000
+        bucket = self._connections.get(connection)
+        if bucket is not None:
+            bucket.client, bucket.last = client or bucket.client, time.time_ns() // 1000
 
     def list(self) -> list[dict[str, Any]]:
-        """The connections summed up by client and process, the one heard last first."""
+        """The connections summed up by client and process, the newest asker first."""
         found: dict[tuple[str, Peer], dict[str, Any]] = {}
-        for one in self._connections.values():
+        for bucket in self._connections.values():
             row = found.setdefault(
-                (one.client, one.peer),
+                (bucket.client, bucket.peer),
                 {
-                    "client": one.client, **asdict(one.peer), "first": one.first, "last": one.last,
-                    "requests": 0, "refused": 0, "connections": 0,
+                    "client": bucket.client,
+                    **asdict(bucket.peer),
+                    "first": bucket.first,
+                    "last": bucket.last,
+                    "requests": 0,
+                    "refused": 0,
+                    "connections": 0,
                 },
-            )  # fmt: skip
-            row["first"], row["last"] = min(row["first"], one.first), max(row["last"], one.last)
-            row["requests"] += one.requests
-            row["refused"] += one.refused
+            )
+            row["first"], row["last"] = min(row["first"], bucket.first), max(row["last"], bucket.last)
+            row["requests"] += bucket.requests
+            row["refused"] += bucket.refused
             row["connections"] += 1
         return sorted(found.values(), key=lambda row: -int(row["last"]))

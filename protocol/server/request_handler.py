@@ -1,90 +1,40 @@
 """What a request goes through before it is answered or handed to the trainer. No socket in here.
 
-rate → parse → validate → known id? → method → deadline, boot, state, lease → answer (qry), or carried out at
+rate → parse → validate → known id? → method → deadline, boot, state, lease → answer (qry), or executed at
 once or put into the mailbox (ctl). Every way out is a typed error that names what is wrong.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
-import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from .clients import REQUESTS_PER_S, Clients
-from .commands import METHODS, ErrorBody, Method, Params, Reply, ReplyMeta, Request, RunState, Socket
-from .errors import ERRORS, RequestError
-from .events import CommandAccepted, CommandDone, CommandRefused
-from .immediate import Immediate
-from .peer import Peer, may
-from .version import PROTOCOL_VERSION
-from .wire import encode_reply
+from protocol.codec.frames import encode_reply
+from protocol.errors import ERRORS, RequestError
+from protocol.messages.commands import METHODS, ErrorBody, Method, Params, Reply, ReplyMeta, Request, Socket
+from protocol.messages.events import CommandAccepted, CommandDone, CommandRefused
+from protocol.messages.roles import Peer, is_allowed
+from protocol.messages.vocabulary import RunState
+from protocol.version import PROTOCOL_VERSION
+
+from .immediate_commands import ImmediateCommands
+from .mailbox import MAX_MAILBOX_COMMANDS, Command, Mailbox
+from .rate_limiter import REQUESTS_PER_SECOND, RateLimiter
+from .reply_cache import ReplyCache, digest_of
 
 logger = logging.getLogger(__name__)
 
-REQUEST_BYTES = 1024 * 1024
-MAILBOX = 64
-REMEMBERED = 1024
-REMEMBERED_S = 600.0
-
-Answer = tuple[dict[str, Any], bytes | None]
+MAX_REQUEST_BYTES = 1024 * 1024
+QueryResult = tuple[dict[str, Any], bytes | None]
 """Result of a query and, for large ones, a second frame of NDJSON."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """An accepted command on its way to the trainer."""
-
-    id: str
-    method: str
-    params: Params
-    client: str
-    uid: int | None
-    pid: int | None
-    reason: str
-    received: int
-    """Wall time, microseconds."""
-
-
-class Mailbox:
-    """Accepted commands, from the I/O thread to the trainer."""
-
-    def __init__(self) -> None:
-        self._commands: deque[Command] = deque()
-        self._arrived = threading.Event()
-
-    def __len__(self) -> int:
-        return len(self._commands)
-
-    def put(self, command: Command) -> None:
-        """Hand over one command; the caller has checked that there is room."""
-        self._commands.append(command)
-        self._arrived.set()
-
-    def poll(self) -> list[Command]:
-        """All that arrived since, oldest first; one truth test where there is nothing."""
-        if not self._commands:
-            return []
-        self._arrived.clear()
-        taken = []
-        while self._commands:
-            taken.append(self._commands.popleft())
-        return taken
-
-    def wait(self, timeout: float) -> bool:
-        """Sleep until a command is there, at most `timeout` seconds; says whether one is."""
-        self._arrived.wait(timeout)
-        return bool(self._commands)
-
-
-class ControlServer:
+class RequestHandler:
     """The rules of the two request sockets.
 
     Args:
@@ -93,10 +43,10 @@ class ControlServer:
         answer: answers a query; may raise RequestError.
         mailbox: where accepted commands go.
         emit: takes the audit events.
-        immediate: carries out the commands that need no trainer.
-        check: looks at the parameters of a command with the trainer's knowledge; gives what to tell beside
+        immediate: executes the commands that need no trainer.
+        check: looks at the parameters of a command with the trainer's knowledge; gives a note to send beside
             `accepted`, or raises RequestError.
-        note: what to tell beside `accepted`, where an effect is not to be expected soon.
+        note: a note to send beside `accepted`, where an effect is not to be expected soon.
     """
 
     def __init__(
@@ -104,10 +54,10 @@ class ControlServer:
         *,
         boot: str,
         state: Callable[[], RunState],
-        answer: Callable[[str, Params], Answer],
+        answer: Callable[[str, Params], QueryResult],
         mailbox: Mailbox,
         emit: Callable[[object], None],
-        immediate: Immediate,
+        immediate: ImmediateCommands,
         check: Callable[[Params], str | None] = lambda _: None,
         note: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -119,22 +69,25 @@ class ControlServer:
         self._immediate = immediate
         self._check_params = check
         self._note = note
-        self.clients = Clients()
-        self._remembered: OrderedDict[str, tuple[float, bytes, Reply]] = OrderedDict()
+        self.clients = RateLimiter()
+        self._replies = ReplyCache()
         self.requests = 0
         self.junk = 0
-        """Messages that were no request at all."""
+        """Messages that were not requests at all."""
 
-    def handle(self, socket: Socket, frames: list[bytes], peer: Peer) -> list[bytes] | None:
-        """One message of a ROUTER in, the message to send back out; None where nobody can be answered.
+    def handle(
+        self, socket: Socket, frames: list[bytes], peer: Peer, *, must_read: bool = False
+    ) -> list[bytes] | None:
+        """One message of a ROUTER in, the message to send back out; None where there is no one to answer.
 
         Args:
             socket: which one it came in on.
             frames: identity first; then an empty delimiter (REQ, and DEALERs that imitate it) or none.
             peer: who sent it.
+            must_read: it has too many answers unread, and gets none but an error.
         """
         self.requests += 1
-        envelope, rest = _split(frames)
+        envelope, rest = _split_envelope(frames)
         if not envelope:
             self.junk += 1
             return None
@@ -144,49 +97,52 @@ class ControlServer:
             return [*envelope, encode_reply(self._reply(None, error=error))]
         wait = self.clients.admit(envelope[0], peer)
         if wait > 0.0:
-            return [*envelope, self._too_often(rest[0], wait)]
+            return [*envelope, self._rate_error(rest[0], wait)]
+        if must_read:
+            error = RequestError(
+                "overloaded", "read the answers that wait for you first", {"retry_after_ms": 500}
+            )
+            return [*envelope, encode_reply(self._reply(_salvage_id(rest[0]), error=error))]
         return [*envelope, *self._respond(socket, rest[0], peer, envelope[0])]
 
-    def _too_often(self, body: bytes, wait: float) -> bytes:
-        """Neither carried out nor remembered nor told in the audit, which a flood would fill."""
+    def _rate_error(self, body: bytes, wait: float) -> bytes:
+        """Neither executed nor remembered nor audited: a flood would fill the audit."""
         after = math.ceil(wait * 1000)
         error = RequestError(
             "overloaded",
-            f"a connection may ask {REQUESTS_PER_S:.0f} times a second; again in {after} ms",
+            f"a connection may ask {REQUESTS_PER_SECOND:.0f} times a second; again in {after} ms",
             {"retry_after_ms": after},
         )
         return encode_reply(self._reply(_salvage_id(body), error=error))
 
     def _respond(self, socket: Socket, body: bytes, peer: Peer, connection: bytes) -> list[bytes]:
         try:
-            request = _parse(body)
+            request = _parse_request(body)
         except RequestError as error:
             self.junk += 1
             return [encode_reply(self._reply(_salvage_id(body), error=error))]
         self.clients.name(connection, request.meta.client)
-        digest = hashlib.blake2b(body, digest_size=16).digest() if socket == "ctl" else b""
+        digest = digest_of(body) if socket == "ctl" else b""
         try:
-            _permit(request, peer)
-            earlier = self._earlier(request.id, digest) if socket == "ctl" else None
+            _require_role(request, peer)
+            earlier = self._replies.get(request.id, digest) if socket == "ctl" else None
             if earlier is not None:
-                return [encode_reply(earlier)]
+                return [encode_reply(msgspec.structs.replace(earlier, meta=self._meta(replayed=True)))]
             method, params = self._check(socket, request)
             if socket == "qry":
                 result, attachment = self._answer(method.name, params)
                 reply = encode_reply(self._reply(request.id, result=result))
                 return [reply] if attachment is None else [reply, attachment]
-            carry_out = self._at_once if method.at == "once" else self._accept
-            accepted = self._reply(request.id, result=carry_out(request, params, peer))
+            execute = self._execute_now if method.at == "once" else self._enqueue
+            accepted = self._reply(request.id, result=execute(request, params, peer))
         except RequestError as error:
             return [encode_reply(self._refuse(socket, request, digest, peer, error))]
         except Exception:
             logger.exception("request %s failed", request.method)
             failed = RequestError("internal", f"{request.method} failed; the daemon's log says why")
             return [encode_reply(self._reply(request.id, error=failed))]
-        self._remember(request.id, digest, accepted)
+        self._replies.add(request.id, digest, accepted)
         return [encode_reply(accepted)]
-
-    # --- checks ------------------------------------------------------------------------------------
 
     def _check(self, socket: Socket, request: Request) -> tuple[Method, Params]:
         meta = request.meta
@@ -218,7 +174,7 @@ class ControlServer:
         if meta.deadline is not None and now > meta.deadline:
             late = (now - meta.deadline) / 1e6
             raise RequestError(
-                "deadline", f"{method.name} came {late:.1f} s too late and was not carried out", {"now": now}
+                "deadline", f"{method.name} came {late:.1f} s too late and was not executed", {"now": now}
             )
         if meta.expect.boot is not None and meta.expect.boot != self._boot:
             raise RequestError(
@@ -238,12 +194,12 @@ class ControlServer:
                 f"{method.name} was meant for state {meta.expect.state}; the run is {state}",
                 {"state": state, "allowed": [meta.expect.state]},
             )
-        if method.socket == "ctl" and method.name != "lease.release":
+        if method.socket == "ctl" and method.needs_lease:
             self._immediate.leases.check(meta.lease)
 
-    def _at_once(self, request: Request, params: Params, peer: Peer) -> dict[str, Any]:
-        begin, client = time.perf_counter(), _client(request, peer)
-        result = self._immediate.carry_out(request, params, client, peer)
+    def _execute_now(self, request: Request, params: Params, peer: Peer) -> dict[str, Any]:
+        begin, client = time.perf_counter(), _client_name(request, peer)
+        result = self._immediate.execute(request, params, client, peer)
         self._audit(request, params, client, peer)
         self._emit(
             CommandDone(
@@ -252,15 +208,15 @@ class ControlServer:
         )
         return {"state": "done", **result}
 
-    def _accept(self, request: Request, params: Params, peer: Peer) -> dict[str, Any]:
+    def _enqueue(self, request: Request, params: Params, peer: Peer) -> dict[str, Any]:
         waits = self._check_params(params)
-        if len(self._mailbox) >= MAILBOX:
+        if len(self._mailbox) >= MAX_MAILBOX_COMMANDS:
             raise RequestError(
                 "overloaded",
                 f"{len(self._mailbox)} commands wait for the trainer's next epoch",
                 {"retry_after_ms": 1000},
             )
-        client = _client(request, peer)
+        client = _client_name(request, peer)
         self._audit(request, params, client, peer)
         self._mailbox.put(
             Command(
@@ -297,7 +253,7 @@ class ControlServer:
         reply = self._reply(request.id, error=error)
         if socket == "ctl" or error.kind == "forbidden":
             if not ERRORS[error.kind].retryable and error.kind not in ("id_reused", "forbidden"):
-                self._remember(request.id, digest, reply)
+                self._replies.add(request.id, digest, reply)
             self._emit(
                 CommandRefused(
                     id=request.id,
@@ -311,30 +267,6 @@ class ControlServer:
                 )
             )
         return reply
-
-    # --- the same request again --------------------------------------------------------------------
-
-    def _earlier(self, id_: str, digest: bytes) -> Reply | None:
-        """The answer given to this id before.
-
-        Raises:
-            RequestError: the id came with another body.
-        """
-        now = time.monotonic()
-        while self._remembered and now - next(iter(self._remembered.values()))[0] > REMEMBERED_S:
-            self._remembered.popitem(last=False)
-        known = self._remembered.get(id_)
-        if known is None:
-            return None
-        if known[1] != digest:
-            raise RequestError("id_reused", f"id {id_} was used before with another body; make a new id")
-        earlier = known[2]
-        return msgspec.structs.replace(earlier, meta=self._meta(replayed=True))
-
-    def _remember(self, id_: str, digest: bytes, reply: Reply) -> None:
-        self._remembered[id_] = (time.monotonic(), digest, reply)
-        while len(self._remembered) > REMEMBERED:
-            self._remembered.popitem(last=False)
 
     def _reply(
         self, id_: str | None, *, result: dict[str, Any] | None = None, error: RequestError | None = None
@@ -350,7 +282,7 @@ class ControlServer:
         return ReplyMeta(boot=self._boot, ts=_now(), replayed=replayed)
 
 
-def _client(request: Request, peer: Peer) -> str:
+def _client_name(request: Request, peer: Peer) -> str:
     return request.meta.client or (f"pid {peer.pid}" if peer.pid else "unknown")
 
 
@@ -362,7 +294,7 @@ _request = msgspec.json.Decoder(Request)
 _id_alone = msgspec.json.Decoder(_IdAlone)
 
 
-def _split(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+def _split_envelope(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     """Routing envelope and what follows it."""
     if not frames:
         return [], []
@@ -372,15 +304,15 @@ def _split(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     return frames[:1], frames[1:]
 
 
-def _permit(request: Request, peer: Peer) -> None:
-    """Whether this peer may; before anything is told of earlier requests with this id.
+def _require_role(request: Request, peer: Peer) -> None:
+    """Refuse a peer that may not, before it learns anything of earlier requests with this id.
 
     Raises:
         RequestError: it may not; says which role it has and which it needs.
     """
     method = METHODS.get(request.method)
     need = method.need if method is not None else "viewer"
-    if not may(peer.role, need):
+    if not is_allowed(peer.role, need):
         who = f"key {peer.key}" if peer.key else "this connection"
         raise RequestError(
             "forbidden",
@@ -389,9 +321,9 @@ def _permit(request: Request, peer: Peer) -> None:
         )
 
 
-def _parse(body: bytes) -> Request:
-    if len(body) > REQUEST_BYTES:
-        raise RequestError("too_large", f"a request may have {REQUEST_BYTES} bytes, this has {len(body)}")
+def _parse_request(body: bytes) -> Request:
+    if len(body) > MAX_REQUEST_BYTES:
+        raise RequestError("too_large", f"a request may have {MAX_REQUEST_BYTES} bytes, this has {len(body)}")
     try:
         return _request.decode(body)
     except msgspec.ValidationError as error:
@@ -410,7 +342,7 @@ def _path_of(error: Exception) -> tuple[str, str]:
 def _salvage_id(body: bytes) -> str | None:
     """The id of a request that is wrong elsewhere, so that its sender can match the error."""
     try:
-        id_: str = _id_alone.decode(body[:REQUEST_BYTES]).id[:64]
+        id_: str = _id_alone.decode(body[:MAX_REQUEST_BYTES]).id[:64]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return id_

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import count, repeat
 
+from protocol.codec.json_lines import Batch
+from protocol.messages.events import EVENTS, EventSpec
+
 from .emitter import Emitted
-from .encoding import Batch
-from .events import EVENTS, EventSpec
 
 _Key = tuple[object, ...]
 _Kept = tuple[int, Batch, int]
@@ -44,12 +45,12 @@ class Snapshot:
         subjects[()].extend(zip(self._order, repeat(batch), range(begin, end), strict=False))
 
     def _add(self, spec: EventSpec, subjects: dict[_Key, deque[_Kept]], item: Emitted, kept: _Kept) -> None:
-        key = tuple([_part(item, name) for name in spec.key])
+        key = tuple([_key_part(item, name) for name in spec.key])
         lines = subjects.pop(key, None)
         if lines is None:
             lines = deque(maxlen=spec.keep)
             if len(subjects) >= spec.subjects:
-                del subjects[self._oldest(spec.type, subjects)]
+                del subjects[self._key_to_forget(spec.type, subjects)]
         lines.append(kept)
         subjects[key] = lines
         if getattr(item.event, "active", False):
@@ -57,7 +58,7 @@ class Snapshot:
         elif spec.type in self._open:
             self._open[spec.type].discard(key)
 
-    def _oldest(self, type_: str, subjects: dict[_Key, deque[_Kept]]) -> _Key:
+    def _key_to_forget(self, type_: str, subjects: dict[_Key, deque[_Kept]]) -> _Key:
         still_open = self._open.get(type_, set())
         key = next((key for key in subjects if key not in still_open), next(iter(subjects)))
         still_open.discard(key)
@@ -80,7 +81,7 @@ class Snapshot:
         return self._joined[asked]
 
 
-def _part(item: Emitted, name: str) -> object:
+def _key_part(item: Emitted, name: str) -> object:
     if name == "env":
         return item.ctx.env if item.env is None else item.env
     return item.ctx.rank if name == "rank" else getattr(item.event, name)

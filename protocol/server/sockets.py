@@ -2,34 +2,37 @@
 
 libzmq 4.3.5 aborts the process where a peer leaves whose messages had reached the high water mark on a socket
 with ZMTP heartbeats (its issue 3937). So the ROUTERs have a mark, which bounds what a flood can make us keep,
-and no such heartbeats: on a Unix socket the kernel tells who has gone, on TCP its keepalive. The publisher
-has heartbeats, which free the queues of frozen readers, and no mark on the little it receives.
+and no such heartbeats: on a Unix socket the kernel reports a peer that has gone, on TCP its keepalive does.
+The publisher has heartbeats, which free the queues of frozen readers, and no mark on the little it receives.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import zmq
 
-from .wire import HEARTBEAT_TOPIC, VIEW_TOPIC
+from protocol.codec.frames import HEARTBEAT_TOPIC, VIEW_TOPIC
+from protocol.codec.zmq_options import Context
+
+from .reply_sender import LARGE_BYTES
 
 RECEIVE_HIGH_WATER = 64
 """Messages that a connection may have waiting in memory here; what it sends beyond waits on its side."""
 SEND_HIGH_WATER = 200
-INBOUND_BYTES = 4 * 1024 * 1024
-"""A larger message costs its sender the connection; one over `control.REQUEST_BYTES` still gets an answer."""
+REPLY_HIGH_WATER = 256
+"""Answers that a connection may leave unread in memory here; the next ones are lost and counted."""
+MAX_INBOUND_BYTES = 4 * 1024 * 1024
+"""A larger message costs its sender the connection; one over `MAX_REQUEST_BYTES` still gets an answer."""
 LINGER_MS = 500
 MESSAGES_PER_TURN = 64
-TOLD = (HEARTBEAT_TOPIC, VIEW_TOPIC)
-"""Topics whose subscribers are counted; others are whatever a client may think of."""
-
-Context = zmq.Context[zmq.Socket[bytes]]
+COUNTED_TOPICS = (HEARTBEAT_TOPIC, VIEW_TOPIC)
+"""Topics whose subscribers are counted; a client may subscribe to any others as well."""
 
 
-def publisher(context: Context) -> zmq.Socket[bytes]:
+def make_publisher(context: Context) -> zmq.Socket[bytes]:
     """XPUB that welcomes each subscriber of the heartbeat."""
     socket = _tuned(context.socket(zmq.XPUB))
     socket.set(zmq.XPUB_VERBOSER, 1)
@@ -41,11 +44,13 @@ def publisher(context: Context) -> zmq.Socket[bytes]:
     return socket
 
 
-def router(context: Context) -> zmq.Socket[bytes]:
-    """ROUTER that says when an answer finds nobody."""
+def make_router(context: Context) -> zmq.Socket[bytes]:
+    """ROUTER with `ROUTER_MANDATORY`: sending to a peer that has gone is an error."""
     socket = _tuned(context.socket(zmq.ROUTER))
     socket.set(zmq.ROUTER_MANDATORY, 1)
     socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER)
+    socket.set(zmq.SNDHWM, REPLY_HIGH_WATER)
+    socket.copy_threshold = LARGE_BYTES
     socket.set(zmq.TCP_KEEPALIVE, 1)
     socket.set(zmq.TCP_KEEPALIVE_IDLE, 10)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, 5)
@@ -53,20 +58,8 @@ def router(context: Context) -> zmq.Socket[bytes]:
     return socket
 
 
-def end(context: Context, patience_s: float = 2.0) -> None:
-    """Close a context whose sockets are closed; one that libzmq does not let go of is left behind."""
-    thread = threading.Thread(target=context.term, name="esper-term", daemon=True)
-    thread.start()
-    thread.join(patience_s)
-
-
-def is_waiting(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message can be received at once; `poll(0)`, at a tenth of its cost."""
-    return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
-
-
-class Audience:
-    """How many subscribe to each topic of one publisher, by what it is told."""
+class SubscriberCounts:
+    """How many subscribe to each topic of one publisher, from the subscriptions that it receives."""
 
     def __init__(self) -> None:
         self._counts: Counter[bytes] = Counter()
@@ -74,20 +67,28 @@ class Audience:
     def __getitem__(self, topic: bytes) -> int:
         return self._counts[topic]
 
-    def update(self, socket: zmq.Socket[bytes]) -> None:
-        """Take what the publisher has to tell; never blocks."""
+    def update(
+        self, socket: zmq.Socket[bytes], note: Callable[[zmq.Frame], None] = lambda _frame: None
+    ) -> None:
+        """Take the subscriptions that the publisher has received; never blocks.
+
+        Args:
+            note: sees each.
+        """
         for _ in range(MESSAGES_PER_TURN):
             try:
-                frame = socket.recv(zmq.NOBLOCK)
+                received = socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            if frame[1:] in TOLD:
+            note(received)
+            frame = received.bytes
+            if frame[1:] in COUNTED_TOPICS:
                 self._counts[frame[1:]] += 1 if frame[0] == 1 else -1
 
 
 def _tuned(socket: Any) -> zmq.Socket[bytes]:
     found: zmq.Socket[bytes] = socket
     found.set(zmq.LINGER, LINGER_MS)
-    found.set(zmq.MAXMSGSIZE, INBOUND_BYTES)
+    found.set(zmq.MAXMSGSIZE, MAX_INBOUND_BYTES)
     found.set(zmq.HANDSHAKE_IVL, 10_000)
     return found

@@ -3,13 +3,13 @@
 Three ports from the one given: `qry`, `ctl`, `ev`. Every connection is authenticated by this module's ZAP
 handler, in the I/O thread; every *message* is checked against the allow-list again, so a key that is revoked
 stops counting at once. What a revoked subscriber would go on reading is cut by closing `ev` and binding it
-anew: everybody has to authenticate again, and a reader repairs what it missed.
+again: every subscriber has to authenticate again, and a reader repairs what it missed.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
-import re
 import time
 from collections.abc import Mapping
 
@@ -17,38 +17,29 @@ import psutil
 import zmq
 from zmq.utils import z85
 
+from protocol.codec.addresses import endpoints_of
+from protocol.codec.frames import Frames
+from protocol.codec.zmq_options import Context
+from protocol.errors import KeysUnusable
+from protocol.messages.commands import Socket
+from protocol.messages.roles import Peer
+from protocol.storage.keys import AllowList, server_pair
+
 from . import sockets
-from .commands import Socket
-from .keys import AllowList, KeysUnusable, server_pair
-from .peer import Peer
-from .sockets import Audience, Context
-from .wire import Frames
+from .sockets import SubscriberCounts
+from .tcp_connections import TcpConnections
 
 logger = logging.getLogger(__name__)
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"esper"
-PORTS: Mapping[str, int] = {"qry": 0, "ctl": 1, "ev": 2}
-"""Which port each socket has, counted from the one given."""
-LOOK_S = 0.2
-SAY_S = 1.0
-_ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.*-]+):([0-9]{1,5})")
+RELOAD_INTERVAL_SECONDS = 0.2
+LOG_INTERVAL_SECONDS = 1.0
+CUT_LOG_INTERVAL_SECONDS = 60.0
+MAX_REVOKED = 256
 
 
-def endpoints_of(address: str) -> dict[str, str]:
-    """The three endpoints behind `tcp://host:port`.
-
-    Raises:
-        KeysUnusable: it is no such address.
-    """
-    match = _ADDRESS.fullmatch(address)
-    port = int(match[2]) if match else 0
-    if match is None or not 0 < port <= 65_535 - max(PORTS.values()):
-        raise KeysUnusable(f"{address!r} is no address; write tcp://HOST:PORT, the first of three ports")
-    return {name: f"tcp://{match[1]}:{port + more}" for name, more in PORTS.items()}
-
-
-def _holders(endpoints: Mapping[str, str]) -> str:
+def _find_listeners(endpoints: Mapping[str, str]) -> str:
     """Which of the user's processes listen on those ports: often a worker of a daemon that was killed."""
     ports = {int(endpoint.rpartition(":")[2]) for endpoint in endpoints.values()}
     try:
@@ -62,7 +53,7 @@ def _holders(endpoints: Mapping[str, str]) -> str:
     return "; held by process " + ", ".join(map(str, sorted(found))) if found else ""
 
 
-class Listener:
+class TcpListener:
     """Sockets on TCP and who may use them. One thread owns it, after `open`.
 
     Args:
@@ -72,7 +63,7 @@ class Listener:
     def __init__(self, address: str) -> None:
         self.address = address
         self._endpoints = endpoints_of(address)
-        self._pair = server_pair()
+        self._keys = server_pair()
         self.allowed = AllowList()
         for problem in self.allowed.problems:
             logger.warning("%s", problem)
@@ -81,61 +72,73 @@ class Listener:
                 f"{address}: nobody is authorized in {self.allowed.folder}; "
                 "run: esper-daemon keys new NAME --role operator"
             )
-        self.denied = 0
-        """Connections that were turned away."""
-        self.audience = Audience()
-        self._look_at = self._said_at = 0.0
+        self._unauthorized = 0
+        self._revoked: dict[str, str] = {}
+        """Names of keys that this boot has revoked, for the audit of those that are still connected."""
+        self.audience = SubscriberCounts()
+        ports = {int(endpoint.rpartition(":")[2]) for endpoint in self._endpoints.values()}
+        self.connections = TcpConnections(ports, self._warn_of_cut)
+        self._reload_at = 0.0
+        self._logged_at = self._cut_logged_at = float("-inf")
+        self._poller: zmq.Poller | None = None
         self._ev: zmq.Socket[bytes] | None = None
 
     def open(self, context: Context) -> None:
-        """Bind.
+        """Bind the three ports.
 
         Raises:
             KeysUnusable: an address cannot be bound.
         """
         self._context = context
-        self._zap = context.socket(zmq.REP)
+        self._zap = context.socket(zmq.ROUTER)  # a REP that could not answer once would be stuck
         self._zap.set(zmq.LINGER, 0)
         self._zap.bind(ZAP_ENDPOINT)
         try:
-            self._qry = self._bind(sockets.router(context), "qry")
-            self._ctl = self._bind(sockets.router(context), "ctl")
-            self._ev = self._bind(sockets.publisher(context), "ev")
+            self._qry = self._bind(sockets.make_router(context), "qry")
+            self._ctl = self._bind(sockets.make_router(context), "ctl")
+            self._ev = self._bind(sockets.make_publisher(context), "ev")
         except zmq.ZMQError as error:
             raise KeysUnusable(
                 f"cannot listen on {self.address} and the next two ports: {error.strerror}"
-                f"{_holders(self._endpoints)}"
+                f"{_find_listeners(self._endpoints)}"
             ) from None
 
     def _bind(self, socket: zmq.Socket[bytes], name: str) -> zmq.Socket[bytes]:
         socket.set(zmq.IPV6, 1)
         socket.set(zmq.CURVE_SERVER, 1)
-        socket.set(zmq.CURVE_SECRETKEY, self._pair.secret.encode())
+        socket.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode())
         socket.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        watched = False
         try:
+            monitor = self.connections.watch(self._context, socket, name)
+            watched = True
             socket.bind(self._endpoints[name])
-        except zmq.ZMQError:
+        except BaseException:
+            if watched:
+                self.connections.forget(name).close(linger=0)
             socket.close(linger=0)
             raise
+        if self._poller is not None:
+            self._poller.register(socket, zmq.POLLIN)
+            self._poller.register(monitor, zmq.POLLIN)
         return socket
-
-    # --- for the I/O thread ------------------------------------------------------------------------
 
     def register(self, poller: zmq.Poller) -> None:
         """Let the poller wake for the connections' handshakes and messages."""
         self._poller = poller
-        for socket in (self._zap, self._qry, self._ctl, self._ev):
+        for socket in (self._zap, self._qry, self._ctl, self._ev, *self.connections.monitors):
             if socket is not None:
                 poller.register(socket, zmq.POLLIN)
 
     @property
     def routers(self) -> tuple[tuple[Socket, zmq.Socket[bytes]], ...]:
+        """The request sockets, each with its name."""
         return (("ctl", self._ctl), ("qry", self._qry))
 
     @property
     def events(self) -> zmq.Socket[bytes] | None:
-        """The publisher; None for the moment in which it is being bound anew."""
+        """The publisher; None for the moment in which it is being bound again."""
         return self._ev
 
     def peer(self, frame: zmq.Frame) -> Peer:
@@ -144,65 +147,136 @@ class Listener:
             public = str(frame.get("User-Id"))
         except zmq.ZMQError:
             return Peer()
+        self.connections.note_message(frame, public)
         client = self.allowed.clients.get(public)
-        return Peer() if client is None else Peer(key=client.name, role=client.role)
+        if client is None:
+            return Peer(key=self._revoked.get(public))
+        return Peer(key=client.name, role=client.role)
 
     def send(self, frames: Frames) -> None:
         """To all subscribers; a slow one loses it."""
         if self._ev is not None:
             self._ev.send_multipart(frames, zmq.NOBLOCK)
 
+    def count_subscribers(self) -> None:
+        """Take the subscriptions that have come."""
+        if self._ev is not None:
+            self.audience.update(self._ev, self._note_subscriber)
+
+    def _note_subscriber(self, frame: zmq.Frame) -> None:
+        try:
+            self.connections.note_message(frame, str(frame.get("User-Id")))
+        except zmq.ZMQError:
+            return
+
     def authenticate(self) -> None:
-        """Answer the handshakes that wait (ZAP, RFC 27)."""
+        """Answer the handshakes that wait (ZAP, RFC 27); whom it fails for is asked to come again."""
         while True:
             try:
                 frames = self._zap.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._zap.send_multipart(self._judge(frames))
+            end = frames.index(b"") + 1
+            try:
+                answer = self._authenticate(frames[end:])
+            except Exception:
+                again = [*frames[end : end + 2], b"300", b"again, please", b"", b""]
+                self._zap.send_multipart([*frames[:end], *again], zmq.NOBLOCK)
+                raise
+            self._zap.send_multipart([*frames[:end], *answer], zmq.NOBLOCK)
 
-    def _judge(self, frames: list[bytes]) -> list[bytes]:
+    def _authenticate(self, frames: list[bytes]) -> list[bytes]:
         version, request, domain, address, _, mechanism, *credentials = frames
         public = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
         client = self.allowed.clients.get(public)
         if client is not None and domain == ZAP_DOMAIN:
             return [version, request, b"200", b"OK", public.encode(), b""]
-        self.denied += 1
-        if time.monotonic() - self._said_at > SAY_S:
-            self._said_at = time.monotonic()
+        self._unauthorized += 1
+        if time.monotonic() - self._logged_at > LOG_INTERVAL_SECONDS:
+            self._logged_at = time.monotonic()
             logger.warning("%s was turned away: key %s is not authorized", address.decode(), public)
         return [version, request, b"400", b"this key is not authorized", b"", b""]
 
-    def step(self, *, now: bool = False) -> None:
-        """Read the allow-list again where it changed; bind `ev` again where it was closed."""
+    def reload_keys(self, now: bool = False) -> None:
+        """Read the allow-list again where it changed.
+
+        Args:
+            now: read it in any case.
+
+        Raises:
+            OSError: it cannot be read at present; the one that was read last stays in force.
+        """
         at = time.monotonic()
-        if self._ev is None:
-            self._bind_events()
-        if now or at >= self._look_at:
-            self._look_at = at + LOOK_S
+        if now or at >= self._reload_at:
+            self._reload_at = at + RELOAD_INTERVAL_SECONDS
             if now or self.allowed.changed:
                 self._reload()
 
     def _reload(self) -> None:
         revoked = self.allowed.reload()
+        for one in revoked:
+            self._revoked.pop(one.public, None)
+            self._revoked[one.public] = one.name
+        while len(self._revoked) > MAX_REVOKED:
+            del self._revoked[next(iter(self._revoked))]
+        if revoked:
+            self._close_events()
         names = ", ".join(one.name for one in revoked) or "none"
         logger.info("%d keys are authorized; revoked: %s", len(self.allowed.clients), names)
         for problem in self.allowed.problems:
             logger.warning("%s", problem)
-        if revoked and self._ev is not None:
-            self._poller.unregister(self._ev)
-            self._ev.close(linger=0)
-            self._ev = None
-            self.audience = Audience()
 
-    def _bind_events(self) -> None:
-        """The port is free once libzmq's own thread has closed it; until then, the next turn tries again."""
-        try:
-            self._ev = self._bind(sockets.publisher(self._context), "ev")
-        except zmq.ZMQError:
+    def _close_events(self) -> None:
+        """Cut all subscribers, those of revoked keys among them; `restore` opens the port again."""
+        ev, self._ev = self._ev, None
+        if ev is None:
             return
-        self._poller.register(self._ev, zmq.POLLIN)
+        self.audience = SubscriberCounts()
+        monitor = self.connections.forget("ev")
+        for socket in (ev, monitor):
+            if self._poller is not None:
+                self._poller.unregister(socket)
+            socket.close(linger=0)
+
+    def restore(self) -> None:
+        """Bind `ev` again where it was closed: its port is free once libzmq's own thread has closed it.
+
+        Raises:
+            ZMQError: for another reason than that it is not free yet.
+        """
+        if self._ev is not None:
+            return
+        try:
+            self._ev = self._bind(sockets.make_publisher(self._context), "ev")
+        except zmq.ZMQError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+
+    def _warn_of_cut(self, why: str) -> None:
+        if time.monotonic() - self._cut_logged_at > CUT_LOG_INTERVAL_SECONDS:
+            self._cut_logged_at = time.monotonic()
+            logger.warning(
+                "%s: connections are closed, %d so far: %s", self.address, self.connections.cut, why
+            )
+
+    @property
+    def denied(self) -> int:
+        """Connections that were turned away: keys that are not authorized, and handshakes that failed."""
+        return self._unauthorized + self.connections.failed
 
     def status(self) -> dict[str, object]:
         """For the method `status`."""
-        return {"address": self.address, "authorized": len(self.allowed.clients), "denied": self.denied}
+        connections = self.connections
+        return {
+            "address": self.address,
+            "authorized": len(self.allowed.clients),
+            "denied": self.denied,
+            "connections": len(connections),
+            "unproven": connections.unproven,
+            "closed": connections.cut,
+            "limits": {
+                "connections": connections.limit,
+                "unproven": connections.max_unproven,
+                "per_key": connections.max_per_key,
+            },
+        }

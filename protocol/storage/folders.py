@@ -1,18 +1,31 @@
-"""Folders that nobody else may enter, and files that are whole or not there."""
+"""Private folders, files that are replaced in one step, and names that files may have."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
 
 import platformdirs
 
-from .errors import FolderError
+from protocol.errors import FolderError
 
-SOCKET_PATH_LIMIT = 107
+EVENTS_FILE = "events.jsonl"
+"""The journal's hot segment, in a run's folder."""
+MAX_NAME_LENGTH = 64
+MAX_SOCKET_PATH_BYTES = 107
 """Bytes a Unix socket's path may have on Linux."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def is_valid_name(name: str, max_length: int = MAX_NAME_LENGTH) -> bool:
+    """Whether something may be called so whose name becomes a file's: runs, keys, datasets.
+
+    Letters, digits, '-', '_' and '.', a letter or digit first.
+    """
+    return len(name) <= max_length and _NAME.fullmatch(name) is not None
 
 
 def esper_home(home: Path | None = None) -> Path:
@@ -70,10 +83,10 @@ def socket_folder(run_id: str) -> Path:
     """
     folder = _socket_base() / run_id
     length = len(os.fsencode(folder / "qry"))
-    if length > SOCKET_PATH_LIMIT:
+    if length > MAX_SOCKET_PATH_BYTES:
         raise FolderError(
             f"the socket path {folder / 'qry'} has {length} bytes and the system's limit is "
-            f"{SOCKET_PATH_LIMIT}; set XDG_RUNTIME_DIR to a shorter folder of yours with mode 0700"
+            f"{MAX_SOCKET_PATH_BYTES}; set XDG_RUNTIME_DIR to a shorter folder of yours with mode 0700"
         )
     advice = "set XDG_RUNTIME_DIR to a folder of yours with mode 0700"
     make_private(folder.parent, advice=advice)
@@ -102,6 +115,21 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         FolderError: the disk or the folder refused.
     """
+    try:
+        replace_file(path, content)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise FolderError(f"cannot write {path}: {error.strerror}") from None
+
+
+def replace_file(path: Path, content: bytes | memoryview) -> None:
+    """Replace `path` in one step by a file that is on the disk; `sync_folder` brings its name there, too.
+
+    Its mode is 0600.
+
+    Raises:
+        OSError: the disk or the folder refused; what was there is untouched.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -110,10 +138,20 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
+    except BaseException:
         partial.unlink(missing_ok=True)
-        raise FolderError(f"cannot write {path}: {error.strerror}") from None
+        raise
+
+
+def open_private(path: str, flags: int) -> int:
+    """Opener for `open`: a file that it makes has mode 0600, one that is there gets it.
+
+    Raises:
+        OSError: the disk or the folder refused.
+    """
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    os.fchmod(fd, 0o600)
+    return fd
 
 
 def sync_folder(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""CURVE keys on the disk, for those who let a daemon listen on TCP.
+"""CURVE keys on the disk, for daemons that listen on TCP.
 
 <config>/server.key                    this machine's own pair, of all its daemons
 <config>/keys/<name>.key               a client's pair and the public key of the server it is for
@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -20,30 +21,34 @@ import platformdirs
 import zmq
 from msgspec import Struct
 
-from .errors import EsperError
-from .folders import make_private, sync_folder, write_atomically
-from .peer import Role
+from protocol.errors import KeysUnusable
+from protocol.messages.roles import Role
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+from .folders import is_valid_name, make_private, sync_folder, write_atomically
+
 _Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+_OF_THE_FILE = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+)
+"""Why a file authorizes no one; any other error passes."""
 _ADVICE = "set XDG_CONFIG_HOME to a folder of yours"
 
 
-class KeysUnusable(EsperError):
-    """A key is missing, unreadable, or its file is open to others."""
-
-    exit_code = 10
-
-
-class Pair(Struct, frozen=True):
-    """A CURVE pair, Z85. `server` is the public key of whom a client's pair is for."""
+class KeyPair(Struct, frozen=True):
+    """A CURVE pair, Z85. `server` is the public key of the server that a client's pair is for."""
 
     public: str
     secret: str
     server: str = ""
 
     def __repr__(self) -> str:
-        return f"Pair({self.public})"
+        return f"KeyPair({self.public})"
 
 
 class _Entry(Struct, frozen=True):
@@ -53,7 +58,7 @@ class _Entry(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Authorized:
-    """Somebody who may connect."""
+    """A client that may connect."""
 
     name: str
     public: str
@@ -65,7 +70,7 @@ def config_folder() -> Path:
     return Path(platformdirs.user_config_dir("esper"))
 
 
-def server_pair(*, make: bool = False) -> Pair:
+def server_pair(*, make: bool = False) -> KeyPair:
     """This machine's own pair.
 
     Raises:
@@ -78,12 +83,12 @@ def server_pair(*, make: bool = False) -> Pair:
     return read_secret(path)
 
 
-def new_pair(server: str = "") -> Pair:
+def new_pair(server: str = "") -> KeyPair:
     """A fresh pair."""
     public, secret = zmq.curve_keypair()
     while public.startswith(b"-"):  # a command line would take it for an option
         public, secret = zmq.curve_keypair()
-    return Pair(public=public.decode(), secret=secret.decode(), server=server)
+    return KeyPair(public=public.decode(), secret=secret.decode(), server=server)
 
 
 def client_path(name: str) -> Path:
@@ -92,12 +97,12 @@ def client_path(name: str) -> Path:
     Raises:
         KeysUnusable: not a name.
     """
-    if not NAME.fullmatch(name):
-        raise KeysUnusable(f"{name!r} is no name for a key: letters, digits, '-', '_' and '.'")
+    if not is_valid_name(name):
+        raise KeysUnusable(f"{name!r} is not a name for a key: letters, digits, '-', '_' and '.'")
     return config_folder() / "keys" / f"{name}.key"
 
 
-def client_pair(name: str | None) -> tuple[str, Pair]:
+def client_pair(name: str | None) -> tuple[str, KeyPair]:
     """A client's pair by name; None means the only one there is.
 
     Raises:
@@ -115,11 +120,11 @@ def client_pair(name: str | None) -> tuple[str, Pair]:
         raise KeysUnusable(f"no key {name} in {folder}; there are: {', '.join(known) or 'none'}")
     pair = read_secret(path)
     if not pair.server:
-        raise KeysUnusable(f"{path} does not say which server it is for; make it anew with --server")
+        raise KeysUnusable(f"{path} does not say which server it is for; make a new one with --server")
     return name, pair
 
 
-def write_secret(path: Path, pair: Pair) -> None:
+def write_secret(path: Path, pair: KeyPair) -> None:
     """A new file of mode 0600, on the disk before this returns; never over one that is there.
 
     Raises:
@@ -138,7 +143,7 @@ def write_secret(path: Path, pair: Pair) -> None:
         raise KeysUnusable(f"cannot write {path}: {error.strerror}") from None
 
 
-def read_secret(path: Path) -> Pair:
+def read_secret(path: Path) -> KeyPair:
     """A pair from a file that nobody else can read.
 
     Raises:
@@ -146,7 +151,7 @@ def read_secret(path: Path) -> Pair:
     """
     _check_file(path, mask=0o077, advice=f"chmod 600 {path}")
     try:
-        pair = msgspec.json.decode(path.read_bytes(), type=Pair)
+        pair = msgspec.json.decode(path.read_bytes(), type=KeyPair)
     except (OSError, msgspec.DecodeError) as error:
         raise KeysUnusable(f"{path} holds no key: {error}") from None
     for text in (pair.public, pair.secret, *([pair.server] if pair.server else [])):
@@ -162,7 +167,7 @@ def _check_file(path: Path, *, mask: int, advice: str) -> None:
     except OSError as error:
         raise KeysUnusable(f"{path} cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(status.st_mode):
-        raise KeysUnusable(f"{path} is no file of its own (a link or a folder); move it away")
+        raise KeysUnusable(f"{path} is not a file of its own (a link or a folder); move it away")
     if status.st_uid not in (os.getuid(), 0):
         raise KeysUnusable(f"{path} belongs to uid {status.st_uid}, not to you (uid {os.getuid()})")
     if status.st_mode & mask:
@@ -171,14 +176,20 @@ def _check_file(path: Path, *, mask: int, advice: str) -> None:
         )
 
 
+def _raise_if_passing(error: Exception) -> None:
+    """Raise what says nothing of a file, only of the machine at present: full tables, a disk that fails."""
+    if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
+        raise error
+
+
 def check_public(text: str, where: str) -> str:
-    """A Z85 key, as it is.
+    """A Z85 key, unchanged.
 
     Raises:
-        KeysUnusable: it is none.
+        KeysUnusable: it is not a key.
     """
     if not _Z85.fullmatch(text):
-        raise KeysUnusable(f"{where}: {text[:48]!r} is no key; one has 40 characters")
+        raise KeysUnusable(f"{where}: {text[:48]!r} is not a key; a key has 40 characters")
     return text
 
 
@@ -187,7 +198,10 @@ class AllowList:
 
     Attributes:
         clients: by public key.
-        problems: files that count for nobody, and why.
+        problems: files that authorize no one, and why.
+
+    Raises:
+        KeysUnusable: the machine cannot read the folder at present.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -195,40 +209,65 @@ class AllowList:
         self.clients: dict[str, Authorized] = {}
         self.problems: list[str] = []
         self._seen: object = None
-        self.reload()
+        try:
+            self.reload()
+        except OSError as error:
+            raise KeysUnusable(f"{self.folder} cannot be read: {error.strerror}") from None
 
     @property
     def changed(self) -> bool:
-        """Whether the files are others than those read."""
+        """Whether the files are others than those read; raises OSError as `reload` does."""
         return self._signature() != self._seen
 
     def reload(self) -> list[Authorized]:
-        """Read the files anew; gives those whose key counts no longer. A wrong file lets nobody in."""
+        """Read the files again; gives those whose key counts no longer. A wrong file lets no one in.
+
+        Raises:
+            OSError: the machine cannot read them at present (EMFILE, ENOMEM, EIO, ...); nothing has changed.
+        """
         before = self.clients
-        self._seen, self.clients, self.problems = self._signature(), {}, []
-        for path in sorted(self.folder.glob("*.pub")):
+        clients: dict[str, Authorized] = {}
+        problems: list[str] = []
+        seen = self._signature()
+        for path in self._files():
             try:
                 entry = self._read(path)
             except KeysUnusable as error:
-                self.problems.append(str(error))
+                problems.append(str(error))
                 continue
-            self.clients[entry.public] = entry
+            clients[entry.public] = entry
+        self._seen, self.clients, self.problems = seen, clients, problems
         return [one for public, one in before.items() if public not in self.clients]
 
     def _read(self, path: Path) -> Authorized:
+        try:
+            path.lstat()
+        except OSError as error:
+            _raise_if_passing(error)
         _check_file(path, mask=0o022, advice=f"chmod go-w {path}")
         try:
             entry = msgspec.json.decode(path.read_bytes(), type=_Entry)
         except (OSError, msgspec.DecodeError) as error:
-            raise KeysUnusable(f"{path} authorizes nobody: {error}") from None
+            _raise_if_passing(error)
+            raise KeysUnusable(f"{path} authorizes no one: {error}") from None
         check_public(entry.public, str(path))
         return Authorized(path.stem, entry.public, entry.role)
 
+    def _files(self) -> list[Path]:
+        """Those that authorize; a folder that is not there has none."""
+        try:
+            names = os.listdir(self.folder)
+        except OSError as error:
+            _raise_if_passing(error)
+            return []
+        return [self.folder / name for name in sorted(names) if name.endswith(".pub")]
+
     def _signature(self) -> object:
         try:
-            entries = list(os.scandir(self.folder))
-            found = [(e.name, e.stat(follow_symlinks=False)) for e in entries]
-        except OSError:
+            with os.scandir(self.folder) as entries:
+                found = [(e.name, e.stat(follow_symlinks=False)) for e in entries]
+        except OSError as error:
+            _raise_if_passing(error)
             return None
         return sorted((name, s.st_ino, s.st_mtime_ns, s.st_size, s.st_mode) for name, s in found)
 
@@ -267,7 +306,7 @@ class AllowList:
         return found or Authorized(name, "", "viewer")
 
 
-def make_client(name: str, *, server: str | None, role: Role | None) -> Pair:
+def make_client(name: str, *, server: str | None, role: Role | None) -> KeyPair:
     """A new client's pair in `keys`; with a role it is authorized here.
 
     Args:

@@ -23,23 +23,23 @@ _FLOCK = "hhqqi4x"
 
 
 @dataclass(frozen=True)
-class Holder:
-    """Who holds a lock; `since` is wall time in microseconds, 0 where it is not told."""
+class LockHolder:
+    """Who holds a lock; `since` is wall time in microseconds, 0 where it is not known."""
 
     pid: int
     since: int
 
 
-class Held(Exception):
+class LockHeld(Exception):
     """Another process, or this one, holds the lock."""
 
-    def __init__(self, holder: Holder) -> None:
+    def __init__(self, holder: LockHolder) -> None:
         super().__init__(f"held by pid {holder.pid}")
         self.holder = holder
 
 
-_held: dict[Path, Holder] = {}
-_table = threading.Lock()
+_held: dict[Path, LockHolder] = {}
+_table_lock = threading.Lock()
 
 
 class Lock:
@@ -52,33 +52,33 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
-        with _table:
+        with _table_lock:
             if self.path in _held:
-                raise Held(_held[self.path])
+                raise LockHeld(_held[self.path])
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                holder = _ask(self._fd)
+                holder = _query_holder(self._fd)
                 os.close(self._fd)
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     raise
-                raise Held(holder or Holder(pid=0, since=0)) from None
-            _held[self.path] = Holder(pid=os.getpid(), since=time.time_ns() // 1000)
+                raise LockHeld(holder or LockHolder(pid=0, since=0)) from None
+            _held[self.path] = LockHolder(pid=os.getpid(), since=time.time_ns() // 1000)
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, json.dumps(vars(_held[self.path])).encode(), 0)
 
     def release(self) -> None:
-        """Let go; the file stays, for a lock on a deleted file locks nobody out."""
-        with _table:
+        """Release it; the file stays, for a lock on a deleted file excludes no one."""
+        with _table_lock:
             if _held.pop(self.path, None) is not None:
                 os.close(self._fd)
 
 
-def holder_of(path: Path) -> Holder | None:
-    """Who holds the lock at `path`, or None; takes nothing, so it never stands in a starter's way."""
+def holder_of(path: Path) -> LockHolder | None:
+    """Who holds the lock at `path`, or None; takes nothing, so it never hinders a daemon that starts."""
     path = path.resolve()
-    with _table:
+    with _table_lock:
         if path in _held:
             return _held[path]
         try:
@@ -86,12 +86,12 @@ def holder_of(path: Path) -> Holder | None:
         except OSError:
             return None
         try:
-            return _ask(fd)
+            return _query_holder(fd)
         finally:
             os.close(fd)
 
 
-def _ask(fd: int) -> Holder | None:
+def _query_holder(fd: int) -> LockHolder | None:
     request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, request))
     if kind == fcntl.F_UNLCK:
@@ -100,4 +100,4 @@ def _ask(fd: int) -> Holder | None:
     with contextlib.suppress(ValueError, KeyError, OSError):
         written = json.loads(os.pread(fd, 4096, 0))
         pid, since = pid or int(written["pid"]), int(written["since"])
-    return Holder(pid=pid, since=since)
+    return LockHolder(pid=pid, since=since)

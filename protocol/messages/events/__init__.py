@@ -1,4 +1,7 @@
-"""Every telemetry event, as types; see `registry` for the conventions."""
+"""Every telemetry event, as types; see `registry` for the conventions.
+
+Imports the vocabulary. Everything that emits or reads events may import it, but not what trains.
+"""
 
 from .audit import (
     CommandAccepted,
@@ -33,24 +36,10 @@ from .life import (
 )
 from .log import LogLine
 from .metric import Drift, EpochFinished, LayerStatistics, PPOUpdate, RankEpoch, ShapleyComputed, SystemSample
-from .registry import (
-    EVENTS,
-    LEVELS,
-    STREAMS,
-    Context,
-    EventClass,
-    EventSpec,
-    Level,
-    Severity,
-    Stream,
-    event,
-    spec_of,
-)
+from .registry import EVENTS, Context, EventClass, EventSpec, event, spec_of
 
 __all__ = [
     "EVENTS",
-    "LEVELS",
-    "STREAMS",
     "Anomaly",
     "CheckpointFailed",
     "CheckpointSaved",
@@ -68,7 +57,6 @@ __all__ = [
     "JournalRemoved",
     "LayerStatistics",
     "Lease",
-    "Level",
     "LogLine",
     "Mark",
     "PPOUpdate",
@@ -85,9 +73,7 @@ __all__ = [
     "RunStopped",
     "SeedGate",
     "SeedStage",
-    "Severity",
     "ShapleyComputed",
-    "Stream",
     "SystemSample",
     "TelemetryLevel",
     "TelemetryLost",

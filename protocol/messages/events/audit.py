@@ -22,7 +22,7 @@ class CommandAccepted:
     key: str | None = None
     """Of a connection over tcp: the name of the key that authenticated it."""
     reason: str = ""
-    """What the one who asked gave as the reason."""
+    """The reason that the client gave."""
 
 
 @event("command.refused", "life", keep=20)

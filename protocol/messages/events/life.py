@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from .registry import Level, Severity, event
+from protocol.messages.vocabulary import Actor, Level, Severity
+
+from .registry import event
 
 
 @event("run.started", "life")
@@ -112,9 +114,9 @@ class RoundFinished:
     graph_breaks: int = 0
     """Places in the round where torch.compile gave up on a function."""
     recompiles: int = 0
-    """Programs compiled anew in the round since an input did not fit."""
+    """Programs compiled again in the round since an input did not fit."""
     allocator_retries: int | None = None
-    """Times in the round that a GPU's memory was full until what lay unused was given back."""
+    """Times in the round that a GPU's memory was full until unused memory was given back."""
 
 
 @event("seed.stage", "life", keep=2, key=("env", "slot"))
@@ -127,7 +129,7 @@ class SeedStage:
     to_stage: str
     blueprint: str | None
     alpha: float
-    by: Literal["policy", "auto", "operator", "governor"]
+    by: Actor
     parameters: int = 0
     contribution: float | None = None
 

@@ -52,7 +52,7 @@ class EpochFinished:
     cpu_phases: dict[str, float] = field(default_factory=dict)
     """CPU seconds of the process, all its threads, in those phases."""
     gpu_phases: dict[str, float] = field(default_factory=dict)
-    """Seconds that a GPU worked in the phases of an earlier epoch; told of one epoch in eight."""
+    """Seconds that a GPU worked in the phases of an earlier epoch; sent for one epoch in eight."""
 
 
 @event("ppo.update", "metric", keep=200)

@@ -2,7 +2,7 @@
 
 An event is a plain dataclass (orjson writes those natively; `slots=True` would make it three times
 slower). The decorator gives it its name on the wire, its stream and how many of it a snapshot keeps;
-`wire.decode_line` reads it back through msgspec, which validates into the same classes.
+`json_lines.decode_line` reads it back through msgspec, which validates into the same classes.
 
 Conventions: losses are nats, accuracies are fractions 0..1, durations are seconds, sizes are bytes, wall
 times are microseconds since the epoch. Per-env data travels as columns: lists of N, or N lists of S
@@ -13,19 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-Stream = Literal["life", "metric", "trace", "log"]
-STREAMS: tuple[Stream, ...] = ("life", "metric", "trace", "log")
-Severity = Literal["info", "warning", "critical"]
-Level = Literal["OFF", "MINIMAL", "NORMAL", "DEBUG"]
+from protocol.messages.vocabulary import Level, Stream
+
 EventClass: TypeAlias = type[Any]
-LEVELS: tuple[Level, ...] = ("OFF", "MINIMAL", "NORMAL", "DEBUG")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventSpec:
-    """What the wire knows of an event type."""
+    """How an event type is sent and kept."""
 
     type: str
     stream: Stream
@@ -33,7 +30,7 @@ class EventSpec:
     keep: int
     """How many of the newest a snapshot holds (per key, where there is one)."""
     key: tuple[str, ...]
-    """Fields of ctx or data that tell subjects apart, e.g. ("env", "slot")."""
+    """Fields of ctx or data that distinguish subjects, e.g. ("env", "slot")."""
     subjects: int = 4096
     """How many keys a snapshot holds at most; the one longest unchanged goes first."""
     version: int = 1
@@ -76,4 +73,4 @@ class Context:
     """Telemetry level in force."""
     env: int | None = None
     rank: int = 0
-    """Which process of the run tells it; 0 is the one with the journal."""
+    """Which process of the run it comes from; 0 is the one with the journal."""

@@ -1,0 +1,101 @@
+"""The transport of an address: this machine (here), OpenSSH (`ssh`) or a port (`tcp`).
+
+An address is a text: a run's name, `ssh://user@host/run` or `tcp://key@host:port`.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from protocol.codec.addresses import parse_ssh_address
+from protocol.errors import NoReply
+from protocol.runs import RunInfo, find_run
+from protocol.storage.folders import EVENTS_FILE
+from protocol.storage.lock import holder_of
+
+from .endpoint import STARTING_SECONDS, NotReady, Target, TargetSource
+from .ssh import SshTunnel
+from .tcp import TcpDaemon
+
+STEP_SECONDS = 0.05
+
+
+class LocalRuns:
+    """Runs of this user on this machine.
+
+    Args:
+        name: a run's name, id or the beginning of one; None for the newest live run, and after its end the
+            next one.
+        home: instead of `$ESPER_HOME`.
+    """
+
+    is_remote = False
+    patience_seconds = STARTING_SECONDS
+
+    def __init__(self, name: str | None, home: Path | None = None) -> None:
+        self._name = name
+        self._home = home
+        self._current: RunInfo | None = None
+        self.is_gone = False
+
+    def find(self) -> Target:
+        """The run's daemon as its connection file has it; see `TargetSource.find`."""
+        run = find_run(self._run_to_find(), live_only=True, home=self._home)
+        if run.connection is None:
+            raise NotReady(f"run {run.name} is starting")
+        self._current, self.is_gone = run, False
+        return Target(
+            name=run.name,
+            endpoints=run.connection.endpoints,
+            boot=run.connection.boot,
+            id=run.id,
+            pid=run.pid,
+            journal=run.path / EVENTS_FILE,
+        )
+
+    def _run_to_find(self) -> str | None:
+        """The run asked for; without a name, the one at hand for as long as it lives."""
+        if self._current is None:
+            return self._name
+        self.is_gone = holder_of(self._current.path / "lock") is None
+        return self._current.name if self._name is not None or not self.is_gone else None
+
+    def step(self) -> None:
+        """Nothing to keep up: the sockets are on this machine."""
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def make_target_source(
+    address: str | None, home: Path | None = None, *, remote_daemon: str | None = None
+) -> TargetSource:
+    """What an address means; behind ssh://, `remote_daemon` is the command of esper-daemon there.
+
+    Raises:
+        EsperError: it is malformed, or its key cannot be used.
+    """
+    if address is not None and address.startswith("ssh://"):
+        return SshTunnel(parse_ssh_address(address), daemon=remote_daemon)
+    if address is not None and address.startswith("tcp://"):
+        return TcpDaemon(address)
+    return LocalRuns(address, home)
+
+
+def wait_for_target(source: TargetSource) -> Target:
+    """Wait for the first daemon.
+
+    Raises:
+        RunNotFound: no such live run.
+        NoReply: it is there and does not open.
+        EsperError: it cannot be reached.
+    """
+    end = time.monotonic() + source.patience_seconds
+    while True:
+        try:
+            return source.find()
+        except NotReady as waiting:
+            if time.monotonic() > end:
+                raise NoReply(f"{waiting}; given up after {source.patience_seconds:g} s") from None
+        time.sleep(STEP_SECONDS)

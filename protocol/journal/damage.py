@@ -1,0 +1,55 @@
+"""What a damaged journal has lost: where it cannot be read, and which numbers are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from protocol.codec.json_lines import Event
+from protocol.errors import WireError
+
+MAX_PLACES = 20
+"""Named; the others are counted."""
+
+
+class DamageReport:
+    """Watches a journal being read."""
+
+    def __init__(self) -> None:
+        self.num_places = 0
+        """Lines that are not events, and frames that cannot be read."""
+        self._places: list[str] = []
+        self._next: dict[str, int] = {}
+        """Per stream the number that is expected; 1 where it is missing."""
+        self._missing: list[tuple[str, int, int]] = []
+
+    def expect(self, first: Mapping[str, int]) -> None:
+        """Say with which number each stream is to begin, where that is not 1."""
+        self._next.update(first)
+
+    def note(self, number: int, error: WireError) -> None:
+        """A line or a frame cannot be read; see `on_bad` of `reader.read`."""
+        self.num_places += 1
+        if len(self._places) < MAX_PLACES:
+            self._places.append(str(error) if "after line" in str(error) else f"line {number}: {error}")
+
+    def watch(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The same events; notes which numbers are not among them."""
+        for event in events:
+            expected = self._next.get(event.stream, 1)
+            if event.seq > expected:
+                self._missing.append((event.stream, expected, event.seq - 1))
+            self._next[event.stream] = event.seq + 1
+            yield event
+
+    @property
+    def lines(self) -> list[str]:
+        """What to say of it; none where only retention has taken numbers."""
+        if not self.num_places:
+            return []
+        lines = [f"damaged: {place}" for place in self._places]
+        if self.num_places > len(self._places):
+            lines.append(f"damaged: {self.num_places - len(self._places)} more places")
+        missing = [f"{stream} {first}..{last}" for stream, first, last in self._missing]
+        shown = ", ".join(missing[:MAX_PLACES]) or "nothing between the events that are held"
+        more = f" and {len(missing) - MAX_PLACES} more ranges" if len(missing) > MAX_PLACES else ""
+        return [*lines, f"lost: {shown}{more}; what is whole was read"]

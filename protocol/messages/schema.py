@@ -1,0 +1,74 @@
+"""JSON Schema of everything on the wire, made from the types.
+
+`protocol/schema.json` is the schema as it is shipped, for tools that run no daemon; `tools/protocol_page.py`
+writes it, and a test holds it equal to the types.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from protocol.version import PROTOCOL_VERSION
+
+from .commands import METHODS, Reply, Request
+from .events import EVENTS
+from .headers import BatchHeader, Heartbeat, ViewHeader
+
+FRAMES: dict[str, type[Struct]] = {
+    "request": Request,
+    "reply": Reply,
+    "batch_header": BatchHeader,
+    "view_header": ViewHeader,
+    "heartbeat": Heartbeat,
+}
+"""What a frame may hold beside lines of events, by its name in the schema."""
+_WORDS = {"enum": ["NaN", "Infinity", "-Infinity"]}
+
+
+@functools.cache
+def json_schema() -> dict[str, Any]:
+    """JSON Schema 2020-12: `events` by type, `requests` by method, the frames, and their `$defs`.
+
+    Numbers that are floats also admit the words for NaN and the infinities.
+    """
+    classes = {spec.type: spec.cls for spec in EVENTS.values()}
+    requests = {method.name: method.params for method in METHODS.values()}
+    types = list(dict.fromkeys([*classes.values(), *requests.values(), *FRAMES.values()]))
+    schemas, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    of = dict(zip(types, schemas, strict=True))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"esper-overwatch protocol {PROTOCOL_VERSION}",
+        "events": {name: of[cls] for name, cls in classes.items()},
+        "requests": {name: of[cls] for name, cls in requests.items()},
+        "frames": {name: of[cls] for name, cls in FRAMES.items()},
+        "$defs": {name: _with_words(definition) for name, definition in definitions.items()},
+    }
+
+
+def schema_bytes() -> bytes:
+    """The schema as the bytes of `schema.json`."""
+    return json.dumps(json_schema(), indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+@functools.cache
+def schema_hash() -> str:
+    """What `hello` says of the schema: a client that knows this hash knows every type."""
+    return hashlib.blake2b(schema_bytes(), digest_size=8).hexdigest()
+
+
+def _with_words(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_with_words(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "number":
+        about = {key: schema.pop(key) for key in ("description", "default") if key in schema}
+        return {**about, "anyOf": [schema, _WORDS]}
+    return {key: value if key in ("default", "enum") else _with_words(value) for key, value in schema.items()}

@@ -1,0 +1,70 @@
+"""The commands that need no trainer: the I/O thread executes them while it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.errors import RequestError
+from protocol.messages.commands import LeaseAcquireParams, LeaseReleaseParams, MarkParams, Params, Request
+from protocol.messages.events import Mark
+from protocol.messages.roles import Peer
+
+from .lease import CommandLease
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who sent a command."""
+
+    client: str
+    """As it calls itself."""
+    peer: Peer
+    token: str
+    """The lease that it has; empty = none."""
+
+
+class ImmediateCommands:
+    """One handler for each command that `METHODS` executes `at` once.
+
+    Args:
+        emit: takes the events.
+        rotate: closes the journal's segment; bytes of what was closed, 0 where nothing could be.
+    """
+
+    def __init__(self, emit: Callable[[object], None], rotate: Callable[[], int]) -> None:
+        self._emit = emit
+        self._rotate = rotate
+        self.leases = CommandLease(emit)
+        self.handlers: dict[str, Callable[[Any, Caller], dict[str, Any]]] = {
+            "mark": self._mark,
+            "log.rotate": self._rotate_journal,
+            "lease.acquire": self._acquire_lease,
+            "lease.release": self._release_lease,
+        }
+
+    def execute(self, request: Request, params: Params, client: str, peer: Peer) -> dict[str, Any]:
+        """Execute a command; returns its result.
+
+        Raises:
+            RequestError: it cannot be executed.
+        """
+        return self.handlers[request.method](params, Caller(client, peer, request.meta.lease))
+
+    def _mark(self, params: MarkParams, caller: Caller) -> dict[str, Any]:
+        peer = caller.peer
+        self._emit(Mark(text=params.text, client=caller.client, uid=peer.uid, pid=peer.pid))
+        return {}
+
+    def _rotate_journal(self, _params: Params, _caller: Caller) -> dict[str, Any]:
+        closed = self._rotate()
+        if not closed:
+            raise RequestError("busy", "the journal's segment is empty, or its disk refuses: nothing closed")
+        return {"bytes": closed}
+
+    def _acquire_lease(self, params: LeaseAcquireParams, caller: Caller) -> dict[str, Any]:
+        return dict(self.leases.acquire(caller.token, caller.client, params.ttl, params.note))
+
+    def _release_lease(self, params: LeaseReleaseParams, caller: Caller) -> dict[str, Any]:
+        return {"released": self.leases.release(caller.token, caller.client, force=params.force)}

@@ -1,0 +1,142 @@
+"""The daemon's Unix sockets and the file that says where they are; both are made again where they vanish.
+
+The folder of the sockets may go while the daemon lives: systemd removes `/run/user/UID` when the user logs
+out for the last time, unless `loginctl enable-linger` was called. Then they move to where a daemon would have
+them that starts now.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket as system
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import zmq
+
+from protocol.codec.zmq_options import Context
+from protocol.errors import FolderError
+from protocol.runs import Connection, RunFolder
+from protocol.storage.folders import write_atomically
+from protocol.version import PROTOCOL_VERSION, __version__
+
+from . import sockets
+
+logger = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+
+
+class LocalSockets:
+    """`ev`, `qry` and `ctl` of one boot. One thread owns it, after `open`.
+
+    Args:
+        run: whose sockets they are.
+        boot: id of the boot.
+        started: when it began, microseconds.
+
+    Attributes:
+        rebound: how many times a socket was bound again.
+    """
+
+    def __init__(self, run: RunFolder, boot: str, started: int) -> None:
+        self._run = run
+        self._boot = boot
+        self._started = started
+        self._paths: dict[str, Path] = {}
+        self._inodes: dict[str, tuple[int, int]] = {}
+        self._check_at = 0.0
+        self.rebound = 0
+
+    def open(self, context: Context) -> None:
+        """Bind the three sockets.
+
+        Raises:
+            FolderError: the folder cannot be used, or a socket cannot be bound.
+        """
+        folder = self._run.socket_folder()
+        self.ev = sockets.make_publisher(context)
+        self.qry = sockets.make_router(context)
+        self.ctl = sockets.make_router(context)
+        self.ctl.set(zmq.IPC_FILTER_UID, os.getuid())
+        for name in ("ev", "qry", "ctl"):
+            self._bind(name, folder / name)
+
+    def _bind(self, name: str, path: Path) -> None:
+        """The file of a daemon that died is removed, which the run's lock makes safe."""
+        socket: zmq.Socket[bytes] = getattr(self, name)
+        try:
+            path.unlink(missing_ok=True)
+            socket.bind(f"ipc://{path}")
+            path.chmod(0o600)  # its folder is 0700, so that nobody was let in meanwhile
+            status = path.lstat()
+        except (zmq.ZMQError, OSError) as error:
+            raise FolderError(f"cannot open the socket {path}: {error.strerror}") from None
+        self._paths[name] = path
+        self._inodes[name] = status.st_dev, status.st_ino
+
+    def write_connection(self) -> None:
+        """Write the file by which clients find the sockets.
+
+        Raises:
+            FolderError: the disk refused.
+        """
+        connection = Connection(
+            v=PROTOCOL_VERSION,
+            run=self._run.id,
+            name=self._run.name,
+            boot=self._boot,
+            pid=os.getpid(),
+            starttime=int(psutil.Process().create_time() * 1e6),
+            started=self._started,
+            endpoints={name: f"ipc://{path}" for name, path in self._paths.items()},
+            host=system.gethostname(),
+            version=__version__,
+        )
+        write_atomically(self._run.connection, msgspec.json.format(msgspec.json.encode(connection)))
+
+    def restore(self) -> None:
+        """Bind again what was removed, at most once a second; connections that are open stay so.
+
+        Raises:
+            FolderError: the folder cannot be made, a socket cannot be bound, or the connection file cannot be
+                written.
+        """
+        if time.monotonic() < self._check_at:
+            return
+        self._check_at = time.monotonic() + CHECK_SECONDS
+        missing = [name for name, path in self._paths.items() if not self._is_bound(name, path)]
+        if missing:
+            folder = self._run.socket_folder()
+            for name in missing:
+                self._rebind(name, folder / name)
+            logger.warning(
+                "the sockets %s were removed; they are bound again in %s", ", ".join(missing), folder
+            )
+        if missing or (not self._run.connection.exists() and self._run.path.exists()):
+            self.write_connection()
+
+    def _is_bound(self, name: str, path: Path) -> bool:
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return False
+        return (status.st_dev, status.st_ino) == self._inodes[name]
+
+    def _rebind(self, name: str, path: Path) -> None:
+        socket: zmq.Socket[bytes] = getattr(self, name)
+        if name in self._inodes:
+            try:
+                socket.unbind(f"ipc://{self._paths[name]}")
+            except zmq.ZMQError:
+                logger.debug("%s was not bound", name)  # by an attempt that failed half-way
+        self._bind(name, path)
+        self.rebound += 1
+
+    def remove(self) -> None:
+        """Remove the files, at the end."""
+        for path in (*self._paths.values(), self._run.connection):
+            path.unlink(missing_ok=True)

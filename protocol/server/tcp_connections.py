@@ -1,0 +1,160 @@
+"""Which TCP connections are open, and which are closed so that there are never too many.
+
+libzmq accepts whoever connects, and gives each 10 s to authenticate: without a cap a stranger could take all
+file numbers of the process. Its monitors report the file number of every connection it accepts and closes; a
+message carries the number that it came by, which shows that its connection has been authenticated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket as system
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from protocol.codec.zmq_options import Context, is_waiting
+
+MAX_CONNECTIONS = 256
+"""Over the three ports together; a client has up to three."""
+MAX_UNPROVEN = 64
+"""Of them without a message yet, authenticated or not: beyond it the oldest is closed."""
+_FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _FAILED
+
+
+@dataclass
+class _Connection:
+    port: str
+    """Name of the socket that accepted it."""
+    key: str = ""
+    """Public key that it was seen to have authenticated with."""
+
+
+class TcpConnections:
+    """The open connections by file number, bounded. One thread owns it.
+
+    Args:
+        ports: those listened on; no connection of another port is ever closed.
+        on_cut: called with the reason where a connection is closed.
+
+    Attributes:
+        limit: connections allowed: `MAX_CONNECTIONS`, or a quarter of the file numbers the process may have.
+        cut: connections closed here.
+        failed: handshakes that failed before a key was asked about: no encryption, another server's key, a
+            wrong secret, silence.
+    """
+
+    def __init__(self, ports: set[int], on_cut: Callable[[str], None]) -> None:
+        self._ports = ports
+        self._on_cut = on_cut
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.limit = max(6, min(MAX_CONNECTIONS, files // 4))
+        self.max_unproven = min(MAX_UNPROVEN, self.limit // 2)
+        self.max_per_key = self.limit // 2
+        self.cut = self.failed = 0
+        self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._copy = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        """Kept for `_close`, which has to work where all file numbers are taken."""
+        self._open: dict[int, _Connection] = {}
+        self._monitors: dict[str, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def unproven(self) -> int:
+        """Connections that have not sent a message."""
+        return sum(not one.key for one in self._open.values())
+
+    @property
+    def monitors(self) -> list[zmq.Socket[bytes]]:
+        """Readable where something has happened."""
+        return [monitor for _, monitor in self._monitors.values()]
+
+    def watch(self, context: Context, socket: zmq.Socket[bytes], port: str) -> zmq.Socket[bytes]:
+        """Count the connections of a socket, which is not bound yet; returns its monitor."""
+        address = f"inproc://connections-{port}-{id(socket):x}"
+        monitor = context.socket(zmq.PAIR)
+        try:
+            monitor.set(zmq.LINGER, 0)
+            monitor.set(zmq.RCVHWM, 0)  # libzmq's own thread would wait for us to read
+            socket.monitor(address, _MONITORED)
+            monitor.connect(address)
+        except BaseException:
+            monitor.close(linger=0)
+            raise
+        self._monitors[port] = socket, monitor
+        return monitor
+
+    def forget(self, port: str) -> zmq.Socket[bytes]:
+        """Before a socket is closed: its connections are gone with it; returns its monitor, to be closed."""
+        socket, monitor = self._monitors.pop(port)
+        socket.disable_monitor()
+        self._open = {fd: one for fd, one in self._open.items() if one.port != port}
+        return monitor
+
+    def note_message(self, frame: zmq.Frame, key: str) -> None:
+        """A message has come, so that its connection is authenticated; a key may have so many."""
+        with contextlib.suppress(zmq.ZMQError, ValueError):
+            one = self._open.get(int(frame.get(zmq.SRCFD)))
+            if one is not None:
+                one.key = key
+
+    def close(self) -> None:
+        """Give back the file numbers kept."""
+        os.close(self._null)
+        os.close(self._copy)
+
+    def update(self) -> None:
+        """Take what the monitors report, then close what is too many."""
+        for port, (_, monitor) in self._monitors.items():
+            while is_waiting(monitor):
+                event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
+                if event["event"] & _FAILED:
+                    self.failed += 1
+                    continue
+                fd = int(event["value"])
+                self._open.pop(fd, None)
+                if event["event"] == zmq.EVENT_ACCEPTED:
+                    self._open[fd] = _Connection(port)
+        self._enforce()
+
+    def _enforce(self) -> None:
+        per_key: Counter[str] = Counter()
+        for fd, one in list(self._open.items()):
+            per_key[one.key] += bool(one.key)
+            if one.key and per_key[one.key] > self.max_per_key:
+                self._close(fd, f"a key may have {self.max_per_key} connections")
+        unproven = [fd for fd, one in self._open.items() if not one.key]
+        for fd in unproven[: max(0, len(unproven) - self.max_unproven)]:
+            self._close(fd, f"{self.max_unproven} connections may be without a message")
+        for fd in list(self._open)[self.limit :]:
+            self._close(fd, f"there may be {self.limit} connections")
+
+    def _close(self, fd: int, why: str) -> None:
+        """Shut a connection down, upon which libzmq closes it.
+
+        The number may be another file's by now: what is shut down is a copy that has been looked at, and a
+        connection of these ports.
+        """
+        del self._open[fd]
+        with contextlib.suppress(OSError):
+            os.dup2(fd, self._copy, inheritable=False)
+            try:
+                connection = system.socket(fileno=self._copy)
+                try:
+                    own = connection.family in (system.AF_INET, system.AF_INET6)
+                    if own and connection.getsockname()[1] in self._ports:
+                        connection.shutdown(system.SHUT_RDWR)
+                finally:
+                    connection.detach()
+            finally:
+                os.dup2(self._null, self._copy, inheritable=False)
+        self.cut += 1
+        self._on_cut(why)
