@@ -1,5 +1,5 @@
 """`python -m trainer` is `esper-daemon`."""
 
-from .cli import main
+from .cli.main import main
 
 main()

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, the newest few kept, read back without running code."""
+"""Checkpoints: written completely or not at all, the newest few kept, read back without running code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from protocol.errors import EsperError
+from protocol.storage.folders import replace_file, sync_folder
 
 FORMAT = 2
 _NAME = re.compile(r"^round-(\d+)(?:-epoch-(\d+))?(?:-[A-Za-z0-9_.-]+)?\.pt$")
@@ -26,7 +28,7 @@ class CheckpointError(EsperError):
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint on disk."""
 
     path: Path
@@ -34,7 +36,7 @@ class Saved:
 
 
 def _position(path: Path) -> tuple[int, int]:
-    """(round, epoch) that a file's name tells; an episode's end counts as after all its epochs."""
+    """(round, epoch) by a file's name; an episode's end counts as after all its epochs."""
     match = _NAME.match(path.name)
     assert match is not None
     return int(match[1]), int(match[2]) if match[2] else 1_000_000
@@ -65,7 +67,7 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: made if it is not there.
+        folder: made where it is missing.
         keep: how many of the newest stay; `best.pt` stays beside them.
     """
 
@@ -80,7 +82,7 @@ class Checkpoints:
 
     def save(
         self, state: dict[str, Any], *, round: int, epoch: int | None, tag: str = "", best: bool = False
-    ) -> Saved:
+    ) -> SavedCheckpoint:
         """Write to a temporary file, sync, rename; then drop what is too old.
 
         Args:
@@ -97,48 +99,44 @@ class Checkpoints:
         torch.save({"format": FORMAT, **state}, buffer)
         position = "" if epoch is None else f"-epoch-{epoch:05d}"
         path = self.folder / f"round-{round:06d}{position}{f'-{tag}' if tag else ''}.pt"
-        partial = path.with_suffix(".partial")
-        try:
-            with partial.open("wb") as file:
-                file.write(buffer.getbuffer())
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        replace_file(path, buffer.getbuffer())
         if best:
             link = self.folder / "best.partial"
             link.unlink(missing_ok=True)
             os.link(path, link)
             link.replace(self.folder / "best.pt")
-        self._sync_folder()
+        sync_folder(self.folder)
         for old in self.all()[: -self.keep]:
             if old != path:
                 old.unlink(missing_ok=True)
-        return Saved(path=path, bytes=buffer.getbuffer().nbytes)
+        return SavedCheckpoint(path=path, bytes=buffer.getbuffer().nbytes)
 
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def latest(self) -> tuple[Path, dict[str, Any]] | None:
+    def latest(
+        self, *, on_damaged: Callable[[CheckpointError], None] | None = None
+    ) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint and its state, or None where there is none.
 
+        Args:
+            on_damaged: called for each that cannot be read, before the one before it is tried; without it
+                that is raised.
+
         Raises:
-            CheckpointError: the newest is damaged; the message names the one before it.
+            CheckpointError: the newest is damaged, or all are; the message says what to do.
         """
         paths = self.all()
         if not paths:
             return None
-        try:
-            return paths[-1], load(paths[-1])
-        except CheckpointError as error:
-            before = (
-                f"; move it away and --resume goes on from {paths[-2].name}"
-                if len(paths) > 1
-                else "; there is no other"
-            )
-            raise CheckpointError(str(error) + before) from None
+        for i, path in reversed(list(enumerate(paths))):
+            try:
+                return path, load(path)
+            except CheckpointError as error:
+                if on_damaged is not None and i > 0:
+                    on_damaged(error)
+                    continue
+                before = (
+                    f"; move it away, or use start NAME --or-resume, to go on from {paths[i - 1].name}"
+                    if i > 0
+                    else "; there is no other"
+                )
+                raise CheckpointError(str(error) + before) from None
+        raise AssertionError

@@ -1,31 +1,43 @@
-"""What the loop calls at its boundaries: the `Observer` on rank 0, the `Follower` on the others."""
+"""What the loop calls at its boundaries: `Rank0Hooks` on rank 0, the `Worker` on the others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
-from protocol.events import PPOUpdate
-
-from .telemetry.transfer import Frame
-
-if TYPE_CHECKING:
-    from .loop import Trainer
+from .policy.update_statistics import UpdateStatistics
+from .telemetry.transfer import HostFrame
 
 
-class Watcher(Protocol):
-    """Watches one run; called in this order."""
+class StopRun(Exception):
+    """The run ends at this boundary, in order.
+
+    Attributes:
+        reason: for the event.
+        checkpoint: whether one is to be saved first.
+        failed: why it could not be saved, where the run ends nevertheless.
+    """
+
+    def __init__(self, reason: str, *, checkpoint: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.checkpoint = checkpoint
+        self.failed: str | None = None
+
+
+class Hooks(Protocol):
+    """Called by the loop at its boundaries, in this order."""
 
     def wants_round(self, finished: int) -> bool:
         """Whether to begin another round after so many."""
         ...
 
-    def round_begins(self, round: int) -> None: ...
+    def on_round_begin(self, round: int) -> None: ...
 
-    def epoch_begins(self, epoch: int, epochs: int) -> None:
+    def on_epoch_begin(self, epoch: int, epochs: int) -> None:
         """Epoch `epoch` (from 0) of so many is about to be trained."""
         ...
 
@@ -38,34 +50,34 @@ class Watcher(Protocol):
         """Time spent in the body counts as this phase."""
         ...
 
-    def trained(self, seconds: dict[str, float]) -> None:
+    def on_phase_times(self, seconds: dict[str, float]) -> None:
         """What the last training phase was made of, by name."""
         ...
 
-    def see(self, columns: dict[str, Tensor], layers: Sequence[str]) -> Frame:
-        """The epoch's one transfer: what came of it, and what was decided for the next one.
+    def on_frame(self, frame: HostFrame, layers: Sequence[str]) -> None:
+        """An epoch's one transfer: its outcome, and what was decided for the next one.
 
         Args:
-            columns: of `decision_columns`, `outcome_columns` or both.
+            frame: the columns of `decision_columns`, `outcome_columns` or both, of this rank's envs.
             layers: names of the rows of the `layer.*` columns, where there are any.
-
-        Returns:
-            The columns on the host.
         """
         ...
 
-    def epoch_finished(self, trainer: Trainer) -> None:
-        """Commands are carried out here.
+    def on_epoch_end(self, round: int, epoch: int) -> None:
+        """So many epochs of the round are finished; commands are executed here.
 
         Raises:
             StopRun: the run is to end at this boundary.
         """
         ...
 
-    def round_finished(self, trainer: Trainer, update: PPOUpdate | None, columns: Frame) -> None:
-        """Tell the round and save its checkpoint; a disk that refuses does not end the run.
+    def on_round_end(
+        self, round: int, update: UpdateStatistics | None, frame: HostFrame, *, is_best: bool
+    ) -> None:
+        """Report the round and save its checkpoint; a disk that refuses does not end the run.
 
         Args:
-            columns: `test_accuracy` [N], and those of `shapley_columns` in the rounds that have them.
+            frame: `test_accuracy` [N], and those of `shapley_columns` in the rounds that have them.
+            is_best: no round before had a higher mean return.
         """
         ...

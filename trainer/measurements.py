@@ -1,4 +1,4 @@
-"""What one epoch measured, as device tensors: the currency between engine, reward, policy and telemetry."""
+"""What one epoch measured, as device tensors; hosts give it, reward, policy and telemetry take it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass
-class Signals:
+class Measurements:
     """float32 tensors [N] or [N, S] on the device; NaN in a field marked so means "not measured"."""
 
     train_loss: Tensor
@@ -17,24 +17,24 @@ class Signals:
     train_accuracy: Tensor
     """[N] 0..1."""
     val_loss: Tensor
-    """[N]"""
+    """[N] mean over the validation split, nats."""
     val_accuracy: Tensor
-    """[N]"""
+    """[N] 0..1."""
     contribution: Tensor
     """[N, S] val accuracy minus the same with this slot's alpha at 0; NaN where not measured."""
     host_grad_norm: Tensor
-    """[N] L2 over all host gradients, mean over the epoch's sampled steps; NaN where not measured."""
+    """[N] L2 over all host gradients of the epoch's last step; NaN where that step overflowed (fp16)."""
     host_health: Tensor
-    """[N] share of host tensors whose gradient is finite and neither vanished nor exploded."""
+    """[N] share of host tensors whose gradient in the last step is finite, not vanished, not exploded."""
     seed_grad_norm: Tensor
-    """[N, S]; NaN where no seed ran."""
+    """[N, S] as `host_grad_norm`, of each seed; NaN where no seed ran."""
     seed_health: Tensor
-    """[N, S]; NaN where no seed ran."""
+    """[N, S] as `host_health`, of each seed; NaN where no seed ran."""
     parameters: Tensor
     """[N] parameters of the host and its live seeds."""
 
     @classmethod
-    def unmeasured(cls, n: int, s: int, device: torch.device | str = "cpu") -> Signals:
+    def unmeasured(cls, n: int, s: int, device: torch.device | str = "cpu") -> Measurements:
         """Everything NaN: the state before the first epoch of an episode (parameters 0)."""
         nan_n = torch.full((n,), float("nan"), device=device)
         nan_ns = torch.full((n, s), float("nan"), device=device)

@@ -1,6 +1,6 @@
-"""What third parties add, found by the entry points of their installed packages.
+"""Extensions by third parties, found by the entry points of their installed packages.
 
-`esper.blueprints`: a callable `(channels, size) -> torch.nn.Module`, see `trainer.seeds.modules`.
+`esper.blueprints`: a callable `(channels, size) -> torch.nn.Module`, see `trainer.seeds.plugin_blueprints`.
 `esper.tasks`: a callable `() -> Dataset | Text`, see `trainer.data.registry`.
 
 Only what a run names is imported, so that what is installed beside it cannot break it.
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from protocol.errors import EsperError
+from protocol.errors import EsperError, first_line
 
-BLUEPRINTS = "esper.blueprints"
-TASKS = "esper.tasks"
+BLUEPRINT_GROUP = "esper.blueprints"
+TASK_GROUP = "esper.tasks"
 
 
 class PluginError(EsperError):
@@ -24,12 +24,12 @@ class PluginError(EsperError):
     exit_code = 9
 
 
-def names(group: str) -> list[str]:
-    """What the installed packages offer, sorted."""
+def list_names(group: str) -> list[str]:
+    """Names that the installed packages offer, sorted."""
     return sorted({point.name for point in entry_points(group=group)})
 
 
-def described(point: EntryPoint) -> str:
+def describe(point: EntryPoint) -> str:
     """The entry point as messages name it."""
     package = f" of {point.dist.name}" if point.dist else ""
     return f"entry point {point.group}: {point.name} = {point.value}{package}"
@@ -44,9 +44,9 @@ def find(group: str, name: str) -> tuple[Callable[..., Any], str] | None:
     points = list({point.value: point for point in entry_points(group=group, name=name)}.values())
     if not points:
         return None
-    what = described(points[0])
+    what = describe(points[0])
     if len(points) > 1:
-        raise PluginError(f"{what}: and also {described(points[1])}; uninstall one of them")
+        raise PluginError(f"{what}: and also {describe(points[1])}; uninstall one of them")
     try:
         made = points[0].load()
     except Exception as error:
@@ -60,5 +60,5 @@ def find(group: str, name: str) -> tuple[Callable[..., Any], str] | None:
 
 def one_line(error: BaseException) -> str:
     """Type and first line of an error."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    text = first_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

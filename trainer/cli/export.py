@@ -1,32 +1,53 @@
-"""`esper-daemon export`: which format is written by whom, and what is missing where it cannot be."""
+"""`esper-daemon export`: a run's events as Parquet files or TensorBoard scalars."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
-from protocol.errors import EsperError, FolderError
-from protocol.history import read
+from protocol.codec.addresses import require_local
+from protocol.errors import FolderError, MissingExtra
+from protocol.journal.damage import DamageReport
 from protocol.runs import find_run
+from protocol.storage.folders import EVENTS_FILE
+
+from .options import JSON, RUN
+from .output import exit_on_damage, print_result
+from .run_argument import RunArgument
 
 FORMATS = ("parquet", "tensorboard")
 
 
-class MissingExtra(EsperError):
-    """A library that only the extra `export` installs."""
+@click.command()
+@RUN
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Into this folder.",
+)
+@click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
+@JSON
+def export(run: RunArgument, folder: Path, format_: str, as_json: bool) -> None:
+    """Write a run's events as Parquet files or TensorBoard scalars; the run may be live."""
+    require_local(run.address, "export")
+    report = DamageReport()
+    print_result(export_run(run.address, folder, format_, report), as_json)
+    exit_on_damage(report)
 
-    exit_code = 9
 
-
-def export_run(run: str | None, folder: Path, format_: str) -> dict[str, Any]:
+def export_run(run: str | None, folder: Path, format_: str, damage: DamageReport) -> dict[str, Any]:
     """Write what the run's journal holds now; an earlier export of the run in that folder is replaced.
 
     Args:
         run: name or id, or the beginning of one; live or ended.
         folder: made where it is missing.
         format_: one of `FORMATS`.
+        damage: learns what could not be read.
 
     Returns:
         Files and counts, to be printed.
@@ -35,19 +56,21 @@ def export_run(run: str | None, folder: Path, format_: str) -> dict[str, Any]:
         MissingExtra: pyarrow or tensorboard is not installed.
         FolderError: the folder cannot be written, or the journal not be read.
     """
+    from trainer.query.timeline import valid_events
+
     info = find_run(run)
     try:
         if format_ == "parquet":
-            from .parquet import write
+            from trainer.export.parquet import write
         else:
-            from .tensorboard import write
+            from trainer.export.tensorboard import write
     except ImportError as error:
         raise MissingExtra(
             f"{format_} needs {error.name}; install it with: pip install 'esper-overwatch[export]'"
         ) from None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return write(read(info.path / "events.jsonl"), folder, run=info)
+        return write(valid_events(info.path / EVENTS_FILE, damage), folder, run=info)
     except msgspec.DecodeError as error:
         raise FolderError(f"{info.path / 'config.json'} cannot be read: {error}") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`esper-daemon tail`: a run's events as lines, those that are written and then live."""
+"""`esper-daemon tail` and `esper-daemon replay`: a run's events as lines of text or JSON."""
 
 from __future__ import annotations
 
@@ -7,16 +7,56 @@ from contextlib import closing
 
 import click
 
-from protocol.events import STREAMS, Anomaly, Severity
-from protocol.items import LinkChanged
-from protocol.subscriber import Subscriber
-from protocol.wire import Event, WireError, decode_line
+from protocol.client.event_log import follow as follow_events
+from protocol.client.event_log import open_event_log
+from protocol.codec.json_lines import Event, decode_line
+from protocol.errors import RequestError, WireError
+from protocol.journal.damage import DamageReport
+from protocol.journal.reader import JournalRange
+from protocol.messages.events import Anomaly
+from protocol.messages.vocabulary import STREAMS, Severity
 
-from .telling import teller_of
+from .options import JSON, RUN, TYPES
+from .output import exit_on_damage, print_json_text, print_lines, print_note
+from .run_argument import CLIENT_NAME, RunArgument
 
-QUIET_S = 1.0
-"""After so long without an event a follower looks whether the run is still there."""
 _COLOUR: dict[Severity, str | None] = {"info": None, "warning": "yellow", "critical": "red"}
+
+
+@click.command()
+@RUN
+@click.option("-f", "--follow", is_flag=True, help="Print new events as they arrive.")
+@click.option(
+    "-n", "--lines", type=int, default=20, show_default=True, help="Number of events printed first."
+)
+@TYPES
+@JSON
+def tail(run: RunArgument, follow: bool, lines: int, types: tuple[str, ...], as_json: bool) -> None:
+    """Print the newest events of a run, live or ended."""
+    run.run_remotely_if_addressed(asks=True)
+    tail_run(run.address, follow=follow, lines=lines, types=types, as_json=as_json)
+
+
+@click.command()
+@RUN
+@click.option("--stream", type=click.Choice(STREAMS), help="Only this stream.")
+@click.option("--first", type=click.IntRange(min=1), help="From this number on (with --stream).")
+@click.option("--last", type=click.IntRange(min=1), help="Up to this number (with --stream).")
+@TYPES
+@JSON
+def replay(
+    run: RunArgument,
+    stream: str | None,
+    first: int | None,
+    last: int | None,
+    types: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Print a range of a run's events, from all segments of its journal."""
+    if stream is None and (first is not None or last is not None):
+        raise click.UsageError("--first and --last are numbers of one stream; give --stream, too")
+    run.run_remotely_if_addressed(asks=True)
+    replay_run(run.address, JournalRange(stream, first or 1, last), types, as_json=as_json)
 
 
 def format_event(event: Event) -> str:
@@ -31,13 +71,6 @@ def format_event(event: Event) -> str:
     return f"{clock} r{event.ctx.round} e{event.ctx.epoch:<3}{env} {event.type} {fields}"
 
 
-def _decoded(line: bytes) -> Event | None:
-    try:
-        return decode_line(line)
-    except WireError:
-        return None
-
-
 def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...], as_json: bool) -> None:
     """Print the last `lines` events; with `follow`, the live ones after them, also of the run's next boots.
 
@@ -45,34 +78,73 @@ def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...
         RunNotFound: no such run, or not any more.
     """
 
-    def show(event: Event) -> None:
-        text = event.line.decode() if as_json else format_event(event)
-        severity = event.data.severity if isinstance(event.data, Anomaly) else "info"
-        click.secho(text, fg=None if as_json else _COLOUR[severity])
-
     def wanted(event: Event) -> bool:
         return not types or event.type in types
 
     kept: list[Event] = []
-    with closing(teller_of(run)) as teller:
-        last_seen = dict(teller.last)
-        for stream, seq, line in teller.newest_first():
+    with closing(open_event_log(run, client=CLIENT_NAME)) as log:
+        last_seen = dict(log.last)
+        for stream, seq, line in log.newest_first():
             if len(kept) >= lines and (not follow or len(last_seen) == len(STREAMS)):
                 break
             last_seen.setdefault(stream, seq)
-            event = _decoded(line) if len(kept) < lines else None
+            event = _decode(line) if len(kept) < lines else None
             if event is not None and wanted(event):
                 kept.append(event)
     for event in reversed(kept):
-        show(event)
+        _print_event(event, as_json=as_json, coloured=True)
     if not follow:
         return
-    with Subscriber(teller.name, client="esper-daemon tail") as subscriber:
-        while subscriber.state != "ended":
-            for item in subscriber.items(QUIET_S):
-                if isinstance(item, LinkChanged) and item.state == "lost":
-                    why = subscriber.problem or "gone"
-                    click.echo(f"{teller.name}: {why}; waiting for its next word", err=True)
-                elif isinstance(item, Event) and item.seq > last_seen.get(item.stream, 0) and wanted(item):
-                    show(item)
-            teller.check()
+
+    def report_lost(why: str) -> None:
+        print_lines([f"{log.name}: {why}; waiting for it to come back"], to_stderr=True)
+
+    for event in follow_events(log, last_seen, client="esper-daemon tail", on_lost=report_lost):
+        if wanted(event):
+            _print_event(event, as_json=as_json, coloured=True)
+
+
+def replay_run(run: str | None, wanted: JournalRange, types: tuple[str, ...], *, as_json: bool) -> None:
+    """Print the wanted events in the order written.
+
+    Raises:
+        RunNotFound: no such run.
+        RequestError: `range_gone`, retention has taken the beginning of it; the message names the oldest.
+        FolderError: the journal cannot be read.
+        SystemExit: it is damaged; what is whole has been printed, and what is lost is on standard error.
+    """
+    with closing(open_event_log(run, client=CLIENT_NAME)) as log:
+        stream, first, last = wanted.stream, wanted.first, wanted.last
+        oldest = 1 if stream is None else log.oldest(stream)
+        if first < oldest and (last or oldest) < oldest:
+            raise RequestError(
+                "range_gone",
+                f"{stream} {first}..{last} is no longer held; the oldest is {oldest}",
+                {"oldest": oldest},
+            )
+        if 1 < first < oldest:
+            print_note(f"{stream} before {oldest} is no longer held")
+        report = DamageReport()
+        report.expect({one: max(first, log.oldest(one)) for one in STREAMS})
+        for event in report.watch(log.read(wanted, on_bad=report.note)):
+            if not types or event.type in types:
+                _print_event(event, as_json=as_json)
+        exit_on_damage(report)
+
+
+def _decode(line: bytes) -> Event | None:
+    try:
+        return decode_line(line)
+    except WireError:
+        return None
+
+
+def _print_event(event: Event, *, as_json: bool, coloured: bool = False) -> None:
+    if as_json:
+        print_json_text(event.line)
+        return
+    severity = event.data.severity if coloured and isinstance(event.data, Anomaly) else "info"
+    print_lines([format_event(event)], colour=_COLOUR[severity])
+
+
+COMMANDS: tuple[click.Command, ...] = (tail, replay)

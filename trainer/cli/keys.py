@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from protocol.keys import (
+from protocol.errors import KeysUnusable
+from protocol.messages.roles import ROLES, Role
+from protocol.storage.keys import (
     AllowList,
-    KeysUnusable,
     client_path,
     config_folder,
     make_client,
     read_secret,
     server_pair,
 )
-from protocol.peer import ROLES, Role
+
+from .output import print_json, print_lines
 
 _ROLE = click.Choice(ROLES)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -43,11 +44,11 @@ def new(name: str, role: Role | None, server: str | None) -> None:
     if server is None and role is None:
         raise click.UsageError("give --role ROLE (for this machine) or --server PUBLIC (for another one)")
     pair = make_client(name, server=server, role=role)
-    click.echo(client_path(name))
+    print_lines([str(client_path(name))])
     if role is None:
-        click.echo(f"on that machine: esper-daemon keys authorize {name} '{pair.public}' --role ROLE")
+        print_lines([f"on that machine: esper-daemon keys authorize {name} '{pair.public}' --role ROLE"])
     else:
-        click.echo(f"{name} is {role} here; move the file to the same place on the client's machine")
+        print_lines([f"{name} is {role} here; move the file to the same place on the client's machine"])
 
 
 @keys.command()
@@ -55,22 +56,22 @@ def new(name: str, role: Role | None, server: str | None) -> None:
 @click.argument("public", required=False)
 @click.option("--role", type=_ROLE, required=True)
 def authorize(name: str, public: str | None, role: Role) -> None:
-    """Let NAME in, or give it another role; daemons that run follow at once."""
+    """Authorize NAME, or change its role; running daemons follow at once."""
     allowed = AllowList()
     known = next((one.public for one in allowed.clients.values() if one.name == name), None)
     if public is None and known is None:
-        raise click.UsageError(f"{name} is new here; give its PUBLIC key, too")
+        raise click.UsageError(f"{name} is not known here; give its PUBLIC key, too")
     allowed.authorize(name, public or known or "", role)
-    click.echo(f"{name} is {role} here")
+    print_lines([f"{name} is {role} here"])
 
 
 @keys.command()
 @click.argument("name")
 def revoke(name: str) -> None:
-    """Let NAME in no longer; its live connections count for nothing at once."""
+    """Revoke NAME; its live connections are refused at once."""
     if AllowList().revoke(name) is None:
         raise KeysUnusable(f"{name} is not authorized here; `esper-daemon keys list` shows who is")
-    click.echo(f"{name} may connect no longer")
+    print_lines([f"{name} may connect no longer"])
 
 
 @keys.command("list")
@@ -79,15 +80,15 @@ def list_command(as_json: bool) -> None:
     """This machine's public key, who is authorized, and the keys for other machines."""
     found = _listed()
     if as_json:
-        click.echo(json.dumps(found))
+        print_json(found)
         return
-    click.echo(f"server key  {found['server'] or 'none yet; keys new NAME --role ROLE makes it'}")
+    print_lines([f"server key  {found['server'] or 'none yet; keys new NAME --role ROLE makes it'}"])
     for row in found["authorized"]:
-        click.echo(f"{row['role']:<10}  {row['public']}  {row['name']}")
+        print_lines([f"{row['role']:<10}  {row['public']}  {row['name']}"])
     for row in found["keys"]:
-        click.echo(f"own key     {row['public'] or row['problem']}  {row['name']}")
+        print_lines([f"own key     {row['public'] or row['problem']}  {row['name']}"])
     for problem in found["problems"]:
-        click.echo(problem, err=True)
+        print_lines([problem], to_stderr=True)
 
 
 def _listed() -> dict[str, Any]:

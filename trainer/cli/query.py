@@ -1,46 +1,55 @@
-"""What `esper-daemon query` prints."""
+"""`esper-daemon query`: SQL over a run's journal."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
+import click
+
+from protocol.codec.text import clean_text
 from protocol.runs import find_run
+from protocol.storage.folders import EVENTS_FILE
 
-from .database import Database, Result
-
-Format = Literal["table", "json", "csv"]
-
-
-def answer(run: str | None, sql: str, form: Format) -> str:
-    """The result of a query over a run's journal.
-
-    Raises:
-        EsperError: no such run, a package is missing, or the SQL is wrong.
-    """
-    result = Database(find_run(run).path / "events.jsonl").ask(sql)
-    if form == "csv":
-        return _csv(result)
-    return _json(result) if form == "json" else _table(result)
+from .options import JSON, RUN
+from .output import exit_on_damage, format_table, print_json, print_lines
+from .run_argument import RunArgument
 
 
-def tables(run: str | None, form: Format) -> str:
-    """The views and their columns, as this run has them."""
-    columns = Database(find_run(run).path / "events.jsonl").columns
-    if form == "json":
-        return json.dumps(columns)
-    rows = [(view, name, kind) for view, of in columns.items() for name, kind in of.items()]
-    result = Result(["view", "column", "type"], rows)
-    return _csv(result) if form == "csv" else _table(result)
+@click.command()
+@RUN
+@click.argument("sql", required=False)
+@click.option("--tables", is_flag=True, help="List the views and their columns.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@JSON
+def query(run: RunArgument, sql: str | None, tables: bool, as_csv: bool, as_json: bool) -> None:
+    """Query the journal of RUN, live or ended, in SQL (DuckDB)."""
+    if as_csv and as_json:
+        raise click.UsageError("give --csv or --json, not both")
+    run.run_remotely_if_addressed()
+    if tables != (sql is None) or not (tables or run.address):
+        raise click.UsageError('give RUN and "SQL", or --tables')
+    from trainer.query.database import Database
 
-
-def _json(result: Result) -> str:
-    rows = [dict(zip(result.columns, map(_plain, row), strict=True)) for row in result.rows]
-    return json.dumps(rows, default=str)
+    database = Database(find_run(run.address).path / EVENTS_FILE)
+    if sql is not None:
+        result = database.ask(sql)
+        columns, rows = result.columns, result.rows
+    elif as_json:
+        print_json(database.columns)
+        return
+    else:
+        columns = ["view", "column", "type"]
+        rows = [(view, name, kind) for view, of in database.columns.items() for name, kind in of.items()]
+    if as_json:
+        print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
+    else:
+        print_lines(_csv(columns, rows) if as_csv else _table(columns, rows))
+    exit_on_damage(database.damage)
 
 
 def _plain(value: Any) -> Any:
@@ -50,29 +59,20 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def _csv(result: Result) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(result.columns)
-    writer.writerows(result.rows)
-    return out.getvalue().rstrip("\n")
+def _csv(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Iterator[str]:
+    """One line per row: a line break in a cell is an escape, as are other control characters."""
+    for row in (columns, *rows):
+        out = io.StringIO()
+        csv.writer(out, lineterminator="").writerow(
+            [clean_text(value) if isinstance(value, str) else value for value in row]
+        )
+        yield out.getvalue()
 
 
-def _table(result: Result) -> str:
+def _table(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
     """Aligned columns, numbers to the right; NULL is empty."""
-    cells = [[_cell(value) for value in row] for row in result.rows]
-    widths = [max(map(len, column)) for column in zip(result.columns, *cells, strict=True)]
-    numeric = [
-        any(isinstance(row[i], int | float) for row in result.rows) for i in range(len(result.columns))
-    ]
-    lines = [
-        "  ".join(
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(row, widths, numeric, strict=True)
-        ).rstrip()
-        for row in [result.columns, *cells]
-    ]
-    return "\n".join(lines)
+    numeric = {i for i in range(len(columns)) if any(isinstance(row[i], int | float) for row in rows)}
+    return format_table(columns, [[_cell(value) for value in row] for row in rows], right_aligned=numeric)
 
 
 def _cell(value: Any) -> str:

@@ -15,17 +15,20 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
 
-from .config import CompileMode
+from protocol.errors import first_line
+from trainer.config.schema import CompileMode
+
+from . import torch_private
+from .torch_private import tree_leaves, tree_map_only
 
 logger = logging.getLogger(__name__)
 
-RELATIVE, ABSOLUTE, MIXED = 1e-3, 1e-5, 5e-2
+RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE, MIXED_PRECISION_TOLERANCE = 1e-3, 1e-5, 5e-2
 """Tolerances of the check: float32 summed in another order; with autocast, rounded in other places."""
-GRAPHS = 64
+MAX_GRAPHS_PER_FUNCTION = 64
 """Graphs that may be compiled of one function: shapes, and values that it branches on."""
-LONGEST = 256
+MAX_UNROLLED_EPOCHS = 256
 """Epochs of an episode up to which loops over it are unrolled and compiled."""
 
 P = ParamSpec("P")
@@ -34,7 +37,7 @@ Weights = Callable[[], Sequence[Tensor]]
 
 
 class Compiler:
-    """Wraps functions; with the mode `off` it hands them back as they are.
+    """Wraps functions; with the mode `off` it returns them unchanged.
 
     Args:
         mode: `off`, or a mode of torch.compile.
@@ -48,34 +51,43 @@ class Compiler:
     def __init__(self, mode: CompileMode, device: torch.device, steps: int = 0) -> None:
         self._mode, self._steps = mode, steps
         self._device = device
-        self.programs: dict[str, Program[Any, Any]] = {}
+        self.programs: dict[str, CompiledProgram[Any, Any]] = {}
         if mode != "off":
-            _configure(device)
+            torch_private.limit_recompiles(MAX_GRAPHS_PER_FUNCTION)
+            if device.type == "cpu":
+                torch_private.use_plain_cpu_layouts()
 
     def wrap(
-        self, name: str, function: Callable[P, R], *, weights: Weights = tuple,
-        objective: Callable[[R], Tensor] | None = None, key: Callable[P, Hashable] | None = None,
-        loops: bool = False, tolerance: float = RELATIVE, unless: str = "",
-    ) -> Callable[P, R]:  # fmt: skip
-        """The function, compiled.
+        self,
+        name: str,
+        function: Callable[P, R],
+        *,
+        weights: Weights = tuple,
+        objective: Callable[[R], Tensor] | None = None,
+        key: Callable[P, Hashable] | None = None,
+        loops: bool = False,
+        tolerance: float = RELATIVE_TOLERANCE,
+        unless: str = "",
+    ) -> Callable[P, R]:
+        """Compile a function.
 
         Args:
-            name: for people.
+            name: as the log shows it.
             function: of tensors and what holds them; without side effects.
             weights: what `objective` of the result is derived by, in the check.
             objective: the scalar to derive; None = the function is not differentiated.
-            key: what tells apart calls that compile to different graphs; by default the shapes of tensors
+            key: what distinguishes calls that compile to different graphs; by default the shapes of tensors
                 among the arguments.
             loops: it has a loop over the epochs of an episode.
             tolerance: of the check, relative to the largest number of a tensor.
-            unless: a reason to leave it uncompiled; told.
+            unless: a reason to leave it uncompiled; logged.
         """
         if self._mode == "off":
             return function
-        if loops and self._steps > LONGEST:
-            unless = f"a loop over {self._steps} epochs would be unrolled; up to {LONGEST} are"
-        check = Check(weights, objective, key or shapes, tolerance)
-        program = Program(name, function, self._mode, self._device, check)
+        if loops and self._steps > MAX_UNROLLED_EPOCHS:
+            unless = f"a loop over {self._steps} epochs would be unrolled; up to {MAX_UNROLLED_EPOCHS} are"
+        check = CompileCheck(weights, objective, key or tensor_shapes, tolerance)
+        program = CompiledProgram(name, function, self._mode, self._device, check)
         self.programs[name] = program
         if unless:
             program.give_up(unless)
@@ -83,7 +95,7 @@ class Compiler:
 
 
 @dataclass(frozen=True)
-class Check:
+class CompileCheck:
     """How a program is compared with itself; see `Compiler.wrap`."""
 
     weights: Weights
@@ -92,16 +104,21 @@ class Check:
     tolerance: float
 
 
-class Program(Generic[P, R]):
+class CompiledProgram(Generic[P, R]):
     """One compiled function.
 
     Attributes:
-        calls: how often the compiled code ran since it was found right.
+        calls: how often the compiled code ran since its check.
         reason: why the function runs uncompiled; empty where it does not.
     """
 
     def __init__(
-        self, name: str, function: Callable[P, R], mode: CompileMode, device: torch.device, check: Check
+        self,
+        name: str,
+        function: Callable[P, R],
+        mode: CompileMode,
+        device: torch.device,
+        check: CompileCheck,
     ) -> None:
         self.name, self.calls, self.reason = name, 0, ""
         self._function, self._how = function, check
@@ -129,18 +146,18 @@ class Program(Generic[P, R]):
         logger.warning("%s runs uncompiled: %s", self.name, reason)
 
     def _check(self, key: Hashable, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run both ways and compare; the uncompiled result."""
+        """Run both ways and compare; returns the uncompiled result."""
         expected, gradients = self._derived(self._function, *args, **kwargs)
         if self.reason:
             return expected
         try:
             found, found_gradients = self._derived(self._compiled, *args, **kwargs)
         except RuntimeError as error:
-            self.give_up(f"torch.compile: {_first_line(error)}")
+            self.give_up(f"torch.compile: {type(error).__name__}: {first_line(error)}")
             return expected
         tolerance = self._how.tolerance
-        far = difference(tree_leaves(expected), tree_leaves(found), tolerance)
-        if not far and (far := difference(gradients, found_gradients, tolerance)):
+        far = first_mismatch(tree_leaves(expected), tree_leaves(found), tolerance)
+        if not far and (far := first_mismatch(gradients, found_gradients, tolerance)):
             far = f"gradients: {far}"
         if far:
             self.give_up(f"compiled, it computes something else ({far})")
@@ -162,8 +179,10 @@ class Program(Generic[P, R]):
         return out, gradients
 
 
-def difference(expected: Sequence[Any], found: Sequence[Any], tolerance: float = RELATIVE) -> str:
-    """In words, the first of two rows of tensors that differs by more than rounding; else empty.
+def first_mismatch(
+    expected: Sequence[Any], found: Sequence[Any], tolerance: float = RELATIVE_TOLERANCE
+) -> str:
+    """Describe the first pair of results that differ by more than rounding; empty where none do.
 
     Args:
         tolerance: relative to the largest number of a tensor, as what cancels leaves no digits.
@@ -173,28 +192,13 @@ def difference(expected: Sequence[Any], found: Sequence[Any], tolerance: float =
             continue
         one, other = one.detach(), other.detach()
         most = one.abs().nan_to_num(0.0, 0.0, 0.0).amax() if one.is_floating_point() and one.numel() else 0.0
-        limit = max(ABSOLUTE, tolerance * float(most)) if one.is_floating_point() else 0.0
+        limit = max(ABSOLUTE_TOLERANCE, tolerance * float(most)) if one.is_floating_point() else 0.0
         if not bool(torch.isclose(other, one, rtol=0.0, atol=limit, equal_nan=True).all()):
             far = (other.double() - one.double()).abs().max()
             return f"result {i} of shape {list(one.shape)} by up to {float(far):.3g}"
     return ""
 
 
-def shapes(*args: Any, **kwargs: Any) -> Hashable:
-    """Of the tensors among the arguments."""
+def tensor_shapes(*args: Any, **kwargs: Any) -> Hashable:
+    """Shapes of the tensors among the arguments."""
     return tuple(a.shape for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
-
-
-def _configure(device: torch.device) -> None:
-    import torch._dynamo.config as dynamo
-    import torch._inductor.config as inductor
-
-    dynamo.recompile_limit = GRAPHS
-    if device.type == "cpu":
-        # Otherwise a convolution whose weight is gathered in the graph comes out wrong (torch 2.13).
-        inductor.layout_optimization = False
-        inductor.compile_threads = 1
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"

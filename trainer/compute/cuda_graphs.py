@@ -17,13 +17,15 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from .compiled import difference
+from protocol.errors import first_line
+
+from .compiler import first_mismatch
 
 logger = logging.getLogger(__name__)
 
-HELD = 16
+MAX_CACHED_GRAPHS = 16
 """Graphs kept of one program; each holds the memory of its activations."""
-WARM_UP = 3
+NUM_WARM_UP_CALLS = 3
 """Calls before a capture, as torch advises: they choose kernels and allocate workspaces."""
 
 P = ParamSpec("P")
@@ -37,7 +39,7 @@ def capture_cuda(work: Callable[[], Any]) -> tuple[Replay, Any]:
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
+        for _ in range(NUM_WARM_UP_CALLS):
             work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -46,8 +48,8 @@ def capture_cuda(work: Callable[[], Any]) -> tuple[Replay, Any]:
     return graph.replay, out
 
 
-class Graphs:
-    """Wraps programs; switched off it hands them back as they are.
+class CudaGraphs:
+    """Wraps programs; switched off it returns them unchanged.
 
     Attributes:
         programs: what was wrapped, by name.
@@ -55,17 +57,17 @@ class Graphs:
 
     def __init__(self, *, on: bool, capture: Capture = capture_cuda) -> None:
         self._on, self._capture = on, capture
-        self.programs: dict[str, Graphed[Any, Any]] = {}
+        self.programs: dict[str, CudaGraphProgram[Any, Any]] = {}
 
     def wrap(self, name: str, function: Callable[P, R]) -> Callable[P, R]:
-        """The function, replayed.
+        """Let a function be captured and replayed.
 
         Args:
             function: of tensors and what holds them; reads nothing of the host that changes but the shapes.
         """
         if not self._on:
             return function
-        self.programs[name] = program = Graphed(name, function, self._capture)
+        self.programs[name] = program = CudaGraphProgram(name, function, self._capture)
         return program
 
 
@@ -76,7 +78,7 @@ class _Graph:
     out: Any
 
 
-class Graphed(Generic[P, R]):
+class CudaGraphProgram(Generic[P, R]):
     """One program and its graphs.
 
     Attributes:
@@ -93,7 +95,7 @@ class Graphed(Generic[P, R]):
         assert not kwargs, "graphs take positional arguments"
         if self.reason:
             return self._function(*args, **kwargs)
-        inputs = [x for x in tensors(args) if not x.requires_grad]
+        inputs = [x for x in iter_tensors(args) if not x.requires_grad]
         key = tuple((x.shape, x.dtype) for x in inputs)
         graph = self._graphs.get(key)
         if graph is None:
@@ -106,53 +108,53 @@ class Graphed(Generic[P, R]):
         return _copied(graph.out)  # type: ignore[no-any-return]
 
     def _first(self, key: Hashable, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run as it is, capture, compare; the result as it is."""
+        """Run uncaptured, then capture and compare; returns the uncaptured result."""
         expected = self._function(*args, **kwargs)
-        mine = rebuilt(args, lambda x: x if x.requires_grad else x.clone())
+        mine = map_tensors(args, lambda x: x if x.requires_grad else x.clone())
         try:
             replay, out = self._capture(lambda: self._function(*mine))  # type: ignore[call-arg]
             replay()
-            far = difference(list(tensors(expected)), list(tensors(out)))
+            far = first_mismatch(list(iter_tensors(expected)), list(iter_tensors(out)))
         except RuntimeError as error:
-            far = f"it cannot be captured: {next(iter(str(error).splitlines()), '')}"
+            far = f"it cannot be captured: {first_line(error)}"
         if far:
             self.reason = far
             self._graphs.clear()
             logger.warning("%s runs without a CUDA graph: %s", self.name, far)
             return expected
-        inputs = [x for x in tensors(mine) if not x.requires_grad]
+        inputs = [x for x in iter_tensors(mine) if not x.requires_grad]
         self._graphs[key] = _Graph(inputs, replay, out)
-        if len(self._graphs) > HELD:
+        if len(self._graphs) > MAX_CACHED_GRAPHS:
             self._graphs.popitem(last=False)
         return expected
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Those in containers and dataclasses, in order; what else an argument is does not change."""
+def iter_tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in containers and dataclasses, in order; other values are taken to be constant."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from tensors(item)
+            yield from iter_tensors(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from tensors(item)
+            yield from iter_tensors(item)
     elif _holds(value):
         for field in fields(value):
-            yield from tensors(getattr(value, field.name))
+            yield from iter_tensors(getattr(value, field.name))
 
 
-def rebuilt(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same containers and dataclasses with other tensors."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {name: rebuilt(item, change) for name, item in value.items()}
+        return {name: map_tensors(item, change) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [rebuilt(item, change) for item in value]
+        items = [map_tensors(item, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if _holds(value):
-        return replace(value, **{f.name: rebuilt(getattr(value, f.name), change) for f in fields(value)})
+        return replace(value, **{f.name: map_tensors(getattr(value, f.name), change) for f in fields(value)})
     return value
 
 
@@ -161,5 +163,5 @@ def _holds(value: Any) -> bool:
 
 
 def _copied(out: Any) -> Any:
-    """The next replay writes into the tensors of a graph again."""
-    return rebuilt(out, torch.clone)
+    """A copy, since the next replay writes into the tensors of a graph again."""
+    return map_tensors(out, torch.clone)

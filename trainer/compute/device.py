@@ -1,31 +1,32 @@
-"""Which device a run computes on, and how many threads it may use there."""
+"""The device that a run computes on, and the threads, memory and files it may use there."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import resource
 from collections.abc import MutableMapping
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from protocol.errors import EsperError
+from trainer.config.schema import CudaConfig
 
-from .config import CudaConfig
-
-FILES = 65_536
+MAX_OPEN_FILES = 65_536
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
 
 
 class DeviceError(EsperError):
-    """The device asked for is not there."""
+    """The requested device does not exist."""
 
     exit_code = 9
 
 
-def resolve(name: str, local_rank: int = 0) -> torch.device:
+def resolve_device(name: str, local_rank: int = 0) -> torch.device:
     """`auto` is the first CUDA device, or the CPU where there is none.
 
     Args:
@@ -33,7 +34,7 @@ def resolve(name: str, local_rank: int = 0) -> torch.device:
             from there.
 
     Raises:
-        DeviceError: a CUDA device was asked for by name and is not there.
+        DeviceError: a CUDA device was requested by name and does not exist.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
@@ -47,12 +48,12 @@ def resolve(name: str, local_rank: int = 0) -> torch.device:
 
 
 def configure_allocator(cuda: CudaConfig, environ: MutableMapping[str, str]) -> None:
-    """Tell torch how to allocate on CUDA devices; to be called before it first does."""
+    """Configure torch's allocator for CUDA devices; call it before the first allocation."""
     if cuda.allocator:
         environ["PYTORCH_CUDA_ALLOC_CONF"] = cuda.allocator
 
 
-def configure(cuda: CudaConfig, device: torch.device) -> None:
+def set_float32_precision(cuda: CudaConfig, device: torch.device) -> None:
     """Set what torch computes float32 in on a CUDA device."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if cuda.tf32 else "highest")
@@ -64,39 +65,39 @@ def is_known_empty(mask: Tensor) -> bool:
     return mask.device.type == "cpu" and not mask.any()
 
 
+def upload(values: NDArray[Any], device: torch.device) -> Tensor:
+    """An array of the host as a tensor on the device, which is not waited for."""
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
+
+
 def limit_threads() -> None:
     """One intra-op thread per worker: on shared cores OpenMP's own threads stall each other 3 to 30 times."""
     torch.set_num_threads(1)
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _MEMORY_WORDS = ("can't allocate memory", "bad_alloc", "could not create a memory", "start new thread")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out; on a CPU torch says it in a RuntimeError's words."""
+    """Whether an exception means that memory ran out; on a CPU only a RuntimeError's text shows it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_WORDS)
 
 
-def allow_files() -> None:
+def raise_file_limit() -> None:
     """Raise the limit of open files to what the machine allows: a client takes three, the default is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def keep_memory() -> None:
-    """Let malloc keep freed memory for the next step instead of handing it back to the kernel.
+def keep_freed_memory() -> None:
+    """Let malloc keep freed memory for the next step instead of returning it to the kernel.
 
     A training step frees and asks for the same few megabytes again, and each page of them would be mapped and
-    zeroed anew. Other C libraries than glibc have nothing to set.
+    zeroed again. C libraries other than glibc have no such settings.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -104,8 +105,8 @@ def keep_memory() -> None:
         mallopt(_TRIM_THRESHOLD, 512 << 20)
 
 
-def release_memory() -> None:
-    """Hand back to the kernel what malloc has kept: after work that takes more than a step ever will."""
+def return_freed_memory() -> None:
+    """Return to the kernel what malloc has kept: after work that takes more than a step ever will."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,6 +1,6 @@
-"""How a run is carried out on its machine: decided when it first starts, kept in its checkpoints.
+"""How a run is executed on its machine: decided when it first starts, kept in its checkpoints.
 
-A resumed run goes on as it began, because other sizes and kernels round differently.
+A resumed run continues as it began, because other sizes and kernels round differently.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from .config import Config
+from trainer.config.schema import Config
 
 Convolution = Literal["grouped", "unfold"]
 Amp = Literal["off", "bf16", "fp16"]
 
 
 class Execution(Struct, frozen=True, kw_only=True):
-    """What was measured or asked for; told in `run.started`."""
+    """What was measured or configured; sent in `run.started`."""
 
     group_size: int
     """Hosts per stacked program."""
     convolution: Convolution = "grouped"
-    """See `stacked.use_convolution`."""
+    """By which operations hosts and seeds convolve, see `stacked_ops.conv`."""
     amp: Amp = "off"
     """What forward passes compute in; see `hosts.precision`."""
 
     @classmethod
-    def plain(cls, config: Config) -> Execution:
+    def as_configured(cls, config: Config) -> Execution:
         """As configured, without a measurement: all hosts in one program unless a size is set."""
         envs = config.envs
         return cls(
@@ -37,11 +37,11 @@ class Execution(Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def read(cls, saved: dict[str, Any]) -> Execution:
-        """From a checkpoint."""
+    def from_dict(cls, saved: dict[str, Any]) -> Execution:
+        """Read what `to_dict` gave, from a checkpoint."""
         return msgspec.convert(saved, cls)
 
-    def told(self) -> dict[str, Any]:
-        """As the wire and a checkpoint have it."""
+    def to_dict(self) -> dict[str, Any]:
+        """As it is sent and saved."""
         tree: dict[str, Any] = msgspec.to_builtins(self)
         return tree

@@ -1,8 +1,8 @@
-"""The processes that train one run together: one by itself, or the ranks that torchrun started.
+"""The processes that train one run together: a single one, or the ranks that torchrun started.
 
 Envs are split over the ranks in order of their index. Every rank holds the same policy: it computes its share
 of each minibatch's gradient, the shares are added up, and all take the same step. Rank 0 alone has the
-journal, the sockets and the checkpoints; at each boundary it tells the others what comes next.
+journal, the sockets and the checkpoints; at each boundary it sends the others an order for what comes next.
 
 Tensors travel over gloo on a CPU and NCCL between GPUs (torch.distributed); messages always over gloo.
 """
@@ -12,27 +12,26 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from protocol.errors import EsperError
+from protocol.errors import EsperError, first_line
+from trainer.config.schema import Config
 
-from .config import Config
-
-TIMEOUT = timedelta(minutes=10)
+RANK_TIMEOUT = timedelta(minutes=10)
 """How long a rank may keep the others waiting before it counts as lost."""
 
 
-class RankLost(EsperError):
-    """A rank is gone, hung or has failed: what it held of this episode is lost with it."""
+class RankLostError(EsperError):
+    """A rank has exited, hangs or has failed; what it held of this episode is lost."""
 
     exit_code = 11
 
@@ -43,7 +42,7 @@ class RanksError(EsperError):
     exit_code = 9
 
 
-class World:
+class ProcessGroup:
     """One of K processes.
 
     Args:
@@ -59,34 +58,29 @@ class World:
         self._places: list[tuple[str, int]] = []
 
     @classmethod
-    def join(cls) -> World:
-        """The world that torchrun describes in the environment, or this process alone.
+    def join(cls) -> ProcessGroup:
+        """The group that torchrun describes in the environment, or this process alone.
 
         Raises:
-            RankLost: the others did not come.
+            RankLostError: the others did not come.
         """
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls()
-        world = cls(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", "0")))
+        group = cls(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        with world._together():
-            store, rank, _ = next(rendezvous("env://", timeout=TIMEOUT))
+        with group._collective_guard():
+            store, rank, _ = next(rendezvous("env://", timeout=RANK_TIMEOUT))
             # torchrun may keep its store over a restart; the addresses in it are then those of the dead.
-            store = PrefixStore(f"attempt-{world._restarts}", store)
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+            store = PrefixStore(f"attempt-{group._restarts}", store)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
         place = msgspec.json.encode((socket.gethostname(), os.getpid()))
-        world._places = [msgspec.json.decode(p, type=tuple[str, int]) for p in world.collect(place)]
-        return world
-
-    def leave(self) -> None:
-        """End the connections; for an orderly end only."""
-        if self.size > 1:
-            dist.destroy_process_group()
+        group._places = [msgspec.json.decode(p, type=tuple[str, int]) for p in group.all_gather_bytes(place)]
+        return group
 
     @property
     def restarted(self) -> bool:
-        """Whether torchrun has started these processes anew after a failure."""
+        """Whether torchrun has restarted these processes after a failure."""
         return self._restarts > 0
 
     @property
@@ -108,7 +102,7 @@ class World:
                 f"{self.size * parts} for {parts} minibatches"
             )
 
-    def agree(self, problem: str = "") -> None:
+    def barrier_or_raise(self, problem: str = "") -> None:
         """Wait until every rank is ready.
 
         Args:
@@ -117,24 +111,22 @@ class World:
         Raises:
             RanksError: another one is not.
         """
-        for rank, text in enumerate(self.collect(problem.encode())):
+        for rank, text in enumerate(self.all_gather_bytes(problem.encode())):
             if text and rank != self.rank:
                 raise RanksError(f"rank {rank}: {text.decode()}")
 
-    # --- tensors -----------------------------------------------------------------------------------
-
-    def sum(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce_(self, tensors: Sequence[Tensor]) -> None:
         """Add up the ranks' tensors, in place, in one exchange; all of one dtype and device."""
         if self.size == 1:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        with self._together():
+        with self._collective_guard():
             dist.all_reduce(flat)
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    def gathered(self, tensor: Tensor, dim: int) -> Tensor:
+    def all_gather(self, tensor: Tensor, dim: int) -> Tensor:
         """The ranks' tensors side by side along `dim`, on every rank."""
         if self.size == 1:
             return tensor
@@ -142,51 +134,48 @@ class World:
         if tensor.dtype == torch.bool:
             sent = sent.view(torch.uint8)
         parts = [torch.empty_like(sent) for _ in range(self.size)]
-        with self._together():
+        with self._collective_guard():
             dist.all_gather(parts, sent)
         return torch.cat(parts, dim=dim).view(tensor.dtype)
 
-    # --- messages ----------------------------------------------------------------------------------
-
-    def collect(self, message: bytes) -> list[bytes]:
+    def all_gather_bytes(self, message: bytes) -> list[bytes]:
         """Every rank's message, on every rank, in the order of ranks."""
         if self.size == 1:
             return [message]
-        sizes = self.gathered(torch.tensor([len(message)]), 0)
+        sizes = self.all_gather(torch.tensor([len(message)]), 0)
         padded = torch.zeros(int(sizes.max()), dtype=torch.uint8)
         padded[: len(message)] = _tensor(message)
-        rows = self.gathered(padded.unsqueeze(0), 0)
+        rows = self.all_gather(padded.unsqueeze(0), 0)
         return [bytes(row[:size].numpy()) for row, size in zip(rows, sizes.tolist(), strict=True)]
 
-    def tell(self, order: dict[str, Any]) -> None:
-        """Rank 0: tell all others the same."""
+    def broadcast_order(self, order: bytes) -> None:
+        """Rank 0: send the same message to all other ranks."""
         if self.size > 1:
-            self._broadcast(msgspec.json.encode(order))
+            self._broadcast(order)
 
-    def hear(self) -> dict[str, Any]:
-        """The others: wait for what rank 0 tells."""
-        order: dict[str, Any] = msgspec.json.decode(self._broadcast(b""))
-        return order
+    def receive_order(self) -> bytes:
+        """The other ranks: wait for the next message of rank 0."""
+        return self._broadcast(b"")
 
-    def hand_out(self, messages: Sequence[bytes]) -> bytes:
+    def scatter_bytes(self, messages: Sequence[bytes]) -> bytes:
         """Rank 0 gives one message to each rank; the others pass nothing. Returns this rank's."""
         if self.size == 1:
             return messages[0]
-        told = self._broadcast(msgspec.json.encode([len(message) for message in messages]))
-        sizes = msgspec.json.decode(told, type=list[int])
+        lengths = self._broadcast(msgspec.json.encode([len(message) for message in messages]))
+        sizes = msgspec.json.decode(lengths, type=list[int])
         if self.rank > 0:
             taken = torch.empty(sizes[self.rank], dtype=torch.uint8)
-            with self._together():
+            with self._collective_guard():
                 dist.recv(taken, src=0)
             return bytes(taken.numpy())
         for rank in range(1, self.size):
-            with self._together():
+            with self._collective_guard():
                 dist.send(_tensor(messages[rank]), dst=rank)
         return messages[0]
 
     def _broadcast(self, message: bytes) -> bytes:
         size = torch.tensor([len(message)])
-        with self._together():
+        with self._collective_guard():
             dist.broadcast(size, src=0)
             data = torch.empty(int(size), dtype=torch.uint8)
             if self.rank == 0:
@@ -194,10 +183,8 @@ class World:
             dist.broadcast(data, src=0)
         return bytes(data.numpy())
 
-    # --- losses ------------------------------------------------------------------------------------
-
-    def missing(self) -> list[tuple[int, int]]:
-        """(rank, pid) of the processes of this machine that are gone; waits a little for one to be."""
+    def dead_processes(self) -> list[tuple[int, int]]:
+        """(rank, pid) of the processes of this machine that have ended; waits up to 2 s for one to end."""
         here = socket.gethostname()
         near = [(rank, pid) for rank, (host, pid) in enumerate(self._places) if host == here]
         for _ in range(20):
@@ -207,25 +194,18 @@ class World:
             time.sleep(0.1)
         return []
 
-    def _together(self) -> _Together:
-        return _Together(self)
-
-
-class _Together:
-    """What torch says when the others do not answer, as an error for people."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
-            gone = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in self._world.missing())
-            reason = str(error).strip().splitlines()[0][:200]
+    @contextmanager
+    def _collective_guard(self) -> Iterator[None]:
+        """Raise RankLostError where torch finds that the others do not answer."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            gone = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in self.dead_processes())
+            reason = first_line(error)[:200]
             what = f"{gone} is gone" if gone else f"a rank does not answer: {reason}"
-            raise RankLost(f"rank {self._world.rank} of {self._world.size}: {what}") from error
+            raise RankLostError(f"rank {self.rank} of {self.size}: {what}") from error
 
 
 def _tensor(message: bytes) -> Tensor:

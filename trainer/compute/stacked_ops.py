@@ -13,14 +13,15 @@ by where its operands lie in memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import rng
-from .execution import Convolution
+from .execution_plan import Convolution
 
 Parameters = dict[str, Tensor]
 """Stacked tensors [n, ...] by name."""
@@ -68,10 +69,15 @@ def to_channels(x: Tensor) -> Tensor:
     return x.flatten(3).permute(0, 3, 1, 2)
 
 
+def expand_rows(values: Tensor, like: Tensor) -> Tensor:
+    """One value for each of n rows, [n], seen as [n, 1, ...], so that it goes with `like` [n, ...]."""
+    return values.view(-1, *[1] * (like.dim() - 1))
+
+
 def max_pool(x: Tensor) -> Tensor:
     """The largest of each 2x2 pixels: [B, C, H/2, W/2], odd edges left out.
 
-    Where no gradient is recorded nobody asks where it was, which saves a third of torch's own.
+    Where no gradient is recorded its place is not needed, which saves a third of torch's own time.
     """
     if torch.is_grad_enabled() or x.device.type != "cpu":
         return F.max_pool2d(x, 2)
@@ -86,27 +92,18 @@ def per_channel(values: Tensor, channels: int) -> Tensor:
     return values.unsqueeze(1).expand(-1, channels).reshape(-1)
 
 
-_convolution: Convolution = "grouped"
-
-
-def use_convolution(backend: Convolution) -> None:
-    """By which operations `conv` convolves in this process from now on.
-
-    `grouped` is one grouped convolution. `unfold` gathers the pixels under the kernel and multiplies
-    matrices: cuDNN's grouped convolutions can be slower than that.
-    """
-    global _convolution
-    _convolution = backend
-
-
-def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
-    """n convolutions that keep the size of the map, see `use_convolution`.
+def conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, *, unfold: bool = False
+) -> Tensor:
+    """n convolutions that keep the size of the map.
 
     Args:
         x: [B, n*I, H, W], or [B, I, H, W] where all n see the same.
         weight: [n, O, I/groups, k, k] with odd k.
         bias: [n, O].
         groups: of each of the n convolutions.
+        unfold: gather the pixels under the kernel and multiply matrices, instead of one grouped convolution:
+            cuDNN's can be slower than that.
 
     Returns:
         [B, n*O, H, W].
@@ -117,15 +114,21 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1)
     if kernel == 1 and groups == 1 and not shared and _small(x):
         out: Tensor = _Pointwise.apply(x, weight)  # type: ignore[no-untyped-call]
         return out if flat is None else out + flat[:, None, None]
-    if _convolution == "unfold" and not shared:
+    if unfold and not shared:
         out = _conv_by_products(x, weight.reshape(n * groups, -1, *weight.shape[2:]))
         return out if flat is None else out + flat[:, None, None]
-    return F.conv2d(
-        x, weight.flatten(0, 1), flat, padding=kernel // 2, groups=1 if shared else n * groups
-    )  # fmt: skip
+    return F.conv2d(x, weight.flatten(0, 1), flat, padding=kernel // 2, groups=1 if shared else n * groups)
 
 
-PIXELS = 4096
+class Conv(Protocol):
+    """`conv`, by the operations that a run has chosen."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor: ...
+
+
+CONVOLUTIONS: dict[Convolution, Conv] = {"grouped": conv, "unfold": partial(conv, unfold=True)}
+
+MAX_POINTWISE_PIXELS = 4096
 """Up to so many in a batch of maps, 1x1 convolutions are cheaper on a CPU as products of small matrices."""
 
 
@@ -136,7 +139,7 @@ def _small(x: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
-    return x.device.type == "cpu" and x.shape[0] * x.shape[2] * x.shape[3] <= PIXELS
+    return x.device.type == "cpu" and x.shape[0] * x.shape[2] * x.shape[3] <= MAX_POINTWISE_PIXELS
 
 
 class _Pointwise(torch.autograd.Function):
@@ -198,9 +201,14 @@ def batch_norm_average(
 ) -> Tensor:
     """`batch_norm` that also takes the batch as the last of so many into the averages [n, C], in place."""
     return F.batch_norm(
-        x, mean.view(-1), variance.view(-1), weight.flatten(), bias.flatten(),
-        training=True, momentum=1.0 / batches,
-    )  # fmt: skip
+        x,
+        mean.view(-1),
+        variance.view(-1),
+        weight.flatten(),
+        bias.flatten(),
+        training=True,
+        momentum=1.0 / batches,
+    )
 
 
 def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

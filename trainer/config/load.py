@@ -1,4 +1,4 @@
-"""Reads the configuration from its five sources and says in one line what is wrong with a value.
+"""Reads the configuration from its five sources; errors name key, value and what is allowed in one line.
 
 Order of precedence: defaults < saved configuration of a resumed run < `--preset NAME` < `--config file.toml`
 < `ESPER_*` environment < `--set key=value`. Keys are dotted paths (`ppo.learning_rate`); the environment
@@ -19,11 +19,11 @@ from msgspec import inspect as mi
 from protocol.errors import EsperError
 
 from . import presets
-from .config import Config
+from .schema import Config
 
 ENV_PREFIX = "ESPER_"
 NOT_OPTIONS = frozenset({"ESPER_HOME", "ESPER_LEASE", "ESPER_REMOTE_DAEMON"})
-"""Variables of the environment that are no options of a run."""
+"""Variables of the environment that are not options of a run."""
 
 
 class ConfigError(EsperError):
@@ -175,13 +175,13 @@ def load(
     Args:
         preset: name of one of `presets`, or None.
         file: a TOML file, or None.
-        environ: the process environment; only `ESPER_*` is looked at.
+        environ: the process environment; only `ESPER_*` is read.
         sets: `key=value` texts, the later ones win.
         saved: the nested configuration of a run that is resumed.
 
     Raises:
-        ConfigError: an unknown key, a value out of range or a combination that cannot be.
-        UnknownPreset: there is none of that name.
+        ConfigError: an unknown key, a value out of range or a contradiction between values.
+        UnknownPreset: no preset has that name.
     """
     flat: dict[str, Any] = dict(_flatten(saved or {}))
     for source in (None if preset is None else presets.path(preset), file):

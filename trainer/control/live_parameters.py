@@ -1,4 +1,4 @@
-"""What may be changed while a run trains, and where each value lives.
+"""Parameters that can be changed while a run trains, and where each value is used.
 
 Host learning rate: from the next epoch on. PPO's: from the next update on. Weights of the reward: from the
 next round on, for the potentials of an episode telescope only under one set of weights.
@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from protocol.errors import RequestError
-
-from .settings import OPTIONS, ConfigError, convert
-
-if TYPE_CHECKING:
-    from .loop import Trainer
+from trainer.config.load import OPTIONS, ConfigError, convert
+from trainer.loop import Trainer
 
 When = Literal["epoch", "update", "round"]
 
@@ -32,7 +29,7 @@ PARAMETERS: dict[str, When] = {
 """By key, from which boundary on a new value is in force."""
 
 
-class Parameters:
+class LiveParameters:
     """The values in force. Changed by the trainer; read by any thread.
 
     Args:
@@ -63,7 +60,7 @@ class Parameters:
         }
 
     def check(self, key: str, value: float) -> None:
-        """Look at a change that is asked for.
+        """Check a change that a client asks for.
 
         Raises:
             RequestError: the run has no such parameter, or the value is out of its bounds.
@@ -83,13 +80,13 @@ class Parameters:
             raise RequestError("invalid_params", f"param.set: {key} must be finite", {"path": "$.value"})
 
     def set(self, key: str, value: float) -> float:
-        """Put a checked value in force; the one before it."""
+        """Put a checked value in force; returns the one before it."""
         old = self._changed.get(key, self._configured[key])
         section, name = key.split(".")
         trainer = self._trainer
         if section == "reward":
-            cfg = msgspec.structs.replace(trainer.reward.terms.cfg, **{name: value})
-            trainer.reward.terms = dataclasses.replace(trainer.reward.terms, cfg=cfg)
+            cfg = msgspec.structs.replace(trainer.reward.run.cfg, **{name: value})
+            trainer.reward.run = dataclasses.replace(trainer.reward.run, cfg=cfg)
         elif section == "host":
             for group in trainer.population.groups:
                 group.optimizer.learning_rate = value

@@ -1,4 +1,4 @@
-"""`start --detach`: the daemon goes on in a session of its own; the caller learns how its start went."""
+"""`start --detach`: the daemon runs in a session of its own; the caller learns whether it started."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+from protocol.storage.folders import open_private
 
 READY_VARIABLE = "_ESPER_READY_FD"
 
@@ -39,7 +41,7 @@ def report_ready(log: Path) -> None:
     descriptor = int(os.environ.pop(READY_VARIABLE))
     sys.stdout.flush()
     sys.stderr.flush()
-    with log.open("ab") as file:
+    with open(log, "ab", opener=open_private) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.write(descriptor, b"1")

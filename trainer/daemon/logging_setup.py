@@ -11,10 +11,22 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from protocol.emitter import Emitter
-from protocol.events import LogLine
+from protocol.codec.text import clean_lines
+from protocol.server.emitter import Emitter
+from protocol.storage.folders import open_private
+from trainer.telemetry.log_lines import log_line
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class LineFormatter(logging.Formatter):
+    """Records as text whose words, some of them a client's, neither steer a terminal nor forge a record."""
+
+    def __init__(self) -> None:
+        super().__init__(FORMAT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return clean_lines(super().format(record))
 
 
 class _EventHandler(logging.Handler):
@@ -25,16 +37,11 @@ class _EventHandler(logging.Handler):
         self._emitter = emitter
 
     def emit(self, record: logging.LogRecord) -> None:
-        trace = None
-        if record.exc_info:
-            trace = logging.Formatter().formatException(record.exc_info)
-        self._emitter.emit(
-            LogLine(level=record.levelname, logger=record.name, message=record.getMessage(), traceback=trace)
-        )
+        self._emitter.emit(log_line(record))
 
 
 def reopen(log: Path, file: IO[str]) -> None:
-    """Go on in a new file at `log`, where somebody has moved the old one away; safe in a signal handler.
+    """Go on in a new file at `log`, where the old one has been moved away; safe in a signal handler.
 
     Everything that writes to the old file's descriptor follows: the log, faulthandler, and of a detached
     daemon the standard streams.
@@ -54,14 +61,14 @@ def set_up(log: Path, emitter: Emitter, *, terminal: bool) -> IO[str]:
     Returns:
         The open log file; it must stay open as long as the process lives.
     """
-    file = log.open("a", encoding="utf-8")
+    file = open(log, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115 - open as long as the process
     handlers: list[logging.Handler] = [logging.StreamHandler(file), _EventHandler(emitter)]
     if terminal:
         handlers.append(logging.StreamHandler(sys.stderr))
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     for handler in handlers:
-        handler.setFormatter(logging.Formatter(FORMAT))
+        handler.setFormatter(LineFormatter())
         root.addHandler(handler)
     logging.captureWarnings(True)
     faulthandler.enable(file)

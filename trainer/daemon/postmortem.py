@@ -8,7 +8,7 @@
     environment.json versions, device, cores, memory, the variables that mean something to a run
     sick_env.pt      slots, weights, buffers of the env whose numbers are not finite or that was last put back
 
-The folder appears whole or not at all; a part that cannot be gathered is named in the report.
+The folder appears completely or not at all; a part that cannot be gathered is named in the report.
 """
 
 from __future__ import annotations
@@ -33,45 +33,28 @@ import msgspec
 import psutil
 import torch
 
-from protocol.encoding import encode_event
-from protocol.journal import newest_lines
-from protocol.server import Server
+from protocol.codec.json_lines import encode_event
+from protocol.errors import first_line
+from protocol.journal.reader import newest_lines
+from protocol.server.server import Server
 from protocol.version import __version__
-
-from . import settings
-from .config import Config
-from .device import cores
-from .hosts.population import Population
+from trainer.compute.cpu import count_cores
+from trainer.config import load as settings
+from trainer.config.schema import Config
+from trainer.doctor.bundle import PostmortemReport, list_bundles
+from trainer.hosts.population import Population
 
 logger = logging.getLogger(__name__)
 
 LAST_EVENTS = 500
-KEEP = 10
+MAX_BUNDLES = 10
 """Newest bundles of a run that stay."""
 PACKAGES = ("torch", "numpy", "scikit-learn", "pyzmq", "msgspec", "orjson", "psutil", "click")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "XDG_RUNTIME_DIR")
 
 
-class Report(msgspec.Struct, kw_only=True):
-    """`report.json`, and what the doctor reads first."""
-
-    run: str
-    boot: str
-    reason: str
-    exit_code: int
-    error: str | None
-    at: int
-    """Wall time, microseconds."""
-    round: int
-    epoch: int
-    """Epochs finished in the round."""
-    sick_env: int | None = None
-    missing: dict[str, str] = msgspec.field(default_factory=dict)
-    """Parts that could not be gathered, and why."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class PostmortemSubject:
     """What a bundle is gathered from."""
 
     folder: Path
@@ -82,7 +65,7 @@ class Subject:
     population: Population
 
 
-def write(subject: Subject, report: Report, cause: BaseException | None) -> Path | None:
+def write(subject: PostmortemSubject, report: PostmortemReport, cause: BaseException | None) -> Path | None:
     """Gather the bundle; never raises.
 
     Args:
@@ -112,21 +95,12 @@ def write(subject: Subject, report: Report, cause: BaseException | None) -> Path
     return target
 
 
-def bundles(folder: Path) -> list[Path]:
-    """The bundles in a run's `postmortem` folder, oldest first; none where there is no such folder."""
-    with contextlib.suppress(OSError):
-        return sorted(
-            (p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.stat().st_mtime
-        )
-    return []
-
-
 def _drop_old(folder: Path) -> None:
-    for old in bundles(folder)[:-KEEP]:
+    for old in list_bundles(folder)[:-MAX_BUNDLES]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _put(path: Path, content: Callable[[Path], None], report: Report) -> None:
+def _put(path: Path, content: Callable[[Path], None], report: PostmortemReport) -> None:
     try:
         content(path)
     except OSError:
@@ -138,7 +112,7 @@ def _put(path: Path, content: Callable[[Path], None], report: Report) -> None:
 
 
 def _parts(
-    subject: Subject, report: Report, cause: BaseException | None
+    subject: PostmortemSubject, report: PostmortemReport, cause: BaseException | None
 ) -> Iterator[tuple[str, Callable[[Path], None]]]:
     """Names and writers of the parts, the ones that cannot fail first."""
     yield "stacks.txt", _stacks
@@ -169,7 +143,7 @@ def _events(path: Path, server: Server) -> None:
     path.write_bytes(b"".join(line + b"\n" for line in lines[-LAST_EVENTS:]))
 
 
-def _environment(path: Path, subject: Subject) -> None:
+def _environment(path: Path, subject: PostmortemSubject) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(environment(subject.device))))
 
 
@@ -183,7 +157,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": dict(_versions()),
         "device": {"name": str(device), **_accelerator(device)},
-        "cores": cores(),
+        "cores": count_cores(),
         "threads": torch.get_num_threads(),
         "load": list(os.getloadavg()),
         "memory": {"total": memory.total, "available": memory.available, "own": own.rss},
@@ -205,13 +179,13 @@ def _accelerator(device: torch.device) -> dict[str, Any]:
         free, total = torch.cuda.mem_get_info(device)
         peak = torch.cuda.max_memory_allocated(device)
     except RuntimeError as error:  # after an illegal access nothing can be asked any more
-        return {"error": str(error).partition("\n")[0]}
+        return {"error": first_line(error)}
     model = torch.cuda.get_device_name(device)
     return {"model": model, "memory_free": free, "memory_total": total, "memory_peak": peak}
 
 
-def _sick_env(path: Path, population: Population, report: Report) -> None:
-    found = population.sick_env()
+def _sick_env(path: Path, population: Population, report: PostmortemReport) -> None:
+    found = population.failed_env()
     if found is None:
         return
     buffer = io.BytesIO()

@@ -13,16 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from protocol.wire import TrainerBeat
+from protocol.messages.headers import TrainerBeat
 
-INTERVAL_S = 5.0
-STUCK_S = 600.0
+POLL_SECONDS = 5.0
+MAX_SILENCE_SECONDS = 600.0
 """An end that shows no sign of life for so long is not waited for any longer."""
-WATCHDOG_S = 300
+WATCHDOG_SECONDS = 300
 
 
 class Notifier:
-    """Tells the service manager how the daemon is; does nothing where there is none.
+    """Reports the daemon's state to the service manager; does nothing where there is none.
 
     Args:
         beat: state, clock and age of the trainer's last sign of life.
@@ -31,8 +31,10 @@ class Notifier:
     def __init__(self, beat: Callable[[], TrainerBeat]) -> None:
         self._beat = beat
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
-        self._watchdog_s = _watchdog()
-        self._interval = min(INTERVAL_S, self._watchdog_s / 3) if self._watchdog_s else INTERVAL_S
+        self._watchdog_seconds = _watchdog()
+        self._interval = (
+            min(POLL_SECONDS, self._watchdog_seconds / 3) if self._watchdog_seconds else POLL_SECONDS
+        )
         self._stopping = False
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -40,16 +42,16 @@ class Notifier:
     def ready(self) -> None:
         """The daemon answers and trains; from now on the watchdog is fed."""
         if self._address:
-            self._tell("READY=1", f"MAINPID={os.getpid()}", self._status())
+            self._notify("READY=1", f"MAINPID={os.getpid()}", self._status())
             self._thread = threading.Thread(target=self._main, name="esper-systemd", daemon=True)
             self._thread.start()
 
     def reloaded(self) -> None:
-        """SIGHUP has been dealt with."""
+        """Report that SIGHUP has been handled."""
         if self._address:
             now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-            self._tell("RELOADING=1", f"MONOTONIC_USEC={now}")
-            self._tell("READY=1")
+            self._notify("RELOADING=1", f"MONOTONIC_USEC={now}")
+            self._notify("READY=1")
 
     def stopping(self) -> None:
         """Training is over; what is left takes seconds."""
@@ -69,22 +71,24 @@ class Notifier:
                 self._say_stopping()
             age = beat.beat_age_ms / 1000
             words = [self._status()]
-            if self._watchdog_s and age < (STUCK_S if self._stopping else self._watchdog_s):
+            if self._watchdog_seconds and age < (
+                MAX_SILENCE_SECONDS if self._stopping else self._watchdog_seconds
+            ):
                 words.append("WATCHDOG=1")
-            if self._stopping and age < STUCK_S:
+            if self._stopping and age < MAX_SILENCE_SECONDS:
                 words.append(f"EXTEND_TIMEOUT_USEC={int(self._interval * 6e6)}")
-            self._tell(*words)
+            self._notify(*words)
 
     def _say_stopping(self) -> None:
         if not self._stopping:
             self._stopping = True
-            self._tell("STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(self._interval * 6e6)}")
+            self._notify("STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(self._interval * 6e6)}")
 
     def _status(self) -> str:
         beat = self._beat()
         return f"STATUS={beat.state}, round {beat.round}, epoch {beat.epoch}"
 
-    def _tell(self, *words: str) -> None:
+    def _notify(self, *words: str) -> None:
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
@@ -102,7 +106,7 @@ def _watchdog() -> float:
     return int(microseconds) / 1e6
 
 
-def unit(name: str, arguments: Sequence[str]) -> str:
+def render_unit(name: str, arguments: Sequence[str]) -> str:
     """A user unit that keeps the run `name` alive over crashes and restarts of the machine."""
     command = [sys.executable, "-m", "trainer", "start", name, "--or-resume", *arguments]
     home = os.environ.get("ESPER_HOME")
@@ -123,7 +127,7 @@ RestartSec=5
 # wrong usage, no such run, a taken name, a wrong configuration, a folder: again would be the same
 RestartPreventExitStatus=2 3 8 9 10
 SuccessExitStatus=130
-WatchdogSec={WATCHDOG_S}
+WatchdogSec={WATCHDOG_SECONDS}
 TimeoutStartSec=600
 TimeoutStopSec=90
 KillMode=mixed

@@ -1,1 +1,4 @@
-"""Datasets that live on the training device, and the order in which each env sees them."""
+"""Datasets and the texts, images and batches made of them.
+
+Imports `config`, `compute` and `plugins`. `hosts`, `loop`, `ranks`, `daemon` and `cli` import it.
+"""

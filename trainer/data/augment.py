@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .. import rng
+from trainer.compute import rng
 
 
 class Augment:

@@ -1,14 +1,15 @@
-"""Batches for n envs at once: each env walks the whole training set in an order of its own, or all in one."""
+"""Batches for n envs at once: each env walks the training set in an order of its own, or all in one."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from .. import rng
+from trainer.compute import rng
+
 from .task import Examples
 
-AHEAD = 2**18
+MAX_PREPARED_NUMBERS = 2**18
 """Numbers of the inputs that are made together, where several steps have fewer: of digits for 4 envs, 16."""
 ALL_ENVS = -1
 """In the place of an env's index: the walk that all envs share."""
@@ -35,7 +36,7 @@ class Batches:
         self._walkers = torch.full_like(envs[:1], ALL_ENVS) if shared else envs
         self._orders: dict[tuple[int, int], Tensor] = {}
         numbers = size * len(self._walkers) * examples.numbers
-        self._together = 1 if examples.varies else max(1, AHEAD // numbers)
+        self._together = 1 if examples.varies else max(1, MAX_PREPARED_NUMBERS // numbers)
         """Steps whose batches are made at once, from one that is a multiple of it."""
         self._made: tuple[int, int, Tensor, Tensor] | None = None
         """Round, first step, inputs and labels of those that were made last."""

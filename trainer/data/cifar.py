@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .dataset import Split
-from .files import Files, checked_labels, damaged, find, read, to_bytes
+from .files import MAX_BATCH_BYTES, DatasetFiles, checked_labels, damaged, find, read, to_bytes
 from .unpickle import Array, load_plain
 
 SHAPE = (3, 32, 32)
@@ -24,7 +24,7 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class Layout:
-    """What tells one of the two from the other."""
+    """Files and records of CIFAR-10 or of CIFAR-100."""
 
     classes: int
     train: tuple[str, ...]
@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Any of these in a folder says that its files are of this layout."""
+        """Any of these in a folder means that its files are of this layout."""
         return tuple(name + end for name in (*self.train, *self.test) for end in (".bin", ""))
 
 
@@ -46,9 +46,9 @@ CIFAR100 = Layout(100, ("train",), ("test",), 2, b"fine_labels")
 
 
 def _binary(layout: Layout, path: Path) -> tuple[Tensor, Tensor]:
-    content, record = read(path), layout.label_bytes + PIXELS
+    content, record = read(path, MAX_BATCH_BYTES), layout.label_bytes + PIXELS
     if not content or len(content) % record:
-        raise damaged(path, f"{len(content)} bytes are no whole number of records of {record}")
+        raise damaged(path, f"{len(content)} bytes are not a multiple of the {record} of a record")
     records = to_bytes(content, (-1, record))
     return records[:, layout.label_bytes :], records[:, layout.label_bytes - 1]
 
@@ -56,15 +56,15 @@ def _binary(layout: Layout, path: Path) -> tuple[Tensor, Tensor]:
 def _pickled(layout: Layout, path: Path) -> tuple[Tensor, Tensor]:
     batch = load_plain(path)
     if not isinstance(batch, dict) or not {b"data", layout.key} <= batch.keys():
-        raise damaged(path, f"this is no batch with 'data' and '{layout.key.decode()}'")
+        raise damaged(path, f"this is not a batch with 'data' and '{layout.key.decode()}'")
     array, labels = batch[b"data"], batch[layout.key]
     if not isinstance(array, Array) or array.dtype != "u1" or len(array.shape) != 2:
-        raise damaged(path, "'data' is no matrix of unsigned bytes")
+        raise damaged(path, "'data' is not a matrix of unsigned bytes")
     count, width = array.shape
     if width != PIXELS or count == 0 or len(array.content) != count * width:
         raise damaged(path, f"{len(array.content)} bytes as {count}x{width} pixels, not rows of {PIXELS}")
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 256 for label in labels):
-        raise damaged(path, f"'{layout.key.decode()}' is no list of integers from 0 to 255")
+        raise damaged(path, f"'{layout.key.decode()}' is not a list of integers from 0 to 255")
     if len(labels) != count:
         raise damaged(path, f"{len(labels)} labels for {count} images")
     return to_bytes(bytearray(array.content), (count, width)), torch.tensor(labels)
@@ -81,8 +81,10 @@ def _split(layout: Layout, folder: Path, names: tuple[str, ...]) -> Split:
     return Split(torch.cat(pixels).view(-1, *SHAPE), torch.cat(classes))
 
 
-def _read_folder(layout: Layout, folder: Path, _classes: int | None) -> Files:
-    return Files(layout.classes, _split(layout, folder, layout.train), _split(layout, folder, layout.test))
+def _read_folder(layout: Layout, folder: Path, _classes: int | None) -> DatasetFiles:
+    return DatasetFiles(
+        layout.classes, _split(layout, folder, layout.train), _split(layout, folder, layout.test)
+    )
 
 
 read_cifar10 = partial(_read_folder, CIFAR10)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from protocol.errors import EsperError
+from trainer.compute import rng
 
-from .. import rng
 from .augment import Augment
 from .images import Images
 from .task import Part
 
-VALIDATION_SHARE, VALIDATION_MOST = 0.1, 1000
-"""Validation images as a share of the training files, and at most: they are looked at in every epoch."""
+VALIDATION_SHARE, MAX_VALIDATION = 0.1, 1000
+"""Validation images as a share of the training files, and at most; they are evaluated in every epoch."""
 
 
 class DataError(EsperError):
@@ -83,18 +83,21 @@ class Dataset:
         """The same dataset with its tensors on `device`."""
         return replace(
             self,
-            train=self.train.to(device), val=self.val.to(device), test=self.test.to(device),
-            mean=self.mean.to(device), std=self.std.to(device),
-        )  # fmt: skip
+            train=self.train.to(device),
+            val=self.val.to(device),
+            test=self.test.to(device),
+            mean=self.mean.to(device),
+            std=self.std.to(device),
+        )
 
     @property
     def chance(self) -> float:
-        """Accuracy without a look at the image; the classes are taken to be equally frequent."""
+        """Accuracy of a guess that ignores the image; classes are taken to be equally frequent."""
         return 1.0 / self.classes
 
     @property
     def perplexity(self) -> float:
-        """exp of the loss without a look at the image."""
+        """exp of the loss of a guess that ignores the image."""
         return float(self.classes)
 
     def examples(self, part: Part, dtype: torch.dtype, augment: Sequence[str] = ()) -> Images:
@@ -125,26 +128,26 @@ def _check(what: str, split: Split, classes: int, shape: torch.Size) -> None:
         )
     if len(images) == 0 or labels.shape != (len(images),):
         raise DataError(
-            f"{what}: {len(images)} images but labels of shape {tuple(labels.shape)}; get the files anew"
+            f"{what}: {len(images)} images but labels of shape {tuple(labels.shape)}; get the files again"
         )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise DataError(
-            f"{what}: labels run from {low} to {high}, not within 0..{classes - 1}; get the label file anew"
+            f"{what}: labels run from {low} to {high}, not within 0..{classes - 1}; get the label file again"
         )
 
 
-def held_out(files: Split) -> tuple[Split, Split]:
+def split_off_validation(files: Split) -> tuple[Split, Split]:
     """Divide the images of the training files into those to train on and those to validate on.
 
     The validation images are a stratified sample, the same in every run.
     """
-    share = min(VALIDATION_SHARE, VALIDATION_MOST / len(files))
-    train, val = stratified(files.labels, (1.0 - share, share))
+    share = min(VALIDATION_SHARE, MAX_VALIDATION / len(files))
+    train, val = split_stratified(files.labels, (1.0 - share, share))
     return Split(files.images[train], files.labels[train]), Split(files.images[val], files.labels[val])
 
 
-def stratified(labels: Tensor, fractions: tuple[float, ...]) -> list[Tensor]:
+def split_stratified(labels: Tensor, fractions: tuple[float, ...]) -> list[Tensor]:
     """Split indices so that every class is divided in the same proportions, always in the same way.
 
     Args:

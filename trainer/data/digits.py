@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from sklearn.datasets import load_digits
 
-from .dataset import Dataset, Split, stratified
+from .dataset import Dataset, Split, split_stratified
 
 
 def digits() -> Dataset:
@@ -13,5 +13,5 @@ def digits() -> Dataset:
     source = load_digits()
     images = torch.from_numpy(source.images.astype("uint8")).unsqueeze(1)
     labels = torch.from_numpy(source.target.astype("int64"))
-    train, val, test = (Split(images[i], labels[i]) for i in stratified(labels, (0.6, 0.2, 0.2)))
+    train, val, test = (Split(images[i], labels[i]) for i in split_stratified(labels, (0.6, 0.2, 0.2)))
     return Dataset.of("digits", 10, train, val, test)

@@ -1,4 +1,4 @@
-"""Files that datasets are read from: as they should be, or one line that names the file and the fault."""
+"""Reads the files of datasets; a damaged one is an error of one line that names file and fault."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
 from .dataset import DataError, Split
 
+MAX_BYTES = 2 * 1024**3
+"""In one file, unpacked: a few MB of gzip can hold thousands of times as much."""
+MAX_BATCH_BYTES = 512 * 1024**2
+"""In one batch of CIFAR, unpacked; the largest has 160 MB."""
 _GZIP_MAGIC = b"\x1f\x8b"
+_BLOCK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Files:
+class DatasetFiles:
     """What the files of a folder hold."""
 
     classes: int
@@ -27,7 +33,7 @@ class Files:
 
 def damaged(path: Path, fault: str) -> DataError:
     """The error for a file that is not what it should be."""
-    return DataError(f"{path}: {fault}; get the file anew")
+    return DataError(f"{path}: {fault}; get the file again")
 
 
 def find(folder: Path, names: Iterable[str]) -> Path:
@@ -43,21 +49,41 @@ def find(folder: Path, names: Iterable[str]) -> Path:
     raise DataError(f"{folder / names[0]}: no such file; put it there or name the folder that has it")
 
 
-def read(path: Path) -> bytearray:
+def read(path: Path, limit: int = MAX_BYTES) -> bytearray:
     """The file's content, unpacked where it is gzip by its first two bytes.
+
+    Raises:
+        DataError: it cannot be read or unpacked, or holds more than `limit` bytes.
+    """
+    content = read_beginning(path, limit + 1)
+    if len(content) > limit:
+        raise damaged(path, f"it holds more than {limit} bytes")
+    return content
+
+
+def read_beginning(path: Path, count: int) -> bytearray:
+    """At most `count` bytes of the file's content; of a gzip file no more than that is unpacked.
 
     Raises:
         DataError: it cannot be read or unpacked.
     """
+    content = bytearray()
     try:
-        content = path.read_bytes()
-        return bytearray(gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content)
+        with path.open("rb") as raw:
+            zipped = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            raw.seek(0)
+            file: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if zipped else raw
+            while len(content) < count and (block := file.read(min(_BLOCK_BYTES, count - len(content)))):
+                content += block
     except EOFError:
         raise damaged(path, "the gzip file is cut short") from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise damaged(path, f"the gzip file is damaged ({error})") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; make it readable for you") from None
+    except MemoryError:
+        raise DataError(f"{path}: memory is too small for it; it holds over {len(content)} bytes") from None
+    return content
 
 
 def to_bytes(content: bytearray, shape: tuple[int, ...]) -> Tensor:
@@ -70,7 +96,7 @@ def checked_labels(path: Path, labels: Tensor, classes: int | None) -> Tensor:
 
     Args:
         labels: any integer type, [M].
-        classes: how many there are; None where the labels say it.
+        classes: how many there are; None = as many as the labels name.
 
     Raises:
         DataError: a label is out of range, or there is a class without images.

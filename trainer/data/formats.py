@@ -9,17 +9,17 @@ from pathlib import Path
 from . import idx
 from .cifar import CIFAR10, CIFAR100, read_cifar10, read_cifar100
 from .dataset import DataError
-from .files import Files
+from .files import DatasetFiles
 
 
 @dataclass(frozen=True)
 class Format:
-    """One of them."""
+    """One file format."""
 
     names: tuple[str, ...]
-    """Files that give it away."""
-    read: Callable[[Path, int | None], Files]
-    """From a folder, with so many classes (None: as the labels say)."""
+    """Files that identify it."""
+    read: Callable[[Path, int | None], DatasetFiles]
+    """From a folder, with so many classes (None = as many as the labels name)."""
 
 
 FORMATS = {
@@ -29,7 +29,7 @@ FORMATS = {
 }
 
 
-TEXT = "text"
+TEXT_FORMAT = "text"
 """The format of a file that is to be read as it is."""
 
 
@@ -37,7 +37,7 @@ def text_file(path: Path) -> Path:
     """The text itself, where `path` is it or the folder that has it alone.
 
     Raises:
-        DataError: there is no such file, or several.
+        DataError: the file does not exist, or there are several.
     """
     if not path.is_dir():
         if not path.exists():
@@ -54,10 +54,10 @@ def detect(folder: Path) -> str:
     """The format of the files in a folder, or of a file, which can only be a text.
 
     Raises:
-        DataError: there is no such folder, or it holds no known files; says which one below it does.
+        DataError: the folder does not exist, or holds no known files; suggests one below it that does.
     """
     if folder.is_file():
-        return TEXT
+        return TEXT_FORMAT
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder or file; name the one that has the files")
     try:
@@ -76,4 +76,4 @@ def _format(folder: Path) -> str | None:
     for name, form in FORMATS.items():
         if any((folder / file).is_file() for file in form.names):
             return name
-    return TEXT if len(list(folder.glob("*.txt"))) == 1 else None
+    return TEXT_FORMAT if len(list(folder.glob("*.txt"))) == 1 else None

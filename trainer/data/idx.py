@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST and of what has been made in its likeness.
+"""IDX files, the format of MNIST and of datasets modelled on it.
 
 A file is a big-endian header and the numbers: two zero bytes, a byte for the type (8 = unsigned byte), a byte
 for the number of dimensions, then the size of each as 32 bits (LeCun, Cortes and Burges, "The MNIST database
@@ -14,7 +14,7 @@ from pathlib import Path
 from torch import Tensor
 
 from .dataset import Split
-from .files import Files, checked_labels, damaged, find, read, to_bytes
+from .files import MAX_BYTES, DatasetFiles, checked_labels, damaged, find, read_beginning, to_bytes
 
 _UNSIGNED_BYTE = 8
 _IMAGES, _LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
@@ -30,7 +30,7 @@ def _spellings(part: str, what: str) -> tuple[str, ...]:
 NAMES = tuple(
     name for part in ("train", "t10k") for what in (_IMAGES, _LABELS) for name in _spellings(part, what)
 )
-"""Any of these in a folder says that its files are IDX."""
+"""Any of these in a folder means that its files are IDX."""
 
 
 def read_idx(path: Path, dimensions: int) -> Tensor:
@@ -39,10 +39,10 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
     Raises:
         DataError: the header is not that of such a file, or the size is not what it says.
     """
-    content = read(path)
     size = 4 + 4 * dimensions
+    content = read_beginning(path, size)
     if len(content) < size or content[:2] != b"\0\0":
-        raise damaged(path, "this is no IDX file (it does not begin with its magic number)")
+        raise damaged(path, "this is not an IDX file (it does not begin with the magic number)")
     if content[2] != _UNSIGNED_BYTE or content[3] != dimensions:
         raise damaged(
             path, f"type 0x{content[2]:02x} in {content[3]} dimensions, not unsigned bytes in {dimensions}"
@@ -50,7 +50,11 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
     shape = struct.unpack(f">{dimensions}I", content[4:size])
     if 0 in shape:
         raise damaged(path, f"it is empty ({'x'.join(map(str, shape))})")
-    if len(content) - size != math.prod(shape):
+    wanted = size + math.prod(shape)
+    if wanted > MAX_BYTES:
+        raise damaged(path, f"over {MAX_BYTES} bytes by its header, which says {'x'.join(map(str, shape))}")
+    content = read_beginning(path, wanted + 1)
+    if len(content) != wanted:
         raise damaged(
             path, f"{len(content) - size} bytes after the header, which says {'x'.join(map(str, shape))}"
         )
@@ -66,7 +70,7 @@ def _split(folder: Path, part: str, classes: int | None) -> Split:
     return Split(images.unsqueeze(1), checked_labels(label_file, labels, classes))
 
 
-def read_folder(folder: Path, classes: int | None) -> Files:
+def read_folder(folder: Path, classes: int | None) -> DatasetFiles:
     """The four files of a folder.
 
     Args:
@@ -77,4 +81,4 @@ def read_folder(folder: Path, classes: int | None) -> Files:
     """
     train = _split(folder, "train", classes)
     classes = classes or int(train.labels.max()) + 1
-    return Files(classes, train, _split(folder, "t10k", classes))
+    return DatasetFiles(classes, train, _split(folder, "t10k", classes))

@@ -21,9 +21,14 @@ class Images:
     """
 
     def __init__(
-        self, images: Tensor, labels: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype,
+        self,
+        images: Tensor,
+        labels: Tensor,
+        mean: Tensor,
+        std: Tensor,
+        dtype: torch.dtype,
         augment: Augment | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         pixels = images.permute(0, 2, 3, 1).contiguous()
         # `contiguous` leaves the stride of a single channel as it is, by which operations choose their format
         self.pixels_MHWC = pixels.view(-1).view(pixels.shape)
@@ -41,7 +46,7 @@ class Images:
 
     @property
     def numbers(self) -> int:
-        """In one image."""
+        """Numbers in one image."""
         return self.pixels_MHWC[0].numel()
 
     @property

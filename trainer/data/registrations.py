@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from protocol.folders import esper_home, make_private, write_atomically
+from protocol.storage.folders import esper_home, is_valid_name, make_private, write_atomically
 
 from .dataset import DataError
 from .task import Task
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
+MAX_NAME_LENGTH = 32
 _ADVICE = "set ESPER_HOME to a folder of yours"
 
 
-class Holds(msgspec.Struct, frozen=True):
+class DatasetContents(msgspec.Struct, frozen=True):
     """What a dataset is made of."""
 
     classes: int
@@ -46,20 +45,20 @@ class Registration(msgspec.Struct, frozen=True):
 
     format: str
     folder: str
-    holds: Holds
+    holds: DatasetContents
 
 
 def save(name: str, registration: Registration) -> None:
-    """Register a dataset, or register it anew.
+    """Register a dataset, or register it again.
 
     Raises:
         DataError: the name cannot be one.
         FolderError: the registration cannot be written.
     """
-    if not NAME.fullmatch(name):
+    if not is_valid_name(name, MAX_NAME_LENGTH):
         raise DataError(
-            f"{name!r} is no name for a dataset: up to 32 letters, digits, '-', '_' and '.', "
-            "a letter or digit first"
+            f"{name!r} is not a name for a dataset: up to {MAX_NAME_LENGTH} letters, digits, '-', '_' and "
+            "'.', a letter or digit first"
         )
     home = esper_home()
     make_private(home, advice=_ADVICE, readable=True)
@@ -83,4 +82,4 @@ def _read(path: Path) -> Registration:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; make it readable for you") from None
     except msgspec.DecodeError as error:
-        raise DataError(f"{path}: {error}; remove it and register the dataset anew") from None
+        raise DataError(f"{path}: {error}; remove it and register the dataset again") from None

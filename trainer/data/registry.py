@@ -9,20 +9,22 @@ from pathlib import Path
 
 import torch
 
-from .. import plugins
-from ..plugins import PluginError
-from .dataset import DataError, Dataset, held_out
+from trainer import plugins
+from trainer.config.schema import TaskConfig
+from trainer.plugins import PluginError
+
+from .dataset import DataError, Dataset, split_off_validation
 from .digits import digits
-from .formats import FORMATS, TEXT, detect, text_file
-from .registrations import Holds, Registration, registrations, save
+from .formats import FORMATS, TEXT_FORMAT, detect, text_file
+from .registrations import DatasetContents, Registration, registrations, save
 from .synthetic import synthetic
 from .task import Task
-from .text import CONTEXT, DEFAULT, Text, read_text
+from .text import DEFAULT_CONTEXT, DEFAULT_TEXT_FILE, Text, read_text
 
 
 @dataclass(frozen=True)
-class Published:
-    """A dataset that everybody knows by its name."""
+class KnownDataset:
+    """A well-known dataset."""
 
     format: str
     classes: int
@@ -35,18 +37,20 @@ class Published:
     package: str = ""
 
 
-MADE: dict[str, Callable[[], Dataset]] = {"digits": digits, "synthetic": synthetic}
-PUBLISHED = {
-    "mnist": Published("idx", 10, 60_000, 10_000),
-    "fashion-mnist": Published(
+BUILT_IN_DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits, "synthetic": synthetic}
+KNOWN_DATASETS = {
+    "mnist": KnownDataset("idx", 10, 60_000, 10_000),
+    "fashion-mnist": KnownDataset(
         "idx", 10, 60_000, 10_000, Path("/usr/share/datasets/fashion-mnist"), "dataset-fashion-mnist"
     ),
-    "cifar10": Published("cifar10", 10, 50_000, 10_000),
-    "cifar100": Published("cifar100", 100, 50_000, 10_000),
+    "cifar10": KnownDataset("cifar10", 10, 50_000, 10_000),
+    "cifar100": KnownDataset("cifar100", 100, 50_000, 10_000),
 }
 
 
-def load(name: str, device: torch.device | str = "cpu", *, folder: str = "", context: int = CONTEXT) -> Task:
+def load(
+    name: str, device: torch.device | str = "cpu", *, folder: str = "", context: int = DEFAULT_CONTEXT
+) -> Task:
     """Read, check and move a dataset to `device`.
 
     Args:
@@ -61,31 +65,46 @@ def load(name: str, device: torch.device | str = "cpu", *, folder: str = "", con
     return (data.with_context(context) if isinstance(data, Text) else data).to(device)
 
 
+def load_task(config: TaskConfig, device: torch.device) -> Task:
+    """Load the dataset of a run to a rank's device; raises as `load` does."""
+    return load(config.dataset, device, folder=config.data_dir, context=config.context)
+
+
 def _found(name: str, folder: str) -> Dataset | Text:
-    plugin = plugins.find(plugins.TASKS, name)
+    plugin = plugins.find(plugins.TASK_GROUP, name)
     if plugin is not None:
         return _made_by_package(name, folder, *plugin)
-    if name == TEXT:
-        return read_text(name, text_file(_whole(folder)) if folder else DEFAULT)
-    if name in MADE:
+    if name == TEXT_FORMAT:
+        return read_text(name, text_file(_absolute_path(folder)) if folder else DEFAULT_TEXT_FILE)
+    if name in BUILT_IN_DATASETS:
         if folder:
             raise DataError(f"task.data_dir = {folder}: {name} has no files; leave task.data_dir empty")
-        return MADE[name]()
-    where = _whole(folder) if folder else None
+        return BUILT_IN_DATASETS[name]()
+    where = _absolute_path(folder) if folder else None
     known = registrations()
     if name in known:
         return _registered(name, known[name], where)
-    if name not in PUBLISHED:
-        there = ", ".join(dict.fromkeys([*MADE, TEXT, *PUBLISHED, *known, *plugins.names(plugins.TASKS)]))
+    if name not in KNOWN_DATASETS:
+        there = ", ".join(
+            dict.fromkeys(
+                [
+                    *BUILT_IN_DATASETS,
+                    TEXT_FORMAT,
+                    *KNOWN_DATASETS,
+                    *known,
+                    *plugins.list_names(plugins.TASK_GROUP),
+                ]
+            )
+        )
         raise DataError(
             f"no dataset named {name!r}; there are {there}; "
             "`esper-daemon data NAME --from FOLDER` registers one more"
         )
-    return _read(name, PUBLISHED[name].format, where or _default_folder(name))
+    return _read(name, KNOWN_DATASETS[name].format, where or _default_folder(name))
 
 
 def _made_by_package(name: str, folder: str, make: Callable[..., object], what: str) -> Dataset | Text:
-    if name in (*MADE, TEXT, *PUBLISHED, *registrations()):
+    if name in (*BUILT_IN_DATASETS, TEXT_FORMAT, *KNOWN_DATASETS, *registrations()):
         raise PluginError(f"{what}: there is a dataset {name} already; rename it or uninstall its package")
     if folder:
         raise DataError(f"task.data_dir = {folder}: {name} has no files; leave task.data_dir empty")
@@ -101,27 +120,27 @@ def _made_by_package(name: str, folder: str, make: Callable[..., object], what: 
 
 
 def register(name: str, folder: Path) -> Registration:
-    """Check the files in a folder and know them by `name` from now on.
+    """Check the files in a folder and register them as `name`.
 
     Raises:
         DataError: the name is not free, or the files are missing or damaged.
         FolderError: `$ESPER_HOME` cannot be written.
     """
     folder = folder.expanduser().absolute()
-    if name in MADE or name == TEXT:
+    if name in BUILT_IN_DATASETS or name == TEXT_FORMAT:
         raise DataError(f"{name} comes with the package; choose another name")
     form = detect(folder)
-    if name in PUBLISHED and PUBLISHED[name].format != form:
+    if name in KNOWN_DATASETS and KNOWN_DATASETS[name].format != form:
         raise DataError(
-            f"{folder}: holds {form} files, and {name} is {PUBLISHED[name].format}; choose another name"
+            f"{folder}: holds {form} files, and {name} is {KNOWN_DATASETS[name].format}; choose another name"
         )
-    registration = Registration(form, str(folder), Holds.of(_read(name, form, folder)))
+    registration = Registration(form, str(folder), DatasetContents.of(_read(name, form, folder)))
     save(name, registration)
     return registration
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetListing:
     """A line of the list of datasets."""
 
     name: str
@@ -130,33 +149,39 @@ class Entry:
     """None where there is none, or it is not known."""
     ready: bool
     """Whether its folder is there, or it needs none."""
-    holds: Holds | None
-    """None where nobody has looked yet."""
+    holds: DatasetContents | None
+    """None where it has not been read yet."""
 
 
-def entries() -> list[Entry]:
+def list_datasets() -> list[DatasetListing]:
     """All datasets that have a name; nothing is read but registrations."""
-    rows = {name: Entry(name, "built in", None, True, None) for name in (*MADE, TEXT)}
-    for name, published in PUBLISHED.items():
+    rows = {
+        name: DatasetListing(name, "built in", None, True, None) for name in (*BUILT_IN_DATASETS, TEXT_FORMAT)
+    }
+    for name, published in KNOWN_DATASETS.items():
         here = published.folder is not None and published.folder.is_dir()
-        rows[name] = Entry(name, published.format, str(published.folder) if here else None, here, None)
-    for name in plugins.names(plugins.TASKS):
-        rows[name] = Entry(name, "package", None, True, None)
+        rows[name] = DatasetListing(
+            name, published.format, str(published.folder) if here else None, here, None
+        )
+    for name in plugins.list_names(plugins.TASK_GROUP):
+        rows[name] = DatasetListing(name, "package", None, True, None)
     for name, known in registrations().items():
-        rows[name] = Entry(name, known.format, known.folder, Path(known.folder).exists(), known.holds)
+        rows[name] = DatasetListing(
+            name, known.format, known.folder, Path(known.folder).exists(), known.holds
+        )
     return list(rows.values())
 
 
-def _whole(folder: str) -> Path:
+def _absolute_path(folder: str) -> Path:
     path = Path(folder).expanduser()
     if not path.is_absolute():
-        raise DataError(f"task.data_dir = {folder}: give the whole path, from / or ~")
+        raise DataError(f"task.data_dir = {folder}: give the complete path, from / or ~")
     return path
 
 
 def _default_folder(name: str) -> Path:
     """Where a package of the system has put a published dataset."""
-    published = PUBLISHED[name]
+    published = KNOWN_DATASETS[name]
     if published.folder is not None and published.folder.is_dir():
         return published.folder
     package = f"install the package {published.package}, or " if published.package else ""
@@ -168,10 +193,12 @@ def _default_folder(name: str) -> Path:
 
 def _registered(name: str, known: Registration, folder: Path | None) -> Dataset | Text:
     folder = folder or Path(known.folder)
-    if known.format not in (*FORMATS, TEXT):
-        raise DataError(f"{name}: is registered as {known.format!r}, which is no format; register it anew")
+    if known.format not in (*FORMATS, TEXT_FORMAT):
+        raise DataError(
+            f"{name}: is registered as {known.format!r}, which is not a format; register it again"
+        )
     data = _read(name, known.format, folder, known.holds.classes)
-    if (now := Holds.of(data)) != known.holds:
+    if (now := DatasetContents.of(data)) != known.holds:
         raise DataError(
             f"{folder}: holds {now}; {name} was registered with {known.holds}; "
             f"if that is right: esper-daemon data {name} --from {folder}"
@@ -180,17 +207,17 @@ def _registered(name: str, known: Registration, folder: Path | None) -> Dataset 
 
 
 def _read(name: str, form: str, folder: Path, classes: int | None = None) -> Dataset | Text:
-    if form == TEXT:
+    if form == TEXT_FORMAT:
         return read_text(name, text_file(folder))
     if not folder.is_dir():
         raise DataError(
             f"{folder}: no such folder, and {name} is to be read from it; name the one that has it"
         )
-    published = PUBLISHED.get(name)
+    published = KNOWN_DATASETS.get(name)
     files = FORMATS[form].read(folder, published.classes if published else classes)
     if published and (len(files.train), len(files.test)) != (published.train, published.test):
         raise DataError(
             f"{folder}: {len(files.train)} training and {len(files.test)} test images; {name} has "
-            f"{published.train} and {published.test}; get the files anew, or register a part by another name"
+            f"{published.train} and {published.test}; get the files again, or register a part by another name"
         )
-    return Dataset.of(name, files.classes, *held_out(files.train), files.test)
+    return Dataset.of(name, files.classes, *split_off_validation(files.train), files.test)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from .. import rng
+from trainer.compute import rng
+
 from .dataset import Dataset, Split
 
 CLASSES = 10
 SHAPE = (3, 32, 32)
-TRAIN, HELD_OUT = 4096, 512
+NUM_TRAIN, HELD_OUT_SHARE = 4096, 512
 
 
 def synthetic() -> Dataset:
@@ -23,4 +24,6 @@ def synthetic() -> Dataset:
         levels = 128.0 + 40.0 * (noise + 0.5 * patterns[labels])
         return Split(levels.clamp(0, 255).to(torch.uint8).view(count, *SHAPE), labels)
 
-    return Dataset.of("synthetic", CLASSES, split(1, TRAIN), split(2, HELD_OUT), split(3, HELD_OUT))
+    return Dataset.of(
+        "synthetic", CLASSES, split(1, NUM_TRAIN), split(2, HELD_OUT_SHARE), split(3, HELD_OUT_SHARE)
+    )

@@ -1,4 +1,4 @@
-"""What a host learns, whatever it is made of: what images and texts have in common."""
+"""The interface of a task: what images and texts have in common for the hosts that learn them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Examples(Protocol):
 
     @property
     def numbers(self) -> int:
-        """In one input."""
+        """Numbers in one input."""
         ...
 
     @property
@@ -81,12 +81,12 @@ class Task(Protocol):
 
     @property
     def chance(self) -> float:
-        """Accuracy without a look at the input."""
+        """Accuracy of a guess that ignores the input."""
         ...
 
     @property
     def perplexity(self) -> float:
-        """exp of the loss without a look at the input."""
+        """exp of the loss of a guess that ignores the input."""
         ...
 
     def to(self, device: torch.device | str) -> Self:

@@ -1,4 +1,4 @@
-"""A text to continue: every character is to be told from those before it."""
+"""A text to continue: each character is predicted from those before it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .. import rng
+from trainer.compute import rng
+
 from .dataset import DataError
 from .files import read
 from .task import Part
 
-DEFAULT = Path(__file__).with_name("texts") / "alice.txt"
-"""Ships with the package; NOTICE beside it says where it is from."""
-CONTEXT = 32
-HELD_OUT = 0.1
+DEFAULT_TEXT_FILE = Path(__file__).with_name("texts") / "alice.txt"
+"""Ships with the package; NOTICE beside it names its source."""
+DEFAULT_CONTEXT = 32
+HELD_OUT_SHARE = 0.1
 """Share of the characters to validate on, and of those to test on."""
-VALIDATION_MOST, TEST_MOST = 8192, 65_536
-"""Characters at most; the first are looked at in every epoch."""
+MAX_VALIDATION, MAX_TEST = 8192, 65_536
+"""Characters at most; validation ones are evaluated in every epoch."""
 UNKNOWN = 0
 """Stands for all characters that the training part does not have."""
 
@@ -72,7 +73,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class Text:
-    """The task of a text. Its alphabet is that of the training part; what else occurs is one more sign."""
+    """The task of a text. Its alphabet is that of the training part; other characters share one token."""
 
     name: str
     alphabet: str
@@ -86,19 +87,19 @@ class Text:
     kind: Literal["text"] = "text"
 
     @classmethod
-    def of(cls, name: str, text: str, context: int = CONTEXT) -> Text:
+    def of(cls, name: str, text: str, context: int = DEFAULT_CONTEXT) -> Text:
         """Divide a text into its beginning to train on, and its end to validate and to test on.
 
         Raises:
             DataError: it is too short for the context.
         """
         total = len(text)
-        held_out = int(HELD_OUT * total)
-        val, test = min(held_out, VALIDATION_MOST), min(held_out, TEST_MOST)
+        held_out = int(HELD_OUT_SHARE * total)
+        val, test = min(held_out, MAX_VALIDATION), min(held_out, MAX_TEST)
         if held_out < context + 1:
             raise DataError(
                 f"{name}: a text of {total} characters is too short for a context of {context}: "
-                f"{round((context + 2) / HELD_OUT)} are enough; use a longer text or lower task.context"
+                f"{round((context + 2) / HELD_OUT_SHARE)} are enough; use a longer text or lower task.context"
             )
         edge = total - val - test
         alphabet = "".join(sorted(set(text[:edge])))
@@ -126,7 +127,7 @@ class Text:
 
     @property
     def classes(self) -> int:
-        """Tokens there are."""
+        """Number of tokens."""
         return len(self.alphabet) + 1
 
     @property
@@ -136,12 +137,12 @@ class Text:
 
     @property
     def chance(self) -> float:
-        """Accuracy of who always tells the most frequent character."""
+        """Accuracy of always predicting the most frequent character."""
         return float(self._frequencies().max())
 
     @property
     def perplexity(self) -> float:
-        """exp of the loss of who knows how frequent each character is, and nothing else."""
+        """exp of the loss of predicting each character by its frequency alone."""
         share = self._frequencies()
         return float(torch.exp(torch.special.entr(share).sum()))
 
@@ -155,8 +156,8 @@ class Text:
         return Windows(tokens, self.context, moving=part == "train")
 
 
-def read_text(name: str, path: Path, context: int = CONTEXT) -> Text:
-    """The task of a file: UTF-8, gzip or not, with any line ends.
+def read_text(name: str, path: Path, context: int = DEFAULT_CONTEXT) -> Text:
+    """Read a text file: UTF-8, gzip or not, with any line ends.
 
     Raises:
         DataError: it is missing, unreadable, empty, too short or not UTF-8.

@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from .files import damaged, read
+from .files import MAX_BATCH_BYTES, damaged, read
 
 
 class _Dtype:
@@ -35,12 +35,12 @@ class Array:
     content: bytes = b""
 
     def __init__(self, *_arguments: Any) -> None:
-        """An array comes into being empty; what it holds is set next."""
+        """Empty; `__setstate__` sets what it holds."""
 
     def __setstate__(self, state: Any) -> None:
         _version, shape, dtype, by_columns, content = state
-        whole = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
-        if not whole or not isinstance(dtype, _Dtype) or by_columns or not isinstance(content, bytes):
+        valid = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
+        if not valid or not isinstance(dtype, _Dtype) or by_columns or not isinstance(content, bytes):
             raise pickle.UnpicklingError("an array that is not plain rows of bytes")
         self.shape, self.dtype, self.content = shape, dtype.code, content
 
@@ -53,7 +53,7 @@ _ADMITTED: dict[tuple[str, str], type] = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """The one in Python: that in C reserves as much memory as a number in the file says."""
+    """The one in Python, though private: that in C reserves whatever memory a number in the file asks."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:
@@ -62,16 +62,26 @@ class _Unpickler(pickle._Unpickler):
 
 
 def load_plain(path: Path) -> Any:
-    """The object that a file holds; text of Python 2 comes as bytes.
+    """Read the object in a file; text of Python 2 comes as bytes.
 
     Raises:
-        DataError: it is no pickle, a damaged one, or one that asks for more than plain data.
+        DataError: it is not a pickle, a damaged one, or one that asks for more than plain data.
     """
     try:
-        return _Unpickler(io.BytesIO(read(path)), encoding="bytes").load()
+        return _Unpickler(io.BytesIO(read(path, MAX_BATCH_BYTES)), encoding="bytes").load()
     except (
-        pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError, AttributeError, OverflowError,
-        MemoryError, RecursionError, struct.error,
-    ) as error:  # fmt: skip
+        pickle.UnpicklingError,
+        EOFError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+        struct.error,
+    ) as error:
         reason = str(error) or type(error).__name__
-        raise damaged(path, f"this is no batch that can be read safely: {' '.join(reason.split())}") from None
+        raise damaged(
+            path, f"this is not a batch that can be read safely: {' '.join(reason.split())}"
+        ) from None

@@ -1,1 +1,5 @@
-"""What is wrong: with the machine before a run, with a run after its end."""
+"""`esper-daemon doctor`: what is wrong with this machine, or how a run ended, in words.
+
+Reads files and journals. Imports `protocol`, `compute` and `checkpoint`; `cli` imports it, and `daemon` does
+for the form of a post-mortem.
+"""

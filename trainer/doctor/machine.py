@@ -23,18 +23,25 @@ import psutil
 import zmq
 from msgspec import Struct
 
-from protocol.errors import FolderError
-from protocol.folders import SOCKET_PATH_LIMIT, esper_home, make_private, socket_folder
-from protocol.keys import AllowList, KeysUnusable, config_folder, read_secret
-from protocol.listener import Listener
+from protocol.errors import FolderError, KeysUnusable, first_line
+from protocol.server.tcp_listener import TcpListener
+from protocol.storage.folders import (
+    EVENTS_FILE,
+    MAX_SOCKET_PATH_BYTES,
+    esper_home,
+    make_private,
+    socket_folder,
+)
+from protocol.storage.keys import AllowList, config_folder, read_secret
+from trainer.compute.cpu import count_cores
 
 Status = Literal["ok", "warn", "FAIL"]
 GIB = 1 << 30
-DISK_FAIL, DISK_WARN = GIB // 16, 2 * GIB
-MEMORY_WARN = GIB
-CLOCK_SKEW_S = 5.0
-OPEN_FILES_WARN = 256
-RELEASED = 1_735_689_600
+DISK_FAIL_BYTES, DISK_WARN_BYTES = GIB // 16, 2 * GIB
+MEMORY_WARN_BYTES = GIB
+MAX_CLOCK_SKEW_SECONDS = 5.0
+MIN_OPEN_FILES = 256
+MIN_CLOCK_SECONDS = 1_735_689_600
 """2025-01-01: a clock before it is wrong."""
 EXTRAS = {
     "duckdb": ("export", "`esper-daemon query`"),
@@ -44,7 +51,7 @@ EXTRAS = {
 """Module: the extra that brings it (None = the package nvidia-ml-py), what needs it."""
 
 
-class Check(Struct, frozen=True):
+class MachineCheck(Struct, frozen=True):
     """One line of the doctor's."""
 
     status: Status
@@ -58,19 +65,31 @@ class Check(Struct, frozen=True):
         )
 
 
-def examine() -> list[Check]:
+def examine() -> list[MachineCheck]:
     """Every check, in the order in which a start would meet them."""
-    parts: list[Callable[[], Iterator[Check]]] = [
-        _python, _home, _runtime, _clock, _processor, _memory, _open_files, _zeromq, _remote, _torch, _extras,
-    ]  # fmt: skip
+    parts: list[Callable[[], Iterator[MachineCheck]]] = [
+        _python,
+        _home,
+        _runtime,
+        _clock,
+        _processor,
+        _memory,
+        _open_files,
+        _zeromq,
+        _remote,
+        _torch,
+        _extras,
+    ]
     return [check for part in parts for check in part()]
 
 
-def _python() -> Iterator[Check]:
-    yield Check("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.release()}")
+def _python() -> Iterator[MachineCheck]:
+    yield MachineCheck(
+        "ok", "python", f"{platform.python_version()} on {platform.system()} {platform.release()}"
+    )
 
 
-def _home() -> Iterator[Check]:
+def _home() -> Iterator[MachineCheck]:
     home = esper_home()
     existed = home.exists()
     try:
@@ -81,43 +100,45 @@ def _home() -> Iterator[Check]:
             os.fsync(file.fileno())
             skew = Path(file.name).stat().st_mtime - time.time()
     except FolderError as error:
-        yield Check("FAIL", "home", str(error))
+        yield MachineCheck("FAIL", "home", str(error))
         return
     except OSError as error:
-        yield Check("FAIL", "home", f"{home} cannot be written: {error.strerror}", "set ESPER_HOME elsewhere")
+        yield MachineCheck(
+            "FAIL", "home", f"{home} cannot be written: {error.strerror}", "set ESPER_HOME elsewhere"
+        )
         return
     mode = home.stat().st_mode & 0o7777
-    yield Check("ok", "home", f"{home}, mode {mode:04o}" + ("" if existed else ", made now"))
-    if abs(skew) > CLOCK_SKEW_S:
-        yield Check(
+    yield MachineCheck("ok", "home", f"{home}, mode {mode:04o}" + ("" if existed else ", made now"))
+    if abs(skew) > MAX_CLOCK_SKEW_SECONDS:
+        yield MachineCheck(
             "warn", "home", f"its disk's clock is {skew:+.0f} s off this one", "keep runs on a local disk"
         )
     yield _disk(home)
 
 
-def _disk(home: Path) -> Check:
+def _disk(home: Path) -> MachineCheck:
     free = shutil.disk_usage(home).free
     text = f"{free / GIB:.1f} GiB free for runs"
-    if free < DISK_FAIL:
-        return Check("FAIL", "disk", text, "free some, or set ESPER_HOME to another disk")
-    if free < DISK_WARN:
-        return Check("warn", "disk", text, "journals and checkpoints may fill it")
-    return Check("ok", "disk", text)
+    if free < DISK_FAIL_BYTES:
+        return MachineCheck("FAIL", "disk", text, "free some, or set ESPER_HOME to another disk")
+    if free < DISK_WARN_BYTES:
+        return MachineCheck("warn", "disk", text, "journals and checkpoints may fill it")
+    return MachineCheck("ok", "disk", text)
 
 
-def _runtime() -> Iterator[Check]:
+def _runtime() -> Iterator[MachineCheck]:
     """A socket is really bound in a folder like a run's, which is removed again."""
     try:
         folder = socket_folder(secrets.token_hex(4))
     except FolderError as error:
-        yield Check("FAIL", "sockets", str(error))
+        yield MachineCheck("FAIL", "sockets", str(error))
         return
     path = folder / "qry"
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.bind(str(path))
     except OSError as error:
-        yield Check(
+        yield MachineCheck(
             "FAIL",
             "sockets",
             f"{folder.parent}: {error.strerror}",
@@ -125,37 +146,39 @@ def _runtime() -> Iterator[Check]:
         )
     else:
         length = len(os.fsencode(path))
-        yield Check("ok", "sockets", f"{folder.parent}, paths of {length} of {SOCKET_PATH_LIMIT} bytes")
+        yield MachineCheck(
+            "ok", "sockets", f"{folder.parent}, paths of {length} of {MAX_SOCKET_PATH_BYTES} bytes"
+        )
     finally:
         path.unlink(missing_ok=True)
         folder.rmdir()
 
 
-def _clock() -> Iterator[Check]:
+def _clock() -> Iterator[MachineCheck]:
     now = time.time()
-    journals = esper_home().glob("runs/*/events.jsonl")
+    journals = esper_home().glob(f"runs/*/{EVENTS_FILE}")
     ahead = max((path.stat().st_mtime - now for path in journals), default=0.0)
-    if now < RELEASED:
-        yield Check("FAIL", "clock", f"it says {time.ctime(now)}", "set the clock")
-    elif ahead > CLOCK_SKEW_S:
-        yield Check(
+    if now < MIN_CLOCK_SECONDS:
+        yield MachineCheck("FAIL", "clock", f"it shows {time.ctime(now)}", "set the clock")
+    elif ahead > MAX_CLOCK_SKEW_SECONDS:
+        yield MachineCheck(
             "warn", "clock", f"a journal was written {ahead:.0f} s in the future", "look at the clock (NTP)"
         )
     else:
-        yield Check("ok", "clock", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
+        yield MachineCheck("ok", "clock", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
 
 
-def _processor() -> Iterator[Check]:
-    seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _processor() -> Iterator[MachineCheck]:
+    seen = count_cores()
     load, share = os.getloadavg()[0], _cpu_share()
     text = f"{seen} cores, load {load:.1f}"
     if share is not None and share < seen:
         advice = f"--set envs.threads={max(1, int(share))}"
-        yield Check("warn", "cores", f"{text}; this container may use {share:.1f} of them", advice)
+        yield MachineCheck("warn", "cores", f"{text}; this container may use {share:.1f} of them", advice)
     elif load > 2 * seen:
-        yield Check("warn", "cores", text, "others are busy here; epochs will be slow")
+        yield MachineCheck("warn", "cores", text, "other processes use the cores; epochs will be slow")
     else:
-        yield Check("ok", "cores", text)
+        yield MachineCheck("ok", "cores", text)
 
 
 def _cpu_share() -> float | None:
@@ -167,87 +190,93 @@ def _cpu_share() -> float | None:
         return None
 
 
-def _memory() -> Iterator[Check]:
+def _memory() -> Iterator[MachineCheck]:
     memory = psutil.virtual_memory()
     text = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB available"
-    if memory.available < MEMORY_WARN:
-        yield Check("warn", "memory", text, "a run needs about 1 GiB")
+    if memory.available < MEMORY_WARN_BYTES:
+        yield MachineCheck("warn", "memory", text, "a run needs about 1 GiB")
     else:
-        yield Check("ok", "memory", text)
+        yield MachineCheck("ok", "memory", text)
 
 
-def _open_files() -> Iterator[Check]:
+def _open_files() -> Iterator[MachineCheck]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < OPEN_FILES_WARN:
-        yield Check(
+    if 0 <= soft < MIN_OPEN_FILES:
+        yield MachineCheck(
             "warn", "files", f"{soft} open files allowed", "ulimit -n 1024, else clients are turned away"
         )
     else:
-        yield Check("ok", "files", f"{soft} open files allowed")
+        yield MachineCheck("ok", "files", f"{soft} open files allowed")
 
 
-def _zeromq() -> Iterator[Check]:
+def _zeromq() -> Iterator[MachineCheck]:
     text = f"pyzmq {zmq.pyzmq_version()}, libzmq {zmq.zmq_version()}"
     if not zmq.has("ipc"):
-        yield Check("FAIL", "zeromq", f"{text} without ipc", "reinstall pyzmq from its wheel")
+        yield MachineCheck("FAIL", "zeromq", f"{text} without ipc", "reinstall pyzmq from its wheel")
     else:
-        yield Check("ok", "zeromq", text)
+        yield MachineCheck("ok", "zeromq", text)
 
 
-def _remote() -> Iterator[Check]:
+def _remote() -> Iterator[MachineCheck]:
     """What reaching other machines, and being reached, would need; most runs need neither."""
     if shutil.which("ssh") is None:
-        yield Check("warn", "ssh", "no ssh here, so no --ssh to other machines", "install OpenSSH's client")
+        yield MachineCheck(
+            "warn", "ssh", "ssh is not installed, so --ssh cannot be used", "install OpenSSH's client"
+        )
     else:
-        yield Check("ok", "ssh", "--ssh can be used")
+        yield MachineCheck("ok", "ssh", "--ssh can be used")
     if not config_folder().exists():
-        yield Check("ok", "keys", "none, so no daemon can listen on TCP; --ssh needs none")
+        yield MachineCheck("ok", "keys", "none, so no daemon can listen on TCP; --ssh needs none")
         return
     files = [config_folder() / "server.key", *sorted((config_folder() / "keys").glob("*.key"))]
     for path in (path for path in files if path.exists() or path.is_symlink()):
         try:
             read_secret(path)
         except KeysUnusable as error:
-            yield Check("FAIL", "keys", str(error))
+            yield MachineCheck("FAIL", "keys", str(error))
     allowed = AllowList()
     for problem in allowed.problems:
-        yield Check("warn", "keys", problem)
+        yield MachineCheck("warn", "keys", problem)
     names = ", ".join(f"{one.name} ({one.role})" for one in allowed.clients.values())
-    yield Check("ok", "keys", f"authorized in {allowed.folder}: {names or 'nobody'}")
+    yield MachineCheck("ok", "keys", f"authorized in {allowed.folder}: {names or 'none'}")
     yield from _listen()
 
 
-def _listen() -> Iterator[Check]:
+def _listen() -> Iterator[MachineCheck]:
     """Only where the environment asks for it: a configuration file is not known here."""
     address = os.environ.get("ESPER_WIRE_LISTEN")
     if not address:
         return
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        Listener(address).open(context)
+        TcpListener(address).open(context)
     except KeysUnusable as error:
-        yield Check("FAIL", "listen", str(error), "another port, or esper-daemon keys new NAME --role ROLE")
+        yield MachineCheck(
+            "FAIL", "listen", str(error), "another port, or esper-daemon keys new NAME --role ROLE"
+        )
     else:
-        yield Check("ok", "listen", f"{address} and the next two ports can be bound")
+        yield MachineCheck("ok", "listen", f"{address} and the next two ports can be bound")
     finally:
         context.destroy(linger=0)
 
 
-def _torch() -> Iterator[Check]:
+def _torch() -> Iterator[MachineCheck]:
     try:
         import torch
     except (ImportError, OSError) as error:
-        yield Check("FAIL", "torch", str(error), "pip install 'esper-overwatch[trainer]'")
+        yield MachineCheck("FAIL", "torch", str(error), "pip install 'esper-overwatch[trainer]'")
         return
-    yield Check("ok", "torch", f"{torch.__version__}, {torch.get_num_threads()} threads by default")
+    yield MachineCheck("ok", "torch", f"{torch.__version__}, {torch.get_num_threads()} threads by default")
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
     if torch.version.cuda and not cuda:
-        yield Check("warn", "device", "torch is built for CUDA and sees no device", "look at nvidia-smi")
+        yield MachineCheck(
+            "warn", "device", "torch is built for CUDA and sees no device", "look at nvidia-smi"
+        )
     for name in ("cpu", *(f"cuda:{index}" for index in cuda)):
         yield _device(name)
 
 
-def _device(name: str) -> Check:
+def _device(name: str) -> MachineCheck:
     import torch
 
     try:
@@ -260,24 +289,25 @@ def _device(name: str) -> Check:
                 f"{name} {torch.cuda.get_device_name(name)}, {free / GIB:.1f} of {total / GIB:.1f} GiB free"
             )
     except RuntimeError as error:
-        first_line = str(error).partition("\n")[0]
-        return Check("FAIL", "device", f"{name}: {first_line}", "--device cpu, or look at nvidia-smi")
+        return MachineCheck(
+            "FAIL", "device", f"{name}: {first_line(error)}", "--device cpu, or look at nvidia-smi"
+        )
     if not right:
-        return Check("FAIL", "device", f"{name} multiplies wrongly", "do not train on it")
-    return Check("ok", "device", text)
+        return MachineCheck("FAIL", "device", f"{name} multiplies wrongly", "do not train on it")
+    return MachineCheck("ok", "device", text)
 
 
-def _extras() -> Iterator[Check]:
+def _extras() -> Iterator[MachineCheck]:
     for module, (extra, purpose) in EXTRAS.items():
         if module == "pynvml" and not Path("/dev/nvidiactl").exists():
             continue
         if importlib.util.find_spec(module) is not None:
-            yield Check("ok", "extra", f"{module} is there, for {purpose}")
+            yield MachineCheck("ok", "extra", f"{module} is installed, for {purpose}")
             continue
         install = f"'esper-overwatch[{extra}]'" if extra else "nvidia-ml-py"
-        yield Check(
+        yield MachineCheck(
             "warn",
             "extra",
-            f"{module} is not there, for {purpose}",
+            f"{module} is not installed, for {purpose}",
             f"{sys.executable} -m pip install {install}",
         )

@@ -8,19 +8,20 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from protocol.codec.json_lines import Event
 from protocol.errors import FolderError
-from protocol.events import Anomaly, GovernorRollback, RunStarted, RunStopped, SystemSample
-from protocol.journal import read
+from protocol.journal.reader import read
+from protocol.messages.events import Anomaly, GovernorRollback, RunStarted, RunStopped, SystemSample
 from protocol.runs import RunInfo
-from protocol.wire import Event
+from protocol.storage.folders import EVENTS_FILE
+from trainer.checkpoint import CheckpointError, Checkpoints, load
 
-from ..checkpoint import CheckpointError, Checkpoints, load
-from ..postmortem import Report, bundles
+from .bundle import PostmortemReport, list_bundles
 
 Ending = Literal["alive", "in order", "failed", "interrupted", "killed", "never started"]
-SILENT_S = 120.0
-"""A live run that has said nothing for so long is worth a look."""
-MEMORY_FULL = 0.95
+SILENT_SECONDS = 120.0
+"""Silence of a live run, in seconds, after which the doctor advises to look at its threads."""
+FULL_MEMORY_SHARE = 0.95
 
 
 class LastCheckpoint(Struct, kw_only=True, frozen=True):
@@ -34,7 +35,7 @@ class LastCheckpoint(Struct, kw_only=True, frozen=True):
     error: str | None = None
 
 
-class Rollback(Struct, kw_only=True, frozen=True):
+class RollbackRecord(Struct, kw_only=True, frozen=True):
     env: int
     round: int
     epoch: int
@@ -43,7 +44,7 @@ class Rollback(Struct, kw_only=True, frozen=True):
 
 
 class Diagnosis(Struct, kw_only=True):
-    """All that can be known of a run without asking it."""
+    """What is known of a run without asking its daemon."""
 
     run: str
     id: str
@@ -61,15 +62,15 @@ class Diagnosis(Struct, kw_only=True):
     epoch: int = 0
     rollbacks: int = 0
     """In the last boot."""
-    last_rollback: Rollback | None = None
+    last_rollback: RollbackRecord | None = None
     anomalies: list[Anomaly] = msgspec.field(default_factory=list)
     """Active at the end."""
     memory_share: float | None = None
-    """Used share of the machine's memory when it was last looked at."""
+    """Used share of the machine's memory at the last sample."""
     damaged_lines: int = 0
     checkpoint: LastCheckpoint | None = None
     bundle: str | None = None
-    report: Report | None = None
+    report: PostmortemReport | None = None
     log: str = ""
     advice: list[str] = msgspec.field(default_factory=list)
 
@@ -86,7 +87,7 @@ def diagnose(run: RunInfo) -> Diagnosis:
 
 
 def _read_journal(run: RunInfo, found: Diagnosis) -> RunStopped | None:
-    """Fill in what the journal tells; returns the last boot's last word, where it had one."""
+    """Fill in what the journal holds; returns the final event of the last boot, where it has one."""
     anomalies: dict[tuple[str, str], Anomaly] = {}
     stopped: RunStopped | None = None
 
@@ -94,7 +95,7 @@ def _read_journal(run: RunInfo, found: Diagnosis) -> RunStopped | None:
         found.damaged_lines += 1
 
     try:
-        for event in read(run.path / "events.jsonl", on_bad=damaged):
+        for event in read(run.path / EVENTS_FILE, on_bad=damaged):
             data = event.data
             found.last_event, found.last_at = event.type, event.ts
             found.round, found.epoch = event.ctx.round, event.ctx.epoch
@@ -118,9 +119,9 @@ def _read_journal(run: RunInfo, found: Diagnosis) -> RunStopped | None:
     return stopped
 
 
-def _rollback(event: Event, data: GovernorRollback) -> Rollback:
+def _rollback(event: Event, data: GovernorRollback) -> RollbackRecord:
     ctx = event.ctx
-    return Rollback(
+    return RollbackRecord(
         env=-1 if ctx.env is None else ctx.env,
         round=ctx.round,
         epoch=ctx.epoch,
@@ -129,12 +130,14 @@ def _rollback(event: Event, data: GovernorRollback) -> Rollback:
     )
 
 
-def _bundle(run: RunInfo, boot: str | None) -> tuple[str | None, Report | None]:
+def _bundle(run: RunInfo, boot: str | None) -> tuple[str | None, PostmortemReport | None]:
     """The bundle of the last boot and its report."""
-    for path in bundles(run.path / "postmortem"):
+    for path in list_bundles(run.path / "postmortem"):
         if path.name == boot:
             try:
-                return str(path), msgspec.json.decode((path / "report.json").read_bytes(), type=Report)
+                return str(path), msgspec.json.decode(
+                    (path / "report.json").read_bytes(), type=PostmortemReport
+                )
             except (OSError, msgspec.DecodeError):
                 return str(path), None
     return None, None
@@ -154,9 +157,9 @@ def _checkpoint(run: RunInfo) -> LastCheckpoint | None:
 
 
 def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
-    """How it ended: the journal's last word, else the bundle's, else the silence."""
+    """How it ended: by the journal's final event, else by the bundle, else killed."""
     found.pid = run.pid or found.pid
-    if run.live:
+    if run.is_live:
         found.ending = "alive"
         return
     last_word = stopped or found.report
@@ -171,16 +174,16 @@ def _advice(found: Diagnosis) -> list[str]:
     """What to do next, in order."""
     if found.ending == "alive":
         silent = time.time() - (found.last_at or 0) / 1e6
-        if silent < SILENT_S:
+        if silent < SILENT_SECONDS:
             return [f"watch it: esper-tui {found.run}"]
         return [
-            f"it has said nothing for {silent:.0f} s: kill -USR1 {found.pid} writes every thread's stack "
+            f"it has sent no event for {silent:.0f} s: kill -USR1 {found.pid} writes every thread's stack "
             f"into {found.log}"
         ]
     if found.ending == "never started":
         return [f"{found.log} may say why; start it again: esper-daemon start --detach --resume {found.run}"]
     advice = []
-    if found.ending == "killed" and (found.memory_share or 0) > MEMORY_FULL:
+    if found.ending == "killed" and (found.memory_share or 0) > FULL_MEMORY_SHARE:
         advice.append(
             "the memory was full: fewer envs (envs.count) or a smaller host, and dmesg for the killer"
         )
@@ -205,61 +208,3 @@ def _position(checkpoint: LastCheckpoint) -> str:
     if checkpoint.epoch:
         return f"from epoch {checkpoint.epoch} of round {checkpoint.round}"
     return f"after round {checkpoint.round}"
-
-
-# --- in words --------------------------------------------------------------------------------------
-
-
-def in_words(found: Diagnosis) -> list[str]:
-    """The diagnosis as lines of text."""
-    boot = f", boot {found.boot} on {found.device}" if found.boot else ""
-    lines = [f"run {found.run} ({found.id}){boot}", _ending(found)]
-    if found.last_at is not None:
-        where = f"epoch {found.epoch} of round {found.round}"
-        lines.append(f"last event: {found.last_event}, {_ago(found.last_at)}, {where}")
-    if found.damaged_lines:
-        lines.append(f"journal: {found.damaged_lines} damaged lines were passed over")
-    if found.checkpoint is not None and found.checkpoint.error is None:
-        name = found.checkpoint.path.rpartition("/")[2]
-        lines.append(f"checkpoint: {name}, {_ago(found.checkpoint.at)}, whole")
-    lines.append(f"anomalies at the end: {len(found.anomalies) or 'none'}")
-    lines += [
-        f"  {a.severity} {a.source} {a.kind}" + (f": {a.hint}" if a.hint else "") for a in found.anomalies
-    ]
-    if found.last_rollback is not None:
-        r = found.last_rollback
-        lines.append(
-            f"rollbacks: {found.rollbacks}, the last of env{r.env:02d} in round {r.round}, epoch {r.epoch} "
-            f"({r.reason}, loss {r.loss:.3g})"
-        )
-    if found.bundle is not None:
-        lines.append(f"post-mortem: {found.bundle}")
-        if found.report is not None:
-            lines += [f"  without {part}: {why}" for part, why in found.report.missing.items()]
-    return lines + [f"next: {line}" for line in found.advice]
-
-
-def _ending(found: Diagnosis) -> str:
-    if found.ending == "alive":
-        return f"it is alive: pid {found.pid}"
-    if found.ending == "never started":
-        return "it never started: its journal holds no event"
-    if found.ending == "killed":
-        memory = "" if found.memory_share is None else f"; memory was {100 * found.memory_share:.0f} % full"
-        return (
-            "it was killed: no last word and nobody holds its lock (kill -9, the kernel's out-of-memory "
-            f"killer, a power loss){memory}"
-        )
-    because = found.reason or ""
-    if found.error and found.error != found.reason:
-        because += f": {found.error}"
-    verb = {"in order": "it ended in order", "failed": "it failed", "interrupted": "it was interrupted"}
-    return f"{verb[found.ending]}: {because} (exit code {found.exit_code})"
-
-
-def _ago(us: int) -> str:
-    seconds = max(0.0, time.time() - us / 1e6)
-    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"

@@ -1,1 +1,4 @@
-"""A run's journal in the formats of other tools."""
+"""A run's journal as Parquet or TensorBoard files.
+
+Imports `protocol` and `config`; `cli` imports it.
+"""

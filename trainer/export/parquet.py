@@ -1,4 +1,6 @@
-"""One Parquet file per event type: `seq`, `ts`, `tv`, the clock as `ctx_*`, and a column for each field.
+"""One Parquet file per event type: `seq`, `ts`, `boot`, `tv`, the clock as `ctx_*`, a column for each field.
+
+`boot` is that of the newest `run.started` before the event, null before the first.
 
 Types come from the event classes. What has no fixed shape (`Any`, dicts of it, types of a later version) is
 a column of JSON text. A list of N envs is a list column, N x S slots a list of lists.
@@ -18,15 +20,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from protocol.events import EVENTS
+from protocol.codec.json_lines import Event, Unknown
+from protocol.messages.events import EVENTS, RunStarted
 from protocol.runs import RunInfo
-from protocol.wire import Event, Unknown
 
-ROWS = 2000
+MAX_GROUP_ROWS = 2000
 """In one row group; as many are held in memory per type."""
 _ENVELOPE = [
     pa.field("seq", pa.int64(), nullable=False),
     pa.field("ts", pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field("boot", pa.string()),
     pa.field("tv", pa.int32(), nullable=False),
     pa.field("ctx_round", pa.int64(), nullable=False),
     pa.field("ctx_epoch", pa.int64(), nullable=False),
@@ -38,23 +41,26 @@ _SIMPLE = {float: pa.float64(), int: pa.int64(), str: pa.string(), bool: pa.bool
 
 
 def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, Any]:
-    """Write `<type>.parquet` for each type among the events; each appears when it is whole.
+    """Write `<type>.parquet` for each type among the events; each appears when it is complete.
 
     Args:
         events: of one run.
-        folder: there already.
+        folder: exists.
         run: its id is kept in each file's metadata.
 
     Raises:
         OSError: the folder cannot be written.
     """
     tables: dict[str, _Table] = {}
+    boot: str | None = None
     try:
         for event in events:
+            if isinstance(event.data, RunStarted):
+                boot = event.data.boot
             table = tables.get(event.type)
             if table is None:
                 table = tables[event.type] = _Table(event.type, folder, run.id)
-            table.add(event)
+            table.add(event, boot)
         return {"format": "parquet", "to": str(folder), "rows": {n: t.finish() for n, t in tables.items()}}
     finally:
         for table in tables.values():
@@ -71,26 +77,34 @@ class _Table:
         columns = [column(name, hints[name]) for name in self._fields]
         self._json = {c.name for c in columns if c.metadata} or ({"data"} if spec is None else set())
         unknown = [pa.field("data", pa.string(), metadata={"content": "json"})] if spec is None else []
-        self._schema = pa.schema([*_ENVELOPE, *columns, *unknown], metadata={"run": run, "type": type_})
+        envelope = [one for one in _ENVELOPE if one.name not in self._fields]  # `run.started` has a boot
+        self._schema = pa.schema([*envelope, *columns, *unknown], metadata={"run": run, "type": type_})
         self._path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', type_)}.parquet"
         self._part = self._path.with_name(f".{self._path.name}.part")
         self._writer = pq.ParquetWriter(self._part, self._schema, compression="zstd")
         self._rows: list[dict[str, Any]] = []
         self._count = 0
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event, boot: str | None) -> None:
         ctx, data = event.ctx, event.data
         row: dict[str, Any] = {
-            "seq": event.seq, "ts": event.ts, "tv": event.tv, "ctx_round": ctx.round, "ctx_epoch": ctx.epoch,
-            "ctx_level": ctx.level, "ctx_env": ctx.env, "ctx_rank": ctx.rank,
-        }  # fmt: skip
+            "seq": event.seq,
+            "ts": event.ts,
+            "boot": boot,
+            "tv": event.tv,
+            "ctx_round": ctx.round,
+            "ctx_epoch": ctx.epoch,
+            "ctx_level": ctx.level,
+            "ctx_env": ctx.env,
+            "ctx_rank": ctx.rank,
+        }
         if isinstance(data, Unknown):
             row["data"] = data.raw.decode()
         for name in self._fields:
             value = getattr(data, name)
             row[name] = msgspec.json.encode(value).decode() if name in self._json else value
         self._rows.append(row)
-        if len(self._rows) >= ROWS:
+        if len(self._rows) >= MAX_GROUP_ROWS:
             self._flush()
 
     def _flush(self) -> None:

@@ -17,22 +17,21 @@ from typing import Any
 import msgspec
 from torch.utils.tensorboard import SummaryWriter
 
-from protocol.events import EpochFinished, PPOUpdate, RoundFinished
+from protocol.codec.json_lines import Event
+from protocol.messages.events import EpochFinished, PPOUpdate, RoundFinished
 from protocol.runs import RunInfo
-from protocol.wire import Event
-
-from ..config import Config
+from trainer.config.schema import Config
 
 _PREFIX = {RoundFinished: "round", PPOUpdate: "ppo"}
 
 
 def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, Any]:
-    """Write one event file; one of the same run from an earlier export goes.
+    """Write one event file; it replaces that of an earlier export of the run.
 
     Args:
         events: of one run.
-        folder: there already.
-        run: its id is part of the file's name, its configuration tells how long an episode is.
+        folder: exists.
+        run: its id is part of the file's name, its configuration has the length of an episode.
 
     Raises:
         OSError: the folder cannot be written.

@@ -1,1 +1,5 @@
-"""The networks being grown: n hosts and their seeds, trained as one stacked program."""
+"""The N hosts of a run as stacked programs: their training, validation, checkpoints of rows.
+
+Imports `config`, `compute`, `data`, `seeds`, `measurements` and, for Shapley values, `reward`. `governor`,
+`loop`, `telemetry`, `ranks` and `daemon` import it.
+"""

@@ -16,34 +16,35 @@ import torch
 from msgspec import structs
 
 from protocol.errors import EsperError
+from trainer.compute.cpu import count_cores
+from trainer.compute.device import is_out_of_memory, return_freed_memory
+from trainer.compute.execution_plan import Convolution, Execution
+from trainer.config.schema import Config
+from trainer.data.task import Task
 
-from ..config import Config
-from ..data.task import Task
-from ..device import cores, is_out_of_memory, release_memory
-from ..execution import Convolution, Execution
 from . import precision
-from .families import build
 from .population import Population
+from .task_defaults import build_model
 
-MIN_GROUP = 4
+MIN_GROUP_SIZE = 4
 """Fewer hosts than this in a group are not worth a thread of their own."""
-TIE = 1.05
+TIE_RATIO = 1.05
 """A larger group is taken when a host costs at most so many times what it costs in the best one."""
-HOPELESS = 1.25
+ABANDON_RATIO = 1.25
 """From so many times the best on, still larger groups are not measured."""
-STEPS = 3
+MIN_STEPS = 3
 """Least steps per size, the first one not counted."""
-SECONDS = 0.04
-"""A size is measured for at least this long, or `STEPS` steps if they take longer."""
-SWEEPS = 3
+MIN_SECONDS = 0.04
+"""A size is measured for at least this long, or `MIN_STEPS` steps if they take longer."""
+NUM_SWEEPS = 3
 """So often all sizes are measured, and both convolutions: what else the machine does for a second does not
 decide."""
-UNFOLD_PAYS = 0.6
+MAX_UNFOLD_RATIO = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
-WIDEST = 8 << 20
+MAX_ACTIVATION_BYTES = 8 << 20
 """Bytes of a group's largest activation, at most, where larger groups are measured on a CPU: far beyond its
 caches they are slower, by how much depends on what else the machine does, and take memory without need."""
-RESERVE = 192 << 20
+RESERVED_BYTES = 192 << 20
 """Bytes left free while hosts are tried, for what begins later: updates, validation, the wire."""
 
 
@@ -53,7 +54,7 @@ class DoesNotFit(EsperError):
     exit_code = 9
 
 
-def candidates(hosts: int, threads: int, device: torch.device, bytes_per_host: int = 0) -> list[int]:
+def candidate_sizes(hosts: int, threads: int, device: torch.device, bytes_per_host: int = 0) -> list[int]:
     """Sizes worth measuring, ascending: powers of 2 from 2 on, and the largest that feeds every thread.
 
     A group of one is none of them: a CPU computes it by other kernels.
@@ -63,13 +64,13 @@ def candidates(hosts: int, threads: int, device: torch.device, bytes_per_host: i
     """
     largest = hosts
     if device.type == "cpu":
-        fitting = WIDEST // max(1, bytes_per_host)
-        largest = min(hosts, max(MIN_GROUP, -(-hosts // threads)), max(2, fitting))
+        fitting = MAX_ACTIVATION_BYTES // max(1, bytes_per_host)
+        largest = min(hosts, max(MIN_GROUP_SIZE, -(-hosts // threads)), max(2, fitting))
     sizes = [1 << power for power in range(1, largest.bit_length()) if 1 << power < largest]
     return [*sizes, largest]
 
 
-def choose(sweeps: Iterable[Iterable[tuple[int, float]]]) -> int:
+def choose_size(sweeps: Iterable[Iterable[tuple[int, float]]]) -> int:
     """The size of which a host costs least, the larger one on near ties; 0 where nothing was measured.
 
     Args:
@@ -81,13 +82,15 @@ def choose(sweeps: Iterable[Iterable[tuple[int, float]]]) -> int:
         for size, cost in sweep:
             seconds[size] = min(cost, seconds.get(size, cost))
             best = min(best, seconds[size])
-            if seconds[size] > best * HOPELESS:
+            if seconds[size] > best * ABANDON_RATIO:
                 break
-    return max((size for size, cost in seconds.items() if cost <= min(seconds.values()) * TIE), default=0)
+    return max(
+        (size for size, cost in seconds.items() if cost <= min(seconds.values()) * TIE_RATIO), default=0
+    )
 
 
 @dataclass(frozen=True)
-class Bench:
+class StepTimer:
     """Throwaway groups of one task, on one thread."""
 
     config: Config
@@ -111,13 +114,15 @@ class Bench:
             self.config.envs, count=size, group_size=size, threads=1, convolution=self.convolution
         )
         config = structs.replace(self.config, envs=envs)
-        execution = structs.replace(Execution.plain(config), amp=precision.resolve(config, self.device))
+        execution = structs.replace(
+            Execution.as_configured(config), amp=precision.resolve_amp(config, self.device)
+        )
         population = Population(config, self.data, self.device, execution=execution)
         try:
             group = population.groups[0]
-            group.prepare(population.occupied(every=2), 0, 0)
+            group.plan_epoch(population.fully_seeded_topology(every=2), 0, 0)
             times: list[float] = []
-            while len(times) <= STEPS or sum(times[1:]) < SECONDS:
+            while len(times) <= MIN_STEPS or sum(times[1:]) < MIN_SECONDS:
                 times.append(self._timed(lambda: group.try_step(len(times))))
         finally:
             population.close()
@@ -135,44 +140,44 @@ class Bench:
         return time.perf_counter() - begun
 
 
-def measure(config: Config, data: Task, device: torch.device) -> Execution:
-    """How to carry out a new run here; takes a second or two for small hosts, more for large ones."""
-    bench = Bench(config, data, device)
-    execution = structs.replace(Execution.plain(config), amp=precision.resolve(config, device))
-    model, _ = build(config, data)
+def measure_execution(config: Config, data: Task, device: torch.device) -> Execution:
+    """How to execute a new run here; takes a second or two for small hosts, more for large ones."""
+    bench = StepTimer(config, data, device)
+    execution = structs.replace(Execution.as_configured(config), amp=precision.resolve_amp(config, device))
+    model, _ = build_model(config, data)
     widest = model.widest * config.task.batch_size * torch.float32.itemsize
-    sizes = candidates(config.envs.count, config.envs.threads or cores(), device, widest)
+    sizes = candidate_sizes(config.envs.count, config.envs.threads or count_cores(), device, widest)
     if not config.envs.group_size:
-        sweeps = (bench.seconds_per_host(sizes) for _ in range(SWEEPS))
-        size = choose(sweeps) if len(sizes) > 1 else sizes[0]
+        sweeps = (bench.seconds_per_host(sizes) for _ in range(NUM_SWEEPS))
+        size = choose_size(sweeps) if len(sizes) > 1 else sizes[0]
         execution = structs.replace(execution, group_size=size or sizes[0])
     if config.envs.convolution == "auto":
         execution = structs.replace(
-            execution, convolution=_faster(bench, min(execution.group_size, MIN_GROUP))
+            execution, convolution=_faster(bench, min(execution.group_size, MIN_GROUP_SIZE))
         )
-    release_memory()
+    return_freed_memory()
     return execution
 
 
-def _faster(bench: Bench, size: int) -> Convolution:
-    """`unfold` only where it wins by far, every time it is tried: two starts are to choose the same."""
-    return "unfold" if all(_unfold_wins(bench, size) for _ in range(SWEEPS)) else "grouped"
+def _faster(bench: StepTimer, size: int) -> Convolution:
+    """`unfold` only where it is faster by far in every trial, so that two starts choose the same."""
+    return "unfold" if all(_unfold_wins(bench, size) for _ in range(NUM_SWEEPS)) else "grouped"
 
 
-def _unfold_wins(bench: Bench, size: int) -> bool:
+def _unfold_wins(bench: StepTimer, size: int) -> bool:
     grouped, unfold = (
         dict(replace(bench, convolution=name).seconds_per_host([size])) for name in ("grouped", "unfold")
     )
-    return size in grouped and size in unfold and unfold[size] < UNFOLD_PAYS * grouped[size]
+    return size in grouped and size in unfold and unfold[size] < MAX_UNFOLD_RATIO * grouped[size]
 
 
-def populate(
+def create_population(
     config: Config, data: Task, device: torch.device, execution: Execution, first_env: int = 0
 ) -> Population:
     """The run's hosts, after a step of all of them that shows that they fit into memory.
 
     Raises:
-        DoesNotFit: they do not; where a size was set, the message says which would.
+        DoesNotFit: they do not; where a size was set, the message names one that would.
     """
     size = execution.group_size
     while True:
@@ -185,7 +190,7 @@ def populate(
                 "lower envs.count, task.batch_size or the width of the hosts"
             )
         size //= 2
-    release_memory()
+    return_freed_memory()
     if size != execution.group_size and config.envs.group_size:
         population.close()
         raise DoesNotFit(
@@ -202,8 +207,8 @@ def _tried(
     population = reserve = None
     try:
         population = Population(config, data, device, execution=execution, first_env=first_env)
-        reserve = torch.empty(RESERVE, dtype=torch.uint8, device=device)
-        population.rehearse()
+        reserve = torch.empty(RESERVED_BYTES, dtype=torch.uint8, device=device)
+        population.warm_up_memory()
         return population
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

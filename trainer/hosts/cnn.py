@@ -4,7 +4,7 @@ A block is a bias-free convolution, batch norm and ReLU. Between a slot and the 
 the map while it is at least 2x2.
 
 Batch norm trains on the statistics of its batch. Those that validation uses are not collected on the way,
-where they would lag behind weights that move fast, but measured anew for the weights as they are ("precise
+where they would lag behind weights that move fast, but measured afresh for the weights as they are ("precise
 batch norm": Wu and Johnson, "Rethinking 'batch' in BatchNorm", 2021).
 """
 
@@ -15,14 +15,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..stacked import Init, Parameters, batch_norm, batch_norm_average, conv, linear, max_pool, pooled
+from trainer.compute.stacked_ops import (
+    Conv,
+    Init,
+    Parameters,
+    batch_norm,
+    batch_norm_average,
+    conv,
+    linear,
+    max_pool,
+    pooled,
+)
 
 EPSILON = 1e-5
 """Of the batch norms, as torch.nn's."""
 
 
 @dataclass(frozen=True)
-class Block:
+class ConvBlock:
     """One block and the slot behind it."""
 
     inputs: int
@@ -41,23 +51,30 @@ class CNN:
         kernel: of every convolution, 1 or 3.
         shape: C, H, W of an image.
         classes: outputs of the head.
+        conv: how to convolve.
     """
 
     def __init__(
-        self, channels: tuple[int, ...], kernel: int, shape: tuple[int, int, int], classes: int
+        self,
+        channels: tuple[int, ...],
+        kernel: int,
+        shape: tuple[int, int, int],
+        classes: int,
+        conv: Conv = conv,
     ) -> None:
+        self._conv = conv
         self.causal = False
         self.kernel, self.classes = kernel, classes
         self.head_names: tuple[str, ...] = ("head.weight", "head.bias")
         inputs, height, width = shape
         self.widest = inputs * height * width
         """Numbers in the largest activation of one host and image."""
-        self.blocks: list[Block] = []
+        self.blocks: list[ConvBlock] = []
         for count in channels:
             pool = bool(self.blocks) and min(height, width) >= 2
             if pool:
                 height, width = height // 2, width // 2
-            self.blocks.append(Block(inputs, count, (height, width), pool))
+            self.blocks.append(ConvBlock(inputs, count, (height, width), pool))
             self.widest = max(self.widest, count * height * width)
             inputs = count
 
@@ -85,14 +102,14 @@ class CNN:
 
     def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
         """Block i in training: [B, n*I, H, W] -> [B, n*C, h, w]."""
-        x = conv(self._pooled(i, x), weights[f"block{i}.conv.weight"])
+        x = self._conv(self._pooled(i, x), weights[f"block{i}.conv.weight"])
         return torch.relu_(batch_norm(x, weights[f"block{i}.norm.weight"], weights[f"block{i}.norm.bias"]))
 
     def measure_block(
         self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
     ) -> Tensor:
         """`train_block` that averages the statistics of this and the `batches` - 1 before into `buffers`."""
-        x = conv(self._pooled(i, x), weights[f"block{i}.conv.weight"])
+        x = self._conv(self._pooled(i, x), weights[f"block{i}.conv.weight"])
         name = f"block{i}.norm"
         tensors = (weights[f"{name}.weight"], weights[f"{name}.bias"])
         statistics = (buffers[f"{name}.mean"], buffers[f"{name}.var"])
@@ -108,7 +125,7 @@ class CNN:
     def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:
         """Block i in validation, as `folded`; `x` may be [B, I, H, W] where all hosts see the same."""
         weight, bias = tensors
-        return torch.relu_(conv(self._pooled(i, x), weight, bias))
+        return torch.relu_(self._conv(self._pooled(i, x), weight, bias))
 
     def head(self, x: Tensor, weights: Parameters) -> Tensor:
         """Logits [n, B, classes] from the last slot's output [B, n*C, h, w]."""

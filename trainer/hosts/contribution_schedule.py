@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def asked(blended: NDArray[np.bool_], age: NDArray[np.int64], budget: float) -> NDArray[np.bool_]:
+def select_contributions(
+    blended: NDArray[np.bool_], age: NDArray[np.int64], budget: float
+) -> NDArray[np.bool_]:
     """Whose contribution to measure: the stalest first, for as long as the budget lasts, but at least one.
 
     A pass over N hosts with S slots counts as N * (S + 1) blocks, the head being one. A host without the seed

@@ -1,4 +1,4 @@
-"""Where host groups run: on worker threads of a CPU, or each on a stream of its own on a GPU.
+"""Executes the work of host groups: on worker threads of a CPU, or each on its own stream of a GPU.
 
 On a GPU one thread issues the work of all groups; what one group's stream computes overlaps with the others'.
 A stream begins when all that was issued before is done, and what is issued afterwards waits for all streams,
@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import torch
 
-from ..device import keep_memory
+from trainer.compute.device import keep_freed_memory
 
 T = TypeVar("T")
 
 
-class Lanes:
+class GroupExecutor:
     """Runs work for each of several groups.
 
     Args:
@@ -33,17 +33,17 @@ class Lanes:
         self.groups, self._device = groups, device
         cuda = device.type == "cuda"
         if not cuda:
-            keep_memory()
-        self.width = groups if cuda else min(threads, groups)
+            keep_freed_memory()
+        self.num_parallel = groups if cuda else min(threads, groups)
         self._streams: list[torch.cuda.Stream] = []
         if cuda and groups > 1:
             self._streams = [torch.cuda.Stream(device) for _ in range(groups)]  # type: ignore[no-untyped-call]
         self._workers = (
-            None if cuda else ThreadPoolExecutor(self.width, "hosts", lambda: torch.set_num_threads(1))
+            None if cuda else ThreadPoolExecutor(self.num_parallel, "hosts", lambda: torch.set_num_threads(1))
         )
 
-    def each(self, work: Callable[[int], T], groups: int | None = None) -> list[T]:
-        """`work` of the numbers of all groups, or of the first so many, and its results in order."""
+    def map(self, work: Callable[[int], T], groups: int | None = None) -> list[T]:
+        """Call `work` with the number of each group, or of the first so many; its results in order."""
         numbers = range(self.groups if groups is None else groups)
         if self._workers is not None:
             return list(self._workers.map(work, numbers))

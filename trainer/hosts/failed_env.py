@@ -1,4 +1,4 @@
-"""What a sick env was like before it was put back: one row of every tensor, kept for the post-mortem."""
+"""The state of a failed env before it was restored: one row of every tensor, kept for the post-mortem."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TABLE = "table."
 """Columns of the slot table, where NaN means "not measured"."""
 
 
-class SickEnv:
-    """Copies one env's rows aside, by masked operations without a look at their values.
+class FailedEnvCapture:
+    """Copies one env's rows aside, by masked operations, without reading values back.
 
     Args:
         device: of the population.
@@ -30,7 +30,7 @@ class SickEnv:
 
     @torch.no_grad()
     def record(self, envs: Tensor, position: tuple[int, int], rows: Rows) -> None:
-        """Keep the rows of the last env of bool [N]; where there is none, what was kept before stays."""
+        """Keep the rows of the last env of bool [N]; where there is none, the former stays."""
         numbers = torch.arange(len(envs), device=envs.device)
         env = torch.where(envs, numbers, -1).amax(0, keepdim=True)
         spans: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -49,7 +49,7 @@ class SickEnv:
         self._where.copy_(torch.where(env >= 0, torch.cat([env, *here]), self._where))
 
     @torch.no_grad()
-    def found(self, position: tuple[int, int], rows: Rows) -> dict[str, Any] | None:
+    def find(self, position: tuple[int, int], rows: Rows) -> dict[str, Any] | None:
         """The env that has non-finite numbers now, else the one kept.
 
         Returns:

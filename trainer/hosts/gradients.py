@@ -1,6 +1,6 @@
 """Gradient statistics of stacked parameters: everything per row (host or seed), nothing per env.
 
-Sums of squares are taken in float64, where they cannot overflow. Collectors look at a tensor piece by piece,
+Sums of squares are taken in float64, where they cannot overflow. Collectors read a tensor piece by piece,
 since torch makes a float64 copy of whatever it sums up in float64.
 """
 
@@ -13,16 +13,16 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from protocol.thresholds import THRESHOLDS
+from protocol.messages.thresholds import THRESHOLDS
 
-VANISHED = 1e-7
+VANISHED_NORM = 1e-7
 """A tensor whose gradient norm is below this has none to speak of."""
-EXPLODED = THRESHOLDS["gradient_exploding"].critical
-PIECE = 2048
-"""Numbers of a row that a collector looks at together, of all rows: 512 KiB as float64 where there are 32."""
+EXPLODED_NORM = THRESHOLDS["gradient_exploding"].critical
+MAX_PIECE_NUMBERS = 2048
+"""Numbers of a row that a collector reads together, of all rows: 512 KiB as float64 where there are 32."""
 ACTIVATIONS = ("activation_rms", "activation_max", "activation_zero_fraction")
-PIECE_OF_ACTIVATION = 2**15
-"""Numbers of one host's activation that are looked at together: less than a training step has in memory."""
+MAX_ACTIVATION_PIECE_NUMBERS = 2**15
+"""Numbers of one host's activation that are read together: less than a training step has in memory."""
 
 
 def row_norms(tensors: Sequence[Tensor]) -> Tensor:
@@ -33,14 +33,14 @@ def row_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """A tensor [n, ...] as matrices [n, at most `PIECE`]; nothing larger is ever copied."""
+    """A tensor [n, ...] as matrices [n, at most `MAX_PIECE_NUMBERS`]; nothing larger is ever copied."""
     width = tensor[0].numel()
-    if width <= PIECE:
+    if width <= MAX_PIECE_NUMBERS:
         yield tensor.reshape(tensor.shape[0], -1)
         return
     dim = max(range(1, tensor.dim()), key=lambda d: tensor.shape[d])
     length = tensor.shape[dim]
-    step = max(1, length * PIECE // width)
+    step = max(1, length * MAX_PIECE_NUMBERS // width)
     for start in range(0, length, step):
         yield from pieces(tensor.narrow(dim, start, min(step, length - start)))
 
@@ -53,7 +53,7 @@ def collected_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 def _norm(tensor: Tensor) -> Tensor:
     """float64 [n]. Squares of float32 numbers have room enough in float64, so those of pieces just add up."""
-    if tensor[0].numel() <= PIECE:
+    if tensor[0].numel() <= MAX_PIECE_NUMBERS:
         return row_norms([tensor])[0]
     square = torch.zeros(len(tensor), dtype=torch.float64, device=tensor.device)
     for piece in pieces(tensor):
@@ -74,7 +74,7 @@ def norm_and_health(norms: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
         Two float32 [n]; NaN where a row has none.
     """
     count = present.sum(0)
-    usable = present & (norms >= VANISHED) & (norms <= EXPLODED)
+    usable = present & (norms >= VANISHED_NORM) & (norms <= EXPLODED_NORM)
     total = torch.linalg.vector_norm(norms.masked_fill(~present, 0.0), dim=0)
     nothing = count == 0
     return (
@@ -83,9 +83,16 @@ def norm_and_health(norms: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
+def spread_layers(names: Sequence[str], own: Sequence[str], values: Tensor) -> Tensor:
+    """Rows [L', n] of the layers `own` as rows [L, n] of all layers `names`; NaN where there is none."""
+    out = values.new_full((len(names), values.shape[1]), float("nan"))
+    out[[names.index(name) for name in own]] = values
+    return out
+
+
 @dataclass
-class LayerStatistics:
-    """Of one epoch's last step: L layers by N envs, float32; NaN where an env has no such layer."""
+class LayerTensors:
+    """Statistics of an epoch's last step: L layers by N envs, float32; NaN where an env lacks the layer."""
 
     names: list[str]
     grad_norm: Tensor
@@ -100,8 +107,8 @@ class LayerStatistics:
     activation_zero_fraction: Tensor
     """Behind a ReLU: the share that is off."""
 
-    def with_outputs(self, outputs: dict[str, Tensor], present: Tensor) -> LayerStatistics:
-        """With a row beneath for what each module put out.
+    def with_outputs(self, outputs: dict[str, Tensor], present: Tensor) -> LayerTensors:
+        """Append a row for what each module put out.
 
         Args:
             outputs: A tensors [3, n] by name, as `of_activations` gives them.
@@ -113,27 +120,24 @@ class LayerStatistics:
             name: torch.cat([getattr(self, name), _where(present, beneath.get(name, unmeasured))])
             for name in (f.name for f in fields(self) if f.name != "names")
         }
-        return LayerStatistics(names=[*self.names, *outputs], **columns)
+        return LayerTensors(names=[*self.names, *outputs], **columns)
 
     @classmethod
-    def joined(cls, parts: Sequence[LayerStatistics]) -> LayerStatistics:
+    def joined(cls, parts: Sequence[LayerTensors]) -> LayerTensors:
         """The statistics of several groups, side by side; a layer that a group lacks is NaN there."""
         names = list(dict.fromkeys(name for part in parts for name in part.names))
         columns = [f.name for f in fields(cls) if f.name != "names"]
-        merged = {column: torch.cat([p._on(names, column) for p in parts], dim=1) for column in columns}
+        merged = {
+            column: torch.cat([spread_layers(names, p.names, getattr(p, column)) for p in parts], dim=1)
+            for column in columns
+        }
         return cls(names=names, **merged)
-
-    def _on(self, names: list[str], column: str) -> Tensor:
-        values: Tensor = getattr(self, column)
-        out = values.new_full((len(names), values.shape[1]), float("nan"))
-        out[[names.index(name) for name in self.names]] = values
-        return out
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def layer_statistics(
     names: list[str], gradients: Sequence[Tensor], weights: Sequence[Tensor], present: Tensor
-) -> LayerStatistics:
+) -> LayerTensors:
     """Statistics of each layer of each env.
 
     Args:
@@ -144,7 +148,7 @@ def layer_statistics(
     """
     rows = summary(gradients)
     absent = torch.full(present.shape, float("nan"), device=present.device)
-    return LayerStatistics(
+    return LayerTensors(
         names=names,
         grad_norm=_where(present, rows.norm),
         grad_rms=_where(present, rows.rms),
@@ -159,8 +163,8 @@ def layer_statistics(
 
 
 @dataclass
-class Summary:
-    """Of T tensors [n, ...] row by row: float64 [T, n]."""
+class TensorSummary:
+    """Statistics of the rows of T tensors [n, ...]: float64 [T, n]."""
 
     norm: Tensor
     rms: Tensor
@@ -172,10 +176,10 @@ class Summary:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def summary(tensors: Sequence[Tensor]) -> Summary:
-    """Look at every number of some tensors [n, ...], in pieces.
+def summary(tensors: Sequence[Tensor]) -> TensorSummary:
+    """Summarise every number of some tensors [n, ...], in pieces.
 
-    Small tensors whose rows are of one length are looked at together. Copies nothing to the device, as that
+    Small tensors whose rows are of one length are read together. Copies nothing to the device, as that
     would wait for it.
     """
     rows: dict[int, Tensor] = {}
@@ -183,34 +187,36 @@ def summary(tensors: Sequence[Tensor]) -> Summary:
     for i, tensor in enumerate(tensors):
         alike.setdefault(tensor[0].numel(), []).append(i)
     for width, places in alike.items():
-        together = max(1, PIECE // width)
+        together = max(1, MAX_PIECE_NUMBERS // width)
         for start in range(0, len(places), together):
             some = places[start : start + together]
             found = _summary([tensors[i].detach() for i in some])
             rows |= zip(some, found.unbind(1), strict=True)
-    return Summary(*torch.stack([rows[i] for i in range(len(tensors))], dim=1))
+    return TensorSummary(*torch.stack([rows[i] for i in range(len(tensors))], dim=1))
 
 
 def _summary(tensors: Sequence[Tensor]) -> Tensor:
-    """[5, k, n], the fields of `Summary`; several tensors only where their rows are short and alike."""
+    """[5, k, n], the fields of `TensorSummary`; several tensors only where their rows are short and alike."""
     width = tensors[0][0].numel()
     if len(tensors) > 1:
-        found = _look(torch.stack([t.reshape(len(t), -1) for t in tensors]))
+        found = _norm_statistics(torch.stack([t.reshape(len(t), -1) for t in tensors]))
     else:
-        found = reduce(_both, (_look(piece.unsqueeze(0)) for piece in pieces(tensors[0])))
+        found = reduce(
+            _merge_statistics, (_norm_statistics(piece.unsqueeze(0)) for piece in pieces(tensors[0]))
+        )
     square, largest, zeros, nonfinite = found
     return torch.stack([square.sqrt(), (square / width).sqrt(), largest, zeros / width, nonfinite])
 
 
-def _both(one: Tensor, other: Tensor) -> Tensor:
-    """What `_look` would find in two pieces as one."""
+def _merge_statistics(one: Tensor, other: Tensor) -> Tensor:
+    """What `_norm_statistics` would give for two pieces as one."""
     largest = torch.maximum(one[1], other[1])
     total = one + other
     total[1] = largest
     return total
 
 
-def _look(rows: Tensor) -> Tensor:
+def _norm_statistics(rows: Tensor) -> Tensor:
     """float64 [4, k, n] of [k, n, w]: sums of squares, largest magnitudes, how many are 0 and not finite.
 
     A comparison written as numbers is three times as fast to make as one written as bools, and to count.
@@ -225,14 +231,14 @@ def _look(rows: Tensor) -> Tensor:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def of_activations(out: Tensor) -> Tensor:
-    """Of what a module put out, host by host: float64 [3, n], in the order of `ACTIVATIONS`.
+    """Statistics of what a module put out, host by host: float64 [3, n], in the order of `ACTIVATIONS`.
 
     Args:
         out: [M, n, C], best with n and C next to each other in memory.
     """
     n, width = out.shape[1], out.shape[0] * out.shape[2]
     square, zeros, largest = [], [], []
-    for piece in torch.split(out.detach(), max(1, PIECE_OF_ACTIVATION // out.shape[2])):
+    for piece in torch.split(out.detach(), max(1, MAX_ACTIVATION_PIECE_NUMBERS // out.shape[2])):
         flat = piece.flatten(1)
         square.append(flat.to(torch.float64, copy=True).square_().sum(0))
         zeros.append(torch.eq(flat, 0, out=torch.empty_like(flat, dtype=torch.float32)).sum(0).double())

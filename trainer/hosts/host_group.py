@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -12,40 +12,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import rng
-from ..compiled import MIXED, RELATIVE, Compiler
-from ..config import Config
-from ..data.batches import Batches
-from ..data.task import Examples, Task
-from ..device import is_known_empty
-from ..execution import Amp
-from ..graphs import Graphs
-from ..seeds.stages import BLENDED, ISOLATED, Stage
-from ..seeds.table import SlotTable, is_in
-from ..stacked import Init, Parameters, initialise
-from . import plan
-from .gradients import (
-    LayerStatistics,
-    collected_norms,
-    layer_statistics,
-    norm_and_health,
-    of_activations,
-)
+from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage
+from trainer.compute import rng
+from trainer.compute.compiler import MIXED_PRECISION_TOLERANCE, RELATIVE_TOLERANCE, Compiler
+from trainer.compute.cuda_graphs import CudaGraphs
+from trainer.compute.device import is_known_empty
+from trainer.compute.execution_plan import Amp
+from trainer.compute.stacked_ops import Init, Parameters, initialise
+from trainer.config.schema import Config
+from trainer.data.batches import Batches
+from trainer.data.task import Examples, Task
+from trainer.seeds.table import SlotTable, is_in
+
+from . import slot_plan as plan
+from .gradients import LayerTensors, collected_norms, layer_statistics, norm_and_health, of_activations
 from .model import HostModel
-from .optimizer import StackedSGD, with_room
-from .plan import Columns, SlotRun, Topology
+from .optimizer import StackedSGD, padded_zeros
 from .precision import LossScale, autocast
-from .seeding import SeedPool
+from .seed_pool import SeedPool
+from .slot_plan import SlotColumns, SlotRun, Topology
 from .validation import Coalitions, Score, Validation
 
-LOOKED_AT = 16
-"""Examples of a batch whose activations are looked at: each has a map of numbers, enough for statistics."""
-CALIBRATION = 2
+NUM_PROBED_EXAMPLES = 16
+"""Examples of a batch whose activations are measured: each has a map of numbers, enough for statistics."""
+NUM_CALIBRATION_BATCHES = 2
 """Training batches that batch norm's statistics for validation are measured on."""
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainResult:
     """What an epoch of training measured for n hosts: float32 on the device, gradients of the last step."""
 
     loss: Tensor
@@ -60,13 +55,13 @@ class Trained:
     """[n, S]; NaN where no seed learns."""
     seed_health: Tensor
     """[n, S]; NaN where no seed learns."""
-    layers: LayerStatistics | None
+    layers: LayerTensors | None
     layers_seconds: float
     """Of this thread, spent on them."""
 
-    def where(self, taken: Tensor) -> Trained:
-        """Without the gradients of hosts, of bool [n], whose last step overflowed: they were not measured."""
-        nan, missing = float("nan"), ~taken
+    def without_overflows(self, applied: Tensor) -> TrainResult:
+        """With NaN for the gradients of hosts whose last step overflowed: those not in `applied` bool [n]."""
+        nan, missing = float("nan"), ~applied
         return replace(
             self,
             host_grad_norm=self.host_grad_norm.masked_fill(missing, nan),
@@ -76,18 +71,31 @@ class Trained:
         )
 
 
-class Splits(NamedTuple):
-    """What is learned, laid out for gathering; one copy on the device serves all groups."""
+class DatasetSplits(NamedTuple):
+    """The examples of a task, laid out for gathering; one copy on the device serves all groups."""
 
     train: Examples
     val: Examples
     test: Examples
 
     @classmethod
-    def of(cls, data: Task, dtype: torch.dtype, augment: Sequence[str]) -> Splits:
+    def of(cls, data: Task, dtype: torch.dtype, augment: Sequence[str]) -> DatasetSplits:
         return cls(
             data.examples("train", dtype, augment), data.examples("val", dtype), data.examples("test", dtype)
         )
+
+
+Runs = list[list[SlotRun]]
+"""By slot."""
+
+
+class _Programs(NamedTuple):
+    """The parts of a training step as they run: as written, compiled, or captured as a CUDA graph."""
+
+    forward: Callable[[Runs, Parameters, Tensor, Tensor], tuple[Tensor, Tensor]]
+    """See `HostGroup._forward`."""
+    derive: Callable[[Runs, Parameters, Tensor, Tensor], tuple[Tensor, Tensor, tuple[Tensor, ...]]]
+    """See `HostGroup._derive`; calls `forward`."""
 
 
 class HostGroup:
@@ -100,9 +108,16 @@ class HostGroup:
     """
 
     def __init__(
-        self, config: Config, data: Splits, model: HostModel, pool: SeedPool, envs: Tensor, table: SlotTable,
-        dtype: torch.dtype, amp: Amp = "off",
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        data: DatasetSplits,
+        model: HostModel,
+        pool: SeedPool,
+        envs: Tensor,
+        table: SlotTable,
+        dtype: torch.dtype,
+        amp: Amp = "off",
+    ) -> None:
         self.envs, self.table = envs, table
         self._amp: Amp = amp
         self.loss_scale = LossScale(len(envs), envs.device) if amp == "fp16" else None
@@ -110,7 +125,7 @@ class HostGroup:
         n, device = len(envs), envs.device
 
         def zeros(specs: dict[str, Init]) -> Parameters:
-            return {name: with_room((n, *spec.shape), dtype, device) for name, spec in specs.items()}
+            return {name: padded_zeros((n, *spec.shape), dtype, device) for name, spec in specs.items()}
 
         self.weights = {
             name: w.requires_grad_() for name, w in zeros({**model.specs(), **pool.specs()}).items()
@@ -122,19 +137,21 @@ class HostGroup:
         """The same numbers as the training step takes them: vectors of hosts as one row of n*C."""
         self.buffers = zeros(model.buffer_specs())
         self.optimizer = StackedSGD(
-            self.weights, config.host.learning_rate, config.host.momentum,
-            clipped=pool.specs(), max_grad_norm=config.seeds.max_grad_norm,
-        )  # fmt: skip
+            self.weights,
+            config.host.learning_rate,
+            config.host.momentum,
+            clipped=pool.specs(),
+            max_grad_norm=config.seeds.max_grad_norm,
+        )
         task = config.task
-        self.batches = Batches(
-            data.train, envs, config.seed, task.batch_size, shared=task.shared_batches
-        )  # fmt: skip
+        self.batches = Batches(data.train, envs, config.seed, task.batch_size, shared=task.shared_batches)
         self._val, self._test = data.val, data.test
-        self._runs: list[list[SlotRun]] = [[] for _ in pool.slots]
+        self._runs: Runs = [[] for _ in pool.slots]
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._freezes = True
         """Whether a seed may be frozen in this epoch."""
         self._validation = Validation(model, pool)
+        self._programs = _Programs(self._forward, self._derive)
 
     def __len__(self) -> int:
         return len(self.envs)
@@ -151,13 +168,13 @@ class HostGroup:
             self.buffers[name].fill_(spec.fill)
 
     def try_step(self, number: int = 0) -> None:
-        """A training step, for the time and the memory it takes; `prepare` comes first."""
+        """A training step, for the time and the memory it takes; `plan_epoch` comes first."""
         _, _, gradients = self.gradients(*self.batches.at(0, number))
         self._update(gradients)
 
-    def prepare(self, topology: Topology, round_: int, epoch: int) -> None:
+    def plan_epoch(self, topology: Topology, round_: int, epoch: int) -> None:
         """Plan an epoch for this topology; draw the weights of the seeds born in it."""
-        self._pool.tidy(self.weights, self.optimizer.momentum, self.table)
+        self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
         born = (topology.stage == Stage.GERMINATED).any(axis=0)
         if born.any():
             keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, round_, epoch)
@@ -165,42 +182,42 @@ class HostGroup:
                 self._pool.germinate(self.weights, topology, slot, rng.fold(keys, slot))
         self._freezes = not is_known_empty(self.table.pruning)
         everyone = np.arange(len(self))
-        slots = Columns.of(topology, self.table, self._dtype)
+        slots = SlotColumns.of(topology, self.table, self._dtype)
         for slot, columns in enumerate(slots):
             if self._config.envs.plan == "masked":
                 self._runs[slot] = plan.masked(columns, len(self._pool.kinds))
             else:
                 run = columns.isolated | columns.blended
                 self._runs[slot] = self._pool.gather(slot, columns, everyone, run)
-            self._used[slot] = self._pool.used(slot, self._runs[slot])
-        self._validation.prepare(topology, slots)
+            self._used[slot] = self._pool.trained_modules(slot, self._runs[slot])
+        self._validation.plan(topology, slots)
 
-    def train(self, round_: int, epoch: int, layers: Tensor | None = None) -> Trained:
+    def train(self, round_: int, epoch: int, layers: Tensor | None = None) -> TrainResult:
         """One epoch of steps.
 
         Args:
-            epoch: from 0 within the round; says which images come.
+            epoch: from 0 within the round; decides which batches come.
             layers: bool [n], whose layers to report on.
         """
         steps, answers = self._config.task.batches_per_epoch, 1
         loss_sum = correct = torch.zeros(len(self), dtype=self._dtype, device=self.envs.device)
         gradients: Parameters = {}
-        taken = None
+        applied = None
         for step in range(epoch * steps, (epoch + 1) * steps):
             x, labels = self.batches.at(round_, step)
             answers = labels.shape[1]
             loss, hits, gradients = self.gradients(x, labels)
-            taken = self._update(gradients)
+            applied = self._update(gradients)
             loss_sum = loss_sum + loss
             correct = correct + hits
         trained = self._trained(loss_sum / steps, correct / (steps * answers), gradients, layers, x)
-        return trained if taken is None else trained.where(taken)
+        return trained if applied is None else trained.without_overflows(applied)
 
     def _update(self, gradients: Parameters) -> Tensor | None:
         """One step of the weights; bool [n], which hosts took it, or None where all did."""
-        taken = None if self.loss_scale is None else self.loss_scale.judge(gradients)
-        self.optimizer.step(gradients, taken)
-        return taken
+        applied = None if self.loss_scale is None else self.loss_scale.update(gradients)
+        self.optimizer.step(gradients, applied)
+        return applied
 
     def gradients(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Parameters]:
         """Loss [n], correct answers [n] and the gradients of all weights that learn, for one batch.
@@ -211,7 +228,7 @@ class HostGroup:
         """
         names = [*self._model.specs(), *(name for used in self._used for name in used)]
         weights = {name: self._leaves[name] for name in names}
-        loss, hits, rows = self._derive(self._runs, weights, x, labels)
+        loss, hits, rows = self._programs.derive(self._runs, weights, x, labels)
         gradients = dict(zip(names, rows, strict=True))
         for slot, used in enumerate(self._used if self._freezes else ()):
             frozen = self.table.pruning.narrow(1, slot, 1)
@@ -220,11 +237,11 @@ class HostGroup:
         return loss, hits, gradients
 
     def _derive(
-        self, runs: list[list[SlotRun]], weights: Parameters, x: Tensor, labels: Tensor
+        self, runs: Runs, weights: Parameters, x: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Loss [n], correct answers [n] and the gradients of the weights, in their order."""
         with autocast(self._amp, self.envs.device):
-            loss, hits = self._forward(runs, weights, x, labels)
+            loss, hits = self._programs.forward(runs, weights, x, labels)
         scale = torch.ones_like(loss) if self.loss_scale is None else self.loss_scale.scale_N.to(loss.dtype)
         found = torch.autograd.grad(loss, list(weights.values()), scale)
         rows = tuple(row.view(self.weights[name].shape) for name, row in zip(weights, found, strict=True))
@@ -232,9 +249,7 @@ class HostGroup:
             self.loss_scale.unscale(rows)
         return loss.detach(), hits, rows
 
-    def _forward(
-        self, runs: list[list[SlotRun]], weights: Parameters, x: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _forward(self, runs: Runs, weights: Parameters, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Loss [n] and correct answers [n] of one batch."""
         n = labels.shape[0]
         for slot, planned in enumerate(runs):
@@ -247,31 +262,31 @@ class HostGroup:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _outputs(self, x: Tensor, layers: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """What blocks, slots and the head put out for a batch: [3, n] by name; bool [A, n], which to tell of.
+        """Statistics of what blocks, slots and the head put out: [3, n] by name; bool [A, n], of which hosts.
 
         A forward pass of its own, of the first examples, with the weights as they are now, so that the
-        step that trains is the same program whether anybody looks or not.
+        step that trains is the same program whether layers are measured or not.
         """
         n, found, present = len(self), {}, []
-        x = x[:LOOKED_AT]
+        x = x[:NUM_PROBED_EXAMPLES]
 
-        def look(name: str, out: Tensor, mask: Tensor) -> None:
+        def measure(name: str, out: Tensor, mask: Tensor) -> None:
             found[name] = of_activations(out)
             present.append(mask)
 
         with autocast(self._amp, self.envs.device):
             for slot, planned in enumerate(self._runs):
                 x = self._model.train_block(slot, x, self.weights)
-                look(f"block{slot}.out", _by_host(x, n), layers)
+                measure(f"block{slot}.out", _by_host(x, n), layers)
                 if planned:
                     x = self._pool.run(slot, x, n, planned, self.weights)
                     seeded = is_in(self.table.stage[:, slot], (*ISOLATED, *BLENDED))
                     name = f"{self._pool.slots[slot]}.out"
-                    look(name, _by_host(x, n), layers & seeded)
-            look("head.out", self._model.head(x, self.weights).transpose(0, 1), layers)
+                    measure(name, _by_host(x, n), layers & seeded)
+            measure("head.out", self._model.head(x, self.weights).transpose(0, 1), layers)
         return found, torch.stack(present)
 
-    def compile(self, compiler: Compiler, graphs: Graphs) -> None:
+    def compile(self, compiler: Compiler, graphs: CudaGraphs) -> None:
         """Compile and capture the training step, where its operations do not change with the seeds."""
         reason = ""
         if self._config.envs.plan != "masked":
@@ -279,18 +294,21 @@ class HostGroup:
         elif len(self) == 1:
             reason = "torch compiles a group of one host to wrong gradients"
         name = f"the training step of hosts {int(self.envs[0])} to {int(self.envs[-1])}"
-        if self._config.envs.plan == "masked":
-            self._derive = graphs.wrap(name, self._derive)  # type: ignore[method-assign]
-        self._forward = compiler.wrap(  # type: ignore[method-assign]
-            name, self._forward,
-            weights=lambda: list(self._leaves.values()), objective=lambda out: out[0].sum(),
-            tolerance=RELATIVE if self._amp == "off" else MIXED, unless=reason,
-        )  # fmt: skip
+        forward = compiler.wrap(
+            name,
+            self._forward,
+            weights=lambda: list(self._leaves.values()),
+            objective=lambda out: out[0].sum(),
+            tolerance=RELATIVE_TOLERANCE if self._amp == "off" else MIXED_PRECISION_TOLERANCE,
+            unless=reason,
+        )
+        masked = self._config.envs.plan == "masked"
+        self._programs = _Programs(forward, graphs.wrap(name, self._derive) if masked else self._derive)
 
     def validate(self, round_: int, epoch: int) -> Score:
         """Loss, accuracy and contributions on the validation split after that epoch of training."""
         end = (epoch + 1) * self._config.task.batches_per_epoch
-        steps = range(max(0, end - CALIBRATION), end)
+        steps = range(max(0, end - NUM_CALIBRATION_BATCHES), end)
         if self.buffers:
             inputs = (self.batches.at(round_, step)[0] for step in steps)
             with autocast(self._amp, self.envs.device):
@@ -304,7 +322,7 @@ class HostGroup:
 
     def test(self, topology: Topology) -> Score:
         """Loss and accuracy on the test split; planned here, as a resumed run may come straight to it."""
-        self._validation.prepare(topology, Columns.of(topology, self.table, self._dtype))
+        self._validation.plan(topology, SlotColumns.of(topology, self.table, self._dtype))
         return self._score(self._test, contributions=False)
 
     def _score(self, examples: Examples, *, contributions: bool) -> Score:
@@ -312,18 +330,20 @@ class HostGroup:
             return self._validation.run(examples, self.weights, self.buffers, contributions=contributions)
 
     def state(self) -> dict[str, Parameters]:
-        """All that outlives an epoch, as the live tensors [n, ...]."""
+        """Everything that outlives an epoch, as the live tensors [n, ...]."""
         scale = {} if self.loss_scale is None else {"loss_scale": self.loss_scale.state()}
         momentum = self.optimizer.momentum
         return {"weights": self.weights, "momentum": momentum, "buffers": self.buffers, **scale}
 
     def _trained(
         self, loss: Tensor, accuracy: Tensor, gradients: Parameters, layers: Tensor | None, x: Tensor
-    ) -> Trained:
+    ) -> TrainResult:
         everywhere = torch.ones_like(self.envs, dtype=torch.bool)
         present = [dict.fromkeys(self._model.specs(), everywhere)]
         for slot, used in enumerate(self._used):
-            learners = {name: self._pool.learners(slot, module, self.table) for name, module in used.items()}
+            learners = {
+                name: self._pool.learner_mask(slot, module, self.table) for name, module in used.items()
+            }
             present.append({t: mask for name, mask in learners.items() for t in self._pool.tensors(name)})
         tensors = self._pool.unpacked(gradients)
         sizes = [len(part) for part in present]
@@ -332,7 +352,7 @@ class HostGroup:
         (host_norm, host_health), *seeds = map(
             norm_and_health, torch.split(norms, sizes), torch.split(masks, sizes)
         )
-        statistics, looked = None, 0.0
+        statistics, seconds = None, 0.0
         if layers is not None:
             begun = time.perf_counter()
             names = [name for part in present for name in part]
@@ -340,8 +360,8 @@ class HostGroup:
             statistics = layer_statistics(
                 names, [tensors[n] for n in names], [weights[n] for n in names], masks & layers
             ).with_outputs(*self._outputs(x, layers))
-            looked = time.perf_counter() - begun
-        return Trained(
+            seconds = time.perf_counter() - begun
+        return TrainResult(
             loss=loss.float(),
             accuracy=accuracy.float(),
             host_grad_norm=host_norm,
@@ -349,7 +369,7 @@ class HostGroup:
             seed_grad_norm=torch.stack([norm for norm, _ in seeds], dim=1),
             seed_health=torch.stack([health for _, health in seeds], dim=1),
             layers=statistics,
-            layers_seconds=looked,
+            layers_seconds=seconds,
         )
 
 

@@ -1,4 +1,4 @@
-"""What a host architecture is to the group that trains it, whichever family it is of."""
+"""The interface of a host architecture to the group that trains it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..stacked import Init, Parameters
+from trainer.compute.stacked_ops import Init, Parameters
 
 
 class Slot(Protocol):
@@ -31,7 +31,7 @@ class HostModel(Protocol):
     head_names: tuple[str, ...]
     """Tensors that `head` uses."""
     causal: bool
-    """Whether a position of the map must not feel those after it, as in a text."""
+    """Whether a position of the map must not depend on later ones, as in a text."""
     widest: int
     """Numbers in the largest activation of one host and example."""
 

@@ -6,40 +6,41 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import rng
-from ..compiled import Compiler
-from ..config import Config
-from ..data.task import Task
-from ..device import cores, is_known_empty
-from ..execution import Execution
-from ..graphs import Graphs
-from ..reward.shapley import Shares, shares
-from ..seeds.stages import BLENDED, ISOLATED, Stage, Style
-from ..seeds.table import SlotTable, is_in
-from ..signals import Signals
-from ..stacked import use_convolution
-from .budget import asked
-from .families import build
-from .gradients import LayerStatistics
-from .group import HostGroup, Splits, Trained
-from .lanes import Lanes
-from .plan import Codes, Topology
-from .sick import SickEnv
+from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
+from trainer.compute import rng
+from trainer.compute.compiler import Compiler
+from trainer.compute.cpu import count_cores
+from trainer.compute.cuda_graphs import CudaGraphs
+from trainer.compute.device import is_known_empty
+from trainer.compute.execution_plan import Execution
+from trainer.compute.stacked_ops import expand_rows
+from trainer.config.schema import Config
+from trainer.data.task import Task
+from trainer.measurements import Measurements
+from trainer.reward.shapley import ShapleyValues, shapley_values
+from trainer.seeds.table import SlotTable, is_in
+
+from .contribution_schedule import select_contributions
+from .executor import GroupExecutor
+from .failed_env import FailedEnvCapture
+from .gradients import LayerTensors
+from .host_group import DatasetSplits, HostGroup, TrainResult
+from .slot_plan import Codes, Topology
+from .task_defaults import build_model
 from .validation import Coalitions, Score
 
-T = TypeVar("T")
-NOT_KEPT = ("momentum", "loss_scale", "kept")
+NOT_IN_SNAPSHOT = ("momentum", "loss_scale", "kept")
 """Parts of the state that a host is not put back to."""
 
 
-def spans(hosts: int, size: int) -> list[tuple[int, int]]:
+def group_spans(hosts: int, size: int) -> list[tuple[int, int]]:
     """Groups of about `size`, as even as can be; from a size of 2 on none is left with one host alone."""
     groups = -(-hosts // size)
     if size > 1:
@@ -48,11 +49,21 @@ def spans(hosts: int, size: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
+class EpochResult(NamedTuple):
+    """What `run_epoch` measured."""
+
+    measurements: Measurements
+    layers: LayerTensors | None
+    """Of the envs whose layers were asked for."""
+    seconds: dict[str, float]
+    """Wall time by part: `train`, `validate`, `layers`."""
+
+
 class Population:
     """N hosts with S slots each.
 
-    One epoch of the run calls `prepare`, then `run_epoch`. Everything random is keyed by the global index
-    of an env, so that results do not depend on how envs are grouped.
+    One epoch of the run calls `set_topology`, then `run_epoch`. Everything random is keyed by the global
+    index of an env, so that results do not depend on how envs are grouped.
 
     Args:
         first_env: global index of the first env.
@@ -65,13 +76,18 @@ class Population:
     """
 
     def __init__(
-        self, config: Config, data: Task, device: torch.device | str, *, first_env: int = 0,
-        dtype: torch.dtype = torch.float32, execution: Execution | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        data: Task,
+        device: torch.device | str,
+        *,
+        first_env: int = 0,
+        dtype: torch.dtype = torch.float32,
+        execution: Execution | None = None,
+    ) -> None:
         device = torch.device(device)
-        self.execution = execution or Execution.plain(config)
-        use_convolution(self.execution.convolution)
-        self.model, self.pool = build(config, data)
+        self.execution = execution or Execution.as_configured(config)
+        self.model, self.pool = build_model(config, data, self.execution.convolution)
         self.slots = self.pool.slots
         n = config.envs.count
         self.table = SlotTable.empty(n, len(self.slots), device)
@@ -80,55 +96,57 @@ class Population:
         """int64 [S, K]: numbers that a seed of each blueprint adds in each slot."""
         self._parameters_gate = self.pool.gate_parameters().to(device)
         self._device = device
-        threads = config.envs.threads or cores()
+        threads = config.envs.threads or count_cores()
         envs = torch.arange(first_env, first_env + n, device=device)
-        self._spans = spans(n, self.execution.group_size)
-        splits = Splits.of(data, dtype, config.task.augment)
+        self._spans = group_spans(n, self.execution.group_size)
+        splits = DatasetSplits.of(data, dtype, config.task.augment)
         self.groups = [
             HostGroup(
-                config, splits, self.model, self.pool, envs[a:b], self.table.rows(a, b), dtype,
+                config,
+                splits,
+                self.model,
+                self.pool,
+                envs[a:b],
+                self.table.rows(a, b),
+                dtype,
                 self.execution.amp,
             )
             for a, b in self._spans
-        ]  # fmt: skip
-        self._lanes = Lanes(len(self.groups), threads, device)
-        self.seconds: dict[str, float] = {}
-        """Wall time of the last epoch by part: `train`, `validate`, `layers` where they were asked for."""
-        self.layer_statistics: LayerStatistics | None = None
-        """Of the last epoch, where it was asked for."""
+        ]
+        self._executor = GroupExecutor(len(self.groups), threads, device)
         self._topology: Topology | None = None
         self._budget = config.validation.counterfactual_budget
         self._coalitions, self._seed = config.validation.shapley_coalitions, config.seed
         self._kept: dict[str, dict[str, Tensor]] = {}
-        self._kept = {k: part for k, part in self.state_dict().items() if k not in NOT_KEPT}
-        self._sick = SickEnv(device)
+        self._kept = {k: part for k, part in self.state_dict().items() if k not in NOT_IN_SNAPSHOT}
+        self._failed_env = FailedEnvCapture(device)
         self._position = (0, 0)
 
     def begin_episode(self, round_: int) -> None:
         """Freshly built hosts, dormant slots."""
         self.table.reset()
-        self._lanes.each(lambda i: self.groups[i].begin_episode(round_))
+        self._executor.map(lambda i: self.groups[i].begin_episode(round_))
 
-    def compile(self, compiler: Compiler, graphs: Graphs) -> None:
-        """Let the groups train by compiled programs and CUDA graphs."""
+    def compile(self, compiler: Compiler, graphs: CudaGraphs) -> None:
+        """Let the groups train with compiled programs and CUDA graphs."""
         for group in self.groups:
             group.compile(compiler, graphs)
 
-    def rehearse(self) -> None:
-        """A step of all groups that train at once, with a seed in every slot, for what memory it takes.
+    def warm_up_memory(self) -> None:
+        """Step all groups that train at once, with a seed in every slot, to see that memory suffices.
 
         Leaves everything as before an episode; what the hosts were is gone.
         """
-        topology = self.occupied()
+        topology = self.fully_seeded_topology()
 
         def work(i: int) -> None:
-            self.groups[i].prepare(topology.rows(*self._spans[i]), 0, 0)
+            self.groups[i].plan_epoch(topology.rows(*self._spans[i]), 0, 0)
             self.groups[i].try_step()
 
-        self._lanes.each(work, self._lanes.width)
+        self._executor.map(work, self._executor.num_parallel)
         self.begin_episode(0)
 
-    def occupied(self, every: int = 1) -> Topology:
+    def fully_seeded_topology(self, every: int = 1) -> Topology:
         """Fresh hosts with a blended seed in every slot, or in every so many: for a rehearsal."""
         self.begin_episode(0)
         table = self.table
@@ -140,7 +158,7 @@ class Population:
         table.blueprint[seeds] = (place // every % len(self.pool.kinds)).view(hosts, slots)[seeds]
         return Topology.of(table.stage.cpu(), table.blueprint.cpu(), table.style.cpu())
 
-    def prepare(self, stage: Any, blueprint: Any, style: Any, contribution_age: Any = None) -> None:
+    def set_topology(self, stage: Any, blueprint: Any, style: Any, contribution_age: Any = None) -> None:
         """Take the topology of the coming epoch, and settle whose contributions it measures.
 
         Args:
@@ -149,39 +167,43 @@ class Population:
         """
         topology = Topology.of(stage, blueprint, style)
         age = np.full(topology.stage.shape, -1) if contribution_age is None else np.asarray(contribution_age)
-        self._topology = replace(topology, asked=asked(topology.blended, age, self._budget))
+        self._topology = replace(
+            topology, is_measured=select_contributions(topology.blended, age, self._budget)
+        )
 
-    def run_epoch(self, round_: int, epoch: int, *, layers: Tensor | None = None) -> Signals:
+    def run_epoch(self, round_: int, epoch: int, *, layers: Tensor | None = None) -> EpochResult:
         """Train every host for an epoch and validate it.
 
         Args:
             epoch: from 0 within the round.
-            layers: bool [N], envs whose layers to report on in `layer_statistics`.
+            layers: bool [N], envs whose layers to measure; None = none.
         """
         topology = self._topology
-        assert topology is not None, "prepare comes first"
+        assert topology is not None, "set_topology comes first"
 
-        def train(i: int) -> Trained:
+        def train(i: int) -> TrainResult:
             start, stop = self._spans[i]
-            self.groups[i].prepare(topology.rows(start, stop), round_, epoch)
+            self.groups[i].plan_epoch(topology.rows(start, stop), round_, epoch)
             return self.groups[i].train(round_, epoch, None if layers is None else layers[start:stop])
 
         self._position = (round_, epoch)
         begun = time.perf_counter()
-        trained = self._lanes.each(train)
+        trained = self._executor.map(train)
         halfway = time.perf_counter()
-        scores = self._lanes.each(lambda i: self.groups[i].validate(round_, epoch))
-        looked = sum(t.layers_seconds for t in trained) / self._lanes.width
-        self.seconds = {
-            "train": halfway - begun - looked, "validate": time.perf_counter() - halfway, "layers": looked,
-        }  # fmt: skip
+        scores = self._executor.map(lambda i: self.groups[i].validate(round_, epoch))
+        layers_seconds = sum(t.layers_seconds for t in trained) / self._executor.num_parallel
+        seconds = {
+            "train": halfway - begun - layers_seconds,
+            "validate": time.perf_counter() - halfway,
+            "layers": layers_seconds,
+        }
         parts = [part.layers for part in trained if part.layers is not None]
-        self.layer_statistics = LayerStatistics.joined(parts) if parts else None
-        signals = self._signals(trained, scores)
-        self.table.record_contribution(signals.contribution)
-        return signals
+        layer_tensors = LayerTensors.joined(parts) if parts else None
+        measurements = self._join_measurements(trained, scores)
+        self.table.record_contribution(measurements.contribution)
+        return EpochResult(measurements, layer_tensors, seconds)
 
-    def shapley(self, round_: int) -> Shares:
+    def shapley(self, round_: int) -> ShapleyValues:
         """Shapley values of the seeds that the table holds, on the validation split; `test` comes first."""
 
         def measure(envs: Codes, removed: Codes) -> NDArray[np.float64]:
@@ -194,13 +216,13 @@ class Population:
                     wanted = Coalitions(envs[mine] - start, removed[mine])
                     values[mine] = self.groups[i].coalitions(wanted).cpu().numpy()
 
-            self._lanes.each(work)
+            self._executor.map(work)
             return values
 
         envs = torch.cat([group.envs for group in self.groups]).cpu()
         key = rng.key(self._seed, rng.Purpose.SHAPLEY, envs, round_)
         blended = is_in(self.table.stage, BLENDED).cpu().numpy()
-        return shares(blended, measure, self._coalitions, key)
+        return shapley_values(blended, measure, self._coalitions, key)
 
     def test(self) -> tuple[Tensor, Tensor]:
         """Loss [N] and accuracy [N] on the test images, with the seeds that the table holds now.
@@ -209,7 +231,7 @@ class Population:
         """
         table = self.table
         topology = Topology.of(*(column.cpu() for column in (table.stage, table.blueprint, table.style)))
-        scores = self._lanes.each(lambda i: self.groups[i].test(topology.rows(*self._spans[i])))
+        scores = self._executor.map(lambda i: self.groups[i].test(topology.rows(*self._spans[i])))
         return torch.cat([s.loss for s in scores]), torch.cat([s.accuracy for s in scores])
 
     def parameters(self) -> Tensor:
@@ -222,34 +244,34 @@ class Population:
         return self.parameters_host + torch.where(live, seeds + gates, 0).sum(1)
 
     @torch.no_grad()
-    def keep(self, envs: Tensor) -> None:
-        """Remember the hosts bool [N] as they are: weights, statistics of their norms, slots."""
+    def snapshot(self, envs: Tensor) -> None:
+        """Take a snapshot of the hosts bool [N]: weights, statistics of their norms, slots."""
         if is_known_empty(envs):
             return
-        for kept, live, rows in self._snapshot():
-            kept.copy_(torch.where(_beside(envs[rows], live), live, kept))
+        for kept, live, rows in self._snapshot_pairs():
+            kept.copy_(torch.where(expand_rows(envs[rows], live), live, kept))
 
     @torch.no_grad()
     def restore(self, envs: Tensor) -> None:
-        """Put the hosts bool [N] back to what was kept of them, bit for bit; their momentum is cleared.
+        """Restore the hosts bool [N] from their snapshot, bit for bit; their momentum is cleared.
 
-        What the last of them was like goes to `sick_env` first.
+        The state of the last of them is kept for `failed_env` first.
         """
         if is_known_empty(envs):
             return
-        self._sick.record(envs, self._position, self._rows())
-        for kept, live, rows in self._snapshot():
-            live.copy_(torch.where(_beside(envs[rows], live), kept, live))
+        self._failed_env.record(envs, self._position, self._rows())
+        for kept, live, rows in self._snapshot_pairs():
+            live.copy_(torch.where(expand_rows(envs[rows], live), kept, live))
         for (start, stop), group in zip(self._spans, self.groups, strict=True):
             for momentum in group.optimizer.momentum.values():
-                momentum.masked_fill_(_beside(envs[start:stop], momentum), 0.0)
+                momentum.masked_fill_(expand_rows(envs[start:stop], momentum), 0.0)
 
-    def sick_env(self) -> dict[str, Any] | None:
-        """The env whose numbers are not finite now, else the one last put back; None where all were well.
+    def failed_env(self) -> dict[str, Any] | None:
+        """The env whose numbers are not finite now, else the one restored last; None where all were healthy.
 
-        Waits for the device: for a run that has ended. See `SickEnv.found`.
+        Waits for the device: for a run that has ended. See `FailedEnvCapture.find`.
         """
-        return self._sick.found(self._position, self._rows())
+        return self._failed_env.find(self._position, self._rows())
 
     def _rows(self) -> Iterator[tuple[str, Tensor, int]]:
         """Slots, weights and buffers, as (name, rows, env of the first row)."""
@@ -260,13 +282,13 @@ class Population:
                 for name, rows in tensors.items():
                     yield f"{kind}.{name}", rows, start
 
-    def _snapshot(self) -> Iterator[tuple[Tensor, Tensor, slice]]:
+    def _snapshot_pairs(self) -> Iterator[tuple[Tensor, Tensor, slice]]:
         """Pairs of kept and live tensors, and the envs that their rows belong to."""
         for name, live in vars(self.table).items():
             yield self._kept["table"][name], live, slice(None)
         for (start, stop), group in zip(self._spans, self.groups, strict=True):
             for kind, tensors in group.state().items():
-                if kind in NOT_KEPT:
+                if kind in NOT_IN_SNAPSHOT:
                     continue
                 for name, live in tensors.items():
                     yield self._kept[kind][name][start:stop], live, slice(start, stop)
@@ -283,7 +305,7 @@ class Population:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`; `prepare` comes next."""
+        """Continue from `state_dict`; `set_topology` comes next."""
         self.table.load_state_dict(state["table"])
         for kind, part in self._kept.items():
             for name, tensor in part.items():
@@ -295,10 +317,10 @@ class Population:
 
     def close(self) -> None:
         """End the worker threads."""
-        self._lanes.close()
+        self._executor.close()
 
-    def _signals(self, trained: list[Trained], scores: list[Score]) -> Signals:
-        return Signals(
+    def _join_measurements(self, trained: list[TrainResult], scores: list[Score]) -> Measurements:
+        return Measurements(
             train_loss=torch.cat([t.loss for t in trained]),
             train_accuracy=torch.cat([t.accuracy for t in trained]),
             val_loss=torch.cat([s.loss for s in scores]),
@@ -310,8 +332,3 @@ class Population:
             seed_health=torch.cat([t.seed_health for t in trained]),
             parameters=self.parameters().float(),
         )
-
-
-def _beside(envs: Tensor, rows: Tensor) -> Tensor:
-    """bool [n] shaped to spread over tensors [n, ...]."""
-    return envs.view(-1, *[1] * (rows.dim() - 1))

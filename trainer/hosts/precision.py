@@ -11,19 +11,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..config import Config
-from ..execution import Amp
-from ..stacked import Parameters
+from trainer.compute.execution_plan import Amp
+from trainer.compute.stacked_ops import Parameters, expand_rows
+from trainer.config.schema import Config
 
 DTYPES: dict[Amp, torch.dtype | None] = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-FIRST, LEAST, MOST = 2.0**16, 2.0**-14, 2.0**24
+INITIAL_SCALE, MIN_SCALE, MAX_SCALE = 2.0**16, 2.0**-14, 2.0**24
 """Loss scale at the start and its limits."""
-GROW_AFTER = 2000
+GROWTH_INTERVAL_STEPS = 2000
 """Good steps in a row after which the scale doubles, as torch.amp.GradScaler has it."""
 
 
-def resolve(config: Config, device: torch.device) -> Amp:
-    """`auto` is bf16 on a GPU that computes in it, else off: on CPUs bf16 convolutions are no faster."""
+def resolve_amp(config: Config, device: torch.device) -> Amp:
+    """`auto` is bf16 on a GPU that computes in it, else off: on CPUs bf16 convolutions are not faster."""
     if config.amp.dtype != "auto":
         return config.amp.dtype
     if device.type != "cuda":
@@ -46,7 +46,7 @@ class LossScale:
     """
 
     def __init__(self, n: int, device: torch.device) -> None:
-        self.scale_N = torch.full((n,), FIRST, device=device)
+        self.scale_N = torch.full((n,), INITIAL_SCALE, device=device)
         self.good_N = torch.zeros(n, dtype=torch.int64, device=device)
         """Good steps since the scale changed."""
 
@@ -54,18 +54,18 @@ class LossScale:
         """Gradients of scaled losses, [n, ...] each, become those of the losses; in place."""
         inverse = 1.0 / self.scale_N
         for gradient in gradients:
-            gradient.mul_(inverse.to(gradient.dtype).view(-1, *[1] * (gradient.dim() - 1)))
+            gradient.mul_(expand_rows(inverse.to(gradient.dtype), gradient))
 
-    def judge(self, gradients: Parameters) -> Tensor:
-        """bool [n]: whose gradients are all finite and may be taken; the scales follow from it."""
+    def update(self, gradients: Parameters) -> Tensor:
+        """Adapt the scales; bool [n]: whose gradients are all finite, so that they may take the step."""
         finite = [g.isfinite().reshape(g.shape[0], -1).all(1) for g in gradients.values()]
-        taken = torch.stack(finite).all(0)
-        self.good_N.copy_(torch.where(taken, self.good_N + 1, 0))
-        grown = self.good_N >= GROW_AFTER
-        scale = torch.where(taken, self.scale_N, self.scale_N / 2)
-        self.scale_N.copy_(torch.where(grown, scale * 2, scale).clamp(LEAST, MOST))
+        applied = torch.stack(finite).all(0)
+        self.good_N.copy_(torch.where(applied, self.good_N + 1, 0))
+        grown = self.good_N >= GROWTH_INTERVAL_STEPS
+        scale = torch.where(applied, self.scale_N, self.scale_N / 2)
+        self.scale_N.copy_(torch.where(grown, scale * 2, scale).clamp(MIN_SCALE, MAX_SCALE))
         self.good_N.masked_fill_(grown, 0)
-        return taken
+        return applied
 
     def state(self) -> Parameters:
         return {"scale": self.scale_N, "good": self.good_N}

@@ -1,8 +1,8 @@
 """The seeds of a group: a fixed pool of parameters per slot and blueprint, and how a slot is run.
 
-Germinating, pruning and fossilising change rows of tensors, never their shapes. Rows of a seed that is not
-there are 0, weights and momentum alike. All tensors of a module (a blueprint in a slot) lie in one [n, P], so
-that gathering, updating and clearing it is one operation.
+Germinating, pruning and fossilising change rows of tensors, never their shapes. Rows without a seed are 0,
+weights and momentum alike. All tensors of a module (a blueprint in a slot) lie in one [n, P], so that
+gathering, updating and clearing it is one operation.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..seeds.blend import gate, gate_specs, gather_rows, graft
-from ..seeds.blueprints import Blueprint, verify
-from ..seeds.stages import BLENDED, ISOLATED, Stage, Style, slot_names
-from ..seeds.table import SlotTable, is_in
-from ..stacked import Init, Parameters, initialise
-from .model import HostModel
-from .plan import Codes, Columns, SlotRun, Topology, gather
+from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
+from trainer.compute.device import upload
+from trainer.compute.stacked_ops import Conv, Init, Parameters, conv, initialise
+from trainer.seeds.blend import gate, gate_specs, gather_rows, graft
+from trainer.seeds.image_blueprints import Blueprint, verify
+from trainer.seeds.table import SlotTable, is_in
 
-GATE = "gate"
+from .model import HostModel
+from .slot_plan import Codes, SlotColumns, SlotRun, Topology, gather
+
+GATE_MODULE = "gate"
 """Stands where the blueprint's name would in the names of a slot's gate."""
-LARGE = 1 << 16
-"""Numbers in a seed's activation from which on a CPU gains little by running several at once: a seed that is
-alone anyway is then cheaper by itself than twice."""
+ALONE_MIN_NUMBERS = 1 << 16
+"""Numbers in a seed's activation from which on a CPU gains little by running several at once: seeds are then
+run one by one, which is cheaper than running a single one twice."""
 
 
 class SeedPool:
@@ -38,17 +40,21 @@ class SeedPool:
         model: the host architecture.
         kinds: blueprints on offer, in the order of the table's codes.
         batch: examples in a step.
+        conv: how seeds convolve.
 
     Raises:
         BlueprintError: a blueprint does not keep the shape of a slot, or is not the identity it claims to be.
     """
 
-    def __init__(self, model: HostModel, kinds: Sequence[Blueprint], batch: int) -> None:
+    def __init__(self, model: HostModel, kinds: Sequence[Blueprint], batch: int, conv: Conv = conv) -> None:
+        self._conv = conv
         self.kinds = list(kinds)
         self._convolving = frozenset(code for code, kind in enumerate(kinds) if kind.convolves)
-        self._large = [batch * block.channels * math.prod(block.size) >= LARGE for block in model.blocks]
+        self._large = [
+            batch * block.channels * math.prod(block.size) >= ALONE_MIN_NUMBERS for block in model.blocks
+        ]
         self._codes = {kind.name: code for code, kind in enumerate(kinds)}
-        self.slots = slot_names(1, len(model.blocks))
+        self.slots = [f"r0c{column}" for column in range(len(model.blocks))]
         self._causal = model.causal
         self._channels: list[int] = []
         self._kinds: list[list[Blueprint]] = []
@@ -61,7 +67,7 @@ class SeedPool:
             self._kinds.append(here)
             self._channels.append(block.channels)
             specs = {kind.name: kind.specs(block.channels) for kind in here}
-            self._modules.append({**specs, GATE: gate_specs(block.channels)})
+            self._modules.append({**specs, GATE_MODULE: gate_specs(block.channels)})
         self._places = {self.name(s, m): (s, m) for s, modules in enumerate(self._modules) for m in modules}
 
     def specs(self) -> dict[str, Init]:
@@ -72,16 +78,16 @@ class SeedPool:
         """What a module of a slot is called among the weights."""
         return f"{self.slots[slot]}.{module}"
 
-    def gather(self, slot: int, columns: Columns, owners: Codes, run: NDArray[np.bool_]) -> list[SlotRun]:
-        """`plan.gather` for the seeds of a slot."""
+    def gather(self, slot: int, columns: SlotColumns, owners: Codes, run: NDArray[np.bool_]) -> list[SlotRun]:
+        """`slot_plan.gather` for the seeds of a slot."""
         apart = self._large[slot] and columns.device.type == "cpu"
         return gather(columns, owners, run, self._convolving, apart=apart)
 
-    def used(self, slot: int, runs: Sequence[SlotRun]) -> dict[str, str]:
+    def trained_modules(self, slot: int, runs: Sequence[SlotRun]) -> dict[str, str]:
         """The modules that some runs of a slot train: name among the weights -> blueprint or gate."""
         modules = [self.kinds[b].name for run in runs for b, _ in run.blueprints]
         if any(run.gated is not None for run in runs):
-            modules.append(GATE)
+            modules.append(GATE_MODULE)
         return {self.name(slot, module): module for module in modules}
 
     def tensors(self, name: str) -> list[str]:
@@ -90,7 +96,7 @@ class SeedPool:
         return [f"{name}.{tensor}" for tensor in self._modules[slot][module]]
 
     def unpacked(self, weights: Parameters) -> Parameters:
-        """Views of all tensors by their full names; what is no module stays as it is."""
+        """Views of all tensors by their full names; other weights stay as they are."""
         out: Parameters = {}
         for name, values in weights.items():
             if name in self._places:
@@ -100,17 +106,17 @@ class SeedPool:
                 out[name] = values
         return out
 
-    def holders(self, module: str, table: SlotTable) -> Tensor:
+    def owner_mask(self, module: str, table: SlotTable) -> Tensor:
         """bool [n, S]: where there is a seed of this blueprint, or one of style GATE."""
         live = is_in(table.stage, (*ISOLATED, *BLENDED))
-        if module == GATE:
+        if module == GATE_MODULE:
             return live & (table.style == Style.GATE)
         return live & (table.blueprint == self._codes[module])
 
-    def learners(self, slot: int, module: str, table: SlotTable) -> Tensor:
-        """bool [n]: holders whose module gets a gradient: not frozen, and no gate of an isolated seed."""
-        learners = self.holders(module, table)[:, slot] & ~table.pruning[:, slot]
-        return learners & is_in(table.stage[:, slot], BLENDED) if module == GATE else learners
+    def learner_mask(self, slot: int, module: str, table: SlotTable) -> Tensor:
+        """bool [n]: owners whose module gets a gradient, so not frozen seeds, nor gates of isolated ones."""
+        learners = self.owner_mask(module, table)[:, slot] & ~table.pruning[:, slot]
+        return learners & is_in(table.stage[:, slot], BLENDED) if module == GATE_MODULE else learners
 
     def parameters(self) -> Tensor:
         """int64 [S, K]: numbers that a seed of each blueprint adds in each slot."""
@@ -119,7 +125,7 @@ class SeedPool:
 
     def gate_parameters(self) -> Tensor:
         """int64 [S]: numbers that a seed of style GATE adds beside."""
-        return torch.tensor([self._count(slot, GATE) for slot in range(len(self.slots))])
+        return torch.tensor([self._count(slot, GATE_MODULE) for slot in range(len(self.slots))])
 
     @torch.no_grad()
     def germinate(self, weights: Parameters, topology: Topology, slot: int, keys: Tensor) -> None:
@@ -129,14 +135,16 @@ class SeedPool:
             mine = born & (topology.blueprint[:, slot] == b)
             self._draw(weights, slot, kind.name, mine, keys, partial(kind.newborn, self._channels[slot]))
         mine = born & (topology.style[:, slot] == Style.GATE)
-        self._draw(weights, slot, GATE, mine, keys, partial(initialise, self._modules[slot][GATE]))
+        self._draw(
+            weights, slot, GATE_MODULE, mine, keys, partial(initialise, self._modules[slot][GATE_MODULE])
+        )
 
     @torch.no_grad()
-    def tidy(self, weights: Parameters, momentum: Parameters, table: SlotTable) -> None:
+    def zero_unused_rows(self, weights: Parameters, momentum: Parameters, table: SlotTable) -> None:
         """Zero the rows of absent seeds, and the momentum of newborn and frozen ones."""
         resting = (table.stage == Stage.GERMINATED) | table.pruning
-        for module in (*self._codes, GATE):
-            absent = ~self.holders(module, table)
+        for module in (*self._codes, GATE_MODULE):
+            absent = ~self.owner_mask(module, table)
             cleared = absent | resting
             for slot in range(len(self.slots)):
                 name = self.name(slot, module)
@@ -144,46 +152,51 @@ class SeedPool:
                 momentum[name].masked_fill_(cleared.narrow(1, slot, 1), 0.0)
 
     def run(self, slot: int, h: Tensor, n: int, runs: Sequence[SlotRun], weights: Parameters) -> Tensor:
-        """What leaves a slot: [B, n*C, H, W] from the same, seeds run and blended as planned."""
+        """Run and blend the seeds of a slot as planned: [B, n*C, H, W] from the same."""
         if not runs:
             return h
         segments = [run.segment for run in runs]
         h, seen = gather_rows(h, n, segments)
-        made, strength = [], []
+        outputs, strengths = [], []
         for run, x in zip(runs, seen, strict=True):
-            made.append(self._made(slot, run, x, weights))
-            strength.append(self._strength(slot, run, x, weights))
-        return graft(h, n, segments, seen, made, strength)
+            outputs.append(self._seed_outputs(slot, run, x, weights))
+            strengths.append(self._blend_strength(slot, run, x, weights))
+        return graft(h, n, segments, seen, outputs, strengths)
 
-    def _made(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
+    def _seed_outputs(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
         out = x
         for b, takers in run.blueprints:
             kind = self._kinds[slot][b]
-            made = kind.forward(x, self._taken(slot, kind.name, run, weights))
+            made = kind.forward(x, self._owner_weights(slot, kind.name, run, weights), self._conv)
             out = made if takers is None else _pick(takers, made, out)
         return out
 
-    def _strength(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
+    def _blend_strength(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
         alpha = run.alpha.view(1, 1, 1, -1)
         if run.gated is None:
             return alpha
-        opening = gate(x, self._taken(slot, GATE, run, weights), causal=self._causal)
+        opening = gate(x, self._owner_weights(slot, GATE_MODULE, run, weights), causal=self._causal)
         return torch.where(run.gated, alpha * opening, alpha)
 
     def _draw(
-        self, weights: Parameters, slot: int, module: str, mine: NDArray[np.bool_], keys: Tensor,
+        self,
+        weights: Parameters,
+        slot: int,
+        module: str,
+        mine: NDArray[np.bool_],
+        keys: Tensor,
         newborn: Callable[[Tensor, torch.dtype], Parameters],
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not mine.any():
             return
-        rows = torch.from_numpy(np.flatnonzero(mine)).to(keys.device)
+        rows = upload(np.flatnonzero(mine), keys.device)
         flat = weights[self.name(slot, module)]
         fresh = newborn(keys[rows], flat.dtype)
         flat.index_copy_(
             0, rows, torch.cat([values.reshape(len(rows), -1) for values in fresh.values()], dim=1)
         )
 
-    def _taken(self, slot: int, module: str, run: SlotRun, weights: Parameters) -> Parameters:
+    def _owner_weights(self, slot: int, module: str, run: SlotRun, weights: Parameters) -> Parameters:
         flat = weights[self.name(slot, module)]
         rows = flat if run.owners is None else flat.index_select(0, run.owners)
         return self._views(slot, module, rows)

@@ -16,11 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..seeds.blend import Block, Segment
-from ..seeds.stages import BLENDED, IS_BLENDED, IS_ISOLATED, ISOLATED, Style
-from ..seeds.table import SlotTable, is_in
+from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
+from trainer.compute.device import upload
+from trainer.seeds.blend import RowBlock, SeedSegment
+from trainer.seeds.table import SlotTable, is_in
 
 Codes = NDArray[np.int64]
+_IS_ISOLATED, _IS_BLENDED = (np.isin(list(Stage), stages) for stages in (ISOLATED, BLENDED))
+"""bool by stage code."""
 
 
 @dataclass(frozen=True)
@@ -30,33 +33,33 @@ class Topology:
     stage: Codes
     blueprint: Codes
     style: Codes
-    asked: NDArray[np.bool_]
+    is_measured: NDArray[np.bool_]
     """bool [n, S], blended seeds whose contribution is to be measured."""
 
     @classmethod
     def of(cls, stage: Any, blueprint: Any, style: Any) -> Topology:
-        """From anything numpy reads (CPU tensors too); copied, so that later changes do not show."""
+        """Copy the columns from anything numpy reads, CPU tensors included."""
         columns = (torch.as_tensor(column, dtype=torch.int64) for column in (stage, blueprint, style))
         stages, blueprints, styles = (column.numpy().copy() for column in columns)
-        return cls(stages, blueprints, styles, IS_BLENDED[stages])
+        return cls(stages, blueprints, styles, _IS_BLENDED[stages])
 
     def rows(self, start: int, stop: int) -> Topology:
         return Topology(*(column[start:stop] for column in vars(self).values()))
 
     @property
     def isolated(self) -> NDArray[np.bool_]:
-        return IS_ISOLATED[self.stage]
+        return _IS_ISOLATED[self.stage]
 
     @property
     def blended(self) -> NDArray[np.bool_]:
-        return IS_BLENDED[self.stage]
+        return _IS_BLENDED[self.stage]
 
 
 @dataclass(frozen=True)
 class SlotRun:
     """A segment of one slot with the values it needs, for k rows."""
 
-    segment: Segment
+    segment: SeedSegment
     blueprints: tuple[tuple[int, Tensor | None], ...]
     """Which to run, and the bool [k] of rows that take its result (None: all)."""
     owners: Tensor | None
@@ -67,12 +70,8 @@ class SlotRun:
     """bool [k], rows of style GATE; None where there is none."""
 
 
-def _index(values: NDArray[np.int64], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
-
-
 @dataclass(frozen=True)
-class Columns:
+class SlotColumns:
     """One slot of a group, ready to be planned: topology [n] on the host, the rest [n] on the device."""
 
     blueprint: Codes
@@ -85,8 +84,8 @@ class Columns:
     style_on_device: Tensor
 
     @classmethod
-    def of(cls, topology: Topology, table: SlotTable, dtype: torch.dtype) -> list[Columns]:
-        """Those of all slots."""
+    def of(cls, topology: Topology, table: SlotTable, dtype: torch.dtype) -> list[SlotColumns]:
+        """The columns of all slots."""
         isolated, blended, alpha = topology.isolated, topology.blended, table.alpha.to(dtype)
         return [
             cls(
@@ -108,7 +107,7 @@ class Columns:
 
 
 def gather(
-    columns: Columns, owners: Codes, run: NDArray[np.bool_], convolving: frozenset[int], *, apart: bool
+    columns: SlotColumns, owners: Codes, run: NDArray[np.bool_], convolving: frozenset[int], *, apart: bool
 ) -> list[SlotRun]:
     """Plan a slot for R rows: live seeds only.
 
@@ -134,7 +133,7 @@ def gather(
     return segments
 
 
-def _segment(columns: Columns, owners: Codes, rows: Codes, blueprint: int, *, twice: bool) -> SlotRun:
+def _segment(columns: SlotColumns, owners: Codes, rows: Codes, blueprint: int, *, twice: bool) -> SlotRun:
     isolated, style = columns.isolated[owners[rows]], columns.style[owners[rows]]
     kind = np.where(isolated, 3, np.choose(style, (0, 2, 1)))
     order = np.argsort(kind, kind="stable")
@@ -142,37 +141,33 @@ def _segment(columns: Columns, owners: Codes, rows: Codes, blueprint: int, *, tw
     linear, attached, end = (int(edge) for edge in np.searchsorted(kind, (2, 3, 4)))
     if twice:
         rows = rows.repeat(2)
-    index, owner = _index(rows, columns.device), _index(owners[rows], columns.device)
+    index, owner = upload(rows, columns.device), upload(owners[rows], columns.device)
     edges = ((0, linear, False, False), (linear, attached, True, False), (attached, end, False, True))
     blocks = tuple(
-        Block(start, stop, index[start:stop], multiply, apart)
+        RowBlock(start, stop, index[start:stop], multiply, apart)
         for start, stop, multiply, apart in edges
         if stop > start
     )
     gated = np.resize(kind == 1, len(rows))
     return SlotRun(
-        segment=Segment(rows=index, attached=attached, blocks=blocks),
+        segment=SeedSegment(rows=index, attached=attached, blocks=blocks),
         blueprints=((blueprint, None),),
         owners=owner,
         alpha=columns.alpha.index_select(0, owner),
-        gated=_mask(gated, columns.device) if gated.any() else None,
+        gated=upload(gated, columns.device) if gated.any() else None,
     )
 
 
-def _mask(values: NDArray[np.bool_], device: torch.device) -> Tensor:
-    return torch.from_numpy(values).to(device, non_blocking=True)
-
-
-def masked(columns: Columns, blueprints: int) -> list[SlotRun]:
+def masked(columns: SlotColumns, blueprints: int) -> list[SlotRun]:
     """Plan a slot for all n hosts and all blueprints; reads nothing of the topology on the host."""
     n = columns.stage.shape[0]
     isolated, blended = is_in(columns.stage, ISOLATED), is_in(columns.stage, BLENDED)
     multiply = columns.style_on_device == Style.MULTIPLY
     live = isolated | blended
-    block = Block(0, n, None, multiply, isolated)
+    block = RowBlock(0, n, None, multiply, isolated)
     choose = tuple((b, live & (columns.blueprint_on_device == b)) for b in range(blueprints))
     run = SlotRun(
-        segment=Segment(rows=None, attached=blended, blocks=(block,)),
+        segment=SeedSegment(rows=None, attached=blended, blocks=(block,)),
         blueprints=choose,
         owners=None,
         alpha=torch.where(blended, columns.alpha, 0.0),

@@ -1,30 +1,33 @@
-"""Which hosts learn which tasks, and what of the configuration follows from that."""
+"""The family of hosts that learns a task, and the defaults that follow from it."""
 
 from __future__ import annotations
 
 import msgspec
 
-from ..config import Config, HostConfig, SeedsConfig
-from ..data.task import Kind, Task
-from ..seeds.catalogue import BUILT_IN, Family, blueprint
-from ..settings import ConfigError
+from trainer.compute.execution_plan import Convolution
+from trainer.compute.stacked_ops import CONVOLUTIONS, Conv
+from trainer.config.load import ConfigError
+from trainer.config.schema import Config, HostConfig, SeedsConfig
+from trainer.data.task import Kind, Task
+from trainer.seeds.registry import BUILT_IN_BLUEPRINTS, Family, blueprint
+
 from .cnn import CNN
 from .model import HostModel
-from .seeding import SeedPool
+from .seed_pool import SeedPool
 from .transformer import Transformer
 
-FAMILY: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
-LEARNING_RATE = {"pointwise": 0.5, "attending": 0.2}
+FAMILY_OF_KIND: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
+TEXT_LEARNING_RATES = {"pointwise": 0.5, "attending": 0.2}
 """Of a transformer without and with heads, in the place of the default, which is a convolutional host's."""
 
 
-def fitted(config: Config, task: Task) -> Config:
-    """The configuration with what is left to the task decided: the family, and the defaults that go with it.
+def resolve_task_defaults(config: Config, task: Task) -> Config:
+    """Fill in what the configuration leaves to the task: the family of hosts, and its defaults.
 
     Raises:
         ConfigError: the task does not go with something that was asked for.
     """
-    family, kind = FAMILY[task.kind], task.kind
+    family, kind = FAMILY_OF_KIND[task.kind], task.kind
     if config.host.family not in ("auto", family):
         raise ConfigError(
             f"host.family = {config.host.family}: {task.name} is {kind}, which a {family} host learns; "
@@ -36,10 +39,10 @@ def fitted(config: Config, task: Task) -> Config:
         _check_transformer(config.host)
     host, seeds = msgspec.structs.replace(config.host, family=family), config.seeds
     if family == "transformer" and host.learning_rate == HostConfig().learning_rate:
-        rate = LEARNING_RATE["attending" if host.heads else "pointwise"]
+        rate = TEXT_LEARNING_RATES["attending" if host.heads else "pointwise"]
         host = msgspec.structs.replace(host, learning_rate=rate)
     if family == "transformer" and seeds.blueprints == SeedsConfig().blueprints:
-        seeds = msgspec.structs.replace(seeds, blueprints=tuple(BUILT_IN[family]))
+        seeds = msgspec.structs.replace(seeds, blueprints=tuple(BUILT_IN_BLUEPRINTS[family]))
     return msgspec.structs.replace(config, host=host, seeds=seeds)
 
 
@@ -50,20 +53,23 @@ def _check_transformer(host: HostConfig) -> None:
         raise ConfigError("host.heads = 0 and host.mlp = 0: a block needs one of them")
 
 
-def build(config: Config, task: Task) -> tuple[HostModel, SeedPool]:
+def build_model(
+    config: Config, task: Task, convolution: Convolution = "grouped"
+) -> tuple[HostModel, SeedPool]:
     """The architecture for a task and the seeds that its slots can hold.
 
     Raises:
         BlueprintError: a blueprint is unknown or does not fit the host.
         PluginError: a package's blueprint cannot be used.
     """
-    family = FAMILY[task.kind]
-    model = _model(config.host, family, task)
+    family = FAMILY_OF_KIND[task.kind]
+    conv = CONVOLUTIONS[convolution]
+    model = _model(config.host, family, task, conv)
     kinds = [blueprint(name, family) for name in config.seeds.blueprints]
-    return model, SeedPool(model, kinds, config.task.batch_size)
+    return model, SeedPool(model, kinds, config.task.batch_size, conv)
 
 
-def _model(host: HostConfig, family: Family, task: Task) -> HostModel:
+def _model(host: HostConfig, family: Family, task: Task, conv: Conv) -> HostModel:
     if family == "cnn":
-        return CNN(host.channels, host.kernel, task.shape, task.classes)
+        return CNN(host.channels, host.kernel, task.shape, task.classes, conv)
     return Transformer(host.width, host.depth, host.heads, host.mlp, task.shape[1], task.classes)

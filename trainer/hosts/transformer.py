@@ -1,4 +1,4 @@
-"""The transformer host: a GPT that tells each next character, with a slot behind each block.
+"""The transformer host: a GPT that predicts each next character, with a slot behind each block.
 
 A block is causal self-attention and an MLP, each behind a layer norm and added to the residual stream
 (Radford et al., "Language models are unsupervised multitask learners", 2019). Layer norms have no parameters
@@ -14,13 +14,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..stacked import Init, Parameters, causal_attention, from_matrices, layer_norm, to_matrices
+from trainer.compute.stacked_ops import (
+    Init,
+    Parameters,
+    causal_attention,
+    from_matrices,
+    layer_norm,
+    to_matrices,
+)
 
 EMBEDDINGS = ("embed.token", "embed.position")
 
 
 @dataclass(frozen=True)
-class Block:
+class TransformerBlock:
     """One block and the slot behind it."""
 
     channels: int
@@ -44,7 +51,7 @@ class Transformer:
         self.causal = True
         self._width, self._heads, self._mlp = width, heads, mlp
         self._context, self._classes = context, classes
-        self.blocks = [Block(width, (context, 1)) for _ in range(depth)]
+        self.blocks = [TransformerBlock(width, (context, 1)) for _ in range(depth)]
         self.head_names: tuple[str, ...] = ("head.weight",)
         self.widest = context * max(3 * width, mlp, classes)
         """Numbers in the largest activation of one host and window."""

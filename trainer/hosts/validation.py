@@ -18,19 +18,22 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..data.task import Examples
-from ..stacked import Parameters, to_channels, to_rows
-from .model import HostModel
-from .plan import Codes, Columns, SlotRun, Topology
-from .seeding import SeedPool
+from trainer.compute.device import upload
+from trainer.compute.stacked_ops import Parameters, to_channels, to_rows
+from trainer.data.task import Examples
+from trainer.reward.shapley import pack, unpack
 
-CHUNK_BYTES = 4 << 20
+from .model import HostModel
+from .seed_pool import SeedPool
+from .slot_plan import Codes, SlotColumns, SlotRun, Topology
+
+MAX_CHUNK_BYTES = 4 << 20
 """Size of the widest activation of a pass; what does not fit into a cache is slower."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """float32 on the device."""
+    """Of n hosts: float32 on the device."""
 
     loss: Tensor
     """[n]"""
@@ -50,16 +53,12 @@ class Coalitions:
     """[M], bit s set where the seed of slot s is left out; only blended ones can be."""
 
     def at(self, slot: int) -> Codes:
-        """[M], distinct for each way to get behind a slot."""
-        return self.owners << _BITS | self.removed & ((1 << (slot + 1)) - 1)
-
-
-_BITS = 32
-"""Room for the slots in a row's code."""
+        """[M], distinct for each prefix of coalitions up to a slot."""
+        return pack(self.owners, self.removed & ((1 << (slot + 1)) - 1))
 
 
 @dataclass(frozen=True)
-class Fork:
+class AblationSplit:
     """One slot of a pass: R rows come in; the ones that keep its seed go out, then the ones without."""
 
     rows: int
@@ -74,10 +73,10 @@ class Fork:
 
 
 @dataclass(frozen=True)
-class Pass:
+class ValidationPass:
     """A planned pass over all slots."""
 
-    forks: list[Fork]
+    forks: list[AblationSplit]
     owners: Tensor
     """int64 [R], whose host each row of the logits is."""
     coalitions: Coalitions
@@ -90,16 +89,16 @@ class Validation:
     def __init__(self, model: HostModel, pool: SeedPool) -> None:
         self._model, self._pool = model, pool
         self._n = 0
-        self._columns: list[Columns] = []
-        self._plain: Pass | None = None
-        self._forked: Pass | None = None
+        self._columns: list[SlotColumns] = []
+        self._plain: ValidationPass | None = None
+        self._forked: ValidationPass | None = None
 
-    def prepare(self, topology: Topology, columns: list[Columns]) -> None:
+    def plan(self, topology: Topology, columns: list[SlotColumns]) -> None:
         """Plan the passes for an epoch's topology."""
         self._n = topology.stage.shape[0]
         self._columns = columns
         hosts = np.arange(self._n)
-        owners, slots = np.nonzero(topology.asked)
+        owners, slots = np.nonzero(topology.is_measured)
         self._plain = self._plan(Coalitions(hosts, np.zeros_like(hosts)))
         self._forked = self._plain
         if len(owners):
@@ -110,7 +109,7 @@ class Validation:
     @torch.no_grad()
     def measure(self, inputs: Iterable[Tensor], weights: Parameters, buffers: Parameters) -> None:
         """Measure batch norm's statistics on inputs [B, n*C, H, W], for the weights as they are."""
-        assert self._plain is not None, "prepare comes first"
+        assert self._plain is not None, "plan comes first"
         *before, _ = self._plain.forks
         for batches, batch in enumerate(inputs, 1):
             x = batch
@@ -129,7 +128,7 @@ class Validation:
             contributions: measure those of the blended seeds as well.
         """
         planned = self._forked if contributions else self._plain
-        assert planned is not None, "prepare comes first"
+        assert planned is not None, "plan comes first"
         losses, correct = [], torch.zeros_like(planned.owners)
         for labels, logits in self._chunks(examples, planned, weights, buffers, rows=self._n):
             each = F.cross_entropy(logits[: self._n].flatten(0, 1), labels.repeat(self._n), reduction="none")
@@ -152,44 +151,45 @@ class Validation:
         made = planned.coalitions.at(slots)
         order = np.argsort(made)
         rows = order[np.searchsorted(made, wanted.at(slots), sorter=order)]
-        return correct[_on(rows, correct.device)].double() / examples.answers
+        return correct[upload(rows, correct.device)].double() / examples.answers
 
-    def _plan(self, wanted: Coalitions) -> Pass:
+    def _plan(self, wanted: Coalitions) -> ValidationPass:
         """The tree of the coalitions' prefixes; hosts with all their seeds come first, in order."""
         device = self._columns[0].device
-        rows = np.unique(wanted.owners) << _BITS
+        owners = np.unique(wanted.owners)
+        rows = pack(owners, np.zeros_like(owners))
         forks = []
         for slot, column in enumerate(self._columns):
-            owners = rows >> _BITS
+            owners, _ = unpack(rows)
             following = wanted.at(slot)
             kept, spawn = _are_in(rows, following), _are_in(rows | 1 << slot, following)
             running = column.blended[owners] & kept
             forks.append(
-                Fork(
+                AblationSplit(
                     rows=len(rows),
                     runs=self._pool.gather(slot, column, owners, running),
-                    owners=None if np.array_equal(owners, np.arange(self._n)) else _on(owners, device),
-                    kept=None if kept.all() else _on(np.flatnonzero(kept), device),
-                    spawn=_on(np.flatnonzero(spawn), device),
+                    owners=None if np.array_equal(owners, np.arange(self._n)) else upload(owners, device),
+                    kept=None if kept.all() else upload(np.flatnonzero(kept), device),
+                    spawn=upload(np.flatnonzero(spawn), device),
                 )
             )
             rows = np.concatenate([rows[kept], rows[spawn] | 1 << slot])
-        ends = Coalitions(rows >> _BITS, rows & ((1 << _BITS) - 1))
-        return Pass(forks, _on(ends.owners, device), ends)
+        ends = Coalitions(*unpack(rows))
+        return ValidationPass(forks, upload(ends.owners, device), ends)
 
     def _chunks(
-        self, examples: Examples, planned: Pass, weights: Parameters, buffers: Parameters, rows: int
+        self, examples: Examples, planned: ValidationPass, weights: Parameters, buffers: Parameters, rows: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Labels [L] and logits [R, L, classes], as many examples at a time as fit a cache for `rows`."""
         folded = [self._model.folded(i, weights, buffers) for i in range(len(planned.forks))]
         itemsize = weights["head.weight"].element_size()
-        size = max(1, CHUNK_BYTES // (rows * self._model.widest * itemsize))
+        size = max(1, MAX_CHUNK_BYTES // (rows * self._model.widest * itemsize))
         for start in range(0, len(examples), size):
             x, labels = examples.span(start, start + size)
             yield labels, self._forward(x, planned, folded, weights).to(weights["head.weight"].dtype)
 
     def _forward(
-        self, x: Tensor, planned: Pass, folded: list[tuple[Tensor, ...]], weights: Parameters
+        self, x: Tensor, planned: ValidationPass, folded: list[tuple[Tensor, ...]], weights: Parameters
     ) -> Tensor:
         """Logits [R, L, classes] of one chunk of examples."""
         for i, fork in enumerate(planned.forks):
@@ -206,13 +206,13 @@ class Validation:
         head = {name: weights[name].index_select(0, planned.owners) for name in self._model.head_names}
         return self._model.head(x, head)
 
-    def _score(self, loss: Tensor, correct: Tensor, answers: int, planned: Pass) -> Score:
+    def _score(self, loss: Tensor, correct: Tensor, answers: int, planned: ValidationPass) -> Score:
         accuracy = correct.double() / answers
         contribution = torch.full(
             (self._n, len(planned.forks)), float("nan"), dtype=accuracy.dtype, device=accuracy.device
         )
         owners = planned.owners[self._n :]
-        slots = _on(np.log2(planned.coalitions.removed[self._n :]).astype(np.int64), accuracy.device)
+        slots = upload(np.log2(planned.coalitions.removed[self._n :]).astype(np.int64), accuracy.device)
         contribution[owners, slots] = accuracy[owners] - accuracy[self._n :]
         return Score(loss.float(), accuracy[: self._n].float(), contribution.float())
 
@@ -223,7 +223,3 @@ def _are_in(values: Codes, known: Codes) -> NDArray[np.bool_]:
     places = np.searchsorted(ordered, values)
     found: NDArray[np.bool_] = ordered.take(places, mode="clip") == values
     return found
-
-
-def _on(values: Codes, device: torch.device) -> Tensor:
-    return torch.from_numpy(values).to(device, non_blocking=True)

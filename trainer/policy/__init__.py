@@ -1,1 +1,5 @@
-"""Who decides: observation, actions, recurrent actor-critic, PPO, and baselines behind the same interface."""
+"""Policies: the PPO agent, its network and rollout, and the rules that it is compared with.
+
+Imports `config`, `compute`, `seeds` and `measurements`. `loop`, `hooks`, `telemetry`, `ranks` and `daemon`
+import it.
+"""

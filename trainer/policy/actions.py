@@ -3,7 +3,7 @@
 The joint probability is p(op) p(slot | op) prod p(head | slot), over the heads that matter for the op
 (`stages.HEADS_OF_OP`); a head that does not matter has index 0 and carries no log-probability, no entropy and
 no gradient. Everything here is a pure function of tensors: nothing branches on a tensor's value, so that
-`torch.compile(fullgraph=True)` takes it whole.
+`torch.compile(fullgraph=True)` takes it in one piece.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..seeds.stages import (
+from protocol.messages.vocabulary import (
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
     HEAD_NAMES,
@@ -55,9 +55,15 @@ class ActionSpace:
 
     def __init__(self, slots: int, blueprints: int, device: torch.device | str = "cpu") -> None:
         self.sizes: tuple[int, ...] = (
-            len(Op), slots, blueprints, len(Style), len(TEMPOS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS),
+            len(Op),
+            slots,
+            blueprints,
+            len(Style),
+            len(TEMPOS),
+            len(ALPHA_TARGETS),
+            len(ALPHA_SPEEDS),
             len(Curve),
-        )  # fmt: skip
+        )
         self.relevant_OH = torch.tensor(
             [[head == "op" or head in HEADS_OF_OP[op] for head in HEAD_NAMES] for op in Op], device=device
         )

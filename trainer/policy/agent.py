@@ -1,4 +1,4 @@
-"""Who acts for N envs: the PPO policy, or a fixed rule behind the same interface."""
+"""The policy of N envs: PPO, or a fixed rule behind the same interface."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from protocol.errors import EsperError
+from protocol.messages.vocabulary import HEAD_NAMES
+from trainer.compute import rng
+from trainer.compute.compiler import Compiler
+from trainer.compute.cuda_graphs import CudaGraphs
+from trainer.compute.process_group import ProcessGroup
+from trainer.config.schema import Config
+from trainer.measurements import Measurements
+from trainer.seeds.table import SlotTable
 
-from .. import rng
-from ..compiled import Compiler
-from ..config import Config
-from ..graphs import Graphs
-from ..ranks import World
-from ..seeds.stages import HEAD_NAMES
-from ..seeds.table import SlotTable
-from ..signals import Signals
 from .actions import ActionSpace
 from .baselines import FIXED_BLUEPRINTS, Rule, fixed, no_growth, random
 from .heuristic import heuristic
 from .network import ActorCritic, Hidden
-from .observation import LAYOUT_VERSION, Observation, Observer
+from .observation import LAYOUT_VERSION, Observation, ObservationBuilder
 from .ppo import PPO
 from .rollout import Decision
 
@@ -35,12 +35,19 @@ class PolicyMismatch(EsperError):
 
 
 def decide(
-    network: ActorCritic, space: ActionSpace, seen: Observation, hidden: Hidden, reset: Tensor,
-    legal: Tensor, uniform: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    network: ActorCritic,
+    space: ActionSpace,
+    observation: Observation,
+    hidden: Hidden,
+    reset: Tensor,
+    legal: Tensor,
+    uniform: Tensor,
+) -> tuple[Tensor, ...]:
     """One step for N envs: actions and log-probabilities [N, heads], V(s) [N], h and c."""
     step = Observation(
-        base=seen.base.unsqueeze(0), slot=seen.slot.unsqueeze(0), blueprint=seen.blueprint.unsqueeze(0)
+        base=observation.base.unsqueeze(0),
+        slot=observation.slot.unsqueeze(0),
+        blueprint=observation.blueprint.unsqueeze(0),
     )
     out = network(step, hidden, reset.unsqueeze(0))
     logits = tuple(head[0] for head in out.logits)
@@ -53,12 +60,12 @@ class Agent:
     """Decides for N envs in lockstep.
 
     Args:
-        cfg: the whole configuration; `cfg.policy.kind` says who decides.
+        cfg: of the run; `cfg.policy.kind` selects the policy.
         slots: S.
         host_parameters: of a host without seeds.
         device: where everything lives.
         first_env: global index of the first env.
-        world: the ranks that learn together.
+        process_group: the ranks that learn together.
         compiler: of forward pass and loss; None = uncompiled.
         graphs: of the forward pass; None = without.
 
@@ -67,27 +74,33 @@ class Agent:
     """
 
     def __init__(
-        self, cfg: Config, *, slots: int, host_parameters: int, device: torch.device | str = "cpu",
-        first_env: int = 0, world: World | None = None,
+        self,
+        cfg: Config,
+        *,
+        slots: int,
+        host_parameters: int,
+        device: torch.device | str = "cpu",
+        first_env: int = 0,
+        process_group: ProcessGroup | None = None,
         compiler: Compiler | None = None,
-        graphs: Graphs | None = None,
-    ) -> None:  # fmt: skip
+        graphs: CudaGraphs | None = None,
+    ) -> None:
         n, blueprints = cfg.envs.count, cfg.seeds.blueprints
         self.cfg = cfg
         self.space = ActionSpace(slots, len(blueprints), device)
-        self.observer = Observer(
+        self.observation_builder = ObservationBuilder(
             n, slots, episode_epochs=cfg.episode_epochs, host_parameters=host_parameters, device=device
         )
         self.ppo: PPO | None = None
         if cfg.policy.kind == "ppo":
             network = ActorCritic(self.space, cfg.policy.hidden, cfg.seed).to(device)
             compiler = compiler or Compiler("off", torch.device(device))
-            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, world, compiler)
-            graphs = graphs or Graphs(on=False)
+            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, process_group, compiler)
+            graphs = graphs or CudaGraphs(on=False)
             self._decide = graphs.wrap("the policy", compiler.wrap("the policy", decide))
             self._hidden = network.initial(n)
         plant = next((name for name in FIXED_BLUEPRINTS if name in blueprints), blueprints[-1])
-        self._plant = blueprints.index(plant)
+        self._fixed_blueprint = blueprints.index(plant)
         self._envs = torch.arange(first_env, first_env + n, device=device)
         self.begin_episode(0)
 
@@ -95,57 +108,61 @@ class Agent:
         """All envs start afresh; `round` keys the random numbers of their actions."""
         self._round = round
         self._reset = torch.ones_like(self._envs, dtype=torch.bool)
-        self.observer.begin_episode()
+        self.observation_builder.begin_episode()
 
     def reset_hidden(self, envs: Tensor) -> None:
-        """Forget what was going on in the envs bool [N]: theirs were rolled back."""
+        """Reset the recurrent state of the envs bool [N], whose hosts were rolled back."""
         self._reset = self._reset | envs
 
     @torch.no_grad()
-    def act(self, table: SlotTable, signals: Signals, legal: Tensor, epoch: int) -> Decision:
+    def act(self, table: SlotTable, measurements: Measurements, legal: Tensor, epoch: int) -> Decision:
         """Choose one action per env.
 
         Args:
             table: slots after the automatic transitions of this epoch.
-            signals: what the last epoch measured.
+            measurements: what the last epoch measured.
             legal: bool [N, ops, S].
             epoch: 0-based in the episode.
         """
-        seen = self.observer.observe(table, signals, epoch)
+        observation = self.observation_builder.observe(table, measurements, epoch)
         key = rng.key(self.cfg.seed, rng.Purpose.ACTION, self._envs, self._round, epoch)
         uniform = rng.uniform(key, len(HEAD_NAMES))
         if self.ppo is None:
-            logits = RULES[self.cfg.policy.kind](self.space, legal, self._plant, seen)
+            logits = RULES[self.cfg.policy.kind](self.space, legal, self._fixed_blueprint, observation)
             actions = self.space.sample(logits, legal, uniform)
             log_prob = self.space.evaluate(logits, actions, legal).log_prob
-            value = torch.zeros_like(seen.base[:, 0])  # a rule expects nothing
+            value = torch.zeros_like(observation.base[:, 0])  # a rule expects nothing
         else:
             actions, log_prob, value, *hidden = self._decide(
-                self.ppo.network, self.space, seen, self._hidden, self._reset, legal, uniform
+                self.ppo.network, self.space, observation, self._hidden, self._reset, legal, uniform
             )
             self._hidden = hidden[0], hidden[1]
         reset, self._reset = self._reset, torch.zeros_like(self._reset)
-        return Decision(actions, seen, legal, log_prob, value, reset)
+        return Decision(actions, observation, legal, log_prob, value, reset)
 
-    def acted(self, decision: Decision, executed: Tensor) -> None:
-        """Learn which actions took effect, bool [N]; the next observation shows it."""
-        self.observer.acted(decision.actions[:, 0], executed)
+    def record_executed(self, decision: Decision, executed: Tensor) -> None:
+        """Record which actions were executed, bool [N], for the next observation."""
+        self.observation_builder.record_executed(decision.actions[:, 0], executed)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next decision and update depend on, in mid-episode too."""
         state: dict[str, Any] = {
-            "kind": self.cfg.policy.kind, "layout": LAYOUT_VERSION, "round": self._round,
-            "reset": self._reset, "observer": self.observer.state_dict(),
-        }  # fmt: skip
+            "kind": self.cfg.policy.kind,
+            "layout": LAYOUT_VERSION,
+            "round": self._round,
+            "reset": self._reset,
+            "observer": self.observation_builder.state_dict(),
+        }
         if self.ppo is not None:
             state |= {
-                "network": self.ppo.network.state_dict(), "ppo": self.ppo.state_dict(),
+                "network": self.ppo.network.state_dict(),
+                "ppo": self.ppo.state_dict(),
                 "hidden": list(self._hidden),
-            }  # fmt: skip
+            }
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`.
+        """Continue from `state_dict`.
 
         Raises:
             PolicyMismatch: it is of another policy, layout or size.
@@ -155,7 +172,7 @@ class Agent:
                 raise PolicyMismatch(f"the checkpoint's policy has {name} {state[name]!r}, this run {mine!r}")
         device = self._envs.device
         self._round, self._reset = state["round"], state["reset"].to(device)
-        self.observer.load_state_dict(state["observer"])
+        self.observation_builder.load_state_dict(state["observer"])
         if self.ppo is not None:
             try:
                 self.ppo.network.load_state_dict(state["network"])

@@ -1,4 +1,4 @@
-"""Policies that do not learn: what PPO has to beat, on the same seeds.
+"""Policies that do not learn, which PPO is compared with under the same random numbers.
 
 Each is a function from what is legal and seen to preferences (logits) of every head, so that its actions are
 drawn, masked and logged exactly as the learned ones.
@@ -11,16 +11,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..seeds.stages import ALPHA_TARGETS, Op
+from protocol.messages.vocabulary import ALPHA_TARGETS, Op
+
 from .actions import ActionSpace, Logits
 from .observation import Observation
 
 Rule = Callable[[ActionSpace, Tensor, int, Observation], Logits]
 """(action space, legal bool [N, ops, S], index of the blueprint to plant, what is seen) -> logits."""
 
-SURE = 1e4
+SURE_LOGIT = 1e4
 """A lead in logits that leaves the rest a probability of exactly 0."""
-FIXED_SLOTS = 2
+NUM_FIXED_SLOTS = 2
 """How many slots, from the first, the fixed schedule fills."""
 FIXED_BLUEPRINTS = ("conv_light", "attention")
 """What it plants: the first of these that is on offer, otherwise the last kind that is."""
@@ -41,20 +42,20 @@ def random(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation)
 
 
 def no_growth(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
-    """Always WAIT: what the host can do by itself."""
+    """Always WAIT: what the host learns without seeds."""
     logits = random(space, legal, blueprint, seen)
-    logits[0][:, Op.WAIT] = SURE
+    logits[0][:, Op.WAIT] = SURE_LOGIT
     return logits
 
 
 def fixed(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
-    """Plant `blueprint` in the first slots, blend it in whole and keep it, each step as soon as it may be."""
+    """Plant `blueprint` in the first slots, blend it in and keep it, each step as soon as it is legal."""
     logits = random(space, legal, blueprint, seen)
-    mine = legal[..., :FIXED_SLOTS].any(-1)
+    mine = legal[..., :NUM_FIXED_SLOTS].any(-1)
     for rank, op in enumerate(_FIXED_ORDER, start=1):
-        logits[0][:, op] = torch.where(mine[:, op], rank * SURE, -SURE)
-    logits[0][:, [Op.SET_ALPHA, Op.PRUNE]] = -SURE
-    logits[1][:] = -SURE * torch.arange(space.sizes[1], device=legal.device)
+        logits[0][:, op] = torch.where(mine[:, op], rank * SURE_LOGIT, -SURE_LOGIT)
+    logits[0][:, [Op.SET_ALPHA, Op.PRUNE]] = -SURE_LOGIT
+    logits[1][:] = -SURE_LOGIT * torch.arange(space.sizes[1], device=legal.device)
     for head, choice in ((2, blueprint), (3, 0), (4, 0), (5, len(ALPHA_TARGETS) - 1), (6, 0), (7, 0)):
-        logits[head][..., choice] = SURE
+        logits[head][..., choice] = SURE_LOGIT
     return logits

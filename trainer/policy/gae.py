@@ -23,7 +23,7 @@ def gae(
         reward_TN: reward of the action taken at step t.
         value_TN: V(s_t), in units of the reward.
         gamma: discount.
-        lam: 0 = one-step differences, 1 = whole returns.
+        lam: 0 = one-step differences, 1 = complete returns.
         ends_TN: bool, an episode ended with this step; by default only with the last one.
         final_value_TN: value of the state that an ended episode was left in: 0 (the default) where it was
             over, V(s) where it was cut off. Read only where `ends_TN` is true.

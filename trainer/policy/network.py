@@ -1,4 +1,4 @@
-"""The recurrent actor-critic: what was observed in, logits of every head and the state's value out.
+"""The recurrent actor-critic: observations in, logits of every head and the state's value out.
 
 One encoder is shared by all slots. The LSTM reads the base features beside all encoded slots; the heads that
 concern a slot read the LSTM and that slot, so that what is learned of one slot helps with the others.
@@ -12,12 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..seeds.stages import HEAD_NAMES, Op
-from .actions import ActionSpace, Logits
-from .normalise import LIMIT, RunningNorm
-from .observation import BASE, SLOT, Observation
+from protocol.messages.vocabulary import HEAD_NAMES, Op
 
-EMBEDDING = 4
+from .actions import ActionSpace, Logits
+from .observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
+from .running_norm import MAX_DEVIATIONS, RunningNorm
+
+EMBEDDING_WIDTH = 4
 """Width of the learned vectors that stand for a blueprint and for a slot's place."""
 SLOT_WIDTH = 32
 PRUNE_PRIOR = -2.5
@@ -29,7 +30,7 @@ Hidden = tuple[Tensor, Tensor]
 
 
 class Output(NamedTuple):
-    """Of a sequence of T steps."""
+    """What the network gives for a sequence of T steps."""
 
     logits: Logits
     value: Tensor
@@ -94,15 +95,15 @@ class ActorCritic(nn.Module):
             return layer
 
         relu = math.sqrt(2.0)
-        self.base_norm = RunningNorm(len(BASE.measured))
-        self.slot_norm = RunningNorm(len(SLOT.measured))
+        self.base_norm = RunningNorm(len(BASE_COLUMNS.measured))
+        self.slot_norm = RunningNorm(len(SLOT_COLUMNS.measured))
         self.value_norm = RunningNorm(1)
-        self.blueprint = nn.Parameter(torch.empty(blueprints + 1, EMBEDDING))
-        self.place = nn.Parameter(torch.empty(slots, EMBEDDING))
+        self.blueprint = nn.Parameter(torch.empty(blueprints + 1, EMBEDDING_WIDTH))
+        self.place = nn.Parameter(torch.empty(slots, EMBEDDING_WIDTH))
         for embedding in (self.blueprint, self.place):
             nn.init.normal_(embedding, generator=generator)
-        self.slot = linear(len(SLOT.names) + 2 * EMBEDDING, SLOT_WIDTH, relu)
-        self.base = linear(len(BASE.names) + slots * SLOT_WIDTH, hidden, relu)
+        self.slot = linear(len(SLOT_COLUMNS.names) + 2 * EMBEDDING_WIDTH, SLOT_WIDTH, relu)
+        self.base = linear(len(BASE_COLUMNS.names) + slots * SLOT_WIDTH, hidden, relu)
         self.lstm = LSTM(hidden, hidden, generator)
         self.context = linear(hidden + SLOT_WIDTH, SLOT_WIDTH, relu)
         op = linear(hidden, space.sizes[0], 0.01)
@@ -127,7 +128,7 @@ class ActorCritic(nn.Module):
             reset: bool [T, N], start this step from a zero state.
         """
         slots = self._slots(seen)
-        base = _fill(self.base_norm, seen.base, len(BASE.measured)).to(slots.dtype)
+        base = _fill(self.base_norm, seen.base, len(BASE_COLUMNS.measured)).to(slots.dtype)
         x = self.base(torch.cat([base, slots.flatten(-2)], -1)).relu()
         h, c = self.lstm(x, hidden, reset)
         wide = h.unsqueeze(-2).expand(*h.shape[:-1], slots.shape[-2], h.shape[-1])
@@ -160,27 +161,29 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def observed(self, seen: Observation) -> dict[str, Tensor]:
         """Statistics [] of the measured features as the policy saw them, and of what was missing."""
-        z = torch.cat([
-            self.base_norm(seen.base[..., : len(BASE.measured)], LIMIT).flatten(),
-            self.slot_norm(seen.slot[..., : len(SLOT.measured)], LIMIT).flatten(),
-        ])  # fmt: skip
+        z = torch.cat(
+            [
+                self.base_norm(seen.base[..., : len(BASE_COLUMNS.measured)], MAX_DEVIATIONS).flatten(),
+                self.slot_norm(seen.slot[..., : len(SLOT_COLUMNS.measured)], MAX_DEVIATIONS).flatten(),
+            ]
+        )
         known = ~z.isnan()
         count = known.sum().clamp_min(1)
         return {
             "observation_rms": (z.where(known, 0.0).square().sum() / count).sqrt(),
-            "observation_clipped": (z.abs() >= LIMIT).sum() / count,
+            "observation_clipped": (z.abs() >= MAX_DEVIATIONS).sum() / count,
             "observation_missing": 1.0 - known.double().mean(),
         }
 
     def learn_normalisers(self, seen: Observation) -> None:
         """Take a rollout's observations into the running statistics."""
-        self.base_norm.update(seen.base[..., : len(BASE.measured)])
-        self.slot_norm.update(seen.slot[..., : len(SLOT.measured)])
+        self.base_norm.update(seen.base[..., : len(BASE_COLUMNS.measured)])
+        self.slot_norm.update(seen.slot[..., : len(SLOT_COLUMNS.measured)])
 
     def _slots(self, seen: Observation) -> Tensor:
         """Encoded slots [T, N, S, SLOT_WIDTH]."""
-        features = _fill(self.slot_norm, seen.slot, len(SLOT.measured)).to(self.place.dtype)
-        place = self.place.expand(*features.shape[:-1], EMBEDDING)
+        features = _fill(self.slot_norm, seen.slot, len(SLOT_COLUMNS.measured)).to(self.place.dtype)
+        place = self.place.expand(*features.shape[:-1], EMBEDDING_WIDTH)
         encoded: Tensor = self.slot(torch.cat([features, self.blueprint[seen.blueprint + 1], place], -1))
         return encoded.relu()
 

@@ -1,6 +1,6 @@
 """Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347) of the recurrent actor-critic.
 
-Whole sequences, minibatched over envs; each head of the factored action has its own ratio and clip.
+Complete sequences, minibatched over envs; each head of the factored action has its own ratio and clip.
 The update never waits for the device: whether a step is taken (the loss is finite, the policy has not moved
 too far) is decided there, and one transfer at the end brings every statistic.
 """
@@ -15,19 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from protocol.errors import EsperError
-from protocol.events import PPOUpdate
+from protocol.messages.vocabulary import HEAD_NAMES
+from trainer.compute import rng
+from trainer.compute.compiler import Compiler
+from trainer.compute.process_group import ProcessGroup
+from trainer.config.schema import PPOConfig
 
-from .. import rng
-from ..compiled import Compiler
-from ..config import PPOConfig
-from ..ranks import World
-from ..seeds.stages import HEAD_NAMES
 from .actions import ActionSpace
-from .figures import Figures
 from .network import ActorCritic
 from .rollout import Rollout
+from .update_statistics import UpdateStatistics, rollout_statistics, summarise, to_host
 
-NONFINITE_LIMIT = 3
+MAX_NONFINITE_STEPS = 3
 """Steps in a row with a non-finite loss or gradient after which training ends."""
 
 
@@ -38,7 +37,7 @@ class PolicyDiverged(EsperError):
 
 
 class Loss(NamedTuple):
-    """The objective of one minibatch and what it tells, all detached but `total`.
+    """The objective of one minibatch and its statistics, all detached but `total`.
 
     The shares of several ranks add up, but for `ratio_min` and `ratio_max`.
     """
@@ -46,40 +45,46 @@ class Loss(NamedTuple):
     total: Tensor
     policy: Tensor
     value: Tensor
-    kl: Tensor
+    approx_kl: Tensor
     """KL(old || new) by the estimator r - 1 - ln r (Schulman, "Approximating KL divergence", 2020)."""
-    clipped_factors: Tensor
+    num_clipped_ratios: Tensor
     """How many ratios left 1 +- clip."""
-    factors: Tensor
+    num_ratios: Tensor
     """How many ratios mattered."""
-    nats: Tensor
+    entropy_ratio: Tensor
     """[heads] entropy over that of a uniform choice among what was legal, summed over the steps."""
-    choices: Tensor
+    choice_steps: Tensor
     """[heads] steps with a choice."""
-    nats_all: Tensor
+    entropy_sum: Tensor
     """Entropy, summed over heads and steps."""
-    nats_most: Tensor
+    max_entropy_sum: Tensor
     """That of uniform choices among what was legal."""
-    h_square: Tensor
-    c_square: Tensor
+    hidden_mean_square: Tensor
+    cell_mean_square: Tensor
     ratio_min: Tensor
     """[heads]"""
     ratio_max: Tensor
     """[heads]"""
 
     @property
-    def clipped(self) -> Tensor:
-        """Share of factors whose ratio left 1 +- clip."""
-        return self.clipped_factors / self.factors
+    def clip_fraction(self) -> Tensor:
+        """Share of the ratios that left 1 +- clip."""
+        return self.num_clipped_ratios / self.num_ratios
 
-    def figures(self) -> dict[str, Tensor]:
-        """What is told of a step, by name; entropies are 0..1, NaN where there was never a choice."""
+    def statistics(self) -> dict[str, Tensor]:
+        """Statistics of a step by name; entropies are 0..1, NaN where there was never a choice."""
         return {
-            "policy": self.policy, "value": self.value, "kl": self.kl, "clipped": self.clipped,
-            "ratio_min": self.ratio_min, "ratio_max": self.ratio_max,
-            "entropy": self.nats_all / self.nats_most, "head_entropy": self.nats / self.choices,
-            "h_rms": self.h_square.sqrt(), "c_rms": self.c_square.sqrt(),
-        }  # fmt: skip
+            "policy_loss": self.policy,
+            "value_loss": self.value,
+            "approx_kl": self.approx_kl,
+            "clip_fraction": self.clip_fraction,
+            "ratio_min": self.ratio_min,
+            "ratio_max": self.ratio_max,
+            "entropy": self.entropy_sum / self.max_entropy_sum,
+            "head_entropy": self.entropy_ratio / self.choice_steps,
+            "hidden_rms": self.hidden_mean_square.sqrt(),
+            "cell_rms": self.cell_mean_square.sqrt(),
+        }
 
 
 def ppo_loss(
@@ -99,23 +104,23 @@ def ppo_loss(
     Args:
         batch: sequences [T, n].
         advantage: [T, n], normalised.
-        target: [T, n], what the critic should say, in normalised units.
+        target: [T, n], what the critic should predict, in normalised units.
         share: of the minibatch that this batch is; the other ranks hold the rest.
     """
     out = network(batch.observation, network.initial(batch.reset.shape[1]), batch.reset)
     now = space.evaluate(out.logits, batch.actions, batch.legal)
     log_ratio = now.log_prob - batch.log_prob
     ratio = log_ratio.exp()
-    gain = advantage.unsqueeze(-1)
-    surrogate = torch.minimum(ratio * gain, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * gain)
-    policy = -share * (surrogate * now.relevant).sum(-1).mean()
-    value = share * (out.value - target).square().mean() / 2
+    advantages = advantage.unsqueeze(-1)
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * advantages)
+    pg_loss = -share * (surrogate * now.relevant).sum(-1).mean()
+    v_loss = share * (out.value - target).square().mean() / 2
 
-    free = now.choices > 1
-    most = now.choices.to(ratio.dtype).log()
-    normalised = (now.entropy / most.where(free, 1.0)).where(free, 0.0)
-    bonus = share * normalised.sum(-1).mean()
-    total = policy + cfg.value_coefficient * value - cfg.entropy_coefficient * bonus
+    has_choice = now.choices > 1
+    max_entropy = now.choices.to(ratio.dtype).log()
+    normalised = (now.entropy / max_entropy.where(has_choice, 1.0)).where(has_choice, 0.0)
+    entropy_bonus = share * normalised.sum(-1).mean()
+    total = pg_loss + cfg.value_coefficient * v_loss - cfg.entropy_coefficient * entropy_bonus
 
     steps = (0, 1)
     with torch.no_grad():
@@ -123,17 +128,17 @@ def ppo_loss(
         clipped = ((ratio - 1).abs() > cfg.clip) & now.relevant
         return Loss(
             total=total,
-            policy=policy.detach(),
-            value=value.detach(),
-            kl=share * (joint.exp() - 1 - joint).mean(),
-            clipped_factors=clipped.sum().to(ratio.dtype),
-            factors=now.relevant.sum().to(ratio.dtype),
-            nats=normalised.sum(steps),
-            choices=free.sum(steps).to(ratio.dtype),
-            nats_all=(now.entropy * free).sum(),
-            nats_most=(most * free).sum(),
-            h_square=share * out.h.square().mean(),
-            c_square=share * out.c.square().mean(),
+            policy=pg_loss.detach(),
+            value=v_loss.detach(),
+            approx_kl=share * (joint.exp() - 1 - joint).mean(),
+            num_clipped_ratios=clipped.sum().to(ratio.dtype),
+            num_ratios=now.relevant.sum().to(ratio.dtype),
+            entropy_ratio=normalised.sum(steps),
+            choice_steps=has_choice.sum(steps).to(ratio.dtype),
+            entropy_sum=(now.entropy * has_choice).sum(),
+            max_entropy_sum=(max_entropy * has_choice).sum(),
+            hidden_mean_square=share * out.h.square().mean(),
+            cell_mean_square=share * out.c.square().mean(),
             ratio_min=ratio.amin(steps),
             ratio_max=ratio.amax(steps),
         )
@@ -147,15 +152,20 @@ class PPO:
         space: its action heads.
         cfg: coefficients.
         seed: of the minibatches' order.
-        world: the ranks that compute a minibatch together.
+        process_group: the ranks that compute a minibatch together.
         compiler: of the loss; None = uncompiled.
     """
 
     def __init__(
-        self, network: ActorCritic, space: ActionSpace, cfg: PPOConfig, seed: int,
-        world: World | None = None, compiler: Compiler | None = None,
-    ) -> None:  # fmt: skip
-        self.world = world or World()
+        self,
+        network: ActorCritic,
+        space: ActionSpace,
+        cfg: PPOConfig,
+        seed: int,
+        process_group: ProcessGroup | None = None,
+        compiler: Compiler | None = None,
+    ) -> None:
+        self.process_group = process_group or ProcessGroup()
         self.network = network
         self.space = space
         self.cfg = cfg
@@ -165,10 +175,13 @@ class PPO:
         self._streak = torch.zeros((), dtype=torch.int64, device=self._device)
         compiler = compiler or Compiler("off", self._device)
         self._loss = compiler.wrap(
-            "the PPO loss", ppo_loss, weights=lambda: list(network.parameters()),
+            "the PPO loss",
+            ppo_loss,
+            weights=lambda: list(network.parameters()),
             objective=lambda loss: loss.total,
-            key=lambda *args: (args[3].shape, *args[5:]), loops=True,
-        )  # fmt: skip
+            key=lambda *args: (args[3].shape, *args[5:]),
+            loops=True,
+        )
         self.optimizer = torch.optim.Adam(network.parameters(), lr=cfg.learning_rate, eps=1e-5, fused=True)
 
     def configure(self, **changes: float) -> None:
@@ -181,7 +194,7 @@ class PPO:
         for group in self.optimizer.param_groups:
             group["lr"] = self.cfg.learning_rate
 
-    def update(self, rollout: Rollout, advantage: Tensor, returns: Tensor) -> PPOUpdate:
+    def update(self, rollout: Rollout, advantage: Tensor, returns: Tensor) -> UpdateStatistics:
         """Several passes over a round's experience, then the normalisers learn from it.
 
         Args:
@@ -190,64 +203,72 @@ class PPO:
             returns: [T, N], what the critic should have predicted, in units of the reward.
 
         Raises:
-            PolicyDiverged: loss or gradient was non-finite `NONFINITE_LIMIT` steps in a row.
+            PolicyDiverged: loss or gradient was non-finite `MAX_NONFINITE_STEPS` steps in a row.
         """
         begun = time.perf_counter()
         self.network.rescale_value(returns)
         target = self.network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
         scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        gate = _Gate(self._streak)
+        early_stop = _EarlyStop(self._streak)
         steps = []
         for epoch in range(self.cfg.epochs):
             for minibatch in self._minibatches(returns.shape[1], epoch):
-                envs = minibatch.tensor_split(self.world.size)[self.world.rank]
+                envs = minibatch.tensor_split(self.process_group.size)[self.process_group.rank]
                 loss = self._loss(
-                    self.network, self.space, rollout.envs(envs), scaled[:, envs], target[:, envs],
-                    self.cfg, len(envs) / len(minibatch),
-                )  # fmt: skip
-                steps.append(self._step(self._of_all_ranks(loss), gate))
-        self._streak = gate.streak
+                    self.network,
+                    self.space,
+                    rollout.envs(envs),
+                    scaled[:, envs],
+                    target[:, envs],
+                    self.cfg,
+                    len(envs) / len(minibatch),
+                )
+                steps.append(self._step(self._backward_and_all_reduce(loss), early_stop))
+        self._streak = early_stop.streak
         self.updates += 1
-        observed = self.network.observed(rollout.observation)
+        overall = rollout_statistics(rollout, advantage, returns) | self.network.observed(rollout.observation)
         self.network.learn_normalisers(rollout.observation)
-        figures = Figures.of(steps, rollout, advantage, returns, gate.longest, observed)
-        if (streak := int(figures.whole["nonfinite_in_a_row"])) >= NONFINITE_LIMIT:
+        step, numbers = to_host(steps, overall | {"nonfinite_in_a_row": early_stop.longest})
+        if (streak := int(numbers.pop("nonfinite_in_a_row"))) >= MAX_NONFINITE_STEPS:
             raise PolicyDiverged(
                 f"PPO update {self.updates}: loss or gradient not finite in {streak} steps in a row, weights "
                 "kept from the last finite step; lower ppo.learning_rate or resume from an earlier checkpoint"
             )
-        return figures.event(self.cfg, seconds=time.perf_counter() - begun)
+        return summarise(step, numbers, self.cfg, seconds=time.perf_counter() - begun)
 
     def _minibatches(self, n: int, epoch: int) -> tuple[Tensor, ...]:
         """A random partition of the envs, another one each pass."""
         key = rng.key(self.seed, rng.Purpose.MINIBATCH, self.updates, epoch)
         return rng.permutation(key, n).to(self._device).tensor_split(self.cfg.minibatches)
 
-    def _of_all_ranks(self, loss: Loss) -> Loss:
-        """Backward; the gradients, and all that adds up, are then those of the whole minibatch."""
+    def _backward_and_all_reduce(self, loss: Loss) -> Loss:
+        """Run backward; add up the gradients and statistics of all ranks to those of the minibatch."""
         self.optimizer.zero_grad(set_to_none=False)
         loss.total.backward()  # type: ignore[no-untyped-call]
-        whole = loss._replace(total=loss.total.detach().clone())
+        reduced = loss._replace(total=loss.total.detach().clone())
         gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
-        self.world.sum([*gradients, *whole[:-2]])
-        extremes = torch.stack([whole.ratio_min, -whole.ratio_max]).unsqueeze(0)
-        low, high = self.world.gathered(extremes, dim=0).amin(0)
-        return whole._replace(ratio_min=low, ratio_max=-high)
+        self.process_group.all_reduce_([*gradients, *reduced[:-2]])
+        extremes = torch.stack([reduced.ratio_min, -reduced.ratio_max]).unsqueeze(0)
+        low, high = self.process_group.all_gather(extremes, dim=0).amin(0)
+        return reduced._replace(ratio_min=low, ratio_max=-high)
 
-    def _step(self, loss: Loss, gate: _Gate) -> dict[str, Tensor]:
-        """Clip, and one Adam step that takes place only if the gate is open; statistics by name."""
+    def _step(self, loss: Loss, early_stop: _EarlyStop) -> dict[str, Tensor]:
+        """Clip, and take one Adam step if `early_stop` allows it; returns statistics by name."""
         heads = torch.stack([_grad_norm(self.network.heads[name]) for name in HEAD_NAMES])
         critic = _grad_norm(self.network.critic)
         total = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.cfg.max_grad_norm)
         finite = loss.total.isfinite() & total.isfinite()
-        taken = gate.judge(finite, loss.kl, self.cfg.target_kl)
+        applied = early_stop.allows_step(finite, loss.approx_kl, self.cfg.target_kl)
         # A fused step leaves weights, moments and counters alone where found_inf is 1 (as GradScaler has it).
-        self.optimizer.found_inf = (~taken).float()  # type: ignore[attr-defined]
+        self.optimizer.found_inf = (~applied).float()  # type: ignore[attr-defined]
         self.optimizer.step()
-        return loss.figures() | {
-            "grad_norm": total, "head_grad_norm": heads, "critic_grad_norm": critic, "taken": taken,
+        return loss.statistics() | {
+            "grad_norm": total,
+            "head_grad_norm": heads,
+            "critic_grad_norm": critic,
+            "applied": applied,
             "finite": finite,
-        }  # fmt: skip
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on, beside the network."""
@@ -259,7 +280,7 @@ class PPO:
         self._streak = state["streak"].to(self._device)
 
 
-class _Gate:
+class _EarlyStop:
     """Device-side decision whether the next step may change weights.
 
     Attributes:
@@ -272,8 +293,8 @@ class _Gate:
         self.streak = self.longest = streak
         self.stopped = torch.zeros_like(streak, dtype=torch.bool)
 
-    def judge(self, finite: Tensor, kl: Tensor, target_kl: float) -> Tensor:
-        """bool []: take this step. A KL over the target refuses it and all later ones of the update."""
+    def allows_step(self, finite: Tensor, kl: Tensor, target_kl: float) -> Tensor:
+        """bool []: whether to apply this step; a KL over the target ends the update here."""
         if target_kl > 0:
             self.stopped = self.stopped | (kl > target_kl)
         self.streak = torch.where(finite, torch.zeros_like(self.streak), self.streak + 1)

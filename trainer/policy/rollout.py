@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..ranks import World
-from ..seeds.stages import HEAD_NAMES, Op
-from .observation import BASE, SLOT, Observation
+from protocol.messages.vocabulary import HEAD_NAMES, Op
+from trainer.compute.process_group import ProcessGroup
+
+from .observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
 
 
 @dataclass
 class Decision:
-    """What a policy chose for N envs in one epoch, and what it knew."""
+    """What a policy chose for N envs in one epoch, and what it was given."""
 
     actions: Tensor
     """int64 [N, heads] in the order of `HEAD_NAMES`; 0 where a head does not matter."""
@@ -30,32 +31,46 @@ class Decision:
     """bool [N]: the recurrent state started afresh with this step."""
 
 
+@dataclass
 class Rollout:
-    """Storage of a round; `store` writes row t, nothing is ever moved.
+    """A round's experience: tensors [T, N, ...]; `store` writes row t, nothing is ever moved."""
 
-    Args:
-        t: epochs of an episode.
-        n: envs.
-        s: slots.
-        device: where it lives.
-    """
+    observation: Observation
+    legal: Tensor
+    """bool [T, N, ops, S]"""
+    actions: Tensor
+    """int64 [T, N, heads]"""
+    log_prob: Tensor
+    """[T, N, heads]"""
+    value: Tensor
+    """[T, N], V(s) in units of the reward."""
+    reward: Tensor
+    """[T, N]"""
+    reset: Tensor
+    """bool [T, N], the recurrent state started afresh with this step."""
 
-    def __init__(self, t: int, n: int, s: int, device: torch.device | str = "cpu") -> None:
+    @classmethod
+    def zeros(cls, t: int, n: int, s: int, device: torch.device | str = "cpu") -> Rollout:
+        """Storage for a round of t epochs, n envs and s slots."""
+
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(t, n, *shape, dtype=dtype, device=device)
 
-        heads = len(HEAD_NAMES)
-        self.observation = Observation(
-            base=zeros(len(BASE.names)),
-            slot=zeros(s, len(SLOT.names)),
+        observation = Observation(
+            base=zeros(len(BASE_COLUMNS.names)),
+            slot=zeros(s, len(SLOT_COLUMNS.names)),
             blueprint=zeros(s, dtype=torch.int64),
         )
-        self.legal = zeros(len(Op), s, dtype=torch.bool)
-        self.actions = zeros(heads, dtype=torch.int64)
-        self.log_prob = zeros(heads)
-        self.value = zeros()
-        self.reward = zeros()
-        self.reset = zeros(dtype=torch.bool)
+        heads = len(HEAD_NAMES)
+        return cls(
+            observation=observation,
+            legal=zeros(len(Op), s, dtype=torch.bool),
+            actions=zeros(heads, dtype=torch.int64),
+            log_prob=zeros(heads),
+            value=zeros(),
+            reward=zeros(),
+            reset=zeros(dtype=torch.bool),
+        )
 
     def store(self, t: int, decision: Decision, reward: Tensor) -> None:
         """Keep the decision of epoch t (0-based) and the reward [N] that it earned."""
@@ -66,19 +81,17 @@ class Rollout:
         self.reward[t] = reward
 
     def envs(self, index: Tensor) -> Rollout:
-        """A copy of the whole sequences of the envs int64 [n]."""
-        return self._each(lambda rows: rows[:, index])
+        """A copy of the complete sequences of the envs int64 [n]."""
+        return self._map(lambda rows: rows[:, index])
 
-    def of_all(self, world: World) -> Rollout:
+    def all_gather(self, group: ProcessGroup) -> Rollout:
         """The sequences of all ranks' envs, on every rank."""
-        return self if world.size == 1 else self._each(lambda rows: world.gathered(rows, dim=1))
+        return self if group.size == 1 else self._map(lambda rows: group.all_gather(rows, dim=1))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Rollout:
-        part = object.__new__(Rollout)
-        part.observation = Observation(**{k: change(v) for k, v in vars(self.observation).items()})
-        for name in ("legal", "actions", "log_prob", "value", "reward", "reset"):
-            setattr(part, name, change(getattr(self, name)))
-        return part
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Rollout:
+        parts = {name: change(rows) for name, rows in vars(self).items() if name != "observation"}
+        seen = {name: change(rows) for name, rows in vars(self.observation).items()}
+        return Rollout(observation=Observation(**seen), **parts)
 
     def state_dict(self) -> dict[str, Tensor]:
         flat = {f"observation.{k}": v for k, v in vars(self.observation).items()}

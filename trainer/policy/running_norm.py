@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-LIMIT = 8.0
-"""Standard deviations from the mean beyond which a feature tells no more."""
+MAX_DEVIATIONS = 8.0
+"""Standard deviations from the mean at which a feature is clipped."""
 
 
 class RunningNorm(nn.Module):
@@ -30,7 +30,7 @@ class RunningNorm(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """float64 [columns]; 1 where there is nothing to tell it from."""
+        """float64 [columns]; 1 where nothing, or always the same, was seen."""
         variance = self.m2 / self.count.clamp(min=1)
         return variance.sqrt().where(variance > 1e-12, 1.0)
 
@@ -49,6 +49,6 @@ class RunningNorm(nn.Module):
         self.m2 += m2 + delta.square() * self.count * share
         self.count.copy_(count)
 
-    def forward(self, x: Tensor, limit: float = LIMIT) -> Tensor:
+    def forward(self, x: Tensor, limit: float = MAX_DEVIATIONS) -> Tensor:
         """(x - mean) / std within +-limit, in x's dtype; NaN stays NaN."""
         return ((x - self.mean.to(x.dtype)) / self.std.to(x.dtype)).clamp(-limit, limit)

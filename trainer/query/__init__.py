@@ -1,1 +1,4 @@
-"""SQL over a run: its journal as tables."""
+"""A run's journal as SQL tables.
+
+Imports `protocol`; `cli` imports it.
+"""

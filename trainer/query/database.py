@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import EsperError
-from protocol.journal import read
+from protocol.errors import EsperError, MissingExtra
+from protocol.journal.damage import DamageReport
 
 from .tables import Columns, Row, Tables
-from .timeline import Timeline
+from .timeline import valid_events
 
 try:
     import duckdb
@@ -22,21 +22,24 @@ else:
     _missing = None
 
 
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+_CLOSED = ("SET TimeZone = 'UTC'", "SET enable_external_access = false", "SET lock_configuration = true")
+"""SQL that somebody pastes reads and writes no file, installs nothing, and cannot open that again."""
+
+
 class QueryError(EsperError):
     """The SQL is wrong; the message is DuckDB's, in one line."""
 
     exit_code = 5
 
 
-class ExtraMissing(EsperError):
-    """A package of the extra `export` is not installed."""
-
-    exit_code = 9
-
-
 @dataclass(frozen=True)
 class Result:
-    """What a query came to."""
+    """Columns and rows of a query."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
@@ -46,24 +49,25 @@ class Database:
     """The tables of a journal.
 
     Args:
-        journal: of a run, live or not; lines that are no events are passed over.
+        journal: of a run, live or not; what is damaged is skipped.
 
     Raises:
-        ExtraMissing: DuckDB or Arrow is not installed.
+        MissingExtra: DuckDB or Arrow is not installed.
         FolderError: the journal cannot be read.
     """
 
     def __init__(self, journal: Path) -> None:
         if _missing is not None:
-            raise ExtraMissing(f"{_missing} is not installed; run: pip install 'esper-overwatch[export]'")
-        self.damaged = 0
-        """Lines passed over."""
-        timeline = Timeline(read(journal, on_bad=lambda *_: None))
-        tables = Tables(timeline.valid(read(journal, on_bad=self._passed_over)))
+            raise MissingExtra(f"{_missing} is not installed; run: pip install 'esper-overwatch[export]'")
+        self.damage = DamageReport()
+        """What could not be read."""
+        tables = Tables(valid_events(journal, self.damage))
         self.columns = tables.columns
-        self._connection = duckdb.connect(config={"python_enable_replacements": "false"})
+        self._connection = duckdb.connect(config=_CONFIG)
         for name, columns in tables.columns.items():
             self._connection.register(name, _arrow(columns, tables.rows[name]))
+        for statement in _CLOSED:
+            self._connection.execute(statement)
 
     def ask(self, sql: str) -> Result:
         """Run a query.
@@ -78,9 +82,6 @@ class Database:
             return Result([column[0] for column in cursor.description], cursor.fetchall())
         except duckdb.Error as error:
             raise QueryError(_one_line(str(error))) from None
-
-    def _passed_over(self, *_: object) -> None:
-        self.damaged += 1
 
 
 def _arrow(columns: Columns, rows: Sequence[Row]) -> Any:

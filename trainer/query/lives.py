@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.events import SeedStage
-from protocol.wire import Event
+from protocol.codec.json_lines import Event
+from protocol.messages.events import SeedStage
+from protocol.messages.vocabulary import LIVE, Stage
 
-_LIVE = frozenset({"GERMINATED", "TRAINING", "BLENDING", "HOLDING"})
-_ENDS = frozenset({"FOSSILIZED", "PRUNED"})
+_LIVE = frozenset(stage.name for stage in LIVE)
+_ENDS = frozenset({Stage.FOSSILIZED.name, Stage.PRUNED.name})
 
 
 @dataclass

@@ -8,7 +8,9 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from protocol.events import (
+from protocol.codec.json_lines import Event
+from protocol.journal.command_log import CommandLog, CommandRecord
+from protocol.messages.events import (
     Anomaly,
     CommandAccepted,
     CommandDone,
@@ -19,7 +21,6 @@ from protocol.events import (
     RunStarted,
     SeedStage,
 )
-from protocol.wire import Event
 
 from .lives import Lives
 
@@ -54,23 +55,41 @@ COLUMNS: dict[str, Columns] = {
     "rounds": {"ts": "TIMESTAMP", "boot": "VARCHAR", "round": "BIGINT", **_ROUND},
     "epochs": {"ts": "TIMESTAMP", **_PLACE, "level": "VARCHAR", "seconds": "DOUBLE", **_PER_ENV},
     "seeds": {
-        "env": "BIGINT", "slot": "VARCHAR", "blueprint": "VARCHAR", "round": "BIGINT",
-        "germinated_epoch": "BIGINT", "end_epoch": "BIGINT", "end_stage": "VARCHAR",
-        "contribution": "DOUBLE", "parameters": "BIGINT",
+        "env": "BIGINT",
+        "slot": "VARCHAR",
+        "blueprint": "VARCHAR",
+        "round": "BIGINT",
+        "germinated_epoch": "BIGINT",
+        "end_epoch": "BIGINT",
+        "end_stage": "VARCHAR",
+        "contribution": "DOUBLE",
+        "parameters": "BIGINT",
     },
     "decisions": {**_PLACE, "op": "VARCHAR", "slot": "VARCHAR"},
     "rewards": {**_PLACE, "reward": "DOUBLE"},
     "anomalies": {
-        "ts": "TIMESTAMP", "boot": "VARCHAR", "round": "BIGINT", "epoch": "BIGINT",
+        "ts": "TIMESTAMP",
+        "boot": "VARCHAR",
+        "round": "BIGINT",
+        "epoch": "BIGINT",
         **{name: kind for name, kind in _scalars(Anomaly).items() if name != "since"},
-        "severity": "VARCHAR", "since": "TIMESTAMP",
+        "severity": "VARCHAR",
+        "since": "TIMESTAMP",
     },
     "commands": {
-        "ts": "TIMESTAMP", "id": "VARCHAR", "method": "VARCHAR", "client": "VARCHAR", "uid": "BIGINT",
-        "pid": "BIGINT", "params": "VARCHAR", "reason": "VARCHAR", "outcome": "VARCHAR",
-        "seconds": "DOUBLE", "message": "VARCHAR",
+        "ts": "TIMESTAMP",
+        "id": "VARCHAR",
+        "method": "VARCHAR",
+        "client": "VARCHAR",
+        "uid": "BIGINT",
+        "pid": "BIGINT",
+        "params": "VARCHAR",
+        "reason": "VARCHAR",
+        "outcome": "VARCHAR",
+        "seconds": "DOUBLE",
+        "message": "VARCHAR",
     },
-}  # fmt: skip
+}
 """Of every view; `rewards` has a column for each component of the run's reward besides."""
 
 
@@ -90,7 +109,7 @@ class Tables:
         self.rows: dict[str, list[Row]] = {name: [] for name in COLUMNS}
         self._started: RunStarted | None = None
         self._lives = Lives()
-        self._commands: dict[str, dict[str, Any]] = {}
+        self._commands = CommandLog()
         self._components: list[str] = []
         take: dict[type, Callable[[Event], None]] = {
             RunStarted: self._run_started,
@@ -98,10 +117,10 @@ class Tables:
             EpochFinished: self._epoch,
             SeedStage: self._lives.stage,
             Anomaly: self._anomaly,
-            CommandAccepted: self._asked,
-            CommandRefused: self._asked,
-            CommandDone: self._answered,
-            CommandFailed: self._answered,
+            CommandAccepted: self._command,
+            CommandRefused: self._command,
+            CommandDone: self._command,
+            CommandFailed: self._command,
         }
         for event in events:
             if type(event.data) in take:
@@ -115,10 +134,8 @@ class Tables:
         self.rows["seeds"] = [
             tuple(getattr(life, name) for name in self.columns["seeds"]) for life in self._lives.all
         ]
-        self.rows["commands"] = [
-            tuple(command.get(name) for name in self.columns["commands"])
-            for command in self._commands.values()
-        ]
+        records = sorted(self._commands.records(), key=lambda record: record.number)
+        self.rows["commands"] = [_command_row(record) for record in records]
 
     @property
     def _boot(self) -> str | None:
@@ -164,22 +181,26 @@ class Tables:
         values = vars(data) | place | {"since": _time(data.since)}
         self.rows["anomalies"].append(tuple(values[name] for name in self.columns["anomalies"]))
 
-    def _asked(self, event: Event) -> None:
-        command = vars(event.data) | {"ts": _time(event.ts), "outcome": "open"}
-        if isinstance(event.data, CommandRefused):
-            command["outcome"] = "refused"
-        else:
-            command["params"] = json.dumps(event.data.params)
-        self._commands.setdefault(event.data.id, command)
+    def _command(self, event: Event) -> None:
+        self._commands.fold(event.data, ts=event.ts)
 
-    def _answered(self, event: Event) -> None:
-        command = self._commands.get(event.data.id)
-        if command is None:
-            return
-        if isinstance(event.data, CommandDone):
-            command |= {"outcome": "done", "seconds": event.data.seconds}
-        else:
-            command |= {"outcome": "failed", "message": event.data.message}
+
+def _command_row(record: CommandRecord) -> Row:
+    """One row of `commands`, in the order of its columns."""
+    outcomes = {"waiting": "open", "running": "open", "cancelled": "failed"}
+    return (
+        _time(record.ts),
+        record.id,
+        record.method,
+        record.client,
+        record.uid,
+        record.pid,
+        None if record.params is None else json.dumps(record.params),
+        record.reason,
+        outcomes.get(record.state, record.state),
+        record.seconds,
+        None if record.error is None else record.error["message"],
+    )
 
 
 def _time(us: int) -> datetime:

@@ -1,21 +1,44 @@
-"""Which events of a journal still count: a boot that resumes plays anew what came after its checkpoint."""
+"""Which events of a journal still count: a boot that resumes repeats what came after its checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
-from protocol.wire import Event
+from protocol.codec.json_lines import Event
+from protocol.journal.damage import DamageReport
+from protocol.journal.reader import oldest_numbers, read
+from protocol.messages.events import RunStarted
 
 Position = tuple[int, int, int]
 """Round, epochs finished, and 1 at the round's end."""
-PLAYED = frozenset({"round.started", "epoch", "seed.stage", "round.finished"})
-"""Types that a resumed boot tells again."""
+_OF_EPOCH = frozenset(
+    {"round.started", "epoch", "rank.epoch", "layers", "seed.stage", "seed.gate", "governor.rollback"}
+)
+_OF_ROUND = frozenset({"ppo.update", "shapley.computed", "drift", "round.finished"})
+REPEATED_TYPES = _OF_EPOCH | _OF_ROUND
+"""Types that a resumed boot emits again: those of an epoch, and those that come after a round's last."""
 _FIRST = frozenset({"round.started", "epoch", "round.finished"})
+_AT_ROUND_END = _OF_ROUND | {"anomaly", "checkpoint.saved"}
 
 
 def position(event: Event) -> Position:
     """Where in the run an event belongs."""
-    return event.ctx.round, event.ctx.epoch, int(event.type == "round.finished")
+    return event.ctx.round, event.ctx.epoch, int(event.type in _OF_ROUND)
+
+
+def _place(event: Event, started: object) -> Event:
+    """The event with its true clock; `started` is the data of its boot's first event.
+
+    Until 0.1.0 a boot that resumed after an episode's last epoch reported the round's end as round 0.
+    """
+    if event.ctx.round > 0 or event.type not in _AT_ROUND_END:
+        return event
+    if not isinstance(started, RunStarted) or started.resumed_round is None:
+        return event
+    ctx = replace(event.ctx, round=started.resumed_round + 1, epoch=started.episode_epochs)
+    return replace(event, ctx=ctx)
 
 
 class Timeline:
@@ -27,21 +50,39 @@ class Timeline:
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._starts: list[Position | None] = []
+        started: object = None
         for event in events:
             if event.type == "run.started":
+                started = event.data
                 self._starts.append(None)
             elif event.type in _FIRST and self._starts and self._starts[-1] is None:
-                self._starts[-1] = position(event)
+                self._starts[-1] = position(_place(event, started))
 
     def valid(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The same events again, without those that a later boot has played anew."""
+        """The same events again, without those that a later boot has repeated."""
         boot = -1
+        started: object = None
         limit: Position | None = None
-        for event in events:
-            if event.type == "run.started":
-                boot += 1
+        for recorded in events:
+            if recorded.type == "run.started":
+                boot, started = boot + 1, recorded.data
                 later = [start for start in self._starts[boot + 1 :] if start is not None]
                 limit = min(later, default=None)
-            if limit is not None and event.type in PLAYED and position(event) >= limit:
+            event = _place(recorded, started)
+            if limit is not None and event.type in REPEATED_TYPES and position(event) >= limit:
                 continue
             yield event
+
+
+def valid_events(journal: Path, damage: DamageReport) -> Iterator[Event]:
+    """Those of a run's events that count, in the order written; read twice.
+
+    Args:
+        damage: learns what could not be read.
+
+    Raises:
+        FolderError: the journal cannot be read.
+    """
+    damage.expect(oldest_numbers(journal))
+    timeline = Timeline(read(journal, on_bad=lambda *_: None))
+    return timeline.valid(damage.watch(read(journal, on_bad=damage.note)))

@@ -1,4 +1,4 @@
-"""What the ranks send to rank 0 at each boundary: their envs' columns, and what else they have to tell."""
+"""What the ranks send to rank 0 at each boundary: their envs' columns, and their events."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 
-from .telemetry.transfer import Frame
+from protocol.messages.events import LogLine, SystemSample
+from trainer.hosts.gradients import spread_layers
+from trainer.telemetry.transfer import HostFrame
 
 LAYER = "layer."
 """Columns [L, n]; all others are [n, ...]."""
 
 
-class Parcel(msgspec.Struct):
+class RankReport(msgspec.Struct):
     """One rank's epoch."""
 
     columns: dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -22,19 +25,17 @@ class Parcel(msgspec.Struct):
     layers: list[str] = []
     seconds: float = 0.0
     phases: dict[str, float] = {}
-    logs: list[dict[str, Any]] = []
-    """Fields of `LogLine` events."""
-    samples: list[dict[str, Any]] = []
-    """Fields of `SystemSample` events."""
+    logs: list[LogLine] = []
+    samples: list[SystemSample] = []
 
     @classmethod
-    def of(cls, frame: Frame, layers: Sequence[str] = (), **told: Any) -> Parcel:
+    def of(cls, frame: HostFrame, layers: Sequence[str] = ()) -> RankReport:
         """Pack a frame."""
         columns = {name: (c.dtype.str, c.shape, c.tobytes()) for name, c in frame.items()}
-        return cls(columns, list(layers), **told)
+        return cls(columns, list(layers))
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> HostFrame:
         """The columns that were packed."""
         return {
             name: np.frombuffer(data, np.dtype(dtype)).reshape(shape)
@@ -43,27 +44,29 @@ class Parcel(msgspec.Struct):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Parcel).decode
+decode = msgspec.msgpack.Decoder(RankReport).decode
 
 
-def side_by_side(parcels: Sequence[Parcel]) -> tuple[Frame, list[str]]:
+def merge_reports(reports: Sequence[RankReport]) -> tuple[HostFrame, list[str]]:
     """The columns of all envs, and the names of all layers; a layer that a rank lacks is NaN there."""
-    frames = [parcel.frame for parcel in parcels]
-    layers = list(dict.fromkeys(name for parcel in parcels for name in parcel.layers))
-    whole: Frame = {}
+    frames = [report.frame for report in reports]
+    layers = list(dict.fromkeys(name for report in reports for name in report.layers))
+    merged: HostFrame = {}
     for name in dict.fromkeys(name for frame in frames for name in frame):
         if name.startswith(LAYER):
-            parts = [_on(layers, parcel, frame, name) for parcel, frame in zip(parcels, frames, strict=True)]
-            whole[name] = np.concatenate(parts, axis=1)
+            parts = [
+                _layer_column(layers, report, frame, name)
+                for report, frame in zip(reports, frames, strict=True)
+            ]
+            merged[name] = np.concatenate(parts, axis=1)
         else:
-            whole[name] = np.concatenate([frame[name] for frame in frames])
-    return whole, layers
+            merged[name] = np.concatenate([frame[name] for frame in frames])
+    return merged, layers
 
 
-def _on(layers: Sequence[str], parcel: Parcel, frame: Frame, name: str) -> Any:
+def _layer_column(layers: Sequence[str], report: RankReport, frame: HostFrame, name: str) -> Any:
     """A rank's rows [L', n] of a layer column on all layers: [L, n]."""
-    envs = next(len(column) for other, column in frame.items() if not other.startswith(LAYER))
-    out = np.full((len(layers), envs), np.nan, dtype=np.float32)
     if name in frame:
-        out[[layers.index(layer) for layer in parcel.layers]] = frame[name]
-    return out
+        return spread_layers(layers, report.layers, torch.tensor(frame[name])).numpy()
+    envs = next(len(column) for other, column in frame.items() if not other.startswith(LAYER))
+    return np.full((len(layers), envs), np.nan, dtype=np.float32)

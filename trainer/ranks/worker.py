@@ -1,4 +1,4 @@
-"""The ranks beside the first: they train their envs, send what they see to rank 0 and wait for its word."""
+"""The ranks other than 0: they train their envs, report to rank 0 and execute its orders."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ import logging
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, assert_never
 
-import msgspec
 import torch
 from torch import Tensor
 
 from protocol.errors import EsperError, RequestError
-from protocol.events import PPOUpdate, SystemSample
-from protocol.folders import esper_home
+from protocol.messages.events import LogLine, SystemSample
+from protocol.storage.folders import esper_home
+from trainer.compute.device import limit_threads, resolve_device
+from trainer.compute.execution_plan import Execution
+from trainer.compute.process_group import ProcessGroup
+from trainer.config.schema import Config
+from trainer.control.live_parameters import LiveParameters
+from trainer.control.seed_control import SeedControl
+from trainer.data.registry import load_task
+from trainer.hooks import StopRun
+from trainer.loop import Trainer
+from trainer.policy.update_statistics import UpdateStatistics
+from trainer.telemetry.log_lines import log_line
+from trainer.telemetry.system import SystemSampler
+from trainer.telemetry.timer import PhaseTimer
+from trainer.telemetry.transfer import HostFrame
 
-from . import parcels
-from .config import Config
-from .data.registry import load as load_dataset
-from .device import limit_threads, resolve
-from .execution import Execution
-from .intervention import Act, Intervention
-from .operator import StopRun
-from .parameters import Parameters
-from .parcels import Parcel
-from .ranks import World
-from .telemetry.system import SystemSampler
-from .telemetry.timer import PhaseTimer
-from .telemetry.transfer import Frame, Transfer
-
-if TYPE_CHECKING:
-    from .loop import Trainer
+from . import orders
+from .rank_report import RankReport, encode
 
 
-def follow(world: World) -> int:
-    """Train this rank's share of the run that rank 0 describes, until it says stop.
+def run_worker(group: ProcessGroup) -> int:
+    """Train this rank's share of the run that rank 0 describes, until it orders the end.
 
     Returns:
         The process's exit code.
@@ -47,48 +46,44 @@ def follow(world: World) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # rank 0 ends the run, in order
     limit_threads()
-    order = world.hear()
+    order = orders.receive(group)
+    assert isinstance(order, orders.BuildTrainer), order
     try:
-        trainer, device = _build(
-            msgspec.convert(order["config"], Config), Execution.read(order["execution"]), world
-        )
+        trainer, device = _build(order.config, order.execution, group)
     except EsperError as error:
-        world.agree(str(error))
+        group.barrier_or_raise(str(error))
         raise
-    world.agree()
-    follower = Follower(world, trainer, device)
-    state = world.hand_out([])
+    group.barrier_or_raise()
+    worker = Worker(group, trainer, device)
+    state = group.scatter_bytes([])
     if state:
-        follower.load_state_dict(torch.load(io.BytesIO(state), map_location="cpu", weights_only=True))
+        worker.load_state_dict(torch.load(io.BytesIO(state), map_location="cpu", weights_only=True))
     try:
-        follower.wait()
-        trainer.run(follower)
+        worker.execute_orders()
+        trainer.run(worker)
     except StopRun:
         pass
     finally:
-        follower.close()
+        worker.close()
     return 0
 
 
-def _build(config: Config, execution: Execution, world: World) -> tuple[Trainer, torch.device]:
-    from .loop import Trainer
-
-    device = resolve(config.device, world.local_rank)
-    task = config.task
-    data = load_dataset(task.dataset, device, folder=task.data_dir, context=task.context)
-    return Trainer(config, data, device, execution, world), device
+def _build(config: Config, execution: Execution, group: ProcessGroup) -> tuple[Trainer, torch.device]:
+    device = resolve_device(config.device, group.local_rank)
+    data = load_task(config.task, device)
+    return Trainer(config, data, device, execution, group), device
 
 
-class Follower:
-    """The `Watcher` of the other ranks."""
+class Worker:
+    """The `Hooks` of the other ranks."""
 
-    def __init__(self, world: World, trainer: Trainer, device: torch.device) -> None:
-        self._world, self._trainer, self._device = world, trainer, device
-        self._timer, self._transfer = PhaseTimer(), Transfer()
-        self.parameters = Parameters(trainer)
-        self.intervention = Intervention(trainer, world)
+    def __init__(self, group: ProcessGroup, trainer: Trainer, device: torch.device) -> None:
+        self._group, self._trainer, self._device = group, trainer, device
+        self._timer = PhaseTimer()
+        self.parameters = LiveParameters(trainer)
+        self.seed_control = SeedControl(trainer, group)
         self._layers: Tensor | None = None
-        self._logs = _Collector()
+        self._logs = _LogCollector()
         logging.getLogger().setLevel(logging.INFO)
         logging.getLogger().addHandler(self._logs)
         self._samples: list[SystemSample] = []
@@ -99,29 +94,36 @@ class Follower:
         """End the sampler's thread."""
         self._sampler.close()
 
-    def wait(self) -> None:
-        """Do what rank 0 asks for until it lets the ranks pass this boundary.
+    def execute_orders(self) -> None:
+        """Execute rank 0's orders until one lets the ranks pass this boundary.
 
         Raises:
             StopRun: the run ends here.
         """
         while True:
-            order = self._world.hear()
-            match order["do"]:
-                case "go":
-                    self._layers = self._debug(order["layers"])
+            match orders.receive(self._group):
+                case orders.StartEpoch(layer_envs):
+                    self._layers = self._own_layer_envs(layer_envs)
                     return
-                case "state":
+                case orders.SendState():
                     buffer = io.BytesIO()
                     torch.save(self.state_dict(), buffer)
-                    self._world.collect(buffer.getvalue())
-                case "set":
-                    self.parameters.set(order["key"], order["value"])
-                case "act":
-                    with suppress(RequestError):  # rank 0 tells it to who asked
-                        self.intervention.carry_out(msgspec.convert(order["act"], Act), self._acted)
-                case "stop":
-                    raise StopRun("rank 0 says so", checkpoint=False)
+                    self._group.all_gather_bytes(buffer.getvalue())
+                case orders.SetParameter(key, value):
+                    self.parameters.set(key, value)
+                case orders.ExecuteAction(action):
+                    with suppress(RequestError):  # rank 0 answers the client that asked
+                        _, frame = self.seed_control.execute(action)
+                        with self._timer.phase("telemetry"):
+                            self.on_frame(frame, ())
+                case orders.KeepWaiting():
+                    pass
+                case orders.Shutdown():
+                    raise StopRun("rank 0 ends the run", checkpoint=False)
+                case orders.BuildTrainer() as order:
+                    raise AssertionError(f"{order} comes once, before the first boundary")
+                case order:
+                    assert_never(order)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds of this rank."""
@@ -131,8 +133,8 @@ class Follower:
         self._trainer.load_state_dict(state["trainer"])
         self.parameters.load_state_dict(state["parameters"])
 
-    def _debug(self, envs: Sequence[int]) -> Tensor | None:
-        rows = self._world.rows(self._trainer.cfg.envs.count * self._world.size)
+    def _own_layer_envs(self, envs: Sequence[int]) -> Tensor | None:
+        rows = self._group.rows(self._trainer.cfg.envs.count * self._group.size)
         mine = [env - rows.start for env in envs if env in rows]
         if not mine:
             return None
@@ -140,16 +142,14 @@ class Follower:
         wanted[mine] = True
         return wanted.to(self._device)
 
-    # --- called by the loop ------------------------------------------------------------------------
-
     def wants_round(self, finished: int) -> bool:  # noqa: ARG002
-        self.wait()
+        self.execute_orders()
         return True
 
-    def round_begins(self, round: int) -> None:  # noqa: ARG002
+    def on_round_begin(self, round: int) -> None:  # noqa: ARG002
         self._timer.lap()
 
-    def epoch_begins(self, epoch: int, epochs: int) -> None: ...
+    def on_epoch_begin(self, epoch: int, epochs: int) -> None: ...
 
     @property
     def layer_envs(self) -> Tensor | None:
@@ -160,47 +160,46 @@ class Follower:
         with self._timer.phase(name):
             yield
 
-    def trained(self, seconds: dict[str, float]) -> None:
+    def on_phase_times(self, seconds: dict[str, float]) -> None:
         self._timer.divide("train", seconds)
 
-    def see(self, columns: dict[str, Tensor], layers: Sequence[str]) -> Frame:
-        with self._timer.phase("telemetry"):
-            frame = self._transfer(columns)
-            told: dict[str, Any] = {"logs": self._logs.take(), "samples": self._taken_samples()}
-            if "reward" in frame:
-                told["seconds"], told["phases"] = self._timer.lap()
-            self._world.collect(parcels.encode(Parcel.of(frame, layers, **told)))
-        return frame
+    def on_frame(self, frame: HostFrame, layers: Sequence[str]) -> None:
+        report = RankReport.of(frame, layers)
+        report.logs, report.samples = self._logs.take(), self._take_samples()
+        if "reward" in frame:
+            times = self._timer.lap()
+            report.seconds, report.phases = times.seconds, times.phases
+        self._group.all_gather_bytes(encode(report))
 
-    def epoch_finished(self, trainer: Trainer) -> None:  # noqa: ARG002
+    def on_epoch_end(self, round: int, epoch: int) -> None:  # noqa: ARG002
         with self._timer.phase("commands"):
-            self.wait()
+            self.execute_orders()
 
-    def round_finished(
-        self, trainer: Trainer, update: PPOUpdate | None, columns: Frame  # noqa: ARG002
-    ) -> None:  # fmt: skip
-        self._world.collect(parcels.encode(Parcel.of(columns)))
+    def on_round_end(
+        self,
+        round: int,  # noqa: ARG002
+        update: UpdateStatistics | None,  # noqa: ARG002
+        frame: HostFrame,
+        *,
+        is_best: bool,  # noqa: ARG002
+    ) -> None:
+        self._group.all_gather_bytes(encode(RankReport.of(frame)))
 
-    def _acted(self, columns: dict[str, Tensor]) -> Frame:
-        return self.see(columns, ())
-
-    def _taken_samples(self) -> list[dict[str, Any]]:
-        return [vars(self._samples.pop(0)) for _ in range(len(self._samples))]
+    def _take_samples(self) -> list[SystemSample]:
+        return [self._samples.pop(0) for _ in range(len(self._samples))]
 
 
-class _Collector(logging.Handler):
-    """Keeps log records, as the fields of `LogLine`, until the next parcel."""
+class _LogCollector(logging.Handler):
+    """Keeps log records until the next report."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self._lines: list[dict[str, Any]] = []
+        self._lines: list[LogLine] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else None
-        line = {"level": record.levelname, "logger": record.name, "message": record.getMessage()}
-        self._lines.append(line | {"traceback": trace})
+        self._lines.append(log_line(record))
 
-    def take(self) -> list[dict[str, Any]]:
+    def take(self) -> list[LogLine]:
         """All lines since the last call."""
         lines, self._lines = self._lines, []
         return lines

@@ -1,1 +1,4 @@
-"""What an action earned: batched kernels over N envs."""
+"""The reward of an epoch, and the Shapley values of seeds.
+
+Imports `config`, `compute`, `seeds` and `measurements`. `hosts`, `loop` and `telemetry` import it.
+"""

@@ -1,6 +1,6 @@
 """Rewards of N envs, epoch by epoch: what a mode is given, and what is remembered from epoch to epoch.
 
-Which components there are, and what each pays, is the mode's: see `modes`.
+Each mode defines its components: see `modes`.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..compiled import Compiler
-from ..seeds.stages import BLENDED, Stage
-from ..seeds.table import SlotTable
-from ..signals import Signals
-from .modes import MODES, Moment, Terms
+from protocol.messages.vocabulary import BLENDED, Stage
+from trainer.compute.compiler import Compiler
+from trainer.measurements import Measurements
+from trainer.seeds.table import SlotTable
 
-PROGRESS: dict[Stage, float] = {
+from .modes import MODES, EpochInputs, RunContext
+
+STAGE_PROGRESS: dict[Stage, float] = {
     Stage.GERMINATED: 0.2,
     Stage.TRAINING: 0.4,
     Stage.BLENDING: 0.6,
@@ -25,10 +26,10 @@ PROGRESS: dict[Stage, float] = {
 
 
 class Reward:
-    """Pays N envs by the mode of the run.
+    """Computes the reward of N envs by the mode of the run.
 
     Args:
-        terms: what the run pays for.
+        run: what the mode needs to know of the run.
         n: envs.
         slots: S.
         device: where the tensors live.
@@ -36,13 +37,17 @@ class Reward:
     """
 
     def __init__(
-        self, terms: Terms, n: int, slots: int, device: torch.device | str = "cpu",
+        self,
+        run: RunContext,
+        n: int,
+        slots: int,
+        device: torch.device | str = "cpu",
         compiler: Compiler | None = None,
-    ) -> None:  # fmt: skip
-        self.terms = terms
+    ) -> None:
+        self.run = run
         compiler = compiler or Compiler("off", torch.device(device))
-        self._mode = compiler.wrap("the reward", MODES[terms.cfg.mode], key=lambda moment: moment.last)
-        self._progress = torch.tensor([PROGRESS.get(stage, 0.0) for stage in Stage], device=device)
+        self._mode = compiler.wrap("the reward", MODES[run.cfg.mode], key=lambda inputs: inputs.last)
+        self._progress = torch.tensor([STAGE_PROGRESS.get(stage, 0.0) for stage in Stage], device=device)
         self._blended = torch.tensor([stage in BLENDED for stage in Stage], device=device)
         self._before = {
             "gain": torch.zeros(n, device=device),
@@ -57,39 +62,39 @@ class Reward:
             tensor.zero_()
 
     def __call__(
-        self, table: SlotTable, signals: Signals, epoch: int, rolled_back: Tensor
+        self, table: SlotTable, measurements: Measurements, epoch: int, rolled_back: Tensor
     ) -> dict[str, Tensor]:
         """Components of the reward of `epoch` (0-based), each float32 [N], see `total`.
 
         Args:
             table: slots at the end of the epoch.
-            signals: what the epoch measured.
+            measurements: what the epoch measured.
             epoch: whose action is paid.
             rolled_back: bool [N], the governor undid the epoch's work.
         """
-        terms, before = self.terms, self._before
-        left = 1 - (epoch + 1) / terms.epochs
-        accuracy = signals.val_accuracy
+        run, before = self.run, self._before
+        left = 1 - (epoch + 1) / run.epochs
+        accuracy = measurements.val_accuracy
         counted = self._blended[table.stage] & ~table.contribution.isnan()
         contribution_NS = table.contribution.where(counted, 0.0)
         now = {
-            "gain": (accuracy - terms.chance).where(~accuracy.isnan(), before["gain"]),
-            "contribution": terms.cfg.contribution * left * contribution_NS.sum(1),
-            "stage": terms.cfg.stage * left * self._progress[table.stage].sum(1),
+            "gain": (accuracy - run.chance).where(~accuracy.isnan(), before["gain"]),
+            "contribution": run.cfg.contribution * left * contribution_NS.sum(1),
+            "stage": run.cfg.stage * left * self._progress[table.stage].sum(1),
         }
-        young = (table.stage == Stage.PRUNED) & (table.age <= terms.min_training_epochs)
-        moment = Moment(
-            terms=terms,
-            last=epoch == terms.epochs - 1,
+        young = (table.stage == Stage.PRUNED) & (table.age <= run.min_training_epochs)
+        inputs = EpochInputs(
+            run=run,
+            last=epoch == run.epochs - 1,
             phi=now,
             phi_before={name: before[name] for name in now},
             contribution_NS=contribution_NS,
             moved_NS=torch.where(rolled_back.unsqueeze(1), 0.0, table.alpha - before["alpha"]),
             pruned_young=torch.where(rolled_back, 0, young.sum(1)),
-            growth=(signals.parameters - terms.host_parameters) / terms.host_parameters,
+            growth=(measurements.parameters - run.host_parameters) / run.host_parameters,
             rolled_back=rolled_back,
         )
-        components = self._mode(moment)
+        components = self._mode(inputs)
         self._before = now | {"alpha": table.alpha.clone()}
         return components
 

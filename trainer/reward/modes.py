@@ -1,7 +1,7 @@
-"""What a run pays for: one function per mode, from a moment of N envs to the components of their reward.
+"""Reward modes: one function each, from one epoch of N envs to the components of their reward.
 
-Every component is a tensor [N]; they sum to the reward. Phi is a potential (`Moment.phi`), T the epochs of an
-episode, growth the added parameters relative to the host's.
+Every component is a tensor [N]; they sum to the reward. Phi is a potential (`EpochInputs.phi`), T the epochs
+of an episode, growth the added parameters relative to the host's.
 
     component     shaped            sparse          minimal         contribution
     gain          gamma Phi' - Phi  last: accuracy  last: accuracy
@@ -28,11 +28,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..config import RewardConfig
+from trainer.config.schema import RewardConfig
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunContext:
     """What the modes need to know of a run."""
 
     cfg: RewardConfig
@@ -47,10 +47,10 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Moment:
+class EpochInputs:
     """One epoch of N envs, as the modes see it."""
 
-    terms: Terms
+    run: RunContext
     last: bool
     """The episode ends with it."""
     phi: dict[str, Tensor]
@@ -71,61 +71,60 @@ class Moment:
     """bool [N]"""
 
     def change(self, name: str) -> Tensor:
-        """gamma Phi' - Phi [N]; over is worth nothing more, so the last step pays Phi' undiscounted."""
-        gamma = 1.0 if self.last else self.terms.gamma
+        """gamma Phi' - Phi [N]; after the last step there is no value left, so it pays Phi' undiscounted."""
+        gamma = 1.0 if self.last else self.run.gamma
         return gamma * self.phi[name] - self.phi_before[name]
 
     @property
     def rollback(self) -> Tensor:
         """[N]"""
-        return -self.terms.cfg.rollback_penalty * self.rolled_back
+        return -self.run.cfg.rollback_penalty * self.rolled_back
 
     @property
     def rent(self) -> Tensor:
-        """[N], of a whole episode at the present growth."""
-        return -self.terms.cfg.rent * self.growth
+        """[N], of a complete episode at the present growth."""
+        return -self.run.cfg.rent * self.growth
 
 
-Mode = Callable[[Moment], dict[str, Tensor]]
+Mode = Callable[[EpochInputs], dict[str, Tensor]]
 
 
-def shaped(m: Moment) -> dict[str, Tensor]:
-    """The final accuracy less the rent, told early by differences of potentials."""
+def shaped(m: EpochInputs) -> dict[str, Tensor]:
+    """The final accuracy less the rent, paid early as differences of potentials."""
     return {
         "gain": m.change("gain"),
         "contribution": m.change("contribution"),
         "stage": m.change("stage"),
-        "rent": m.rent / m.terms.epochs,
+        "rent": m.rent / m.run.epochs,
         "rollback": m.rollback,
     }
 
 
-def sparse(m: Moment) -> dict[str, Tensor]:
-    """The final accuracy less the rent, told at the end."""
+def sparse(m: EpochInputs) -> dict[str, Tensor]:
+    """The final accuracy less the rent, paid at the end."""
     paid = float(m.last)
     return {"gain": paid * m.phi["gain"], "rent": paid * m.rent, "rollback": m.rollback}
 
 
-def minimal(m: Moment) -> dict[str, Tensor]:
+def minimal(m: EpochInputs) -> dict[str, Tensor]:
     """`sparse`, and a fee on seeds thrown away before they could be of use."""
-    return sparse(m) | {"early_prune": -m.terms.cfg.early_prune * m.pruned_young}
+    return sparse(m) | {"early_prune": -m.run.cfg.early_prune * m.pruned_young}
 
 
-def contribution(m: Moment) -> dict[str, Tensor]:
+def contribution(m: EpochInputs) -> dict[str, Tensor]:
     """Seeds are paid for what they contribute, epoch by epoch, and the host for what it is at the end.
 
     Together, seeds are never credited with more than what their host has gained over a guess, whatever their
     counterfactuals add up to; what they take away counts in full.
     """
-    terms = m.terms
     given = m.contribution_NS.clamp_min(0.0).sum(1)
     taken = m.contribution_NS.clamp_max(0.0).sum(1)
     bounded = torch.minimum(given, m.phi["gain"].clamp_min(0.0)) + taken
     return {
-        "contribution": terms.cfg.contribution * bounded / terms.epochs,
+        "contribution": m.run.cfg.contribution * bounded / m.run.epochs,
         "stage": m.change("stage"),
-        "rent": m.rent / terms.epochs,
-        "shock": -terms.cfg.shock * m.moved_NS.square().sum(1),
+        "rent": m.rent / m.run.epochs,
+        "shock": -m.run.cfg.shock * m.moved_NS.square().sum(1),
         "terminal": float(m.last) * m.phi["gain"],
         "rollback": m.rollback,
     }

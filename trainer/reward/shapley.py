@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .. import rng
+from trainer.compute import rng
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -29,12 +29,22 @@ Measure = Callable[[Codes, Codes], Floats]
 """(envs [M], bits of the slots left out [M]), no two alike -> accuracies [M]."""
 
 MIN_ORDERS = 4
-"""Orders drawn at least; fewer say nothing of their spread."""
-CHUNK = 4
+"""Orders drawn at least; fewer do not show their spread."""
+ORDERS_PER_PASS = 4
 """Orders measured in one pass."""
 _Z = 1.959963984540054
 """97.5 % quantile of the normal distribution."""
-_BITS = 32
+_MAX_SLOTS = 32
+
+
+def pack(envs: Codes, removed: Codes) -> Codes:
+    """One number for each coalition: its env and the bits of the slots left out; `unpack` undoes it."""
+    return envs << _MAX_SLOTS | removed
+
+
+def unpack(codes: Codes) -> tuple[Codes, Codes]:
+    """Envs and bits of the slots left out, from codes of `pack`."""
+    return codes >> _MAX_SLOTS, codes & ((1 << _MAX_SLOTS) - 1)
 
 
 class MissingCoalition(LookupError):
@@ -42,7 +52,7 @@ class MissingCoalition(LookupError):
 
 
 @dataclass(frozen=True)
-class Shares:
+class ShapleyValues:
     """Shapley values of the seeds of N hosts, in accuracy."""
 
     value: Floats
@@ -53,11 +63,11 @@ class Shares:
     """[N], how many were measured."""
 
 
-class Worths:
+class CoalitionTable:
     """Measured coalitions, looked up many at a time."""
 
     def __init__(self, envs: Codes, removed: Codes, values: Floats) -> None:
-        codes = envs << _BITS | removed
+        codes = pack(envs, removed)
         order = np.argsort(codes)
         self._codes, self._values = codes[order], values[order]
 
@@ -67,19 +77,21 @@ class Worths:
         Raises:
             MissingCoalition: one of them was not measured.
         """
-        wanted = envs << _BITS | removed
+        wanted = pack(envs, removed)
         place = np.searchsorted(self._codes, wanted).clip(max=len(self._codes) - 1)
         missing = self._codes[place] != wanted
         if missing.any():
             at = np.flatnonzero(missing.ravel())[0]
             env, bits = np.broadcast_to(envs, wanted.shape).ravel()[at], removed.ravel()[at]
-            slots = [slot for slot in range(_BITS) if bits >> slot & 1]
+            slots = [slot for slot in range(_MAX_SLOTS) if bits >> slot & 1]
             raise MissingCoalition(f"env {env} without the seeds of slots {slots} was not measured")
         found: Floats = self._values[place]
         return found
 
 
-def shares(blended: NDArray[np.bool_], measure: Measure, budget: int, key: torch.Tensor) -> Shares:
+def shapley_values(
+    blended: NDArray[np.bool_], measure: Measure, budget: int, key: torch.Tensor
+) -> ShapleyValues:
     """Shapley values of all seeds.
 
     Args:
@@ -106,7 +118,7 @@ def shares(blended: NDArray[np.bool_], measure: Measure, budget: int, key: torch
             orders = max(MIN_ORDERS, (budget - 2) // (k - 1))
             mean, half = _sampled(envs, players, counted, orders, key[torch.from_numpy(envs)])
         value[envs[:, None], players], half_width[envs[:, None], players] = mean, half
-    return Shares(value, half_width, measured)
+    return ShapleyValues(value, half_width, measured)
 
 
 def _exact(envs: Codes, players: Codes, measure: Measure) -> Floats:
@@ -115,7 +127,7 @@ def _exact(envs: Codes, players: Codes, measure: Measure) -> Floats:
     present = np.arange(2**k)[:, None] >> np.arange(k) & 1
     removed = np.where(present == 0, 1 << players[:, None, :], 0).sum(2)
     owners = np.repeat(envs, 2**k)
-    worths = Worths(owners, removed.ravel(), measure(owners, removed.ravel()))
+    worths = CoalitionTable(owners, removed.ravel(), measure(owners, removed.ravel()))
     return worths.of(envs[:, None], removed) @ _weights(k).T
 
 
@@ -150,7 +162,7 @@ def _sampled(
         delta = added - mean
         mean += delta / count
         m2 += delta * (added - mean)
-    return mean, student(orders - 1) * np.sqrt(m2 / (orders - 1) / orders)
+    return mean, student_t_quantile(orders - 1) * np.sqrt(m2 / (orders - 1) / orders)
 
 
 def _marginals_of(
@@ -162,17 +174,17 @@ def _marginals_of(
     ends: tuple[Codes, Codes],
     end_values: Floats,
 ) -> Iterator[tuple[Codes, Floats]]:
-    """Of each order, who came when [m, k] and what each added [m, k]; `CHUNK` orders are measured at once."""
+    """For each order, who came when [m, k] and what each added [m, k]; measures `ORDERS_PER_PASS` at once."""
     k = players.shape[1]
-    for start in range(0, orders, CHUNK):
-        number = torch.arange(start, min(start + CHUNK, orders))
+    for start in range(0, orders, ORDERS_PER_PASS):
+        number = torch.arange(start, min(start + ORDERS_PER_PASS, orders))
         came = rng.permutation(rng.fold(key.unsqueeze(1), number), k).numpy()
         bits = 1 << np.take_along_axis(players[:, None, :].repeat(came.shape[1], 1), came, 2)
         left = bits.sum(2, keepdims=True) - np.cumsum(np.insert(bits, 0, 0, axis=2), axis=2)
         owners = np.broadcast_to(envs[:, None, None], left.shape)
-        inner = np.unique((owners << _BITS | left)[..., 1:-1])
-        found = inner >> _BITS, inner & ((1 << _BITS) - 1)
-        worths = Worths(
+        inner = np.unique(pack(owners, left)[..., 1:-1])
+        found = unpack(inner)
+        worths = CoalitionTable(
             np.append(ends[0], found[0]),
             np.append(ends[1], found[1]),
             np.append(end_values, measure(*found)),
@@ -181,7 +193,7 @@ def _marginals_of(
         yield from zip(came.swapaxes(0, 1), gained.swapaxes(0, 1), strict=True)
 
 
-def student(freedom: int) -> float:
+def student_t_quantile(freedom: int) -> float:
     """97.5 % quantile of Student's t, from 3 degrees of freedom on within 1 %.
 
     Abramowitz and Stegun, "Handbook of mathematical functions", 26.7.5.

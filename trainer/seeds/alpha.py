@@ -1,4 +1,4 @@
-"""How alpha moves: curves from 0 to 1, and ramps of whole epochs over a slot table."""
+"""Alpha schedules: curves from 0 to 1, and ramps of some epochs over a slot table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from .stages import Curve
+from protocol.messages.vocabulary import Curve
+
 from .table import SlotTable
 
 STEEPNESS: dict[Curve, float] = {

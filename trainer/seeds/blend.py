@@ -23,11 +23,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..stacked import Init, Parameters, linear, map_mean, pooled, to_channels, to_matrices, to_rows
+from trainer.compute.stacked_ops import (
+    Init,
+    Parameters,
+    linear,
+    map_mean,
+    pooled,
+    to_channels,
+    to_matrices,
+    to_rows,
+)
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Neighbouring rows of a segment that are treated alike."""
 
     start: int
@@ -42,14 +51,14 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Segment:
+class SeedSegment:
     """The k rows of a slot that are run and blended together."""
 
     rows: Tensor | None
     """int64 [k], which hosts; None where they are all hosts in order."""
     attached: int | Tensor
     """The first so many rows give their gradient back to the host; a bool [k] in the masked plan."""
-    blocks: tuple[Block, ...]
+    blocks: tuple[RowBlock, ...]
 
     @property
     def blended(self) -> bool:
@@ -66,7 +75,7 @@ def gate(x: Tensor, parameters: Parameters, *, causal: bool) -> Tensor:
     """0..1 from x [B, k*C, H, W] and the gates of k rows.
 
     Args:
-        causal: each position by itself, since a mean over the map would tell of those to come.
+        causal: one value per position, since a mean over the map would leak those to come.
 
     Returns:
         [B, 1, 1, k], or [B, H, W, k] where it is causal.
@@ -78,8 +87,8 @@ def gate(x: Tensor, parameters: Parameters, *, causal: bool) -> Tensor:
     return torch.sigmoid(score).view(batch, *((height, width) if causal else (1, 1)), k)
 
 
-def gather_rows(h: Tensor, n: int, segments: Sequence[Segment]) -> tuple[Tensor, list[Tensor]]:
-    """What the seeds of a slot see.
+def gather_rows(h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Tensor, list[Tensor]]:
+    """Gather the inputs of a slot's seeds.
 
     Only attached rows return a gradient to the host; for the others it is a constant.
 
@@ -96,7 +105,7 @@ def gather_rows(h: Tensor, n: int, segments: Sequence[Segment]) -> tuple[Tensor,
 def graft(
     h: Tensor,
     n: int,
-    segments: Sequence[Segment],
+    segments: Sequence[SeedSegment],
     seen: list[Tensor],
     made: list[Tensor],
     strength: list[Tensor],
@@ -123,7 +132,7 @@ def graft(
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[Segment]) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Tensor, ...]:
         ctx.n, ctx.segments = n, segments
         ctx.set_materialize_grads(False)
         rows = to_rows(h, n)
@@ -152,10 +161,10 @@ class _GatherRows(torch.autograd.Function):
 
 
 class _Graft(torch.autograd.Function):
-    """Its backward hands the host's own gradient on uncopied."""
+    """Its backward passes the host's own gradient on without a copy."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[Segment], *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[SeedSegment], *tensors: Tensor) -> Tensor:
         ctx.n, ctx.segments = n, segments
         ctx.save_for_backward(*tensors)
         if not any(segment.blended for segment in segments):
@@ -179,13 +188,13 @@ class _Graft(torch.autograd.Function):
 
 
 def _by_segment(
-    segments: Sequence[Segment], tensors: Sequence[Tensor]
-) -> list[tuple[Segment, Tensor, Tensor, Tensor]]:
+    segments: Sequence[SeedSegment], tensors: Sequence[Tensor]
+) -> list[tuple[SeedSegment, Tensor, Tensor, Tensor]]:
     m = len(segments)
     return list(zip(segments, tensors[:m], tensors[m : 2 * m], tensors[2 * m :], strict=True))
 
 
-def _put(host: Tensor, segments: Sequence[Segment], tensors: Sequence[Tensor]) -> None:
+def _put(host: Tensor, segments: Sequence[SeedSegment], tensors: Sequence[Tensor]) -> None:
     """Blend into [B, H, W, n, C], in place."""
     for segment, x, s, strength in _by_segment(segments, tensors):
         k = strength.shape[3]
@@ -205,7 +214,7 @@ def _put(host: Tensor, segments: Sequence[Segment], tensors: Sequence[Tensor]) -
 
 
 def _backward(
-    grad: Tensor, segment: Segment, x: Tensor, s: Tensor, strength: Tensor
+    grad: Tensor, segment: SeedSegment, x: Tensor, s: Tensor, strength: Tensor
 ) -> tuple[Tensor | None, Tensor, Tensor | None]:
     """Gradients of a segment's x, s and strength, from the host's [B, H, W, n, C]."""
     k = strength.shape[3]
@@ -244,7 +253,7 @@ def _row_sums(x: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _direction(x: Tensor, s: Tensor, multiply: bool | Tensor) -> Tensor:
-    """Where alpha leads: [B, H, W, k, C] like `x` and `s`."""
+    """The change at alpha 1: [B, H, W, k, C] like `x` and `s`."""
     if multiply is False:
         return s - x
     product = torch.tanh(s - x).mul_(x)

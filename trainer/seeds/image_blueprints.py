@@ -1,6 +1,7 @@
 """The kinds of seeds for images: small modules that keep the shape of their slot, run for k rows at once.
 
-What every kind must do is checked by `verify`. Those for texts are in `causal`, third parties' in `modules`.
+What every kind must do is checked by `verify`. Those for texts are in `text_blueprints`, third parties' in
+`plugin_blueprints`.
 
 Every one is the identity at birth and yet has a gradient from the first step: either its branch is scaled
 by a `gain` that begins at 0 (ReZero: Bachlechner et al., 2021), which itself gets a gradient, or its last
@@ -16,9 +17,9 @@ import torch
 from torch import Tensor
 
 from protocol.errors import EsperError
-
-from .. import rng
-from ..stacked import (
+from trainer.compute import rng
+from trainer.compute.stacked_ops import (
+    Conv,
     Init,
     Parameters,
     affine,
@@ -49,13 +50,14 @@ class Blueprint:
     name: str
     specs: Callable[[int], Specs]
     """Tensors of one seed in a slot of so many channels, in the order in which they are drawn."""
-    forward: Callable[[Tensor, Parameters], Tensor]
-    """x [B, k*C, H, W] and tensors [k, ...] -> [B, k*C, H, W]; row i uses the i-th seed's alone."""
+    forward: Callable[[Tensor, Parameters, Conv], Tensor]
+    """x [B, k*C, H, W], tensors [k, ...] and how to convolve -> [B, k*C, H, W]; row i uses the i-th seed's
+    tensors alone."""
     identity_at_birth: bool
     convolves: bool = True
     """Whether it has convolutions or matrix products, which torch runs by other kernels for one network."""
     draw: Callable[[Tensor, torch.dtype], Parameters] | None = None
-    """Tensors of newborns by their keys (int64 [k]); None: as the specs say."""
+    """Tensors of newborns by their keys (int64 [k]); None = as `specs` describes."""
     fit: Callable[[int, Size], Blueprint] | None = None
     """Makes the blueprint for a slot of so many channels and that size; None: it suits them all."""
 
@@ -64,7 +66,7 @@ class Blueprint:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"blueprint {self.name}" + (f" ({self.origin})" if self.origin else "")
 
     def at(self, channels: int, size: Size) -> Blueprint:
@@ -98,19 +100,21 @@ def _norm(c: int) -> Specs:
     return {**_norm_specs("norm", c), "gain": Init()}
 
 
-def _norm_forward(x: Tensor, p: Parameters) -> Tensor:
+def _norm_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     return towards_group_norm(x, p["norm.weight"], p["norm.bias"], p["gain"])
 
 
 def _attention(c: int) -> Specs:
     hidden = max(4, c // 4)
     return {
-        "squeeze.weight": Init((hidden, c), fan_in=c), "squeeze.bias": Init((hidden,), fan_in=c),
-        "excite.weight": Init((c, hidden)), "excite.bias": Init((c,)),
-    }  # fmt: skip
+        "squeeze.weight": Init((hidden, c), fan_in=c),
+        "squeeze.bias": Init((hidden,), fan_in=c),
+        "excite.weight": Init((c, hidden)),
+        "excite.bias": Init((c,)),
+    }
 
 
-def _attention_forward(x: Tensor, p: Parameters) -> Tensor:
+def _attention_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     """Squeeze and excitation (Hu et al., 2018), scaled so that channels begin at 1 and reach 0..2."""
     n = p["squeeze.weight"].shape[0]
     hidden = torch.relu(linear(pooled(x, n), p["squeeze.weight"], p["squeeze.bias"]))
@@ -120,12 +124,14 @@ def _attention_forward(x: Tensor, p: Parameters) -> Tensor:
 
 def _depthwise(c: int) -> Specs:
     return {
-        "depth.weight": _conv_init(c, 1, 3), "point.weight": _conv_init(c, c, 1),
-        **_norm_specs("norm", c), "gain": Init(),
-    }  # fmt: skip
+        "depth.weight": _conv_init(c, 1, 3),
+        "point.weight": _conv_init(c, c, 1),
+        **_norm_specs("norm", c),
+        "gain": Init(),
+    }
 
 
-def _depthwise_forward(x: Tensor, p: Parameters) -> Tensor:
+def _depthwise_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
     """Depthwise separable convolution (Chollet, 2017)."""
     y = conv(conv(x, p["depth.weight"], groups=p["depth.weight"].shape[1]), p["point.weight"])
     return residual(x, torch.relu(_normed(y, p)), p["gain"])
@@ -135,18 +141,21 @@ def _conv(kernel: int) -> Callable[[int], Specs]:
     return lambda c: {"conv.weight": _conv_init(c, c, kernel), **_norm_specs("norm", c), "gain": Init()}
 
 
-def _conv_forward(x: Tensor, p: Parameters) -> Tensor:
+def _conv_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
     return residual(x, torch.relu(_normed(conv(x, p["conv.weight"]), p)), p["gain"])
 
 
 def _heavy(c: int) -> Specs:
     return {
-        "first.weight": _conv_init(c, c, 3), **_norm_specs("norm1", c),
-        "second.weight": _conv_init(c, c, 3), **_norm_specs("norm2", c), "gain": Init(),
-    }  # fmt: skip
+        "first.weight": _conv_init(c, c, 3),
+        **_norm_specs("norm1", c),
+        "second.weight": _conv_init(c, c, 3),
+        **_norm_specs("norm2", c),
+        "gain": Init(),
+    }
 
 
-def _heavy_forward(x: Tensor, p: Parameters) -> Tensor:
+def _heavy_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
     """The two convolutions of a residual block (He et al., 2016)."""
     y = torch.relu(_normed(conv(x, p["first.weight"]), p, "norm1"))
     y = torch.relu(_normed(conv(y, p["second.weight"]), p, "norm2"))
@@ -156,13 +165,16 @@ def _heavy_forward(x: Tensor, p: Parameters) -> Tensor:
 def _bottleneck(c: int) -> Specs:
     narrow = max(2, c // 4)
     return {
-        "reduce.weight": _conv_init(narrow, c, 1), **_norm_specs("norm1", narrow),
-        "conv.weight": _conv_init(narrow, narrow, 3), **_norm_specs("norm2", narrow),
-        "expand.weight": _conv_init(c, narrow, 1), "gain": Init(),
-    }  # fmt: skip
+        "reduce.weight": _conv_init(narrow, c, 1),
+        **_norm_specs("norm1", narrow),
+        "conv.weight": _conv_init(narrow, narrow, 3),
+        **_norm_specs("norm2", narrow),
+        "expand.weight": _conv_init(c, narrow, 1),
+        "gain": Init(),
+    }
 
 
-def _bottleneck_forward(x: Tensor, p: Parameters) -> Tensor:
+def _bottleneck_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
     y = torch.relu(_normed(conv(x, p["reduce.weight"]), p, "norm1"))
     y = torch.relu(_normed(conv(y, p["conv.weight"]), p, "norm2"))
     return residual(x, conv(y, p["expand.weight"]), p["gain"])
@@ -185,8 +197,8 @@ BLUEPRINTS: dict[str, Blueprint] = {
 def verify(kind: Blueprint, channels: int, size: Size, *, causal: bool = False) -> None:
     """Run a newborn seed once.
 
-    It must keep the shape, put out finite numbers, be the identity where it says so and, in a causal host,
-    not look ahead.
+    It must keep the shape, put out finite numbers, be the identity where it claims to be and, in a causal
+    host, not look ahead.
 
     Raises:
         BlueprintError: it does not.
@@ -196,7 +208,7 @@ def verify(kind: Blueprint, channels: int, size: Size, *, causal: bool = False) 
     count = 2 * 2 * channels * size[0] * size[1]
     x = rng.normal(rng.key(0, rng.Purpose.SEED, 2), count, dtype)
     x = x.view(2, 2 * channels, *size).contiguous(memory_format=torch.channels_last)
-    y = kind.forward(x, weights)
+    y = kind.forward(x, weights, conv)
     if y.shape != x.shape:
         raise BlueprintError(
             f"{kind.title} turns {_seen(x, 2)} into {_seen(y, 2)}; a seed must keep the shape"
@@ -210,12 +222,12 @@ def verify(kind: Blueprint, channels: int, size: Size, *, causal: bool = False) 
 
 
 def _seen(x: Tensor, rows: int) -> tuple[int, ...]:
-    """The shape that one seed sees."""
+    """The shape of one seed's input."""
     return (x.shape[0], x.shape[1] // rows, *x.shape[2:])
 
 
 def _verify_causal(kind: Blueprint, x: Tensor, weights: Parameters) -> None:
-    """With weights that are not those of birth, no position may feel one that comes after it."""
+    """With weights other than those of birth, no position may depend on a later one."""
     keys = rng.key(0, rng.Purpose.SEED, 3, torch.arange(len(weights)))
     grown = {
         name: w + 0.3 * rng.normal(key, w.numel(), w.dtype).view_as(w)
@@ -224,8 +236,8 @@ def _verify_causal(kind: Blueprint, x: Tensor, weights: Parameters) -> None:
     half = x.shape[2] // 2
     changed = x.clone()
     changed[:, :, half:] = changed[:, :, half:].flip(2) - 1.0
-    before, after = (kind.forward(tokens, grown)[:, :, :half] for tokens in (x, changed))
+    before, after = (kind.forward(tokens, grown, conv)[:, :, :half] for tokens in (x, changed))
     if (before - after).abs().max() > 1e-5:
         raise BlueprintError(
-            f"{kind.title} looks ahead: a position feels those after it; a text host cannot use it"
+            f"{kind.title} looks ahead: a position depends on later ones; a text host cannot use it"
         )

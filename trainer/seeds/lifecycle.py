@@ -1,6 +1,6 @@
-"""The life of seeds: gates, legal ops, what an action does, and what happens by itself.
+"""The life of seeds: gates, legal ops, what an action does, and what happens automatically.
 
-One epoch calls, in this order: `advance` (what is due by itself), `legal` (what the policy may do), `apply`
+One epoch calls, in this order: `advance` (automatic transitions), `legal` (what the policy may do), `apply`
 (what it does; ramps then move by one epoch, so that the table's alpha is the one in force while the hosts
 train). All of it is tensor arithmetic over [N, S]; nothing looks at a value from Python.
 """
@@ -10,22 +10,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from protocol.thresholds import THRESHOLDS
+from protocol.messages.thresholds import THRESHOLDS
+from protocol.messages.vocabulary import (
+    ALPHA_SPEEDS,
+    ALPHA_TARGETS,
+    BLENDED,
+    HEAD_NAMES,
+    ISOLATED,
+    TEMPOS,
+    Op,
+    Stage,
+)
+from trainer.config.schema import Config
+from trainer.measurements import Measurements
 
-from ..config import Config
-from ..signals import Signals
 from . import alpha
-from .stages import ALPHA_SPEEDS, ALPHA_TARGETS, BLENDED, HEAD_NAMES, ISOLATED, TEMPOS, Op, Stage
 from .table import SlotTable, is_in
 
-HEALTHY = 0.7
+MIN_HEALTHY_SHARE = 0.7
 """Least share of a seed's tensors with a usable gradient, G2 and G5."""
-EXPLODING = THRESHOLDS["gradient_exploding"].critical
-IMPROVEMENT = 0.005
+MAX_GRADIENT_NORM = THRESHOLDS["gradient_exploding"].critical
+MIN_ACCURACY_GAIN = 0.005
 """Strict G2: gain of validation accuracy since the seed began to train."""
-GRADIENT_RATIO = 0.10
+MIN_GRADIENT_RATIO = 0.10
 """Strict G2: least gradient norm of the seed relative to the host's."""
-CONTRIBUTION = 0.01
+MIN_CONTRIBUTION = 0.01
 """Strict G5: least contribution."""
 
 Checks = dict[str, Tensor]
@@ -46,15 +55,15 @@ class Lifecycle:
         self._min_blending_epochs = seeds.min_blending_epochs
         self._embargo_epochs = seeds.embargo_epochs
 
-    def gates(self, table: SlotTable, signals: Signals) -> dict[str, Checks]:
+    def gates(self, table: SlotTable, measurements: Measurements) -> dict[str, Checks]:
         """Every check of every gate, as bool [N, S]; a signal that was not measured fails its checks."""
         stage, epochs = table.stage, table.epochs_in_stage
-        norm, healthy = signals.seed_grad_norm, signals.seed_health >= HEALTHY
+        norm, healthy = measurements.seed_grad_norm, measurements.seed_health >= MIN_HEALTHY_SHARE
         g2 = {
             "training": stage == Stage.TRAINING,
             "min_epochs": epochs >= self.min_training_epochs,
             "gradient_measured": ~norm.isnan(),
-            "not_exploding": norm <= EXPLODING,
+            "not_exploding": norm <= MAX_GRADIENT_NORM,
             "healthy": healthy,
         }
         g3 = {
@@ -68,11 +77,11 @@ class Lifecycle:
             "healthy": healthy,
         }
         if self._strict:
-            gain = signals.val_accuracy.unsqueeze(1) - table.accuracy_at_stage
-            g2["improved"] = gain >= IMPROVEMENT
-            g2["gradient_ratio"] = norm >= GRADIENT_RATIO * signals.host_grad_norm.unsqueeze(1)
+            gain = measurements.val_accuracy.unsqueeze(1) - table.accuracy_at_stage
+            g2["improved"] = gain >= MIN_ACCURACY_GAIN
+            g2["gradient_ratio"] = norm >= MIN_GRADIENT_RATIO * measurements.host_grad_norm.unsqueeze(1)
             g3["min_epochs"] = epochs >= self._min_blending_epochs
-            g5["contributes"] = table.contribution >= CONTRIBUTION
+            g5["contributes"] = table.contribution >= MIN_CONTRIBUTION
         return {
             "G0": {"dormant": stage == Stage.DORMANT},
             "G1": {"germinated": stage == Stage.GERMINATED},
@@ -81,9 +90,9 @@ class Lifecycle:
             "G5": g5,
         }
 
-    def legal(self, table: SlotTable, signals: Signals) -> Tensor:
+    def legal(self, table: SlotTable, measurements: Measurements) -> Tensor:
         """bool [N, len(Op), S]: what may be done to which slot. WAIT is legal on every slot."""
-        gates = self.gates(table, signals)
+        gates = self.gates(table, measurements)
         stage = table.stage
         mask = torch.zeros(stage.shape[0], len(Op), stage.shape[1], dtype=torch.bool, device=stage.device)
         mask[:, Op.WAIT] = True
@@ -95,8 +104,8 @@ class Lifecycle:
         mask[:, Op.FOSSILIZE] = passed(gates["G5"])
         return mask
 
-    def advance(self, table: SlotTable, signals: Signals) -> None:
-        """What happens by itself at the beginning of an epoch; ages count the epoch just finished."""
+    def advance(self, table: SlotTable, measurements: Measurements) -> None:
+        """The automatic transitions at the beginning of an epoch; ages count the epoch just finished."""
         before = table.stage.clone()
         occupied = (before != Stage.DORMANT).to(torch.int64)
         table.epochs_in_stage += occupied
@@ -104,26 +113,26 @@ class Lifecycle:
         landed = alpha.landed(table)
         table.ramp_epochs.masked_fill_(landed, 0)
         table.ramp_done.masked_fill_(landed, 0)
-        gates = self.gates(table, signals)
+        gates = self.gates(table, measurements)
 
-        self._enter(table, Stage.TRAINING, passed(gates["G1"]), signals)
-        self._enter(table, Stage.HOLDING, passed(gates["G3"]), signals)
-        self._remove(table, landed & table.pruning, signals)
+        self._enter(table, Stage.TRAINING, passed(gates["G1"]), measurements)
+        self._enter(table, Stage.HOLDING, passed(gates["G3"]), measurements)
+        self._remove(table, landed & table.pruning, measurements)
         closed = before == Stage.PRUNED
-        self._enter(table, Stage.EMBARGOED, closed, signals)
+        self._enter(table, Stage.EMBARGOED, closed, measurements)
         table.embargo.masked_fill_(closed, self._embargo_epochs)
         waiting = before == Stage.EMBARGOED
         table.embargo -= waiting.to(torch.int64)
-        self._enter(table, Stage.RESETTING, waiting & (table.embargo == 0), signals)
+        self._enter(table, Stage.RESETTING, waiting & (table.embargo == 0), measurements)
         table.clear(before == Stage.RESETTING)
 
-    def apply(self, table: SlotTable, actions: Tensor, legal: Tensor, signals: Signals) -> Tensor:
-        """`carry_out`, then every ramp moves by one epoch."""
-        executed = self.carry_out(table, actions, legal, signals)
+    def apply(self, table: SlotTable, actions: Tensor, legal: Tensor, measurements: Measurements) -> Tensor:
+        """`execute`, then every ramp moves by one epoch."""
+        executed = self.execute(table, actions, legal, measurements)
         alpha.step(table)
         return executed
 
-    def carry_out(self, table: SlotTable, actions: Tensor, legal: Tensor, signals: Signals) -> Tensor:
+    def execute(self, table: SlotTable, actions: Tensor, legal: Tensor, measurements: Measurements) -> Tensor:
         """One action per env where it is legal.
 
         Args:
@@ -145,45 +154,52 @@ class Lifecycle:
         def choice(values: tuple[int, ...] | tuple[float, ...], name: str) -> Tensor:
             return torch.tensor(values, device=actions.device)[head[name]]
 
-        self._germinate(table, asked(Op.GERMINATE), head, choice(TEMPOS, "tempo"), signals)
+        self._germinate(table, asked(Op.GERMINATE), head, choice(TEMPOS, "tempo"), measurements)
         target, speed = choice(ALPHA_TARGETS, "alpha_target"), choice(ALPHA_SPEEDS, "alpha_speed")
         curve = head["alpha_curve"]
         blend = asked(Op.ADVANCE)
-        self._enter(table, Stage.BLENDING, blend, signals)
+        self._enter(table, Stage.BLENDING, blend, measurements)
         alpha.start(table, blend, target, table.tempo, curve)
         retarget = asked(Op.SET_ALPHA)
         lowered = retarget & (table.stage == Stage.HOLDING) & (target < 1.0)
-        self._enter(table, Stage.BLENDING, lowered, signals)
+        self._enter(table, Stage.BLENDING, lowered, measurements)
         alpha.start(table, retarget, target, speed, curve)
-        self._prune(table, asked(Op.PRUNE), speed, curve, signals)
-        self._enter(table, Stage.FOSSILIZED, asked(Op.FOSSILIZE), signals)
+        self._prune(table, asked(Op.PRUNE), speed, curve, measurements)
+        self._enter(table, Stage.FOSSILIZED, asked(Op.FOSSILIZE), measurements)
         return executed
 
     def _germinate(
-        self, table: SlotTable, where: Tensor, head: dict[str, Tensor], tempo: Tensor, signals: Signals
+        self,
+        table: SlotTable,
+        where: Tensor,
+        head: dict[str, Tensor],
+        tempo: Tensor,
+        measurements: Measurements,
     ) -> None:
-        self._enter(table, Stage.GERMINATED, where, signals)
+        self._enter(table, Stage.GERMINATED, where, measurements)
         table.blueprint.copy_(torch.where(where, head["blueprint"], table.blueprint))
         table.style.copy_(torch.where(where, head["style"], table.style))
         table.tempo.copy_(torch.where(where, tempo, table.tempo))
 
-    def _prune(self, table: SlotTable, where: Tensor, speed: Tensor, curve: Tensor, signals: Signals) -> None:
+    def _prune(
+        self, table: SlotTable, where: Tensor, speed: Tensor, curve: Tensor, measurements: Measurements
+    ) -> None:
         """A grafted seed fades over `speed` epochs, frozen; another goes at once."""
         fade = where & is_in(table.stage, BLENDED) & (speed > 0)
-        self._enter(table, Stage.BLENDING, fade & (table.stage == Stage.HOLDING), signals)
+        self._enter(table, Stage.BLENDING, fade & (table.stage == Stage.HOLDING), measurements)
         table.pruning |= fade
         alpha.start(table, fade, torch.zeros_like(table.alpha), speed, curve)
-        self._remove(table, where & ~fade, signals)
+        self._remove(table, where & ~fade, measurements)
 
-    def _remove(self, table: SlotTable, where: Tensor, signals: Signals) -> None:
-        self._enter(table, Stage.PRUNED, where, signals)
+    def _remove(self, table: SlotTable, where: Tensor, measurements: Measurements) -> None:
+        self._enter(table, Stage.PRUNED, where, measurements)
         table.pruning &= ~where
         for moving in (table.alpha, table.alpha_target, table.ramp_epochs, table.ramp_done):
             moving.masked_fill_(where, 0)
 
     @staticmethod
-    def _enter(table: SlotTable, stage: Stage, where: Tensor, signals: Signals) -> None:
+    def _enter(table: SlotTable, stage: Stage, where: Tensor, measurements: Measurements) -> None:
         table.stage.masked_fill_(where, int(stage))
         table.epochs_in_stage.masked_fill_(where, 0)
-        accuracy = signals.val_accuracy.unsqueeze(1).to(table.accuracy_at_stage.dtype)
+        accuracy = measurements.val_accuracy.unsqueeze(1).to(table.accuracy_at_stage.dtype)
         table.accuracy_at_stage.copy_(torch.where(where, accuracy, table.accuracy_at_stage))

@@ -19,14 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ..plugins import PluginError, one_line
-from ..stacked import Init, Parameters, to_channels, to_rows
-from .blueprints import Blueprint, Size
+from trainer.compute.stacked_ops import Init, Parameters, to_channels, to_rows
+from trainer.plugins import PluginError, one_line
+
+from .image_blueprints import Blueprint, Size
 
 Make = Callable[[int, Size], nn.Module]
 
 _drawing = threading.Lock()
-"""torch's generator belongs to the whole process, and groups germinate on threads of their own."""
+"""torch's generator is shared by the process, and groups germinate on threads of their own."""
 
 
 def module_blueprint(name: str, make: Make, what: str) -> Blueprint:
@@ -40,10 +41,15 @@ def module_blueprint(name: str, make: Make, what: str) -> Blueprint:
         seeds = _Seeds(make, channels, size, what)
         claims = bool(getattr(make, "identity_at_birth", False))
         return Blueprint(
-            name, lambda _: seeds.specs, seeds.forward, identity_at_birth=claims, draw=seeds.draw, origin=what
+            name,
+            lambda _: seeds.specs,
+            lambda x, weights, _: seeds.forward(x, weights),
+            identity_at_birth=claims,
+            draw=seeds.draw,
+            origin=what,
         )
 
-    return Blueprint(name, lambda _: {}, lambda x, _: x, identity_at_birth=False, fit=fit)
+    return Blueprint(name, lambda _: {}, lambda x, *_: x, identity_at_birth=False, fit=fit)
 
 
 class _Seeds:

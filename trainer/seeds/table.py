@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from .stages import Stage
+from protocol.messages.vocabulary import Stage
 
 
 def is_in(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
@@ -17,7 +17,7 @@ def is_in(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
 
 @dataclass
 class SlotTable:
-    """All tensors are [N, S]. Changed in place by `lifecycle`; read by everybody else."""
+    """All tensors are [N, S]. Only `lifecycle` changes them, in place."""
 
     stage: Tensor
     """int64, `Stage` codes."""
@@ -66,12 +66,25 @@ class SlotTable:
 
         nan = float("nan")
         return cls(
-            stage=ints(Stage.DORMANT), blueprint=ints(-1), style=ints(), tempo=ints(), alpha=floats(),
-            alpha_from=floats(), alpha_target=floats(), curve=ints(), ramp_epochs=ints(), ramp_done=ints(),
-            pruning=torch.zeros((n, s), dtype=torch.bool, device=device), epochs_in_stage=ints(), age=ints(),
-            embargo=ints(), accuracy_at_stage=floats(nan), contribution=floats(nan),
-            contribution_velocity=floats(nan), contribution_age=ints(-1),
-        )  # fmt: skip
+            stage=ints(Stage.DORMANT),
+            blueprint=ints(-1),
+            style=ints(),
+            tempo=ints(),
+            alpha=floats(),
+            alpha_from=floats(),
+            alpha_target=floats(),
+            curve=ints(),
+            ramp_epochs=ints(),
+            ramp_done=ints(),
+            pruning=torch.zeros((n, s), dtype=torch.bool, device=device),
+            epochs_in_stage=ints(),
+            age=ints(),
+            embargo=ints(),
+            accuracy_at_stage=floats(nan),
+            contribution=floats(nan),
+            contribution_velocity=floats(nan),
+            contribution_age=ints(-1),
+        )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -82,7 +95,7 @@ class SlotTable:
         return SlotTable(**{f.name: getattr(self, f.name)[start:stop] for f in fields(self)})
 
     def record_contribution(self, measured: Tensor) -> None:
-        """Take in an epoch's contributions, float [N, S], NaN where none was measured."""
+        """Record an epoch's contributions, float [N, S], NaN where none was measured."""
         fresh = ~measured.isnan()
         change = measured - self.contribution
         self.contribution_velocity.copy_(torch.where(fresh, change, self.contribution_velocity))

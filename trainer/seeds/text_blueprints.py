@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..stacked import (
+from trainer.compute.stacked_ops import (
+    Conv,
     Init,
     Parameters,
     affine,
@@ -21,13 +22,14 @@ from ..stacked import (
     to_matrices,
     to_rows,
 )
-from .blueprints import Blueprint, Specs
+
+from .image_blueprints import Blueprint, Specs
 
 HEAD_WIDTH = 16
 """Of an attention head, where it divides the channels."""
-EXPANSION = 4
+MLP_EXPANSION = 4
 """Hidden width of an MLP in channels."""
-RANKS = 8
+CHANNELS_PER_LORA_RANK = 8
 """Channels per rank of a low-rank adapter."""
 
 
@@ -39,7 +41,7 @@ def _norm(c: int) -> Specs:
     return {"norm.weight": Init((c,), fill=1.0), "norm.bias": Init((c,)), "gain": Init()}
 
 
-def _norm_forward(x: Tensor, p: Parameters) -> Tensor:
+def _norm_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     """Layer norm of each position."""
     normed = to_channels(layer_norm(to_rows(x, _rows(p, "gain"))))
     scaled = affine(normed, p["norm.weight"].flatten(), p["norm.bias"].flatten())
@@ -47,11 +49,11 @@ def _norm_forward(x: Tensor, p: Parameters) -> Tensor:
 
 
 def _lora(c: int) -> Specs:
-    rank = max(2, c // RANKS)
+    rank = max(2, c // CHANNELS_PER_LORA_RANK)
     return {"down": Init((rank, c), fan_in=c), "up": Init((c, rank))}
 
 
-def _lora_forward(x: Tensor, p: Parameters) -> Tensor:
+def _lora_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     """Low-rank adapter (Hu et al., 2022)."""
     h = to_matrices(x, _rows(p, "up"))
     return x + from_matrices(h @ p["down"].mT @ p["up"].mT, x.shape)
@@ -61,7 +63,7 @@ def _attention(c: int) -> Specs:
     return {"in": Init((3 * c, c), fan_in=c), "out": Init((c, c))}
 
 
-def _attention_forward(x: Tensor, p: Parameters) -> Tensor:
+def _attention_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     """Self-attention behind a layer norm (Vaswani et al., 2017)."""
     channels = p["out"].shape[1]
     heads = channels // HEAD_WIDTH if channels % HEAD_WIDTH == 0 else 1
@@ -70,10 +72,10 @@ def _attention_forward(x: Tensor, p: Parameters) -> Tensor:
 
 
 def _mlp(c: int) -> Specs:
-    return {"in": Init((EXPANSION * c, c), fan_in=c), "out": Init((c, EXPANSION * c))}
+    return {"in": Init((MLP_EXPANSION * c, c), fan_in=c), "out": Init((c, MLP_EXPANSION * c))}
 
 
-def _mlp_forward(x: Tensor, p: Parameters) -> Tensor:
+def _mlp_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     """The MLP of a transformer's block, behind a layer norm."""
     h = layer_norm(to_matrices(x, _rows(p, "out")))
     hidden = F.gelu(h @ p["in"].mT, approximate="tanh")

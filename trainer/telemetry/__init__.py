@@ -1,1 +1,5 @@
-"""What a run says of itself: levels, frames, drift, anomalies, layers, profiles, phases, the machine."""
+"""From tensors of an epoch to events: transfer, recorder, anomaly checks, profiler, machine samples.
+
+Imports `protocol` and what is measured (`hosts`, `policy`, `reward`, `seeds`). `loop` and `hooks` import its
+transfer and columns; `control`, `ranks` and `daemon` all of it.
+"""

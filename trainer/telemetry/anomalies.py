@@ -1,9 +1,10 @@
-"""Trouble, noticed: one table of checks, all of them run by one call.
+"""Checks of what is measured while a run trains: one table, all of it run by one call.
 
-A check compares a reading with its row of `protocol.thresholds`. It is raised after so many breaches in a
-row, follows its severity, and is cleared only after so many calm readings in a row; in between it stays
-raised, and nothing is said again. A reading that is absent (NaN) changes nothing: what is not measured can
-neither be raised nor cleared. Runs on the host, on the columns of the one transfer.
+A check compares a reading with its row of `protocol.messages.thresholds`. It is raised after so many breaches
+in a row, follows its severity, and is cleared only after so many calm readings in a row; in between it stays
+raised, and no event is emitted. A reading that is absent (NaN) changes nothing: what is not measured can
+neither be raised nor cleared. Runs on the host, on the columns of the one transfer. One anomaly is raised
+elsewhere: `journal_write`, by the publisher in the I/O thread.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from protocol.emitter import Emitter
-from protocol.events import Anomaly, Severity
-from protocol.thresholds import THRESHOLDS
+from protocol.messages.events import Anomaly
+from protocol.messages.thresholds import THRESHOLDS
+from protocol.messages.vocabulary import SEVERITIES
+from protocol.server.emitter import Emitter
 
 Scope = Literal["env", "seed", "policy", "head", "critic", "system", "telemetry"]
 Readings = Mapping[str, NDArray[Any] | float]
-"""By the `signal` of checks: one value per source of the scope; NaN where not measured."""
+"""By the `reading` of checks: one value per source of the scope; NaN where not measured."""
 Limits = dict[str, tuple[float, float]]
-"""(warning, critical) by signal."""
+"""(warning, critical) by reading."""
 
 
 @dataclass(frozen=True)
-class Check:
+class AnomalyCheck:
     """One thing that can go wrong with each source of a scope."""
 
     scope: Scope
@@ -37,64 +39,61 @@ class Check:
     threshold: str
 
     @property
-    def signal(self) -> str:
-        """The reading that it looks at."""
+    def reading(self) -> str:
+        """The name of the reading that it compares."""
         return f"{self.scope}.{self.kind}"
 
 
-CHECKS: tuple[Check, ...] = (
-    Check("env", "loss_nonfinite", "nonfinite"),
-    Check("env", "gradient_nonfinite", "nonfinite"),
-    Check("env", "gradient_exploding", "gradient_exploding"),
-    Check("env", "gradient_vanishing", "gradient_vanishing"),
-    Check("env", "gradient_health", "gradient_health"),
-    Check("env", "norm_drift", "norm_drift"),
-    Check("env", "health_drift", "health_drift"),
-    Check("env", "stalled", "stalled_epochs"),
-    Check("env", "degraded", "accuracy_lost"),
-    Check("env", "reward_hacking", "credit"),
-    Check("seed", "gradient_nonfinite", "nonfinite"),
-    Check("seed", "gradient_exploding", "seed_exploding"),
-    Check("seed", "gradient_vanishing", "gradient_vanishing"),
-    Check("seed", "gradient_health", "seed_health"),
-    Check("seed", "norm_drift", "norm_drift"),
-    Check("seed", "health_drift", "health_drift"),
-    Check("policy", "nonfinite", "nonfinite"),
-    Check("policy", "kl_spike", "kl"),
-    Check("policy", "clip_fraction", "clip_fraction"),
-    Check("policy", "ratio_explosion", "ratio_explosion"),
-    Check("policy", "ratio_collapse", "ratio_collapse"),
-    Check("policy", "entropy_collapse", "entropy"),
-    Check("policy", "gradient_exploding", "total_grad_norm"),
-    Check("policy", "norm_drift", "norm_drift"),
-    Check("policy", "lstm_saturated", "lstm_rms"),
-    Check("policy", "lstm_dead", "lstm_rms_low"),
-    Check("policy", "low_return_variance", "return_std"),
-    Check("policy", "slow_update", "update_seconds"),
-    Check("head", "entropy_collapse", "entropy"),
-    Check("head", "norm_drift", "norm_drift"),
-    Check("critic", "value_collapse", "value_collapse"),
-    Check("critic", "value_error", "value_nrmse"),
-    Check("critic", "norm_drift", "norm_drift"),
-    Check("system", "memory", "memory"),
-    Check("system", "slow_epochs", "pace"),
-    Check("telemetry", "queue_drops", "queue_drops"),
-    Check("telemetry", "share", "telemetry_share"),
+CHECKS: tuple[AnomalyCheck, ...] = (
+    AnomalyCheck("env", "loss_nonfinite", "nonfinite"),
+    AnomalyCheck("env", "gradient_nonfinite", "nonfinite"),
+    AnomalyCheck("env", "gradient_exploding", "gradient_exploding"),
+    AnomalyCheck("env", "gradient_vanishing", "gradient_vanishing"),
+    AnomalyCheck("env", "gradient_health", "gradient_health"),
+    AnomalyCheck("env", "norm_drift", "norm_drift"),
+    AnomalyCheck("env", "health_drift", "health_drift"),
+    AnomalyCheck("env", "stalled", "stalled_epochs"),
+    AnomalyCheck("env", "degraded", "accuracy_lost"),
+    AnomalyCheck("env", "reward_hacking", "credit"),
+    AnomalyCheck("seed", "gradient_nonfinite", "nonfinite"),
+    AnomalyCheck("seed", "gradient_exploding", "seed_exploding"),
+    AnomalyCheck("seed", "gradient_vanishing", "gradient_vanishing"),
+    AnomalyCheck("seed", "gradient_health", "seed_health"),
+    AnomalyCheck("seed", "norm_drift", "norm_drift"),
+    AnomalyCheck("seed", "health_drift", "health_drift"),
+    AnomalyCheck("policy", "nonfinite", "nonfinite"),
+    AnomalyCheck("policy", "kl_spike", "kl"),
+    AnomalyCheck("policy", "clip_fraction", "clip_fraction"),
+    AnomalyCheck("policy", "ratio_explosion", "ratio_explosion"),
+    AnomalyCheck("policy", "ratio_collapse", "ratio_collapse"),
+    AnomalyCheck("policy", "entropy_collapse", "entropy"),
+    AnomalyCheck("policy", "gradient_exploding", "total_grad_norm"),
+    AnomalyCheck("policy", "norm_drift", "norm_drift"),
+    AnomalyCheck("policy", "lstm_saturated", "lstm_rms"),
+    AnomalyCheck("policy", "lstm_dead", "lstm_rms_low"),
+    AnomalyCheck("policy", "low_return_variance", "return_std"),
+    AnomalyCheck("policy", "slow_update", "update_seconds"),
+    AnomalyCheck("head", "entropy_collapse", "entropy"),
+    AnomalyCheck("head", "norm_drift", "norm_drift"),
+    AnomalyCheck("critic", "value_collapse", "value_collapse"),
+    AnomalyCheck("critic", "value_error", "value_nrmse"),
+    AnomalyCheck("critic", "norm_drift", "norm_drift"),
+    AnomalyCheck("system", "memory", "memory"),
+    AnomalyCheck("system", "slow_epochs", "pace"),
+    AnomalyCheck("telemetry", "queue_drops", "queue_drops"),
+    AnomalyCheck("telemetry", "share", "telemetry_share"),
 )
 
 
-def _checks_by_scope() -> dict[str, list[Check]]:
-    scopes: dict[str, list[Check]] = {}
+def _checks_by_scope() -> dict[str, list[AnomalyCheck]]:
+    scopes: dict[str, list[AnomalyCheck]] = {}
     for check in CHECKS:
         scopes.setdefault(check.scope, []).append(check)
     return scopes
 
 
-SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-
-
 class AnomalyDetector:
-    """Runs the checks and tells what was raised, changed and cleared.
+    """Runs the checks and emits what was raised, changed and cleared.
 
     Args:
         emitter: where `anomaly` events go.
@@ -110,15 +109,15 @@ class AnomalyDetector:
     ) -> None:
         self._emitter = emitter
         self._rows: dict[str, slice] = {}
-        self._subjects: list[tuple[Check, str, int | None]] = []
+        self._subjects: list[tuple[AnomalyCheck, str, int | None]] = []
         for check in CHECKS:
             names = sources.get(check.scope, [check.scope])
             envs = env_of.get(check.scope, [None] * len(names))
             begin = len(self._subjects)
             self._subjects += [(check, name, env) for name, env in zip(names, envs, strict=True)]
-            self._rows[check.signal] = slice(begin, len(self._subjects))
+            self._rows[check.reading] = slice(begin, len(self._subjects))
         self._rows_of_scope: dict[str, NDArray[np.intp]] = {
-            scope: np.stack([np.arange(len(self._subjects))[self._rows[c.signal]] for c in checks])
+            scope: np.stack([np.arange(len(self._subjects))[self._rows[c.reading]] for c in checks])
             for scope, checks in _checks_by_scope().items()
         }
         """[checks, sources] rows of each scope."""
@@ -139,41 +138,39 @@ class AnomalyDetector:
         self._count = np.zeros(k, dtype=np.int64)
         """[K] breaches since it was raised, those that raised it included."""
         self._since = np.zeros(k, dtype=np.int64)
-        self._evaluated = np.zeros(k, dtype=np.bool_)
         self._raised: list[tuple[Anomaly, int | None]] = []
 
     def check_all(self, readings: Readings, *, limits: Limits | None = None) -> None:
         """Run every check on what was measured.
 
         Args:
-            readings: by signal; a signal without a check is an error, a check without a reading is passed.
-            limits: of signals whose limits move; they hold until set again.
+            readings: by name; a reading without a check is an error, a check without a reading is passed.
+            limits: of readings whose limits move; they hold until set again.
         """
         if limits:
             moved = self._limits.copy()
-            for signal, pair in limits.items():
-                moved[:, self._rows[signal]] = np.reshape(pair, (2, 1))
+            for name, pair in limits.items():
+                moved[:, self._rows[name]] = np.reshape(pair, (2, 1))
             self._set_limits(moved)
         value = np.full(len(self._subjects), np.nan)
-        for signal, reading in readings.items():
-            value[self._rows[signal]] = reading
+        for name, reading in readings.items():
+            value[self._rows[name]] = reading
         present = ~np.isnan(value)
-        self._evaluated |= present
         severity = self._severity(value, self._raise_at)
         if not severity.any() and not self._active.any():
             self._breaches[present] = 0
             return
         self._step(value, present, severity)
 
-    def retire(self, scope: Scope, gone: NDArray[np.bool_]) -> None:
-        """The sources where `gone` is true are no more: forget them, and clear what they had raised."""
+    def remove_sources(self, scope: Scope, gone: NDArray[np.bool_]) -> None:
+        """Forget the sources where `gone` is true, and clear what they had raised."""
         rows = self._rows_of_scope[scope][:, gone.reshape(-1)].reshape(-1)
         self._breaches[rows] = 0
         self._calm[rows] = 0
         for i in rows[self._active[rows] > 0]:
             severity = int(self._active[i])
             self._active[i] = 0
-            self._tell(i, severity, None)
+            self._emit(i, severity, None)
 
     def take_raised(self) -> list[tuple[Anomaly, int | None]]:
         """What was raised, or became worse, since the last call; each with its env, where it has one."""
@@ -184,10 +181,6 @@ class AnomalyDetector:
     def active(self) -> int:
         """How many are raised."""
         return int(np.count_nonzero(self._active))
-
-    def never_evaluated(self) -> list[str]:
-        """Signals of checks that have had no reading yet."""
-        return [c.signal for c in CHECKS if not self._evaluated[self._rows[c.signal]].any()]
 
     def state_dict(self) -> dict[str, Any]:
         return {name: torch.from_numpy(array.copy()) for name, array in self._state().items()}
@@ -240,12 +233,12 @@ class AnomalyDetector:
 
         self._count[breach & (self._active > 0)] += 1
         for i in np.flatnonzero(self._active != before):
-            severity_told = max(int(self._active[i]), int(before[i]) if self._active[i] == 0 else 0)
-            told = self._tell(i, severity_told, value[i])
+            severity_shown = max(int(self._active[i]), int(before[i]) if self._active[i] == 0 else 0)
+            anomaly = self._emit(i, severity_shown, value[i])
             if up[i]:
-                self._raised.append((told, self._subjects[i][2]))
+                self._raised.append((anomaly, self._subjects[i][2]))
 
-    def _tell(self, i: int | np.intp, severity: int, value: float | None) -> Anomaly:
+    def _emit(self, i: int | np.intp, severity: int, value: float | None) -> Anomaly:
         check, source, env = self._subjects[i]
         limit = self._limits[max(int(self._active[i]) - 1, 0), i]
         anomaly = Anomaly(

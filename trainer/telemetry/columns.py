@@ -6,24 +6,33 @@ The loop transfers them together or apart, as it needs; the names do not collide
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..hosts.gradients import ACTIVATIONS
-from ..reward.shapley import Shares
-from ..seeds.stages import Stage
-from ..seeds.table import SlotTable
-from ..signals import Signals
+from protocol.messages.vocabulary import Stage
+from trainer.hosts.gradients import ACTIVATIONS
+from trainer.measurements import Measurements
+from trainer.reward.shapley import ShapleyValues
+from trainer.seeds.table import SlotTable
+
+from .collection.levels import LevelCode
+from .transfer import HostFrame
 
 GATE_OF_STAGE: dict[str, Stage] = {"G2": Stage.TRAINING, "G3": Stage.BLENDING, "G5": Stage.HOLDING}
-"""In which stage a seed asks to pass a gate; G0 and G1 stop nobody who is there."""
+"""In which stage a seed asks to pass a gate; G0 and G1 only guard germination."""
 LAYER_STATISTICS = (
-    "grad_norm", "grad_rms", "grad_max", "zero_fraction", "nonfinite", "weight_norm", *ACTIVATIONS,
-)  # fmt: skip
+    "grad_norm",
+    "grad_rms",
+    "grad_max",
+    "zero_fraction",
+    "nonfinite",
+    "weight_norm",
+    *ACTIVATIONS,
+)
 """Columns [L, N] of the `layers` event."""
 
 
@@ -63,7 +72,7 @@ def decision_columns(
 
 def outcome_columns(
     *,
-    signals: Signals,
+    measurements: Measurements,
     reward: Tensor,
     components: Mapping[str, Tensor],
     layers: Mapping[str, Tensor] | None = None,
@@ -71,19 +80,19 @@ def outcome_columns(
     """What the epoch came to.
 
     Args:
-        signals: as measured.
+        measurements: as measured.
         reward: [N].
         components: [N] each; they sum to the reward.
         layers: per-layer statistics [L, N] by the names of `LAYER_STATISTICS`, where they were asked for.
     """
-    columns = {f.name: getattr(signals, f.name) for f in fields(signals)}
+    columns = {f.name: getattr(measurements, f.name) for f in fields(measurements)}
     columns["reward"] = reward
     columns |= {f"reward.{name}": value for name, value in components.items()}
     columns |= {f"layer.{name}": (layers or {})[name] for name in LAYER_STATISTICS if layers}
     return columns
 
 
-def shapley_columns(shares: Shares) -> dict[str, NDArray[Any]]:
+def shapley_columns(shares: ShapleyValues) -> dict[str, NDArray[Any]]:
     """What each seed was found to be worth at a round's end."""
     return {f"shapley.{name}": values for name, values in vars(shares).items()}
 
@@ -95,3 +104,38 @@ def nullable(values: NDArray[Any], absent: NDArray[np.bool_]) -> list[Any]:
     boxed = values.astype(object)
     boxed[absent] = None
     return boxed.tolist()  # type: ignore[no-any-return]
+
+
+@dataclass
+class EpochGradients:
+    """Norms and health in float64, NaN where they are not measured or the env's level leaves them out."""
+
+    host_norm: NDArray[np.float64]
+    host_health: NDArray[np.float64]
+    seed_norm: NDArray[np.float64]
+    seed_health: NDArray[np.float64]
+    measured: bool
+
+    @classmethod
+    def of(cls, frame: HostFrame, level_N: NDArray[np.int8]) -> EpochGradients:
+        """Those of an epoch's outcome, at the levels [N] of its envs."""
+        wanted = level_N >= LevelCode.NORMAL
+
+        def column(name: str) -> NDArray[np.float64]:
+            values = frame[name].astype(np.float64)
+            values[~wanted] = np.nan
+            return values
+
+        return cls(
+            column("host_grad_norm"),
+            column("host_health"),
+            column("seed_grad_norm"),
+            column("seed_health"),
+            bool(wanted.any()),
+        )
+
+    @property
+    def ratio(self) -> NDArray[np.float64]:
+        """[N, S] seed over host; NaN where either is not measured, not finite, or the host has none."""
+        host = np.where(np.isfinite(self.host_norm) & (self.host_norm > 0.0), self.host_norm, np.nan)
+        return np.where(np.isfinite(self.seed_norm), self.seed_norm, np.nan) / host[:, None]

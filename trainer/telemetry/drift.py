@@ -8,7 +8,7 @@ given `warmup` samples it has no drift. A sample that is absent (NaN) or infinit
 an infinite one has infinite drift.
 
 Some sources wander by nature: hosts that grow change their gradients. So what counts as too much is at least
-`UNUSUAL` times the usual drift of all sources of that kind: the average over time of their median.
+`UNUSUAL_FACTOR` times the usual drift of all sources of that kind: the average over time of their median.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from protocol.events import Drift
-from protocol.thresholds import THRESHOLDS
+from protocol.messages.events import Drift
+from protocol.messages.thresholds import THRESHOLDS
 
 from .columns import nullable
 
 EPSILON = 1e-6
-UNUSUAL = 8.0
+UNUSUAL_FACTOR = 8.0
 """Drift below so many times the usual one raises nothing."""
 Floats = NDArray[np.float64]
 
@@ -40,13 +40,13 @@ class Smoothing:
     warmup: int
 
 
-HOST = Smoothing(momentum=0.99, warmup=20)
+HOST_SMOOTHING = Smoothing(momentum=0.99, warmup=20)
 """One sample per epoch and env; goes on over episodes."""
-SEED = Smoothing(momentum=0.9, warmup=5)
+SEED_SMOOTHING = Smoothing(momentum=0.9, warmup=5)
 """A seed lives for some epochs of one episode only: a slower average would never be trusted."""
-POLICY = Smoothing(momentum=0.95, warmup=20)
+POLICY_SMOOTHING = Smoothing(momentum=0.95, warmup=20)
 """One sample per PPO update."""
-USUAL = Smoothing(momentum=0.99, warmup=10)
+USUAL_SMOOTHING = Smoothing(momentum=0.99, warmup=10)
 """The usual drift of a kind of sources; until it is known none of them is checked."""
 
 
@@ -111,7 +111,7 @@ class DriftMonitor:
         self.sources = [name for names, _ in pools.values() for name in names]
         smoothing = [each for names, each in pools.values() for _ in names]
         self._average = _average(smoothing)
-        self._usual = _average([USUAL] * len(pools))
+        self._usual = _average([USUAL_SMOOTHING] * len(pools))
         self._usual_before = self._usual.trusted
         self._rows: dict[str, slice] = {}
         for scope, (names, _) in pools.items():
@@ -168,8 +168,8 @@ class DriftMonitor:
                 least = THRESHOLDS[signal]
                 readings[f"{scope}.{signal}"] = self._drift[i, self._rows[scope]]
                 limits[f"{scope}.{signal}"] = (
-                    max(least.warning, UNUSUAL * usual),
-                    max(least.critical, 2 * UNUSUAL * usual),
+                    max(least.warning, UNUSUAL_FACTOR * usual),
+                    max(least.critical, 2 * UNUSUAL_FACTOR * usual),
                 )
         return readings, limits
 

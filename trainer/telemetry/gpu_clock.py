@@ -1,7 +1,7 @@
 """How long a GPU worked in each phase, of every so many epochs: CUDA events, read when they have passed.
 
 The wall time of a phase is what the host took to issue its work. An event on the stream marks where the
-device is; asking whether it has passed waits for nothing, so what was sampled is told some epochs later.
+device is; asking whether it has passed waits for nothing, so a sampled epoch is reported some epochs later.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import torch
 
-EVERY = 8
+SAMPLE_EVERY_EPOCHS = 8
 """Epochs from one sampled epoch to the next."""
 
 
-class Mark(Protocol):
+class TimedEvent(Protocol):
     """A torch.cuda.Event with timing."""
 
     def record(self) -> Any: ...
@@ -27,8 +27,8 @@ class Mark(Protocol):
         ...
 
 
-def _cuda_event() -> Mark:
-    event: Mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+def _cuda_event() -> TimedEvent:
+    event: TimedEvent = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     return event
 
 
@@ -39,27 +39,27 @@ class GpuClock:
         event: makes a mark.
     """
 
-    def __init__(self, event: Callable[[], Mark] = _cuda_event) -> None:
+    def __init__(self, event: Callable[[], TimedEvent] = _cuda_event) -> None:
         self._event = event
         self._epoch = 0
-        self._marks: list[tuple[str, Mark]] = []
-        self._waiting: list[tuple[str, Mark]] = []
+        self._marks: list[tuple[str, TimedEvent]] = []
+        self._waiting: list[tuple[str, TimedEvent]] = []
 
     def mark(self, phase: str) -> None:
         """What was issued since the last mark belongs to that phase."""
-        if self._epoch % EVERY == 0:
+        if self._epoch % SAMPLE_EVERY_EPOCHS == 0:
             event = self._event()
             event.record()
             self._marks.append((phase, event))
 
     def lap(self) -> dict[str, float]:
         """End the epoch; seconds per phase of one sampled earlier, if it has just become known."""
-        told = self._read()
+        seconds = self._read()
         if len(self._marks) > 1 and not self._waiting:
             self._waiting = self._marks
         self._marks = []
         self._epoch += 1
-        return told
+        return seconds
 
     def _read(self) -> dict[str, float]:
         if not self._waiting or not self._waiting[-1][1].query():

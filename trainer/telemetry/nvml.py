@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from protocol.events import SystemSample
+from protocol.messages.events import SystemSample
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class NvidiaGPU:
         try:
             nvml = importlib.import_module("pynvml")
         except ImportError:
-            logger.info("no figures of the GPU: nvidia-ml-py is not installed")
+            logger.info("no values of the GPU: nvidia-ml-py is not installed")
             return None
         try:
             nvml.nvmlInit()

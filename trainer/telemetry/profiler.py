@@ -4,12 +4,13 @@ A trace is in Chrome's format, and named as torch's plugin for TensorBoard wants
 A window of epochs is recorded from the beginning of an epoch on. It holds the PPO update if it runs across
 the end of a round; a window asked for `with_update` waits until so many epochs are left in the round, and
 ends behind the round's update. Writing happens at the boundary that ends the window; whatever goes wrong is
-told in `profiler.finished` and the run goes on.
+reported in `profiler.finished`, and the run goes on.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import profile, record_function, supported_activities
 
-from protocol.events import ProfilerFinished, ProfilerStarted
+from protocol.messages.events import ProfilerFinished, ProfilerStarted
+from trainer.compute.torch_private import all_threads_profiler_config
 
-from .trace import STEP, figures, top_operators
+from .trace import STEP_PREFIX, top_operators, utilisation
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class _Window:
             self.step.__exit__(None, None, None)
             self.step = None
         if not last:
-            self.step = record_function(f"{STEP}{self.recorded}")
+            self.step = record_function(f"{STEP_PREFIX}{self.recorded}")
             self.step.__enter__()  # type: ignore[no-untyped-call]
 
 
@@ -57,12 +58,12 @@ class Profiler:
 
     Args:
         folder: where traces go; made when the first is written.
-        tell: takes the `profiler.started` and `profiler.finished` events.
+        emit: takes the `profiler.started` and `profiler.finished` events.
     """
 
-    def __init__(self, folder: Path, tell: Callable[[ProfilerStarted | ProfilerFinished], None]) -> None:
+    def __init__(self, folder: Path, emit: Callable[[ProfilerStarted | ProfilerFinished], None]) -> None:
         self._folder = folder
-        self._tell = tell
+        self._emit = emit
         self._window: _Window | None = None
 
     @property
@@ -129,7 +130,7 @@ class Profiler:
             self._finish(window, error=f"torch.profiler did not start: {error}")
             return
         window.next_step()
-        self._tell(ProfilerStarted(epochs=window.epochs, command=window.command))
+        self._emit(ProfilerStarted(epochs=window.epochs, command=window.command))
 
     def epoch_end(self) -> None:
         """An epoch has run."""
@@ -156,7 +157,7 @@ class Profiler:
             path, size = self._write(window)
             if size <= SUMMARY_LIMIT:
                 trace = orjson.loads(path.read_bytes())
-                summary = {"top": top_operators(trace), **figures(trace)}
+                summary = {"top": top_operators(trace), **utilisation(trace)}
         except (OSError, RuntimeError, orjson.JSONDecodeError) as error:
             logger.exception("the trace of %s could not be written", window.name)
             self._finish(window, error=f"{self._folder}: {error}")
@@ -164,12 +165,15 @@ class Profiler:
         self._finish(window, path=path, size=size, summary=summary)
 
     def _write(self, window: _Window) -> tuple[Path, int]:
-        """Export beside the target, then rename: a trace that is there is whole."""
+        """Export beside the target, then rename: a trace that exists is complete."""
         assert window.profile is not None
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = self._folder / f"{window.name}.partial"
         try:
             window.profile.export_chrome_trace(str(partial))
+            if not partial.exists():  # torch logs what the disk says, and goes on
+                free = shutil.disk_usage(self._folder).free
+                raise OSError(f"torch.profiler could not write its trace; {free} bytes of the disk are free")
             path = self._folder / f"{window.name}.{time.time_ns()}.pt.trace.json"
             partial.replace(path)
         finally:
@@ -185,7 +189,7 @@ class Profiler:
         summary: dict[str, Any] | None = None,
         error: str | None = None,
     ) -> None:
-        self._tell(
+        self._emit(
             ProfilerFinished(
                 path="" if path is None else str(path),
                 bytes=size,
@@ -198,14 +202,10 @@ class Profiler:
 
 
 def _begin_recording() -> profile:
-    """Everything torch can see here: CPU, and CUDA, XPU or MPS where there is one.
-
-    `profile_all_threads` (torch 2.6) is what makes the workers of host groups visible: by itself the profiler
-    follows only the thread that started it.
-    """
+    """Everything torch can see here: CPU with the workers of host groups, and CUDA, XPU or MPS."""
     recording = profile(
         activities=list(supported_activities()),  # type: ignore[no-untyped-call]
-        experimental_config=_ExperimentalConfig(profile_all_threads=True),
+        experimental_config=all_threads_profiler_config(),
     )
     recording.start()
     return recording

@@ -1,32 +1,29 @@
-"""What seeds did, told: each stage they entered and by whose doing, each gate whose verdict changed."""
+"""Events of seeds: each stage that they entered and who caused it, each gate whose verdict changed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.emitter import Emitter
-from protocol.events import SeedGate, SeedStage
+from protocol.messages.events import SeedGate, SeedStage
+from protocol.messages.vocabulary import Actor, Stage
+from protocol.server.emitter import Emitter
 
-from ..seeds.stages import Stage
 from .columns import GATE_OF_STAGE
-from .transfer import Frame
+from .transfer import HostFrame
 
 
 @dataclass
-class Tally:
+class SeedTally:
     """What the seeds of a round have done."""
 
     germinated: int = 0
     fossilized: int = 0
     pruned: int = 0
-
-
-By = Literal["auto", "policy", "operator", "governor"]
 
 
 class SeedEvents:
@@ -53,21 +50,21 @@ class SeedEvents:
         self._blueprints = blueprints
         self._parameters = parameters
         self._verdict = np.zeros((envs, len(slots)), dtype=np.int64)
-        """[N, S] the last told evaluation: number of the gate << 32, and one bit per check; 0 = none."""
+        """[N, S] the last reported evaluation: number of the gate << 32, and one bit per check; 0 = none."""
         self._gates: list[tuple[str, list[str]]] = []
         """Gates and their checks, as the first frame names them."""
         self._last: NDArray[Any] | None = None
         """[N, S] stages after the last decision; what differs from them in the next was put back."""
-        self.tally = Tally()
+        self.tally = SeedTally()
 
     def restart(self) -> None:
         """A round begins: no seeds, nothing done."""
-        self.tally = Tally()
+        self.tally = SeedTally()
         self._last = None
         self._verdict[:] = 0
 
-    def tell(self, frame: Frame, by: By = "policy") -> None:
-        """Tell what changed, in the order in which it did.
+    def emit_changes(self, frame: HostFrame, by: Actor = "policy") -> None:
+        """Emit what changed, in the order in which it did.
 
         Args:
             frame: the columns of `decision_columns`.
@@ -90,15 +87,15 @@ class SeedEvents:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._verdict = np.array(state["verdict"], dtype=np.int64)
-        self.tally = Tally(**state["tally"])
+        self.tally = SeedTally(**state["tally"])
         self._last = None if state["last"] is None else np.array(state["last"])
 
     def _stages(
         self,
-        frame: Frame,
+        frame: HostFrame,
         before: NDArray[Any],
         after: NDArray[Any],
-        by: By,
+        by: Actor,
     ) -> None:
         for env, slot in np.argwhere(before != after).tolist():
             stage = Stage(int(after[env, slot]))
@@ -123,7 +120,7 @@ class SeedEvents:
                 env=env,
             )
 
-    def _verdicts(self, frame: Frame, stage: NDArray[Any]) -> None:
+    def _verdicts(self, frame: HostFrame, stage: NDArray[Any]) -> None:
         self._gates = self._gates or _checks_by_gate(frame)
         verdict = np.zeros_like(self._verdict)
         for number, (gate, checks) in enumerate(self._gates, start=1):
@@ -141,7 +138,7 @@ class SeedEvents:
         self._verdict = verdict
 
 
-def _checks_by_gate(frame: Frame) -> list[tuple[str, list[str]]]:
+def _checks_by_gate(frame: HostFrame) -> list[tuple[str, list[str]]]:
     """The gates that seeds wait at and their checks, by the frame's columns, in a fixed order."""
     found: dict[str, list[str]] = {}
     for column in sorted(frame):

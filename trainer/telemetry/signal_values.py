@@ -1,31 +1,34 @@
-"""What the checks look at, made from what was measured: one value per source, NaN where there is none."""
+"""The readings of the checks, from what was measured: one value per source, NaN where there is none."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.events import PPOUpdate, SystemSample
-from protocol.thresholds import THRESHOLDS, VALUE_COLLAPSE_PHASES
+from protocol.messages.events import SystemSample
+from protocol.messages.thresholds import THRESHOLDS, VALUE_COLLAPSE_PHASES
+from protocol.messages.vocabulary import BLENDED
+from trainer.policy.update_statistics import UpdateStatistics
 
-from .transfer import Frame
+from .columns import EpochGradients
+from .timer import PhaseTimes
+from .transfer import HostFrame
 
 Floats = NDArray[np.float64]
-LEAST_CREDIT, LEAST_GAIN = 0.1, 0.02
-"""Accuracy: contributions below the first are nobody's concern; gains below the second count as that much."""
-PACE_EPOCHS, PACE_WARM = 240, 20
+MIN_CONTRIBUTION, MIN_ACCURACY_GAIN = 0.1, 0.02
+"""Accuracies: smaller contributions are not checked; smaller gains count as the second value."""
+MAX_EPOCH_TIMES, MIN_EPOCH_TIMES = 240, 20
 """Epochs that the usual time is taken from, at most and at least."""
 ENDLESS_ROUNDS = 100
 """Length that a run without an end counts as where limits depend on how far it is."""
 
 
 class AccuracyRecord:
-    """[N] each env's validation accuracies of the episode: the first, the best, how long that has stood."""
+    """[N] each env's validation accuracies of the episode: the first, the best, epochs since the best."""
 
     def __init__(self, envs: int) -> None:
         self._first = np.full(envs, np.nan)
@@ -35,10 +38,10 @@ class AccuracyRecord:
     def restart(self) -> None:
         """Fresh hosts: nothing is known of them."""
         self._first[:] = np.nan
-        self.forgive(np.ones(len(self._best), dtype=np.bool_))
+        self.reset_best(np.ones(len(self._best), dtype=np.bool_))
 
-    def forgive(self, envs: NDArray[np.bool_]) -> None:
-        """Accuracy of these may fall by right, since a seed is taken out: their best counts no more."""
+    def reset_best(self, envs: NDArray[np.bool_]) -> None:
+        """Forget the best of these envs: a seed is being removed, so their accuracy is expected to fall."""
         self._best[envs] = -np.inf
         self._epochs[envs] = 0.0
 
@@ -50,7 +53,9 @@ class AccuracyRecord:
         self._best = np.where(better, accuracy, self._best)
         return {"env.stalled": self._epochs, "env.degraded": self._best - accuracy}
 
-    def credit(self, accuracy: Floats, contribution: Floats, blended: NDArray[np.bool_]) -> dict[str, Floats]:
+    def contribution_ratio(
+        self, accuracy: Floats, contribution: Floats, blended: NDArray[np.bool_]
+    ) -> dict[str, Floats]:
         """How many times an env's gain since the episode's first epoch its best seed is credited with.
 
         Args:
@@ -60,32 +65,92 @@ class AccuracyRecord:
         """
         measured = ~np.isnan(contribution)
         largest = np.where(measured, contribution, 0.0).max(1)
-        ratio = largest / np.maximum(accuracy - self._first, LEAST_GAIN)
-        told = np.where(largest >= LEAST_CREDIT, ratio, 0.0)
-        return {"env.reward_hacking": np.where(measured.any(1) | ~blended.any(1), told, np.nan)}
+        ratio = largest / np.maximum(accuracy - self._first, MIN_ACCURACY_GAIN)
+        checked = np.where(largest >= MIN_CONTRIBUTION, ratio, 0.0)
+        return {"env.reward_hacking": np.where(measured.any(1) | ~blended.any(1), checked, np.nan)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, f"_{name}").tolist() for name in ("first", "best", "epochs")}
+        return {
+            "first": self._first.tolist(),
+            "best": self._best.tolist(),
+            "epochs": self._epochs.tolist(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, values in state.items():
-            setattr(self, f"_{name}", np.array(values))
+        self._first = np.array(state["first"])
+        self._best = np.array(state["best"])
+        self._epochs = np.array(state["epochs"])
 
 
-class Pace:
+class EpochTimeMonitor:
     """How an epoch's time compares with the usual one of this boot."""
 
     def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=PACE_EPOCHS)
+        self._seconds: deque[float] = deque(maxlen=MAX_EPOCH_TIMES)
 
     def update(self, seconds: float) -> dict[str, float]:
         """Take in one epoch: how many times the median of those before it took; NaN while those are few."""
-        usual = float(np.median(self._seconds)) if len(self._seconds) >= PACE_WARM else math.nan
+        usual = float(np.median(self._seconds)) if len(self._seconds) >= MIN_EPOCH_TIMES else math.nan
         self._seconds.append(seconds)
         return {"system.slow_epochs": seconds / usual}
 
 
-def loss_readings(frame: Frame) -> dict[str, Floats]:
+class EpochSignals:
+    """Makes the readings of an epoch: here a new check of what an epoch measures gets its values.
+
+    Args:
+        envs: N.
+
+    Attributes:
+        accuracy: each env's record in the episode.
+    """
+
+    def __init__(self, envs: int) -> None:
+        self.accuracy = AccuracyRecord(envs)
+        self._epoch_time = EpochTimeMonitor()
+        self._dropped = 0
+
+    def epoch_readings(
+        self,
+        frame: HostFrame,
+        decision: HostFrame,
+        gradients: EpochGradients,
+        times: PhaseTimes,
+        *,
+        sample: SystemSample | None,
+        dropped: int,
+    ) -> dict[str, Any]:
+        """One value per source and reading; NaN, or no reading at all, where it was not measured.
+
+        Args:
+            frame: the columns of `outcome_columns`.
+            decision: the columns of `decision_columns` that the epoch was trained by.
+            gradients: of the frame.
+            times: of the epoch.
+            sample: the newest one of the machine, if there is a new one.
+            dropped: events refused for want of room, since the boot.
+        """
+        accuracy, contribution = frame["val_accuracy"], frame["contribution"]
+        blended = np.isin(decision["stage"], BLENDED)
+        newly_dropped, self._dropped = dropped - self._dropped, dropped
+        readings: dict[str, Any] = {
+            "telemetry.queue_drops": newly_dropped,
+            "telemetry.share": times.phases.get("telemetry", 0.0) / times.seconds,
+        }
+        if sample is not None:
+            readings |= system_readings(sample)
+        if gradients.measured:
+            seed_norm, seed_health = gradients.seed_norm.reshape(-1), gradients.seed_health.reshape(-1)
+            readings |= gradient_readings("env", gradients.host_norm, gradients.host_health)
+            readings |= gradient_readings("seed", seed_norm, seed_health)
+        readings |= loss_readings(frame)
+        readings |= self.accuracy.update(accuracy)
+        readings |= self.accuracy.contribution_ratio(accuracy, contribution, blended)
+        readings |= self._epoch_time.update(times.seconds)
+        return readings
+
+
+def loss_readings(frame: HostFrame) -> dict[str, Floats]:
     """How many of an env's two losses are NaN or infinite."""
     bad = ~np.isfinite(frame["train_loss"]) + ~np.isfinite(frame["val_loss"])
     return {"env.loss_nonfinite": bad.astype(np.float64)}
@@ -110,17 +175,13 @@ def gradient_readings(scope: str, norm: Floats, health: Floats) -> dict[str, Flo
     }
 
 
-def update_readings(update: PPOUpdate, heads: Sequence[str]) -> dict[str, Floats | float]:
+def update_readings(update: UpdateStatistics) -> dict[str, Floats | float]:
     """Readings of one PPO update; what it did not measure is NaN."""
-
-    def number(value: float | None) -> float:
-        return math.nan if value is None else value
-
     states = (update.lstm_h_rms, update.lstm_c_rms)
     watched = (update.policy_loss, update.value_loss, update.approx_kl, update.grad_norm, *states)
-    nonfinite = sum(value is not None and not math.isfinite(value) for value in watched)
-    rms = [value for value in states if value is not None and math.isfinite(value)]
-    flat_returns = number(update.return_std) <= THRESHOLDS["return_std"].warning
+    nonfinite = sum(not math.isfinite(value) for value in watched)
+    rms = [value for value in states if math.isfinite(value)]
+    flat_returns = update.return_std <= THRESHOLDS["return_std"].warning
     return {
         "policy.nonfinite": float(update.skipped_nonfinite + nonfinite),
         "policy.kl_spike": update.approx_kl,
@@ -131,12 +192,12 @@ def update_readings(update: PPOUpdate, heads: Sequence[str]) -> dict[str, Floats
         "policy.gradient_exploding": update.grad_norm,
         "policy.lstm_saturated": max(rms, default=math.nan),
         "policy.lstm_dead": min(rms, default=math.nan),
-        "policy.low_return_variance": number(update.return_std),
+        "policy.low_return_variance": update.return_std,
         "policy.slow_update": update.seconds,
-        "head.entropy_collapse": np.array([number(update.head_entropy.get(head)) for head in heads]),
+        "head.entropy_collapse": update.head_entropy,
         # Explained variance is a ratio to the returns' own variance: where that is nothing, so is it.
-        "critic.value_collapse": math.nan if flat_returns else number(update.explained_variance),
-        "critic.value_error": math.nan if flat_returns else number(update.value_nrmse),
+        "critic.value_collapse": math.nan if flat_returns else update.explained_variance,
+        "critic.value_error": math.nan if flat_returns else update.value_nrmse,
     }
 
 

@@ -1,4 +1,4 @@
-"""What slows a run down unseen, counted: waits for the GPU, graph breaks, recompilations, a full memory."""
+"""Counts of hidden slowdowns: waits for the GPU, graph breaks, recompilations, a full memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._guards import CompileContext
+
+from trainer.compute.torch_private import count_graph_breaks, is_recompiling, on_compile
 
 _SYNC = "called a synchronizing CUDA operation"
 """Begins the warning that torch.cuda.set_sync_debug_mode("warn") has for each."""
 
 
 @dataclass(frozen=True)
-class Hindrances:
+class StallCounts:
     """Counts of a round, as fields of `RoundFinished`; None where there is no GPU."""
 
     device_syncs: int | None = None
@@ -23,7 +24,7 @@ class Hindrances:
     allocator_retries: int | None = None
 
 
-class Counters:
+class StallCounters:
     """Counts from its making on; one per process, since what it watches is the process's.
 
     Args:
@@ -31,12 +32,9 @@ class Counters:
     """
 
     def __init__(self, device: torch.device) -> None:
-        import torch._dynamo.utils as dynamo
-
-        self._dynamo = dynamo
         self._device = device
         self._syncs = self._recompiles = 0
-        dynamo.register_hook_for_recompile_user_context(self._compiles)
+        on_compile(self._note_compilation)
         if device.type == "cuda":
             self._show = warnings.showwarning
             warnings.filterwarnings("always", message=_SYNC)
@@ -44,7 +42,7 @@ class Counters:
             torch.cuda.set_sync_debug_mode("warn")
         self._before = self._now(0)
 
-    def take(self, transfers: int) -> Hindrances:
+    def take(self, transfers: int) -> StallCounts:
         """All since the last call.
 
         Args:
@@ -55,7 +53,7 @@ class Counters:
             now - then for now, then in zip(self._before, before, strict=True)
         )
         cuda = self._device.type == "cuda"
-        return Hindrances(
+        return StallCounts(
             device_syncs=waits if cuda else None,
             graph_breaks=breaks,
             recompiles=recompiles,
@@ -66,13 +64,10 @@ class Counters:
         retries = 0
         if self._device.type == "cuda":
             retries = torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0)
-        breaks = sum(self._dynamo.counters["graph_break"].values())
-        return transfers + self._syncs, breaks, self._recompiles, retries
+        return transfers + self._syncs, count_graph_breaks(), self._recompiles, retries
 
-    def _compiles(self) -> str:
-        """Called by torch 2.13 before it compiles a function, for the first time or anew."""
-        compiled = CompileContext.current_compile_id()
-        self._recompiles += compiled is not None and bool(compiled.frame_compile_id)
+    def _note_compilation(self) -> str:
+        self._recompiles += is_recompiling()
         return "counted by telemetry"
 
     def _warned(self, message: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The machine, looked at once a second from a thread of its own."""
+"""Samples of the machine, once a second, from a thread."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import torch
 
-from protocol.events import SystemSample
+from protocol.messages.events import SystemSample
+from trainer.compute.cpu import count_cores
 
-from .gpu import NvidiaGPU
+from .nvml import NvidiaGPU
 
 logger = logging.getLogger(__name__)
 
@@ -41,18 +42,11 @@ def memory(root: Path = CGROUPS, membership: Path = Path("/proc/self/cgroup")) -
     return total, used
 
 
-def _cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class SystemSampler:
     """Samples until it is closed.
 
     Args:
-        folder: the run's; its disk is the one that matters.
+        folder: the run's; the free space of its disk is sampled.
         device: where the run computes.
         publish: takes each sample, on the sampler's thread.
         interval: seconds between samples.
@@ -85,11 +79,11 @@ class SystemSampler:
             self._thread.join(timeout=2.0)
 
     def sample(self) -> SystemSample:
-        """Look at the machine now.
+        """Sample the machine now.
 
         Raises:
             OSError: the run's folder is gone.
-            psutil.Error: the kernel does not tell.
+            psutil.Error: the kernel refuses.
         """
         total, used = memory()
         sample = SystemSample(
@@ -98,9 +92,7 @@ class SystemSampler:
             memory_total=total,
             memory_used=used,
             load1=os.getloadavg()[0],
-            cores=len(self._process.cpu_affinity())
-            if hasattr(self._process, "cpu_affinity")
-            else os.cpu_count() or 1,
+            cores=count_cores(),
             disk_free=psutil.disk_usage(str(self._folder)).free,
         )
         if self._gpu is not None:

@@ -1,4 +1,4 @@
-"""Where the time of an epoch goes, on the clock and on the CPU: named phases that sum to the whole.
+"""Where the time of an epoch goes, on the clock and on the CPU: named phases that sum to the total.
 
 Phases nest: an inner one's time is not counted again in the outer one. What lies outside all of them is
 `other`. A phase is also an annotation in the trace of a running profiler.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from torch.profiler import record_function
 
@@ -17,21 +18,29 @@ from .gpu_clock import GpuClock
 OTHER = "other"
 
 
+@dataclass(frozen=True)
+class PhaseTimes:
+    """Where the time of an epoch went."""
+
+    seconds: float
+    """Wall time."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Its parts, which sum to it."""
+    cpu_phases: dict[str, float] = field(default_factory=dict)
+    """CPU seconds of the process, all its threads, in those parts."""
+    gpu_phases: dict[str, float] = field(default_factory=dict)
+    """Seconds that the GPU worked in those of an earlier epoch, where that was sampled."""
+
+
 class PhaseTimer:
     """Wall seconds per phase since the last `lap`.
 
     Args:
-        gpu: is told of the phases too, where there is one.
-
-    Attributes:
-        cpu_phases: CPU seconds of the process, all its threads, per phase of the last lap.
-        gpu_phases: seconds of a GPU per phase of an earlier epoch, where the last `lap` learned of them.
+        gpu: measures the phases on the GPU, where there is one.
     """
 
     def __init__(self, gpu: GpuClock | None = None) -> None:
         self._gpu = gpu
-        self.cpu_phases: dict[str, float] = {}
-        self.gpu_phases: dict[str, float] = {}
         self._stack = [OTHER]
         self._seconds: dict[str, float] = {OTHER: 0.0}
         self._cpu: dict[str, float] = {OTHER: 0.0}
@@ -59,23 +68,24 @@ class PhaseTimer:
         for target, seconds in parts.items():
             if target == source:
                 continue
-            whole = self._seconds.get(source, 0.0)
-            moved = min(seconds, whole)
+            total = self._seconds.get(source, 0.0)
+            moved = min(seconds, total)
             if moved > 0.0:
-                cpu = self._cpu[source] * moved / whole
+                cpu = self._cpu[source] * moved / total
                 for times, amount in ((self._seconds, moved), (self._cpu, cpu)):
                     times[source] -= amount
                     times[target] = times.get(target, 0.0) + amount
 
-    def lap(self) -> tuple[float, dict[str, float]]:
+    def lap(self) -> PhaseTimes:
         """End the epoch: its seconds, and its phases, which sum to them."""
         self._charge()
+        gpu_phases: dict[str, float] = {}
         if self._gpu is not None:
-            self.gpu_phases = self._gpu.lap()
+            gpu_phases = self._gpu.lap()
             self._gpu.mark(self._stack[-1])
         phases, self._seconds = self._seconds, {OTHER: 0.0}
-        self.cpu_phases, self._cpu = self._cpu, {OTHER: 0.0}
-        return sum(phases.values()), phases
+        cpu_phases, self._cpu = self._cpu, {OTHER: 0.0}
+        return PhaseTimes(sum(phases.values()), phases, cpu_phases, gpu_phases)
 
     def _charge(self) -> None:
         now, cpu = time.perf_counter(), time.process_time()

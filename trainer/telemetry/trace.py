@@ -6,38 +6,49 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-OPERATORS = ("cpu_op", "kernel", "gpu_memcpy", "gpu_memset")
+OPERATOR_CATEGORIES = ("cpu_op", "kernel", "gpu_memcpy", "gpu_memset")
 """Categories of kineto's events that are work; the rest is annotation and flow."""
 
-STEP = "ProfilerStep#"
+STEP_PREFIX = "ProfilerStep#"
 """Begins the annotation of an epoch, as TensorBoard's plugin wants it."""
-ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-CALLS = ("cpu_op", "cuda_runtime", "cuda_driver", "xpu_runtime")
+DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+CALL_CATEGORIES = ("cpu_op", "cuda_runtime", "cuda_driver", "xpu_runtime")
 """Categories of what a thread of the host runs."""
-ALLOCATIONS = frozenset({
-    "aten::empty", "aten::empty_strided", "aten::resize_", "cudaMalloc", "cudaFree", "cudaMallocAsync",
-    "cudaFreeAsync", "cudaHostAlloc", "cudaMallocHost", "cuMemCreate", "cuMemMap",
-})  # fmt: skip
+ALLOCATION_CALLS = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_strided",
+        "aten::resize_",
+        "cudaMalloc",
+        "cudaFree",
+        "cudaMallocAsync",
+        "cudaFreeAsync",
+        "cudaHostAlloc",
+        "cudaMallocHost",
+        "cuMemCreate",
+        "cuMemMap",
+    }
+)
 
 
-def figures(trace: dict[str, Any]) -> dict[str, float | int | None]:
+def utilisation(trace: dict[str, Any]) -> dict[str, float | int | None]:
     """How well the machine was used, as fields of `ProfilerFinished`.
 
     Args:
         trace: the parsed file, Chrome trace event format, times in microseconds.
     """
     events = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
-    calls = [e for e in events if e.get("cat") in CALLS]
-    device = [e for e in events if e.get("cat") in ON_DEVICE]
-    steps = [e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith(STEP)]
+    calls = [e for e in events if e.get("cat") in CALL_CATEGORIES]
+    device = [e for e in events if e.get("cat") in DEVICE_CATEGORIES]
+    steps = [e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith(STEP_PREFIX)]
     if not calls:
         return {}
-    window = _length([_hull([*steps, *calls, *device])])
+    window = _union_length([_enclosing_span([*steps, *calls, *device])])
     return {
-        "gpu_utilisation": round(_length(_spans(device)) / window, 4) if device else None,
+        "gpu_utilisation": round(_union_length(_spans(device)) / window, 4) if device else None,
         "kernels": sum(e["cat"] == "kernel" for e in device) if device else None,
-        "allocator_seconds": sum(e["dur"] for e in calls if e["name"] in ALLOCATIONS) / 1e6,
-        "python_share": round(1.0 - _length(_spans(calls)) / window, 4),
+        "allocator_seconds": sum(e["dur"] for e in calls if e["name"] in ALLOCATION_CALLS) / 1e6,
+        "python_share": round(1.0 - _union_length(_spans(calls)) / window, 4),
     }
 
 
@@ -45,13 +56,13 @@ def _spans(events: Iterable[dict[str, Any]]) -> list[tuple[float, float]]:
     return [(e["ts"], e["ts"] + e["dur"]) for e in events]
 
 
-def _hull(events: list[dict[str, Any]]) -> tuple[float, float]:
+def _enclosing_span(events: list[dict[str, Any]]) -> tuple[float, float]:
     """From the first beginning to the last end."""
     spans = _spans(events)
     return min(begin for begin, _ in spans), max(end for _, end in spans)
 
 
-def _length(spans: list[tuple[float, float]]) -> float:
+def _union_length(spans: list[tuple[float, float]]) -> float:
     """Of the union of spans of time."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(spans):
@@ -72,7 +83,7 @@ def top_operators(trace: dict[str, Any], count: int = 12) -> list[dict[str, Any]
     """
     lanes: dict[tuple[Any, Any], list[dict[str, Any]]] = defaultdict(list)
     for event in trace["traceEvents"]:
-        if event.get("ph") == "X" and event.get("cat") in OPERATORS:
+        if event.get("ph") == "X" and event.get("cat") in OPERATOR_CATEGORIES:
             lanes[event["pid"], event["tid"]].append(event)
     calls: dict[tuple[str, str], int] = defaultdict(int)
     self_us: dict[tuple[str, str], float] = defaultdict(float)

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Frame = dict[str, NDArray[Any]]
-"""Columns by name, on the host; views of one buffer that nobody else holds."""
+HostFrame = dict[str, NDArray[Any]]
+"""Columns by name, on the host; views of one buffer of their own."""
 
 # Widest elements first, so that every column begins at a multiple of its own width.
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {
@@ -41,7 +41,7 @@ class Transfer:
         self.bytes = 0
         self._pinned: Tensor | None = None
 
-    def __call__(self, columns: Mapping[str, Tensor]) -> Frame:
+    def __call__(self, columns: Mapping[str, Tensor]) -> HostFrame:
         """Copy all columns to the host.
 
         Args:
@@ -61,7 +61,7 @@ class Transfer:
         buffer = self._fetched(torch.cat(groups)).numpy()
         self.count += 1
         self.bytes += buffer.nbytes
-        frame: Frame = {}
+        frame: HostFrame = {}
         at = 0
         for dtype, names in by_dtype.items():
             for name in names:

@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parent
 
 
 class UnknownPreset(EsperError):
-    """There is no preset of that name; the message names a near one."""
+    """No preset has that name; the message suggests a similar one."""
 
     exit_code = 9
 
@@ -34,5 +34,5 @@ def path(name: str) -> Path:
     if name not in presets():
         near = difflib.get_close_matches(name, presets(), n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise UnknownPreset(f"--preset {name}: there is none{hint}; `esper-daemon presets` lists them")
+        raise UnknownPreset(f"--preset: {name} is not a preset{hint}; `esper-daemon presets` lists them")
     return _FOLDER / f"{name}.toml"

@@ -1,4 +1,4 @@
-"""Escalations that nobody asked for: by anomalies, and by the calendar that the configuration sets.
+"""Automatic escalations: by anomalies, and by the calendar that the configuration sets.
 
 An anomaly has the layers of its env (of all envs where it is the policy's) collected for some epochs, so that
 what it led to can be looked at. The cost is bounded: a subject that was looked at is left alone for a while,
@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from protocol.events import Anomaly, TelemetryLevel
+from protocol.messages.events import Anomaly, TelemetryLevel
+from protocol.messages.vocabulary import SEVERITY_RANK
+from trainer.config.schema import TelemetryConfig
 
-from ..config import TelemetryConfig
 from .levels import Levels
 
-REST = 4
-"""So many times as long as it was looked at is a subject left alone."""
+COOLDOWN_FACTOR = 4
+"""Cooldown of a subject after its escalation, in lengths of the escalation."""
 _OF_THE_MACHINE = ("system", "telemetry")
-"""Sources whose anomalies no layer explains, and that collecting would make worse."""
-_RANK = {"info": 0, "warning": 1, "critical": 2}
+"""Sources that do not escalate: layers do not explain them, and collecting would make them worse."""
 
 
 class Escalations:
@@ -41,10 +41,10 @@ class Escalations:
         """Epochs of this round that anomalies have been given."""
         self._left = 0
         """Epochs until the last escalation by an anomaly ends."""
-        self._rest = np.zeros(envs + 1, dtype=np.int64)
-        """Epochs for which each env is left alone; the last one is the run as a whole."""
+        self._cooldown = np.zeros(envs + 1, dtype=np.int64)
+        """Epochs for which each env is left alone; the last one is the complete run."""
 
-    def round_begins(self, round: int) -> list[TelemetryLevel]:
+    def on_round_begin(self, round: int) -> list[TelemetryLevel]:
         """The epochs of the round that the configuration wants to see in detail."""
         self._granted = self._left
         every = self._config.debug_every
@@ -52,38 +52,38 @@ class Escalations:
             return []
         return self._levels.escalate("DEBUG", self._config.debug_epochs, reason="telemetry.debug_every")
 
-    def epoch_finished(self) -> None:
-        """Time passes."""
+    def on_epoch_end(self) -> None:
+        """Count one epoch off the budget and off every subject's cooldown."""
         self._left = max(0, self._left - 1)
-        np.maximum(self._rest - 1, 0, out=self._rest)
+        np.maximum(self._cooldown - 1, 0, out=self._cooldown)
 
-    def raised(self, anomalies: Sequence[tuple[Anomaly, int | None]]) -> list[TelemetryLevel]:
+    def on_anomalies(self, anomalies: Sequence[tuple[Anomaly, int | None]]) -> list[TelemetryLevel]:
         """Anomalies were raised, or became worse; each with its env, where it has one."""
-        told: list[TelemetryLevel] = []
+        changes: list[TelemetryLevel] = []
         if self._config.escalate_on == "off" or self._levels.default == "DEBUG":
-            return told
+            return changes
         for anomaly, env in anomalies:
             if anomaly.source in _OF_THE_MACHINE:
                 continue
-            if _RANK[anomaly.severity] >= _RANK[self._config.escalate_on]:
-                told += self._escalate(anomaly, env)
-        return told
+            if SEVERITY_RANK[anomaly.severity] >= SEVERITY_RANK[self._config.escalate_on]:
+                changes += self._escalate(anomaly, env)
+        return changes
 
     def _escalate(self, anomaly: Anomaly, env: int | None) -> list[TelemetryLevel]:
-        place = len(self._rest) - 1 if env is None else env
+        place = len(self._cooldown) - 1 if env is None else env
         longer = min(max(0, self._config.escalate_epochs - self._left), self._allowed - self._granted)
         epochs = min(self._config.escalate_epochs, self._left + max(0, longer))
-        if self._rest[place] or epochs <= self._levels.lasts("DEBUG", env):
+        if self._cooldown[place] or epochs <= self._levels.lasts("DEBUG", env):
             return []
         self._granted += max(0, epochs - self._left)
         self._left = max(self._left, epochs)
-        self._rest[place] = (1 + REST) * epochs
+        self._cooldown[place] = (1 + COOLDOWN_FACTOR) * epochs
         reason = f"{anomaly.kind} of {anomaly.source}"
         return self._levels.escalate("DEBUG", epochs, env=env, reason=reason)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"granted": self._granted, "left": self._left, "rest": self._rest.tolist()}
+        return {"granted": self._granted, "left": self._left, "rest": self._cooldown.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._granted, self._left = state["granted"], state["left"]
-        self._rest[:] = state["rest"]
+        self._cooldown[:] = state["rest"]

@@ -12,16 +12,16 @@ import statistics
 from collections import deque
 from typing import Any
 
-from protocol.events import TelemetryStride
+from protocol.messages.events import TelemetryStride
 
-LONGEST = 64
-SAMPLES = 8
-"""Collections at one stride before it may change."""
-ROOM = 0.8
-"""Share of the budget that the shorter stride has to stay within; so it does not swing."""
+MAX_INTERVAL_EPOCHS = 64
+MIN_SAMPLES = 8
+"""Collections at one interval before it may change."""
+BUDGET_MARGIN = 0.8
+"""Share of the budget that the shorter interval has to stay within, so that it does not oscillate."""
 
 
-class Stride:
+class CollectionInterval:
     """Which epochs are collected.
 
     Args:
@@ -35,16 +35,16 @@ class Stride:
         self._stride = fixed or 1
         self._since = 0
         """Epochs since the last one that was due."""
-        self._costs: deque[float] = deque(maxlen=SAMPLES)
-        self._epochs: deque[float] = deque(maxlen=SAMPLES)
+        self._costs: deque[float] = deque(maxlen=MIN_SAMPLES)
+        self._epochs: deque[float] = deque(maxlen=MIN_SAMPLES)
 
     @property
     def due(self) -> bool:
-        """The coming epoch is to be collected."""
+        """Whether the coming epoch is collected."""
         return self._since == 0
 
-    def finished(self, seconds: float, cost: float | None) -> TelemetryStride | None:
-        """An epoch is over.
+    def record_epoch(self, seconds: float, cost: float | None) -> TelemetryStride | None:
+        """Count an epoch, and adapt.
 
         Args:
             seconds: wall time of it.
@@ -58,7 +58,7 @@ class Stride:
         if cost is None:
             return None
         self._costs.append(cost)
-        if not self._adaptive or len(self._costs) < SAMPLES:
+        if not self._adaptive or len(self._costs) < MIN_SAMPLES:
             return None
         return self._adapted(statistics.median(self._costs) / statistics.median(self._epochs))
 
@@ -71,8 +71,8 @@ class Stride:
         old = self._stride
         needed = 2 ** max(0, math.ceil(math.log2(share / self._budget)))
         if needed > old:
-            self._stride = min(needed, LONGEST)
-        elif share / max(1, old // 2) <= ROOM * self._budget:
+            self._stride = min(needed, MAX_INTERVAL_EPOCHS)
+        elif share / max(1, old // 2) <= BUDGET_MARGIN * self._budget:
             self._stride = max(1, old // 2)
         if self._stride == old:
             return None
@@ -84,7 +84,7 @@ class Stride:
         return {"stride": self._stride, "since": self._since}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the stride of before; one that is configured now stands."""
+        """Go on at the saved interval; a configured one has precedence."""
         if self._adaptive:
             self._stride = state["stride"]
         self._since = state["since"] % self._stride

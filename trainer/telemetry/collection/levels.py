@@ -1,4 +1,4 @@
-"""How much is collected: a default level, and escalations that end by themselves.
+"""How much is collected: a default level, and escalations that end automatically.
 
 An escalation counts epochs: made between two epochs, it is in force for exactly as many as asked for, then
 falls back. Escalations may overlap; the highest wins and each one ends on its own.
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol import events
-from protocol.events import TelemetryLevel
+from protocol.messages.events import TelemetryLevel
+from protocol.messages.vocabulary import LEVELS, Level
 
 
 class LevelCode(IntEnum):
@@ -34,7 +34,7 @@ class LevelCode(IntEnum):
 class Escalation:
     """A level asked for, and how many epochs of it are left."""
 
-    level: events.Level
+    level: Level
     left: int
     env: int | None
     command: str | None
@@ -48,16 +48,16 @@ class Levels:
         envs: how many envs there are.
     """
 
-    def __init__(self, default: events.Level, envs: int) -> None:
+    def __init__(self, default: Level, envs: int) -> None:
         self.default = default
         self._envs = envs
         self._escalations: list[Escalation] = []
         self._by_env = self._resolve()
 
     @property
-    def level(self) -> events.Level:
+    def level(self) -> Level:
         """The highest level in force in any env; what the context of events carries."""
-        return events.LEVELS[int(self._by_env.max())]
+        return LEVELS[int(self._by_env.max())]
 
     @property
     def by_env(self) -> NDArray[np.int8]:
@@ -66,7 +66,7 @@ class Levels:
 
     @property
     def escalated(self) -> bool:
-        """Somebody has asked for more than the default."""
+        """Whether an escalation is in force."""
         return bool(self._escalations)
 
     @property
@@ -76,7 +76,7 @@ class Levels:
 
     def escalate(
         self,
-        level: events.Level,
+        level: Level,
         epochs: int,
         *,
         env: int | None = None,
@@ -116,7 +116,7 @@ class Levels:
         ]
 
     def tick(self) -> list[TelemetryLevel]:
-        """An epoch is finished: count down, and tell which escalations ended (their `epochs` is None)."""
+        """An epoch is finished: count down; returns the escalations that ended (their `epochs` is None)."""
         if not self._escalations:
             return []
         for escalation in self._escalations:
@@ -127,7 +127,7 @@ class Levels:
         """Epochs left of the escalation that this command asked for; None where it is over."""
         return next((e.left for e in self._escalations if e.command == command), None)
 
-    def lasts(self, level: events.Level, env: int | None) -> int:
+    def lasts(self, level: Level, env: int | None) -> int:
         """Epochs for which escalations keep this env (None: every env) at `level` or above."""
         enough = [e for e in self._escalations if LevelCode[e.level] >= LevelCode[level]]
         return max((e.left for e in enough if e.env in (None, env)), default=0)
@@ -158,10 +158,10 @@ class Levels:
         self._escalations = [Escalation(**e) for e in state["escalations"]]
         self._by_env = self._resolve()
 
-    def _scope(self, env: int | None) -> events.Level:
+    def _scope(self, env: int | None) -> Level:
         """The level of one env, or the one all envs have at least."""
         code = self._by_env.min() if env is None else self._by_env[env]
-        return events.LEVELS[int(code)]
+        return LEVELS[int(code)]
 
     def _resolve(self) -> NDArray[np.int8]:
         levels = np.full(self._envs, LevelCode[self.default], dtype=np.int8)

@@ -1,0 +1,34 @@
+"""`esper-daemon`: start a run, and steer one from scripts.
+
+Exit codes: 0 done; 2 wrong usage; 3 no such run, or it does not answer; 4 refused (state, permission);
+5 bad request; 6 too late; 7 accepted and failed; 8 the name is taken; 9 bad configuration or dataset; 10 a
+folder, a socket path or a checkpoint cannot be used; 11 training failed; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import click
+
+from protocol.version import __version__
+
+from . import control, journal, start
+from .data import data
+from .doctor import doctor
+from .export import export
+from .keys import keys
+from .output import PROGRAM, ErrorGroup
+from .query import query
+
+
+@click.group(cls=ErrorGroup, epilog=(__doc__ or "").partition("\n\n")[2].replace("\n", " "))
+@click.version_option(__version__, prog_name=PROGRAM)
+def main() -> None:
+    """Train growing networks in the background and steer the runs.
+
+    RUN is a run's name or id, or the beginning of one; without it, the newest live run is meant. A run on
+    another machine: --ssh USER@HOST[:RUN].
+    """
+
+
+for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, data, doctor, export, query, keys):
+    main.add_command(_command)

@@ -1,0 +1,133 @@
+"""RUN on the command line, of this machine or of another: `--ssh`, `--key`, and how a command reaches it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from protocol import connect
+from protocol.client.client import Client
+from protocol.client.ssh import DAEMON_VARIABLE, run_remotely
+from protocol.codec.addresses import parse_ssh_address, run_address, ssh_address_of
+from protocol.errors import RunNotFound
+from protocol.version import __version__
+
+CLIENT_NAME = f"esper-daemon/{__version__}"
+_F = TypeVar("_F", bound=Callable[..., Any])
+_ADDRESS_OPTIONS = frozenset({"ssh", "key", "remote_command"})
+
+REMOTE_COMMAND = click.option(
+    "--remote-command",
+    metavar="COMMAND",
+    help=f"With --ssh: command that runs esper-daemon on the remote machine; or {DAEMON_VARIABLE}.",
+)
+
+
+@dataclass(frozen=True)
+class RunArgument:
+    """Which run is meant, and how it is reached."""
+
+    address: str | None
+    """Its name, id or address; None for the newest live one."""
+    remote_daemon: str | None = None
+    """Command of esper-daemon on a machine behind ssh; None = the default."""
+
+    def connect(self) -> Client:
+        """Connect to the live run; raises what `protocol.connect` does."""
+        return connect(self.address, client=CLIENT_NAME, remote_daemon=self.remote_daemon)
+
+    def run_remotely_if_addressed(self, *, asks: bool = False) -> None:
+        """Run this invocation on the machine behind ssh, where the run is there, and exit.
+
+        For commands that read a run's files.
+
+        Args:
+            asks: the command asks the daemon where only a port leads to the run.
+
+        Raises:
+            TunnelError: the other machine cannot be reached.
+            RunNotFound: only a port leads there.
+        """
+        address, context = self.address, click.get_current_context()
+        if address is not None and address.startswith("tcp://") and not asks:
+            what = context.info_name
+            raise RunNotFound(f"{what} reads the run's files, which {address} does not lead to; use --ssh")
+        if address is not None and address.startswith("ssh://"):
+            destination = parse_ssh_address(address)
+            words = _command_line(context, destination.run)
+            sys.stdout.flush()
+            sys.exit(run_remotely(destination, words, daemon=self.remote_daemon))
+
+
+def run_argument(command: _F) -> _F:
+    """RUN with `--ssh`, `--remote-command` and `--key`: the command gets one `RunArgument`."""
+
+    @functools.wraps(command)
+    def with_run(
+        run: str | None,
+        ssh: str | None,
+        key: str | None,
+        remote_command: str | None,
+        **others: Any,
+    ) -> Any:
+        argument = RunArgument(run_address(run, ssh=ssh, key=key), remote_command)
+        return command(run=argument, **others)
+
+    decorated: Any = with_run
+    for decorate in (
+        click.option(
+            "--key", metavar="NAME", help="Name of the key for tcp://HOST:PORT, where there are several."
+        ),
+        REMOTE_COMMAND,
+        click.option("--ssh", metavar="USER@HOST[:RUN]", help="A run on another machine, through OpenSSH."),
+        click.argument("run", required=False),
+    ):
+        decorated = decorate(decorated)
+    result: _F = decorated
+    return result
+
+
+def required_run_argument(command: _F) -> _F:
+    """RUN where another argument follows: without options; on another machine it is `ssh://user@host/run`."""
+    result: _F = click.argument("run", callback=lambda _context, _parameter, value: RunArgument(value))(
+        command
+    )
+    return result
+
+
+def _command_line(context: click.Context, run: str | None) -> list[str]:
+    """This invocation as words for another machine, with the run's bare name.
+
+    Made of what click has parsed: `sys.argv` still holds the address and `--ssh`, in any spelling and place.
+    """
+    options: list[str] = []
+    arguments: list[str] = []
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        value = run if name == "run" else context.params.get(name)
+        if name in _ADDRESS_OPTIONS or value is None or value is False:
+            continue
+        if isinstance(parameter, click.Argument):
+            arguments.append(str(value))
+        elif value is True:
+            options.append(parameter.opts[0])
+        else:
+            for one in value if parameter.multiple else (value,):
+                options += [parameter.opts[0], str(one)]
+    return [context.info_name or "", *options, *(["--", *arguments] if arguments else [])]
+
+
+def list_remotely(host: str, *, everything: bool, as_json: bool, daemon: str | None = None) -> None:
+    """`list` on the machine `host`; exits with its exit code.
+
+    Raises:
+        BadName: not a valid host.
+        TunnelError: the other machine cannot be reached.
+    """
+    flags = [flag for flag, wanted in (("--all", everything), ("--json", as_json)) if wanted]
+    sys.exit(run_remotely(parse_ssh_address(ssh_address_of(host)), ["list", *flags], daemon=daemon))

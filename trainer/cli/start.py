@@ -1,0 +1,147 @@
+"""Commands that start a run, or show what it can be started with; and the list of runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from protocol.runs import RunInfo, check_name, list_runs, was_trained
+from trainer.config import load as settings
+from trainer.config import presets
+
+from .options import JSON, config_options
+from .output import print_json, print_lines
+from .run_argument import REMOTE_COMMAND, list_remotely
+
+
+@click.command()
+@click.argument("name", required=False)
+@config_options
+@click.option("--resume", metavar="NAME", help="Resume a run from its newest checkpoint.")
+@click.option(
+    "--or-resume",
+    is_flag=True,
+    help="Resume NAME where it has been trained before, skipping damaged checkpoints.",
+)
+@click.option("--rounds", metavar="N", help="Number of rounds to train (short for --set rounds=N).")
+@click.option("--seed", metavar="N", help="Seed of every random generator (short for --set seed=N).")
+@click.option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (short for --set device=…).")
+@click.option("--profile", metavar="N", help="Record the end of the Nth round (--set profiler.rounds=N).")
+@click.option("--detach", is_flag=True, help="Run in the background; return once the run is ready.")
+def start(
+    name: str | None,
+    resume: str | None,
+    preset: str | None,
+    or_resume: bool,
+    file: Path | None,
+    sets: tuple[str, ...],
+    rounds: str | None,
+    seed: str | None,
+    device: str | None,
+    profile: str | None,
+    detach: bool,
+) -> None:
+    """Train a run; NAME is its name (generated where it is missing)."""
+    if name and resume:
+        raise click.UsageError("give a NAME for a new run or --resume NAME, not both")
+    if or_resume:
+        if name is None:
+            raise click.UsageError("--or-resume needs the run's NAME")
+        if was_trained(name):
+            name, resume = None, name
+    if name is not None:
+        check_name(name)  # before torch is loaded
+    short = {"rounds": rounds, "seed": seed, "device": device, "profiler.rounds": profile}
+    sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
+    if detach:
+        from trainer.daemon.background import start_detached
+
+        settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
+        arguments = [word for word in sys.argv[1:] if word != "--detach"]
+        sys.exit(start_detached(arguments))
+    from trainer.daemon.daemon import run_daemon
+
+    sys.exit(run_daemon(name=name, resume=resume, preset=preset, file=file, sets=sets, unattended=or_resume))
+
+
+@click.command()
+@click.argument("name")
+@config_options
+def systemd(name: str, preset: str | None, file: Path | None, sets: tuple[str, ...]) -> None:
+    """Print a systemd user unit that keeps the run NAME going over crashes and reboots."""
+    from trainer.daemon.systemd import render_unit
+
+    check_name(name)
+    settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
+    given = [("--preset", preset), ("--config", file and file.resolve()), *(("--set", one) for one in sets)]
+    words = [word for option, value in given if value is not None for word in (option, str(value))]
+    print_lines(render_unit(name, words).splitlines())
+
+
+@click.command("list")
+@click.option("--all", "everything", is_flag=True, help="List ended runs, too.")
+@click.option("--ssh", metavar="USER@HOST", help="List the runs of another machine, through OpenSSH.")
+@REMOTE_COMMAND
+@JSON
+def list_command(everything: bool, ssh: str | None, remote_command: str | None, as_json: bool) -> None:
+    """List the runs on this machine."""
+    if ssh is not None:
+        list_remotely(ssh, everything=everything, as_json=as_json, daemon=remote_command)
+    runs = [run for run in list_runs() if everything or run.is_live]
+    if as_json:
+        print_json([_row(run) for run in runs])
+        return
+    if not runs:
+        print_lines(["no live run; start one with: esper-daemon start --detach"])
+        return
+    for run in runs:
+        life = "live" if run.is_live else "ended"
+        print_lines([f"{run.id}  {run.name:<24} {life:<6} {run.state or '--':<10} pid {run.pid or '--'}"])
+
+
+def _row(run: RunInfo) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "id": run.id,
+        "live": run.is_live,
+        "state": run.state,
+        "pid": run.pid,
+        "path": str(run.path),
+        "boot": run.connection and run.connection.boot,
+        "endpoints": run.connection and run.connection.endpoints,
+    }
+
+
+@click.command()
+@config_options
+@click.option("--toml", "as_toml", is_flag=True, help="Print the merged configuration as TOML.")
+def options(preset: str | None, file: Path | None, sets: tuple[str, ...], as_toml: bool) -> None:
+    """List every option of `start`: key, value, description, allowed values."""
+    config = settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
+    if as_toml:
+        print_lines(settings.to_toml(config).split("\n")[:-1])
+        return
+    for option in settings.OPTIONS.values():
+        value: Any = config
+        for part in option.key.split("."):
+            value = getattr(value, part)
+        about = f"    {option.description} ({option.allowed}; {option.variable})"
+        print_lines([f"{option.key} = {value}", about])
+
+
+@click.command("presets")
+@JSON
+def presets_command(as_json: bool) -> None:
+    """List the presets of `start --preset` and what each is for."""
+    lines = presets.presets()
+    if as_json:
+        print_json(lines)
+        return
+    print_lines(f"{name:<16} {line}" for name, line in lines.items())
+
+
+COMMANDS: tuple[click.Command, ...] = (start, systemd, list_command, options, presets_command)

@@ -1,0 +1,75 @@
+"""What of torch is used although it has no public name: the page to review when its version changes.
+
+The pin in constraints.txt says which torch has these. No other module may name a private part of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._C._profiler import _ExperimentalConfig
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+__all__ = [
+    "all_threads_profiler_config",
+    "copy_each_",
+    "count_graph_breaks",
+    "is_recompiling",
+    "limit_recompiles",
+    "on_compile",
+    "tree_leaves",
+    "tree_map_only",
+    "use_plain_cpu_layouts",
+]
+
+
+def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy each source into its target, in one operation."""
+    torch._foreach_copy_(targets, sources)
+
+
+def all_threads_profiler_config() -> _ExperimentalConfig:
+    """Make torch.profiler follow all threads of the process (torch 2.6), not only the one that started it."""
+    return _ExperimentalConfig(profile_all_threads=True)
+
+
+def limit_recompiles(limit: int) -> None:
+    """Let torch.compile make so many graphs of one function before it gives up."""
+    import torch._dynamo.config as dynamo
+
+    dynamo.recompile_limit = limit
+
+
+def use_plain_cpu_layouts() -> None:
+    """Keep the memory order of convolutions in programs compiled for a CPU, and compile in this process.
+
+    With layout optimisation, torch 2.13 computes a convolution whose weight is gathered in the graph wrongly.
+    """
+    import torch._inductor.config as inductor
+
+    inductor.layout_optimization = False
+    inductor.compile_threads = 1
+
+
+def on_compile(callback: Callable[[], str]) -> None:
+    """Call back before each compilation of a function; the text returned goes into torch's own log."""
+    import torch._dynamo.utils as dynamo
+
+    dynamo.register_hook_for_recompile_user_context(callback)
+
+
+def is_recompiling() -> bool:
+    """Whether the function being compiled has been compiled before; for callbacks of `on_compile`."""
+    from torch._guards import CompileContext
+
+    compiled = CompileContext.current_compile_id()
+    return compiled is not None and bool(compiled.frame_compile_id)
+
+
+def count_graph_breaks() -> int:
+    """Graph breaks of torch.compile in this process so far."""
+    import torch._dynamo.utils as dynamo
+
+    return sum(dynamo.counters["graph_break"].values())

@@ -1,0 +1,77 @@
+"""Saves checkpoints of a run and reports each, or its failure, as an event."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+
+from protocol.messages.events import CheckpointFailed, CheckpointSaved
+from protocol.server.emitter import Emitter
+from trainer.checkpoint import Checkpoints, SavedCheckpoint
+
+from .run_control import RunControl
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointSaver:
+    """Saves at a boundary between two epochs.
+
+    Args:
+        run: what is saved.
+        checkpoints: where they are kept.
+        emitter: takes the events.
+
+    Attributes:
+        error: why the newest attempt failed; None where it did not.
+    """
+
+    def __init__(self, run: RunControl, checkpoints: Checkpoints, emitter: Emitter) -> None:
+        self.checkpoints = checkpoints
+        self.error: str | None = None
+        self._run = run
+        self._emitter = emitter
+
+    def save(
+        self, reason: str, *, tag: str = "", command: str | None = None, best: bool = False
+    ) -> SavedCheckpoint:
+        """Write a checkpoint.
+
+        Args:
+            reason: for the event.
+            tag: part of the file's name.
+            command: id of the command that asked for it.
+            best: also keep it as `best.pt`.
+
+        Raises:
+            OSError: the disk refused; reported by `checkpoint.failed`, older checkpoints are intact.
+        """
+        begin = time.perf_counter()
+        in_episode = self._run.epoch or None
+        try:
+            saved = self.checkpoints.save(
+                self._run.state_dict(), round=self._run.round, epoch=in_episode, tag=tag, best=best
+            )
+        except OSError as error:
+            text = self.error = f"{error.strerror or error}"
+            folder = str(self.checkpoints.folder)
+            self._emitter.emit(CheckpointFailed(path=folder, error=text, reason=reason, command=command))
+            logger.error("checkpoint (%s) failed: %s; the ones before it are intact", reason, text)
+            raise
+        self.error = None
+        self._emitter.emit(
+            CheckpointSaved(
+                path=str(saved.path),
+                bytes=saved.bytes,
+                seconds=time.perf_counter() - begin,
+                reason=reason,
+                command=command,
+            )
+        )
+        return saved
+
+    def try_save(self, reason: str, *, best: bool = False) -> None:
+        """Like `save`, for checkpoints that no command waits for: after a failure the run goes on."""
+        with contextlib.suppress(OSError):
+            self.save(reason, best=best)

@@ -1,0 +1,107 @@
+"""What a resumed run goes on from: its configuration, and the newest checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from protocol.errors import RunNotFound
+from protocol.runs import find_run
+from trainer.checkpoint import CheckpointError, Checkpoints
+from trainer.compute.execution_plan import Execution
+from trainer.config.schema import Config
+
+CHANGEABLE_OPTIONS = (
+    "rounds",
+    "device",
+    "task.data_dir",
+    "telemetry.",
+    "profiler.",
+    "checkpoint.",
+    "journal.",
+    "wire.",
+    "envs.threads",
+    "compile.",
+    "cuda.",
+)
+"""Options that a resumed run may be given again; the others shape what the checkpoint holds."""
+
+
+def saved_configuration(name: str) -> Mapping[str, Any]:
+    """The configuration that a run was last started with.
+
+    Raises:
+        RunNotFound: there is none that can be read.
+    """
+    path = find_run(name).path / "config.json"
+    try:
+        tree: Mapping[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunNotFound(f"run {name} cannot be resumed: {path}: {error}") from None
+    return tree
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """The newest checkpoint of a run, which fits the configuration and the number of ranks."""
+
+    path: Path
+    state: dict[str, Any]
+    damaged: Sequence[str] = ()
+    """What is wrong with newer ones."""
+
+    @classmethod
+    def newest(
+        cls, checkpoints: Checkpoints, config: Config, ranks: int, *, skip_damaged: bool = False
+    ) -> ResumePoint | None:
+        """Read it; None where nothing has been saved yet.
+
+        Args:
+            skip_damaged: take the newest that can be read; nobody is there who could move others away.
+
+        Raises:
+            CheckpointError: it cannot be read, or does not fit.
+        """
+        damaged: list[str] = []
+        newest = checkpoints.latest(
+            on_damaged=(lambda error: damaged.append(str(error))) if skip_damaged else None
+        )
+        if newest is None:
+            return None
+        path, state = newest
+        _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(config))
+        saved_ranks = len(state.get("other_ranks", [])) + 1
+        if saved_ranks != ranks:
+            raise CheckpointError(
+                f"checkpoint {path.name} was made by {saved_ranks} ranks, these are {ranks}; "
+                f"start it with torchrun --nproc-per-node {saved_ranks}"
+            )
+        return cls(path, state, damaged)
+
+    @property
+    def execution(self) -> Execution | None:
+        """How the hosts were trained; None where that is to be measured."""
+        return Execution.from_dict(self.state["execution"]) if "execution" in self.state else None
+
+    @property
+    def rank_states(self) -> list[bytes]:
+        """By rank, what it is to load; nothing for rank 0."""
+        return [b"", *(bytes(tensor.numpy()) for tensor in self.state.get("other_ranks", []))]
+
+
+def _require_same_shape(path: Path, saved: dict[str, Any], now: dict[str, Any], prefix: str = "") -> None:
+    for key, value in now.items():
+        name = prefix + key
+        if name.startswith(CHANGEABLE_OPTIONS):
+            continue
+        if isinstance(value, dict):
+            _require_same_shape(path, saved.get(key, {}), value, name + ".")
+        elif key in saved and saved[key] != json.loads(json.dumps(value)):
+            raise CheckpointError(
+                f"checkpoint {path.name} was made with {name} = {saved[key]}; it cannot go on with {value}"
+            )

@@ -1,0 +1,62 @@
+"""A diagnosis as lines of text."""
+
+from __future__ import annotations
+
+import time
+
+from .run import Diagnosis
+
+
+def diagnosis_lines(found: Diagnosis) -> list[str]:
+    """The diagnosis as lines of text."""
+    boot = f", boot {found.boot} on {found.device}" if found.boot else ""
+    lines = [f"run {found.run} ({found.id}){boot}", _ending(found)]
+    if found.last_at is not None:
+        where = f"epoch {found.epoch} of round {found.round}"
+        lines.append(f"last event: {found.last_event}, {_ago(found.last_at)}, {where}")
+    if found.damaged_lines:
+        lines.append(f"journal: {found.damaged_lines} damaged lines were skipped")
+    if found.checkpoint is not None and found.checkpoint.error is None:
+        name = found.checkpoint.path.rpartition("/")[2]
+        lines.append(f"checkpoint: {name}, {_ago(found.checkpoint.at)}, complete")
+    lines.append(f"anomalies at the end: {len(found.anomalies) or 'none'}")
+    lines += [
+        f"  {a.severity} {a.source} {a.kind}" + (f": {a.hint}" if a.hint else "") for a in found.anomalies
+    ]
+    if found.last_rollback is not None:
+        r = found.last_rollback
+        lines.append(
+            f"rollbacks: {found.rollbacks}, the last of env{r.env:02d} in round {r.round}, epoch {r.epoch} "
+            f"({r.reason}, loss {r.loss:.3g})"
+        )
+    if found.bundle is not None:
+        lines.append(f"post-mortem: {found.bundle}")
+        if found.report is not None:
+            lines += [f"  without {part}: {why}" for part, why in found.report.missing.items()]
+    return lines + [f"next: {line}" for line in found.advice]
+
+
+def _ending(found: Diagnosis) -> str:
+    if found.ending == "alive":
+        return f"it is alive: pid {found.pid}"
+    if found.ending == "never started":
+        return "it never started: its journal holds no event"
+    if found.ending == "killed":
+        memory = "" if found.memory_share is None else f"; memory was {100 * found.memory_share:.0f} % full"
+        return (
+            "it was killed: no final event and its lock is free (kill -9, the kernel's out-of-memory "
+            f"killer, a power loss){memory}"
+        )
+    because = found.reason or ""
+    if found.error and found.error != found.reason:
+        because += f": {found.error}"
+    verb = {"in order": "it ended in order", "failed": "it failed", "interrupted": "it was interrupted"}
+    return f"{verb[found.ending]}: {because} (exit code {found.exit_code})"
+
+
+def _ago(us: int) -> str:
+    seconds = max(0.0, time.time() - us / 1e6)
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

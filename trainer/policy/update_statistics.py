@@ -1,0 +1,148 @@
+"""Statistics of one PPO update: gathered on the device, moved in one transfer, summed up on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protocol.messages.vocabulary import Op
+from trainer.config.schema import PPOConfig
+
+from .rollout import Rollout
+
+Floats = NDArray[np.float64]
+Arrays = dict[str, Floats]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateStatistics:
+    """The statistics of one update; NaN where there was nothing to measure.
+
+    Losses, clip fraction, entropies and gradient norms are means over the steps that were applied; ratios are
+    the extremes of all steps. Arrays by head are in the order of `HEAD_NAMES`.
+    """
+
+    seconds: float
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    """Over that of uniform choices among what was legal, 0..1."""
+    head_entropy: Floats
+    """[heads] the same; NaN where the head never had a choice."""
+    approx_kl: float
+    """Of the last pass, after which nothing moved but that pass itself."""
+    clip_fraction: float
+    ratio_min: float
+    ratio_max: float
+    head_ratio_max: Floats
+    """[heads]"""
+    explained_variance: float
+    """Meaningless where `return_std` is 0, like `value_nrmse`."""
+    grad_norm: float
+    head_grad_norm: Floats
+    """[heads]; NaN where the head never had a choice."""
+    critic_grad_norm: float
+    advantage_mean: float
+    advantage_std: float
+    learning_rate: float
+    entropy_coefficient: float
+    epochs: int
+    """Passes in which at least one step was applied."""
+    minibatches: int
+    """Steps that were applied."""
+    early_stop: bool
+    skipped_nonfinite: int
+    """Steps whose loss or gradient was not finite."""
+    op_fraction: Floats
+    """[ops] share of each op among the actions of the rollout."""
+    lstm_h_rms: float
+    lstm_c_rms: float
+    return_std: float
+    observation_rms: float
+    observation_clipped: float
+    observation_missing: float
+    value_nrmse: float
+    """Root mean square of the critic's error over the standard deviation of the returns."""
+
+
+def rollout_statistics(rollout: Rollout, advantage: Tensor, returns: Tensor) -> dict[str, Tensor]:
+    """Statistics of the experience of an update: [], but `op_fraction` [ops]; arguments are [T, N]."""
+    residual, ops = returns - rollout.value, rollout.actions[..., 0]
+    codes = torch.arange(len(Op), device=ops.device)
+    return {
+        "advantage_mean": advantage.mean(),
+        "advantage_std": advantage.std(),
+        "return_std": returns.std(),
+        "explained_variance": 1 - residual.var() / returns.var(),
+        "value_nrmse": residual.square().mean().sqrt() / returns.std(),
+        "op_fraction": (ops.unsqueeze(-1) == codes).double().mean((0, 1)),
+    }
+
+
+def to_host(steps: Sequence[dict[str, Tensor]], overall: dict[str, Tensor]) -> tuple[Arrays, Arrays]:
+    """Bring all statistics to the host: one transfer, whatever the number of minibatches.
+
+    Args:
+        steps: by name, of each of M minibatches.
+        overall: by name, of the update as one.
+
+    Returns:
+        The same as float64 arrays; those of the steps stacked to [M, ...].
+    """
+    stacked = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}
+    tensors = [*stacked.values(), *overall.values()]
+    flat = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors]).cpu().numpy()
+    pieces = np.split(flat, np.cumsum([tensor.numel() for tensor in tensors])[:-1])
+    arrays = [piece.reshape(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+    return (
+        dict(zip(stacked, arrays, strict=False)),
+        dict(zip(overall, arrays[len(stacked) :], strict=True)),
+    )
+
+
+def summarise(step: Arrays, overall: Arrays, cfg: PPOConfig, seconds: float) -> UpdateStatistics:
+    """The statistics of an update from those of its steps and its rollout, see `to_host`."""
+    applied, finite = step["applied"].astype(bool), step["finite"].astype(bool)
+    last = np.zeros_like(finite)
+    last[-cfg.minibatches :] = True
+    head_entropy = _mean(step["head_entropy"], applied)
+    numbers = {name: float(value) for name, value in overall.items() if name != "op_fraction"}
+    return UpdateStatistics(
+        seconds=seconds,
+        policy_loss=float(_mean(step["policy_loss"], applied)),
+        value_loss=float(_mean(step["value_loss"], applied)),
+        entropy=float(_mean(step["entropy"], applied)),
+        head_entropy=head_entropy,
+        approx_kl=float(_mean(step["approx_kl"], last & finite)),
+        clip_fraction=float(_mean(step["clip_fraction"], applied)),
+        ratio_min=float(step["ratio_min"].min()),
+        ratio_max=float(step["ratio_max"].max()),
+        head_ratio_max=step["ratio_max"].max(0),
+        grad_norm=float(_mean(step["grad_norm"], applied)),
+        head_grad_norm=np.where(np.isnan(head_entropy), np.nan, _mean(step["head_grad_norm"], applied)),
+        critic_grad_norm=float(_mean(step["critic_grad_norm"], applied)),
+        learning_rate=cfg.learning_rate,
+        entropy_coefficient=cfg.entropy_coefficient,
+        epochs=int(applied.reshape(cfg.epochs, -1).any(1).sum()),
+        minibatches=int(applied.sum()),
+        early_stop=bool((finite & ~applied).any()),
+        skipped_nonfinite=int((~finite).sum()),
+        op_fraction=overall["op_fraction"],
+        lstm_h_rms=float(step["hidden_rms"][0]),
+        lstm_c_rms=float(step["cell_rms"][0]),
+        **numbers,
+    )
+
+
+def _mean(rows: Floats, which: NDArray[np.bool_]) -> Any:
+    """Mean over the rows of `which`, without the NaN of "there was nothing"; NaN where none is left."""
+    kept = rows[which]
+    known = ~np.isnan(kept)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, kept, 0.0).sum(0) / known.sum(0)

@@ -1,0 +1,86 @@
+"""Rank 0's side of a run on several ranks; in a run on one rank it does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.messages.events import RankEpoch
+from protocol.server.emitter import Emitter
+from trainer.compute.execution_plan import Execution
+from trainer.compute.process_group import ProcessGroup
+from trainer.config.schema import Config
+from trainer.control.seed_control import SeedAction
+from trainer.telemetry.transfer import HostFrame
+
+from . import orders
+from .rank_report import RankReport, decode, merge_reports
+
+
+class RankZero:
+    """Merges what the ranks report, and orders what they do next.
+
+    Every rank passes the same boundaries in the same order; at each the others wait for `start_epoch`. All
+    orders but the first are given at a boundary.
+
+    Args:
+        process_group: all ranks.
+        emitter: takes the events that the other ranks report.
+    """
+
+    def __init__(self, process_group: ProcessGroup, emitter: Emitter) -> None:
+        self._group = process_group
+        self._emitter = emitter
+
+    def merge_frames(self, frame: HostFrame, layers: Sequence[str] = ()) -> tuple[HostFrame, Sequence[str]]:
+        """The columns of all envs from those of this rank, and the names of the layer rows."""
+        if self._group.size == 1:
+            return frame, layers
+        own = RankReport.of(frame, layers)
+        others = [decode(message) for message in self._group.all_gather_bytes(b"")[1:]]
+        for rank, report in enumerate(others, 1):
+            self._emit(rank, report)
+        return merge_reports([own, *others])
+
+    def gather_states(self) -> list[bytes]:
+        """What a checkpoint has to hold of the other ranks."""
+        if self._group.size == 1:
+            return []
+        orders.broadcast(self._group, orders.SendState())
+        return self._group.all_gather_bytes(b"")[1:]
+
+    def build_trainers(self, config: Config, execution: Execution) -> None:
+        """Have the ranks build their shares of the run."""
+        orders.broadcast(self._group, orders.BuildTrainer(config, execution))
+
+    def start_epoch(self, layer_envs: NDArray[np.bool_]) -> None:
+        """Let the ranks pass this boundary.
+
+        Args:
+            layer_envs: [N], whose layers to report on in the coming epoch.
+        """
+        orders.broadcast(self._group, orders.StartEpoch(np.flatnonzero(layer_envs).tolist()))
+
+    def broadcast_parameter(self, key: str, value: float) -> None:
+        """Have the ranks put a value in force, as this one does."""
+        orders.broadcast(self._group, orders.SetParameter(key, value))
+
+    def broadcast_action(self, action: SeedAction) -> None:
+        """Have the ranks execute an operator's action, as this one does."""
+        orders.broadcast(self._group, orders.ExecuteAction(action))
+
+    def keep_waiting(self) -> None:
+        """Keep the ranks at this boundary; to be called now and then, or they take this rank for lost."""
+        orders.broadcast(self._group, orders.KeepWaiting())
+
+    def shutdown(self) -> None:
+        """End the ranks at this boundary."""
+        orders.broadcast(self._group, orders.Shutdown())
+
+    def _emit(self, rank: int, report: RankReport) -> None:
+        for event in (*report.logs, *report.samples):
+            self._emitter.emit(event, rank=rank)
+        if report.phases:
+            self._emitter.emit(RankEpoch(seconds=report.seconds, phases=report.phases), rank=rank)

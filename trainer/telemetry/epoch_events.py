@@ -1,0 +1,160 @@
+"""Events of an epoch and of a round, made from host frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.messages.events import (
+    EpochFinished,
+    GovernorRollback,
+    LayerStatistics,
+    RoundFinished,
+    ShapleyComputed,
+)
+from protocol.messages.vocabulary import HEADS_OF_OP, Op
+from trainer.governor import RollbackReason
+from trainer.hosts.gradients import ACTIVATIONS
+
+from .collection.levels import LevelCode
+from .columns import LAYER_STATISTICS, EpochGradients, nullable
+from .seed_events import SeedTally
+from .stall_counters import StallCounts
+from .timer import PhaseTimes
+from .transfer import HostFrame
+
+_OP_HAS_SLOT = np.array(["slot" in HEADS_OF_OP[op] for op in Op])
+
+
+def epoch_event(
+    frame: HostFrame,
+    decision: HostFrame,
+    gradients: EpochGradients,
+    episode_return: NDArray[np.float64],
+    times: PhaseTimes,
+) -> EpochFinished:
+    """The `epoch` event.
+
+    Args:
+        frame: the columns of `outcome_columns`.
+        decision: the columns of `decision_columns` that the epoch was trained by.
+        gradients: of the frame.
+        episode_return: [N] rewards of the episode so far.
+        times: of the epoch.
+    """
+    op, blueprint, contribution = decision["op"], decision["blueprint"], frame["contribution"]
+    return EpochFinished(
+        seconds=times.seconds,
+        train_loss=frame["train_loss"].tolist(),
+        train_accuracy=frame["train_accuracy"].tolist(),
+        val_loss=frame["val_loss"].tolist(),
+        val_accuracy=frame["val_accuracy"].tolist(),
+        reward=frame["reward"].tolist(),
+        episode_return=episode_return.tolist(),
+        op=op.tolist(),
+        action_slot=nullable(decision["slot"], ~_OP_HAS_SLOT[op]),
+        host_grad_norm=nullable(gradients.host_norm, np.isnan(gradients.host_health)),
+        host_health=nullable(gradients.host_health, np.isnan(gradients.host_health)),
+        stage=decision["stage"].tolist(),
+        epochs_in_stage=decision["epochs_in_stage"].tolist(),
+        alpha=decision["alpha"].tolist(),
+        blueprint=nullable(blueprint, blueprint < 0),
+        contribution=nullable(contribution, np.isnan(contribution)),
+        seed_grad_norm=nullable(gradients.seed_norm, np.isnan(gradients.seed_health)),
+        seed_health=nullable(gradients.seed_health, np.isnan(gradients.seed_health)),
+        seed_grad_ratio=nullable(gradients.ratio, np.isnan(gradients.ratio)),
+        parameters=frame["parameters"].astype(np.int64).tolist(),
+        reward_components={
+            name.removeprefix("reward."): frame[name].tolist() for name in frame if name.startswith("reward.")
+        },
+        phases=times.phases,
+        cpu_phases=times.cpu_phases,
+        gpu_phases=times.gpu_phases,
+    )
+
+
+def layers_event(frame: HostFrame, names: Sequence[str], level_N: NDArray[np.int8]) -> LayerStatistics:
+    """A layer that did not run in an env (no such seed) has no zero fraction: it is not measured."""
+    asked = level_N >= LevelCode.DEBUG
+    absent = ~asked[None, :] | np.isnan(frame["layer.zero_fraction"])
+    silent = ~asked[None, :] | np.isnan(frame["layer.activation_zero_fraction"])
+    columns = {name: frame[f"layer.{name}"] for name in LAYER_STATISTICS}
+    columns["nonfinite"] = np.where(absent, 0, columns["nonfinite"]).astype(np.int64)
+    return LayerStatistics(
+        layer=list(names),
+        **{
+            name: nullable(values, silent if name in ACTIVATIONS else absent)
+            for name, values in columns.items()
+        },
+    )
+
+
+def rollback_events(frame: HostFrame) -> Iterator[tuple[int, GovernorRollback]]:
+    """Each env that the governor has rolled back, and the event of it."""
+    ill = frame.get("governor.ill", np.zeros(0))
+    for env in np.flatnonzero(ill).tolist():
+        rollback = GovernorRollback(
+            reason=RollbackReason(int(ill[env])).name.lower(),
+            loss=float(frame["train_loss"][env]),
+            restored_epoch=int(frame["governor.restored"][env]),
+            penalty=-float(frame["reward.rollback"][env]),
+        )
+        yield env, rollback
+
+
+def shapley_event(columns: Mapping[str, NDArray[Any]]) -> ShapleyComputed:
+    """What the seeds of the round were found to be worth, see `shapley_columns`."""
+    value, half_width = columns["shapley.value"], columns["shapley.half_width"]
+    return ShapleyComputed(
+        value=nullable(value, np.isnan(value)),
+        half_width=nullable(half_width, np.isnan(half_width)),
+        coalitions=columns["shapley.coalitions"].tolist(),
+    )
+
+
+def round_event(
+    outcome: HostFrame,
+    episode_return: NDArray[np.float64],
+    test_accuracy: NDArray[np.floating[Any]] | None,
+    *,
+    epochs: int,
+    times: PhaseTimes,
+    stalls: StallCounts,
+    seeds: SeedTally,
+) -> RoundFinished:
+    """The `round.finished` event.
+
+    Args:
+        outcome: of the last epoch, `val_accuracy` and `parameters` [N].
+        episode_return: [N].
+        test_accuracy: [N], where it was measured.
+        epochs: finished in the round.
+        times: seconds of the round; its phases are those since the last epoch.
+        stalls: counted over the round.
+        seeds: what the seeds of the round have done.
+    """
+    accuracy, parameters = outcome["val_accuracy"], outcome["parameters"]
+    p10, p50, p90 = np.percentile(episode_return, (10, 50, 90)).tolist()
+    return RoundFinished(
+        seconds=times.seconds,
+        env_epochs_per_second=len(episode_return) * epochs / times.seconds,
+        return_mean=float(episode_return.mean()),
+        return_p10=p10,
+        return_p50=p50,
+        return_p90=p90,
+        accuracy_mean=float(accuracy.mean()),
+        accuracy_best=float(accuracy.max()),
+        best_env=int(accuracy.argmax()),
+        test_accuracy_mean=None if test_accuracy is None else float(test_accuracy.mean()),
+        test_accuracy_best=None if test_accuracy is None else float(test_accuracy.max()),
+        parameters_mean=float(parameters.mean()),
+        final_accuracy=accuracy.tolist(),
+        final_return=episode_return.tolist(),
+        phases=times.phases,
+        **asdict(stalls),
+        **asdict(seeds),
+    )

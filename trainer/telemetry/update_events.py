@@ -1,0 +1,31 @@
+"""The event of a PPO update, made from the statistics that the algorithm returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from protocol.messages.events import PPOUpdate
+from protocol.messages.vocabulary import HEAD_NAMES, Op
+from trainer.policy.update_statistics import UpdateStatistics
+
+
+def update_event(statistics: UpdateStatistics) -> PPOUpdate:
+    """The same numbers; None where a head never had a choice, or the returns were constant."""
+    varied = bool(statistics.return_std)
+    fields = vars(statistics) | {
+        "head_entropy": _by_head(statistics.head_entropy),
+        "head_grad_norm": _by_head(statistics.head_grad_norm),
+        "head_ratio_max": dict(zip(HEAD_NAMES, statistics.head_ratio_max.tolist(), strict=True)),
+        "op_fraction": {op.name: float(statistics.op_fraction[op]) for op in Op},
+        "explained_variance": statistics.explained_variance if varied else None,
+        "value_nrmse": statistics.value_nrmse if varied else None,
+    }
+    return PPOUpdate(**fields)
+
+
+def _by_head(values: Iterable[float]) -> dict[str, float | None]:
+    return {
+        name: None if math.isnan(value) else float(value)
+        for name, value in zip(HEAD_NAMES, values, strict=True)
+    }
