@@ -11,43 +11,44 @@ from typing import Any
 
 import click
 
-from protocol.errors import EsperError
-from protocol.remote import with_key
-from protocol.target import is_remote
-from protocol.tunnel import DAEMON_VARIABLE, address_of
+from protocol.client.command_line import exit_on_error
+from protocol.client.ssh import DAEMON_VARIABLE
+from protocol.codec.addresses import is_remote_address, run_address
+from protocol.codec.text import clean_cells, clean_text, escape_json
 from protocol.version import __version__
 
-from . import once as once_
-from .compose import MIN_HEIGHT, MIN_WIDTH
-from .feed import Feed, LiveFeed, ReplayFeed, journal_of
 from .hangup import leave_on_hangup
+from .panels import PANELS, VIEWS
+from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
+from .render.summary import summary
+from .render.theme import ASCII, UNICODE, prefers_ascii
+from .render.view_state import REFRESH_RATES, ViewState
 from .session import Session
-from .theme import ASCII, UNICODE, prefers_ascii
-from .view import RATES, VIEWS, View
+from .source.feed import Feed, LiveFeed
+from .source.replay import ReplayFeed, journal_of
 
 
 class _Command(click.Command):
-    """Errors become one line and an exit code, here and nowhere else."""
+    """Turns errors into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with exit_on_error("esper-tui"):
             return super().invoke(ctx)
-        except EsperError as error:
-            click.echo(f"esper-tui: {error}", err=True)
-            ctx.exit(error.exit_code)
 
 
 @click.command(cls=_Command)
 @click.argument("name", required=False)
 @click.option("--ssh", metavar="USER@HOST[:RUN]", help="A run on another machine, through OpenSSH.")
-@click.option("--key", metavar="NAME", help="With a NAME tcp://HOST:PORT: which key, if there are several.")
+@click.option("--key", metavar="NAME", help="Name of the key for tcp://HOST:PORT, where there are several.")
 @click.option(
     "--remote-command",
     metavar="COMMAND",
-    help=f"With --ssh: esper-daemon over there, where it is not on the PATH ({DAEMON_VARIABLE}).",
+    help=f"With --ssh: command that runs esper-daemon on the remote machine; or {DAEMON_VARIABLE}.",
 )
-@click.option("--once", is_flag=True, help="Print one frame as text and leave; size from COLUMNS and LINES.")
-@click.option("--json", "as_json", is_flag=True, help="With --once: print the figures as JSON instead.")
+@click.option(
+    "--once", is_flag=True, help="Print one screen as text and exit; COLUMNS and LINES set its size."
+)
+@click.option("--json", "as_json", is_flag=True, help="With --once: print the values as JSON.")
 @click.option(
     "--after-round",
     type=click.IntRange(min=1),
@@ -55,83 +56,101 @@ class _Command(click.Command):
     help="With --once: wait until round N has ended.",
 )
 @click.option(
-    "--view", type=click.Choice(VIEWS), default="envs", show_default=True, help="View to begin with."
+    "--view", type=click.Choice(VIEWS), default="envs", show_default=True, help="View that is shown first."
 )
-@click.option("--replay", metavar="RUN|FILE", help="Play a run's journal instead of a live run.")
-@click.option("--speed", type=click.FloatRange(min=0.01), default=1.0, show_default=True, help="Of --replay.")
-@click.option("--read-only", is_flag=True, help="No commands: watch only.")
+@click.option("--replay", metavar="RUN|FILE", help="Play the journal of a run instead of following it.")
 @click.option(
-    "--ascii", is_flag=True, help="No character beyond ASCII (by itself where the terminal asks for it)."
+    "--speed",
+    type=click.FloatRange(min=0.01),
+    default=1.0,
+    show_default=True,
+    help="Speed of --replay, times that of the run.",
+)
+@click.option("--read-only", is_flag=True, help="Watch only; send no commands.")
+@click.option(
+    "--ascii", is_flag=True, help="Use ASCII characters only (automatic where the terminal needs it)."
 )
 @click.option(
     "--thin/--full",
     default=None,
-    help="The newest metrics five times a second, or all of them; thin by itself with --ssh.",
+    help="Receive the newest metrics five times a second, or all; thin is the default for remote runs.",
 )
-@click.option("--no-color", is_flag=True, help="Bold and reverse only; NO_COLOR does the same.")
+@click.option("--no-color", is_flag=True, help="Use bold and reverse only; NO_COLOR does the same.")
 @click.option(
     "--refresh",
-    type=click.Choice([f"{r:g}" for r in RATES]),
+    type=click.Choice([f"{r:g}" for r in REFRESH_RATES]),
     default="1",
     show_default=True,
-    help="Pictures per second.",
+    help="Frames per second.",
 )
 @click.version_option(__version__, prog_name="esper-tui")
 def main(
-    name: str | None, ssh: str | None, key: str | None, remote_command: str | None, once: bool, as_json: bool,
-    after_round: int | None, view: str, replay: str | None, speed: float, read_only: bool, ascii: bool,
-    thin: bool | None, no_color: bool, refresh: str,
-) -> None:  # fmt: skip
+    name: str | None,
+    ssh: str | None,
+    key: str | None,
+    remote_command: str | None,
+    once: bool,
+    as_json: bool,
+    after_round: int | None,
+    view: str,
+    replay: str | None,
+    speed: float,
+    read_only: bool,
+    ascii: bool,
+    thin: bool | None,
+    no_color: bool,
+    refresh: str,
+) -> None:
     """Watch a run in the terminal and steer it.
 
     NAME is a run's name or id, or the beginning of one; without it, the newest live run is followed.
-    Leaving never touches the run. On another machine: --ssh USER@HOST[:RUN], or the
+    Leaving does not affect the run. On another machine: --ssh USER@HOST[:RUN], or the
     NAME tcp://HOST:PORT of a daemon that listens there. Keys: press ? inside.
     """
     if not once and (as_json or after_round):
         raise click.UsageError("--json and --after-round go with --once")
     if replay and (name or ssh):
         raise click.UsageError("give a run to watch or --replay RUN|FILE, not both")
-    if remote_command:
-        os.environ[DAEMON_VARIABLE] = remote_command
-    if ssh is not None:
-        name = address_of(ssh, name)
-    elif key is not None:
-        name = with_key(name or "", key)
-    chosen = View(
+    name = run_address(name, ssh=ssh, key=key)
+    chosen = ViewState(
         glyphs=ASCII if ascii or prefers_ascii(os.environ) else UNICODE,
         read_only=read_only or replay is not None,
         rate=float(refresh),
     )
-    chosen.show(view)
+    chosen.show_view(view)
     feed: Feed
     if replay:
         feed = ReplayFeed(journal_of(replay), math.inf if once else speed)
     else:
-        feed = LiveFeed(name, thin=is_remote(name) if thin is None else thin)
+        feed = LiveFeed(
+            name, thin=is_remote_address(name) if thin is None else thin, remote_daemon=remote_command
+        )
     session = Session(feed, chosen)
     try:
         if once:
             _print_once(session, after_round or 0, as_json)
         else:
-            address = name if is_remote(name) else None
+            address = name if is_remote_address(name) else None
             _watch(session, address, colour=not (no_color or os.environ.get("NO_COLOR")))
     finally:
         session.close()
 
 
 def _print_once(session: Session, after_round: int, as_json: bool) -> None:
-    once_.wait(session, after_round=after_round)
+    if not session.wait(after_round=after_round):
+        click.echo("esper-tui: no epoch to show so far", err=True)
+    inputs = session.panel_inputs()
     if as_json:
-        click.echo(json.dumps(once_.summary(session)))
+        click.echo(escape_json(json.dumps(summary(inputs))))
         return
     columns, lines = shutil.get_terminal_size((MIN_WIDTH, MIN_HEIGHT))
-    click.echo(once_.text(session, columns, lines))
+    screen = compose_screen(PANELS, inputs, inputs, columns, lines).text(columns, lines)
+    click.echo("\n".join(map(clean_cells, screen.split("\n"))))
 
 
 def _watch(session: Session, address: str | None, *, colour: bool) -> None:
     if not sys.stdout.isatty():
-        raise click.UsageError("standard output is no terminal; --once prints a frame as text")
+        raise click.UsageError("standard output is not a terminal; use --once to print one screen as text")
     if not colour:
         os.environ["NO_COLOR"] = "1"
     from .app import OverwatchApp
@@ -141,4 +160,4 @@ def _watch(session: Session, address: str | None, *, colour: bool) -> None:
     name = session.link.name
     if session.link.state in ("live", "slow", "stale"):
         back = name if address is None else address
-        click.echo(f"run {name} goes on; come back with: esper-tui {back}")
+        click.echo(clean_text(f"run {name} continues; watch it again with: esper-tui {back}"))

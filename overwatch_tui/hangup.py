@@ -1,7 +1,7 @@
 """Leaves when the terminal goes away.
 
 A shell's SIGHUP does it where the terminal is the controlling one. Where it is not, Textual's input thread
-would spin on the dead descriptor and its writer would wait for ever.
+would spin on the dead descriptor and its writer would wait forever.
 """
 
 from __future__ import annotations

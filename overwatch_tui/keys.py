@@ -1,4 +1,7 @@
-"""Every key: the bindings, the footer and the help screen are made from this one table."""
+"""All keys but those of the views: bindings, footer and help screen are made from this table.
+
+The keys of the views stand in the table of panels.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +20,31 @@ class Key:
     help: str
     group: str
     hint: str = ""
-    """Word in the footer; empty = not shown there."""
+    """Its name in the footer; empty = not shown there."""
 
     @property
-    def command(self) -> bool:
-        """Whether it steers the run: gone with --read-only."""
+    def is_command(self) -> bool:
+        """Whether it sends a command: gone with --read-only."""
         return self.group == _STEER
 
 
+VIEWS_GROUP = "views"
+COMMAND_ACTION = "ask"
+"""Action of the keys that send a command: --read-only takes it away."""
 _STEER = "commands (each asks y/N)"
 
 _DIGITS = tuple(Key(str(i), "", f"digit({i})", "", "") for i in range(10))
-"""Views, and the digits of an env's number."""
+"""They show a view, and type an env's number."""
 
 KEYS: tuple[Key, ...] = (
     Key("question_mark,f1", "? F1", "help", "this page", "leave and help", "help"),
-    Key("q", "q", "leave", "leave the terminal; the run goes on", "leave and help", "quit"),
-    Key("ctrl+c", "^C ^C", "help_quit", "twice: leave", "leave and help"),
-    Key("ctrl+z", "^Z", "suspend_process", "into the background; `fg` comes back", "leave and help"),
-    Key("", "1..8", "", "main, anomalies, drift, policy, seeds, log, commands, system", "views"),
-    Key("tab", "Tab", "next_panel(1)", "next panel, or next view where there is one panel", "views"),
-    Key("shift+tab", "S-Tab", "next_panel(-1)", "the one before", "views"),
-    Key("enter", "Enter", "enter", "detail of what is selected", "views", "detail"),
-    Key("escape", "Esc", "step_back", "one step back", "views"),
+    Key("q", "q", "leave", "leave the terminal; the run continues", "leave and help", "quit"),
+    Key("ctrl+c", "^C ^C", "help_quit", "leave, pressed twice", "leave and help"),
+    Key("ctrl+z", "^Z", "suspend_process", "suspend the terminal; `fg` resumes it", "leave and help"),
+    Key("tab", "Tab", "next_panel(1)", "next panel, or next view where there is one panel", VIEWS_GROUP),
+    Key("shift+tab", "S-Tab", "next_panel(-1)", "previous panel or view", VIEWS_GROUP),
+    Key("enter", "Enter", "enter", "detail of the selected row", VIEWS_GROUP, "detail"),
+    Key("escape", "Esc", "step_back", "one step back", VIEWS_GROUP),
     Key("j,down", "j ↓", "move(1)", "down", "move"),
     Key("k,up", "k ↑", "move(-1)", "up", "move"),
     Key("g,home", "g", "move(-1000000)", "first row", "move"),
@@ -48,53 +53,49 @@ KEYS: tuple[Key, ...] = (
     Key("pageup", "PgUp", "page(-1)", "a page up", "move"),
     Key("left_curly_bracket", "{", "env(-1)", "previous env", "move"),
     Key("right_curly_bracket", "}", "env(1)", "next env", "move"),
-    Key("e", "e 0..9", "type_env", "env by its number", "move"),
-    Key("n", "n", "anomaly(1)", "next anomaly that is not acknowledged", "anomalies"),
-    Key("N", "N", "anomaly(-1)", "the one before", "anomalies"),
+    Key("e", "e 0..9", "type_env", "select an env by its number", "move"),
+    Key("n", "n", "anomaly(1)", "next unacknowledged anomaly", "anomalies"),
+    Key("N", "N", "anomaly(-1)", "previous unacknowledged anomaly", "anomalies"),
     Key("a", "a", "ack", "acknowledge it (here only)", "anomalies", "ack"),
     Key("A", "A", "ack_all", "acknowledge all", "anomalies"),
-    Key("m", "m", "mute", "silence it for 10 minutes, or no longer", "anomalies"),
-    Key("s", "s", "sort", "next order of the envs", "looks", "sort"),
-    Key("S", "S", "reverse", "the other way round", "looks"),
-    Key("v", "v", "mode", "envs as table or grid", "looks", "view"),
-    Key("f", "f", "facet", "log: all, no seeds, warnings, commands", "looks"),
-    Key("plus,equals_sign", "+", "zoom(-1)", "narrower window of time", "looks"),
-    Key("minus", "-", "zoom(1)", "wider window of time", "looks"),
-    Key("space", "Space", "freeze", "stop the picture; events are still collected", "looks", "freeze"),
-    Key("r", "r", "rate", "pictures per second: 0.5, 1, 2, 4", "looks"),
-    Key("u", "u", "glyphs", "unicode or ASCII", "looks"),
-    Key("f8", "F8", "shot", "screenshot as SVG and as text into this folder", "looks"),
-    Key("T", "T", "escalate", "escalate telemetry to DEBUG for 5 epochs", _STEER, "escalate"),
-    Key("P", "P", "profile", "record a profile of 2 epochs, or stop recording", _STEER, "profile"),
-    Key("X", "X", "pause", "pause the training, or resume it", _STEER, "pause"),
-    Key("C", "C", "checkpoint", "save a checkpoint now", _STEER, "checkpoint"),
-    Key("ctrl+x", "^X", "stop", "stop the run, after a checkpoint", _STEER),
-)  # fmt: skip
+    Key("m", "m", "mute", "mute it for 10 minutes, or unmute it", "anomalies"),
+    Key("s", "s", "sort", "sort the envs by the next column", "display", "sort"),
+    Key("S", "S", "reverse", "reverse the order", "display"),
+    Key("v", "v", "env_layout", "envs as table or grid", "display", "view"),
+    Key("f", "f", "log_filter", "log: all, no seeds, warnings, commands", "display"),
+    Key("plus,equals_sign", "+", "zoom(-1)", "shorter time window", "display"),
+    Key("minus", "-", "zoom(1)", "longer time window", "display"),
+    Key("space", "Space", "freeze", "freeze the panels; events are still collected", "display", "freeze"),
+    Key("r", "r", "rate", "frames per second: 0.5, 1, 2, 4", "display"),
+    Key("u", "u", "glyphs", "Unicode or ASCII characters", "display"),
+    Key("f8", "F8", "write_screen", "write the screen as SVG and text into this folder", "display"),
+    Key("T", "T", "ask('escalate')", "escalate telemetry to DEBUG for 5 epochs", _STEER, "escalate"),
+    Key("P", "P", "ask('profile')", "record a profile of 2 epochs, or stop recording", _STEER, "profile"),
+    Key("X", "X", "ask('pause')", "pause the training, or resume it", _STEER, "pause"),
+    Key("C", "C", "ask('checkpoint')", "save a checkpoint now", _STEER, "checkpoint"),
+    Key("ctrl+x", "^X", "ask('stop')", "stop the run, after a checkpoint", _STEER),
+)
 """Grouped, in the order of the help."""
 
 FOOTER = ("help", "detail", "escalate", "profile", "pause", "checkpoint", "ack", "freeze", "sort", "view")
 """Hints in the order in which they must fit; quit is always there."""
 
 
-COMMANDS = frozenset(key.action for key in KEYS if key.command)
-"""Actions that --read-only takes away."""
-
-
 def bindings() -> list[tuple[str, str]]:
     """(key names, action of the app) of everything that can be pressed."""
-    return [(key.keys, f"app.{key.action}") for key in (*KEYS, *_DIGITS) if key.keys]
+    return [(key.keys, f"app.{key.action}") for key in (*KEYS, *_DIGITS)]
 
 
-def groups(*, read_only: bool) -> dict[str, list[Key]]:
+def grouped_keys(*, read_only: bool) -> dict[str, list[Key]]:
     """The keys by group, as the help shows them."""
     found: dict[str, list[Key]] = {}
     for key in KEYS:
-        if not (read_only and key.command):
+        if not (read_only and key.is_command):
             found.setdefault(key.group, []).append(key)
     return found
 
 
-def hints(*, read_only: bool) -> list[tuple[str, str]]:
-    """(key, word) for the footer."""
-    by_hint = {k.hint: k for k in KEYS if k.hint and not (read_only and k.command)}
+def footer_hints(*, read_only: bool) -> list[tuple[str, str]]:
+    """(key, name) for the footer."""
+    by_hint = {k.hint: k for k in KEYS if k.hint and not (read_only and k.is_command)}
     return [(by_hint[name].shown.split(" ")[0], name) for name in FOOTER if name in by_hint]

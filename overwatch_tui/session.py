@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import Any
 
 import msgspec
 
-from protocol.items import LinkChanged, Reply, Reset
-from protocol.thresholds import Threshold
-from protocol.wire import Event
+from protocol.client.items import LinkChanged, RequestOutcome, Reset
+from protocol.codec.json_lines import Event
+from protocol.errors import EsperError, NoReply, RunNotFound
+from protocol.messages.thresholds import Threshold
 
-from .feed import Feed
-from .frame import Frame
-from .history import SECOND
-from .link import Link
-from .orders import Order
-from .state import State
-from .view import View
+from .model.commands import TrackedCommand
+from .model.state import State
+from .model.time_series import SECOND
+from .render.link_text import link_text
+from .render.panel import PanelInputs
+from .render.view_state import ViewState
+from .source.feed import Feed
+from .source.link_status import LinkStatus
 
-RATE_OVER_S = 10
+RATE_WINDOW_SECONDS = 10
+"""Events per second are a mean over so long."""
+SEARCH_SECONDS = 5.0
+"""How long `--once` looks for a live run."""
+ANSWER_SECONDS = 15.0
+"""How long `--once` waits for a run that was found."""
+FIRST_EPOCH_SECONDS = 60.0
+"""So long `wait` waits for the first epoch of a live run, which may be hung or may have none at all."""
+POLL_SECONDS = 0.02
+
+
+class RunEnded(EsperError):
+    """The run has ended before what was waited for came."""
+
+    exit_code = 3
 
 
 class Session:
@@ -27,16 +44,16 @@ class Session:
 
     Args:
         feed: where events come from.
-        view: what the operator looks at; its env is kept within the run's.
+        view: what the operator has chosen to see; its env is kept within the run's.
     """
 
-    def __init__(self, feed: Feed, view: View) -> None:
+    def __init__(self, feed: Feed, view: ViewState) -> None:
         self.feed = feed
         self.view = view
         self.state = State()
-        self.link = Link()
-        self.changed = True
-        """Something came in that ought to be painted at once."""
+        self.link = LinkStatus()
+        self.needs_paint = True
+        """Whether something came in that is painted at once."""
         self._boot: str | None = None
         self._run: str | None = None
         self._recent: deque[int] = deque()
@@ -52,15 +69,15 @@ class Session:
                 events += 1
             elif isinstance(item, Reset):
                 self._reset(item.reason)
-            elif isinstance(item, Reply):
+            elif isinstance(item, RequestOutcome):
                 self._replied(item)
             elif isinstance(item, LinkChanged):
-                self.changed = True
-        self.view.hush()
-        self.state.orders.tick(self.feed.now())
-        self.feed.fill(self.link)
-        self.link.rate = self._rate()
-        self.view.env = max(0, min(self.view.env, self.state.envs - 1))
+                self.needs_paint = True
+        self.view.expire_message()
+        self.state.commands.mark_overdue(self.feed.now())
+        self.feed.update_link(self.link)
+        self.link.events_per_second = self._rate()
+        self.view.env = max(0, min(self.view.env, self.state.num_envs - 1))
         return events
 
     def _reset(self, reason: str) -> None:
@@ -71,42 +88,88 @@ class Session:
             self.state.note(f"now following {reason}", now=now)
         else:
             if self._boot is not None and self.feed.boot != self._boot:
-                self.state.orders.cut_off("the daemon restarted before it was carried out")
+                self.state.commands.mark_daemon_lost("the daemon restarted before it was executed")
                 reason = f"the daemon restarted: {reason}"
-                self.view.say(reason)
+                self.view.show_message(reason)
             elif self._boot is not None:
-                self.view.say(f"resynchronised: {reason}")
-            self.state = self.state.renewed(reason, now=now)
+                self.view.show_message(f"resynchronised: {reason}")
+            self.state = self.state.reset_copy(reason, now=now)
         self._run, self._boot = self.feed.run_id, self.feed.boot
         if self.feed.thresholds:
             self.state.thresholds = msgspec.convert(self.feed.thresholds, dict[str, Threshold])
-        self.changed = True
+        self.needs_paint = True
 
-    def _replied(self, reply: Reply) -> None:
-        self.changed = True
+    def _replied(self, reply: RequestOutcome) -> None:
+        self.needs_paint = True
         if reply.error is not None and reply.error.kind == "no_reply":
-            self.state.orders.unanswered(reply.id, str(reply.error))
+            self.state.commands.mark_no_reply(reply.id, str(reply.error))
         else:
             error = None if reply.error is None else str(reply.error)
             result = reply.result or {}
             note = result.get("note", "") if result.get("state") == "accepted" else ""
-            self.state.orders.replied(reply.id, error=error, rtt=reply.rtt_s, note=note)
+            self.state.commands.add_reply(reply.id, error=error, rtt=reply.rtt_seconds, note=note)
 
     def _rate(self) -> float | None:
         """Events per second over the last ten; None before there are any."""
-        since = self.feed.now() - RATE_OVER_S * SECOND
+        since = self.feed.now() - RATE_WINDOW_SECONDS * SECOND
         while self._recent and self._recent[0] < since:
             self._recent.popleft()
-        return len(self._recent) / RATE_OVER_S if self.link.events else None
+        return len(self._recent) / RATE_WINDOW_SECONDS if self.link.events else None
 
-    def send(self, method: str, params: dict[str, Any]) -> Order:
+    def send(self, method: str, params: dict[str, Any]) -> TrackedCommand:
         """Send a command; it is shown as SENT from now on."""
         id_ = self.feed.request(method, params)
-        return self.state.orders.sent(id_, method, params, self.feed.now())
+        return self.state.commands.add_sent(id_, method, params, self.feed.now())
 
-    def frame(self) -> Frame:
+    def wait(self, *, after_round: int) -> bool:
+        """Follow until there is something to show.
+
+        Args:
+            after_round: 0 waits for the first epoch (of a recording: for its end), N for the end of round N.
+
+        Returns:
+            False where no epoch came within `FIRST_EPOCH_SECONDS` of a live run, or a recording holds none.
+
+        Raises:
+            RunNotFound: no live run within 5 s.
+            NoReply: found, but silent.
+            RunEnded: it ended before.
+        """
+        began = time.monotonic()
+        while not self._is_ready(after_round):
+            if self.tick():
+                continue
+            link, waited = self.link, time.monotonic() - began
+            if not after_round and self._shows_no_epoch(waited):
+                break
+            if link.state == "searching" and waited > SEARCH_SECONDS:
+                raise RunNotFound(link_text(link))
+            if link.state == "ended":
+                rounds = f"; it finished {self.state.rounds_done} rounds" if after_round else ""
+                raise RunEnded(f"{link_text(link)}{rounds}")
+            if link.state == "lost" or (link.state == "connecting" and waited > ANSWER_SECONDS):
+                raise NoReply(link_text(link))
+            time.sleep(POLL_SECONDS)
+        self.tick()
+        return self.state.epoch is not None
+
+    def _shows_no_epoch(self, waited: float) -> bool:
+        """Whether the run is to be shown although it has no epoch."""
+        if self.link.is_replay:
+            return self.link.state == "ended"
+        return self.link.state in ("live", "slow") and waited > FIRST_EPOCH_SECONDS
+
+    def _is_ready(self, after_round: int) -> bool:
+        if self.state.epoch is None:
+            return False
+        if after_round:
+            return self.state.rounds_done >= after_round
+        return self.link.state in (("ended",) if self.link.is_replay else ("live", "slow"))
+
+    def panel_inputs(self) -> PanelInputs:
         """This moment."""
-        return Frame(self.state, self.view, self.link, self.feed.now())
+        return PanelInputs(self.state, self.view, self.link, self.feed.now())
 
     def close(self) -> None:
+        """Close the feed."""
         self.feed.close()

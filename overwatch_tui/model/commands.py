@@ -1,42 +1,36 @@
 """Commands as the operator sees them: SENT → ACK or NACK → RUNNING → DONE or FAILED, or NO REPLY.
 
-Our own are known from the moment they are sent; those of others from the daemon's audit events.
+Those sent from here are known at once; those of other clients from the daemon's audit events.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.events import (
-    CommandAccepted,
-    CommandDone,
-    CommandFailed,
-    CommandProgress,
-    CommandRefused,
-    ProfilerFinished,
-    ProfilerStarted,
-    TelemetryLevel,
-)
+from protocol.journal.command_log import CommandLog, CommandRecord
+from protocol.messages.events import ProfilerFinished, ProfilerStarted, TelemetryLevel
 
-from .history import SECOND
+from .time_series import SECOND
 
-NO_REPLY_AFTER = 2 * SECOND
-OPEN = frozenset({"SENT", "ACK", "RUNNING", "NO REPLY"})
-KEEP = 200
+NO_REPLY_MICROSECONDS = 2 * SECOND
+OPEN_STATES = frozenset({"SENT", "ACK", "RUNNING", "NO REPLY"})
+MAX_COMMANDS = 200
 
-SEVERITY = {"NACK": "warning", "FAILED": "critical", "NO REPLY": "warning", "DONE": "ok"}
+STATE_STYLES = {"NACK": "warning", "FAILED": "critical", "NO REPLY": "warning", "DONE": "ok"}
 
 
 @dataclass
-class Order:
-    """One command."""
+class TrackedCommand:
+    """One command, from when it was sent or accepted to its end."""
 
     number: int
     id: str
     method: str
     params: dict[str, Any]
     state: str
+    """SENT, ACK, NACK, RUNNING, DONE, FAILED or NO REPLY."""
     ts: int
     """When it was sent (ours) or accepted; microseconds."""
     by: str
@@ -53,121 +47,130 @@ class Order:
         return " ".join([self.method.replace("telemetry.", ""), *words])
 
 
-class Orders:
+class Commands:
     """All commands, oldest first."""
 
     def __init__(self) -> None:
-        self._orders: dict[str, Order] = {}
+        self._commands: dict[str, TrackedCommand] = {}
+        self._log = CommandLog(max_ended=MAX_COMMANDS, partial=True)
         self._next = 1
 
+    def copy(self) -> Commands:
+        """One that later events do not change."""
+        return copy.deepcopy(self)
+
     def __len__(self) -> int:
-        return len(self._orders)
+        return len(self._commands)
 
-    def get(self, id_: str) -> Order | None:
-        return self._orders.get(id_)
+    def get(self, id_: str) -> TrackedCommand | None:
+        """A command by its id."""
+        return self._commands.get(id_)
 
-    def newest_first(self) -> list[Order]:
-        return list(reversed(self._orders.values()))
+    def newest_first(self) -> list[TrackedCommand]:
+        """All commands."""
+        return list(reversed(self._commands.values()))
 
     @property
-    def latest(self) -> Order | None:
+    def latest(self) -> TrackedCommand | None:
         """The newest of ours, else the newest of all."""
-        orders = self.newest_first()
-        return next((o for o in orders if o.by == "me"), orders[0] if orders else None)
+        commands = self.newest_first()
+        return next((o for o in commands if o.by == "me"), commands[0] if commands else None)
 
-    def _add(self, order: Order) -> Order:
-        self._orders[order.id] = order
+    def _add(self, command: TrackedCommand) -> TrackedCommand:
+        self._commands[command.id] = command
         self._next += 1
-        while len(self._orders) > KEEP:
-            del self._orders[next(iter(self._orders))]
-        return order
+        while len(self._commands) > MAX_COMMANDS:
+            del self._commands[next(iter(self._commands))]
+        return command
 
-    # --- our side ----------------------------------------------------------------------------------
+    def add_sent(self, id_: str, method: str, params: dict[str, Any], ts: int) -> TrackedCommand:
+        """A command that was sent from here."""
+        return self._add(TrackedCommand(self._next, id_, method, params, "SENT", ts, by="me"))
 
-    def sent(self, id_: str, method: str, params: dict[str, Any], ts: int) -> Order:
-        return self._add(Order(self._next, id_, method, params, "SENT", ts, by="me"))
-
-    def replied(self, id_: str, *, error: str | None, rtt: float, note: str = "") -> None:
+    def add_reply(self, id_: str, *, error: str | None, rtt: float, note: str = "") -> None:
         """The answer to one of ours; `error` is its text, `note` why an accepted one will have to wait."""
-        order = self._orders.get(id_)
-        if order is None:
+        command = self._commands.get(id_)
+        if command is None:
             return
-        order.rtt = rtt
+        command.rtt = rtt
         if error is not None:
-            order.state, order.detail = "NACK", error
+            command.state, command.detail = "NACK", error
             return
-        if order.state in ("SENT", "NO REPLY"):
-            order.state = "ACK"
-        if order.state == "ACK":
-            order.detail = note
+        if command.state in ("SENT", "NO REPLY"):
+            command.state = "ACK"
+        if command.state == "ACK":
+            command.detail = note
 
-    def unanswered(self, id_: str, why: str) -> None:
-        """Nothing will come any more for this one."""
-        order = self._orders.get(id_)
-        if order is not None and order.state in ("SENT", "NO REPLY"):
-            order.state, order.detail = "NO REPLY", why
+    def mark_no_reply(self, id_: str, why: str) -> None:
+        """No answer will come for this one."""
+        command = self._commands.get(id_)
+        if command is not None and command.state in ("SENT", "NO REPLY"):
+            command.state, command.detail = "NO REPLY", why
 
-    def tick(self, now: int) -> None:
-        """Say NO REPLY of those that have waited too long."""
-        for order in self._orders.values():
-            if order.state == "SENT" and now - order.ts > NO_REPLY_AFTER:
-                order.state, order.detail = "NO REPLY", "no answer in 2 s; it may still be carried out"
+    def mark_overdue(self, now: int) -> None:
+        """Set NO REPLY for those that have waited too long."""
+        for command in self._commands.values():
+            if command.state == "SENT" and now - command.ts > NO_REPLY_MICROSECONDS:
+                command.state, command.detail = "NO REPLY", "no answer in 2 s; it may still be executed"
 
-    def cut_off(self, why: str) -> None:
+    def mark_daemon_lost(self, why: str) -> None:
         """The daemon that had the open ones is gone."""
-        for order in self._orders.values():
-            if order.state in OPEN:
-                order.state, order.detail = "FAILED", why
-
-    # --- the daemon's side -------------------------------------------------------------------------
+        for command in self._commands.values():
+            if command.state in OPEN_STATES:
+                command.state, command.detail = "FAILED", why
 
     def fold(self, event: object, *, ts: int) -> None:
         """Take in an audit event or an effect."""
         match event:
-            case CommandAccepted():
-                order = self._orders.get(event.id) or self._add(
-                    Order(self._next, event.id, event.method, event.params, "ACK", ts, by=_author(event))
-                )
-                order.params = event.params
-                if order.state in ("SENT", "NO REPLY"):
-                    order.state, order.detail = "ACK", ""
-            case CommandRefused():
-                order = self._orders.get(event.id) or self._add(
-                    Order(self._next, event.id, event.method, {}, "NACK", ts, by=_author(event))
-                )
-                order.state, order.detail = "NACK", event.message
-            case CommandDone():
-                self._end(event.id, event.method, "DONE", _summary(event.result), ts)
-                if (done := self._orders.get(event.id)) is not None:
-                    done.result = event.result
-            case CommandFailed():
-                self._end(event.id, event.method, "FAILED", event.message, ts)
-            case CommandProgress() if event.id in self._orders:
-                order = self._orders[event.id]
-                if order.state in OPEN:
-                    order.state, order.detail = "RUNNING", f"{event.done} of {event.total} epochs"
-            case TelemetryLevel() | ProfilerStarted() if event.command in self._orders:
-                order = self._orders[event.command]
-                if order.state in OPEN and event.epochs:
-                    order.state, order.detail = "RUNNING", f"{event.epochs} epochs"
-            case ProfilerFinished() if event.command in self._orders:
-                self._orders[event.command].detail = event.error or event.path
+            case TelemetryLevel() | ProfilerStarted() if event.command in self._commands:
+                command = self._commands[event.command]
+                if command.state in OPEN_STATES and event.epochs:
+                    command.state, command.detail = "RUNNING", f"{event.epochs} epochs"
+            case ProfilerFinished() if event.command in self._commands:
+                self._commands[event.command].detail = event.error or event.path
+            case _:
+                record = self._log.fold(event, ts=ts)
+                if record is not None:
+                    self._show(record, ts)
 
-    def _end(self, id_: str, method: str, state: str, detail: str, ts: int) -> None:
-        order = self._orders.get(id_)
-        if order is None:
-            order = self._add(Order(self._next, id_, method, {}, state, ts, by="--"))
-        order.state, order.ended = state, ts
-        order.detail = detail or ("" if state == "DONE" else order.detail)
+    def _show(self, record: CommandRecord, ts: int) -> None:
+        """Show what an audit event changed."""
+        command = self._commands.get(record.id) or self._add(
+            TrackedCommand(
+                self._next, record.id, record.method, record.params or {}, "SENT", ts, by=_author(record)
+            )
+        )
+        match record.state:
+            case "waiting":
+                command.params = record.params or {}
+                if command.state in ("SENT", "NO REPLY", "NACK"):
+                    command.state, command.detail = "ACK", ""
+            case "refused":
+                command.state, command.detail = "NACK", _message(record)
+            case "running" if command.state in OPEN_STATES:
+                command.state, command.detail = "RUNNING", f"{record.done} of {record.total} epochs"
+            case "done":
+                result = record.result or {}
+                command.state, command.ended, command.result = "DONE", ts, result
+                command.detail = _summary(result)
+            case "failed" | "cancelled":
+                command.state, command.ended = "FAILED", ts
+                command.detail = _message(record) or command.detail
 
 
-def _author(event: CommandAccepted | CommandRefused) -> str:
-    client = event.client.split("/")[0] or "?"
-    return client if event.uid is None else f"{client} uid{event.uid}"
+def _author(record: CommandRecord) -> str:
+    if record.client is None:
+        return "--"
+    client = record.client.split("/")[0] or "?"
+    return client if record.uid is None else f"{client} uid{record.uid}"
+
+
+def _message(record: CommandRecord) -> str:
+    return record.error["message"] if record.error is not None else ""
 
 
 def _summary(result: dict[str, Any]) -> str:
-    """The one value of a result that tells most."""
+    """The file that a result names, else all of its values."""
     path = result.get("path")
     if isinstance(path, str):
         return path.rsplit("/", 1)[-1]

@@ -1,51 +1,52 @@
 """What the screen needs to know, folded from events. Pure: no terminal, no clock, no socket.
 
-Live and replayed events take the same path. Any order of events is taken without an error; what has not
-been heard of yet is None, and the panels write `--`.
+Live and replayed events take the same path. Any order of events is accepted; what no event has brought yet
+is None, and the panels write `--`.
 """
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from protocol import events as ev
-from protocol.events import Context
-from protocol.thresholds import THRESHOLDS, Threshold
-from protocol.wire import Event, Unknown
+from protocol.codec.json_lines import Event, Unknown
+from protocol.messages import events as ev
+from protocol.messages.events import Context
+from protocol.messages.thresholds import THRESHOLDS, Threshold
+from protocol.messages.vocabulary import Stage
 
 from .anomalies import Anomalies
-from .describe import Entry, entry
-from .history import BRIEF, RESOLUTIONS, SECOND, History
-from .orders import Orders
+from .commands import Commands
+from .log_entries import LogEntry, log_entry
+from .time_series import RESOLUTIONS, SECOND, SHORT_RESOLUTIONS, History
 
-LOG_ROWS = 2000
-ROUNDS = 1000
-MOST_ENVS = 4096
-ROLLBACK_SHOWN = 60 * SECOND
+MAX_LOG_ENTRIES = 2000
+MAX_ROUNDS = 1000
+MAX_ENVS = 4096
+ROLLBACK_SHOWN_MICROSECONDS = 60 * SECOND
 
 
-@dataclass
-class Rollback:
-    """The governor's last word on an env."""
+@dataclass(frozen=True)
+class EnvRollback:
+    """The newest rollback of an env."""
 
     reason: str
     ts: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class BlueprintTally:
-    """What became of the seeds of one blueprint, as far as we have heard."""
+    """What became of the seeds of one blueprint, by the events received."""
 
     germinated: int = 0
     fossilized: int = 0
     pruned: int = 0
 
 
-@dataclass
-class Gate:
+@dataclass(frozen=True)
+class GateResult:
     """A seed's newest gate."""
 
     gate: str
@@ -53,7 +54,7 @@ class Gate:
     checks: dict[str, bool]
 
 
-class DriftOf(NamedTuple):
+class SourceDrift(NamedTuple):
     """Gradient drift of one source."""
 
     ts: int
@@ -67,7 +68,7 @@ class DriftOf(NamedTuple):
 
 @dataclass
 class State:
-    """Everything folded from one run's events."""
+    """Everything folded from one run's events; an event of a new kind needs a field and a handler here."""
 
     thresholds: dict[str, Threshold] = field(default_factory=lambda: dict(THRESHOLDS))
     run: ev.RunStarted | None = None
@@ -76,20 +77,20 @@ class State:
     ctx: Context = field(default_factory=Context)
     ts: int = 0
     """Newest event, microseconds."""
-    rounds_asked: int = 0
+    rounds_planned: int = 0
     rounds_done: int = 0
-    """Highest round of which we heard the end."""
+    """Highest round whose end was received."""
     epoch: ev.EpochFinished | None = None
     epoch_ctx: Context = field(default_factory=Context)
     epoch_ts: int = 0
-    before: ev.EpochFinished | None = None
+    previous_epoch: ev.EpochFinished | None = None
     """The epoch before, where it belongs to the same round."""
-    best: list[float] = field(default_factory=list)
+    best_accuracy: list[float] = field(default_factory=list)
     """Per env, best validation accuracy of this episode."""
     ppo: ev.PPOUpdate | None = None
     ppo_ts: int = 0
-    drift: dict[str, DriftOf] = field(default_factory=dict)
-    """By source; envs and policy are told of by different events, which name those that were measured."""
+    drift: dict[str, SourceDrift] = field(default_factory=dict)
+    """By source; envs and policy come in different events, which name the sources that were measured."""
     system: ev.SystemSample | None = None
     system_ts: int = 0
     stride: ev.TelemetryStride | None = None
@@ -101,21 +102,19 @@ class State:
     shapley_round: int = 0
     profile: ev.ProfilerFinished | None = None
     profiling: ev.ProfilerStarted | None = None
-    level_until: int | None = None
+    escalation_until: int | None = None
     """Clock at which the escalation falls back; see `clock`."""
-    rounds: deque[ev.RoundFinished] = field(default_factory=lambda: deque(maxlen=ROUNDS))
-    rollbacks: dict[int, Rollback] = field(default_factory=dict)
-    gates: dict[tuple[int, str], Gate] = field(default_factory=dict)
+    rounds: deque[ev.RoundFinished] = field(default_factory=lambda: deque(maxlen=MAX_ROUNDS))
+    rollbacks: dict[int, EnvRollback] = field(default_factory=dict)
+    gates: dict[tuple[int, str], GateResult] = field(default_factory=dict)
     tallies: dict[str, BlueprintTally] = field(default_factory=dict)
     anomalies: Anomalies = field(default_factory=Anomalies)
-    orders: Orders = field(default_factory=Orders)
-    log: deque[Entry] = field(default_factory=lambda: deque(maxlen=LOG_ROWS))
+    commands: Commands = field(default_factory=Commands)
+    log: deque[LogEntry] = field(default_factory=lambda: deque(maxlen=MAX_LOG_ENTRIES))
     histories: dict[str, History] = field(default_factory=dict)
     unknown: int = 0
     """Events of types this version does not know."""
     _logged: dict[str, int] = field(default_factory=dict)
-
-    # --- folding -----------------------------------------------------------------------------------
 
     def fold(self, event: Event) -> None:
         """Take in one event."""
@@ -125,34 +124,26 @@ class State:
             return
         if event.ts >= self.ts:
             self.ctx = event.ctx
-        handler = _HANDLERS.get(type(event.data))
+        handler = HANDLERS.get(type(event.data))
         if handler is not None:
             handler(self, event)
-        self.orders.fold(event.data, ts=event.ts)
+        self.commands.fold(event.data, ts=event.ts)
         self._write_log(event)
 
     def _write_log(self, event: Event) -> None:
         if event.seq <= self._logged.get(event.stream, 0):
             return
-        row = entry(
-            event.data,
-            ts=event.ts,
-            stream=event.stream,
-            seq=event.seq,
-            round=event.ctx.round,
-            epoch=event.ctx.epoch,
-            env=event.ctx.env,
-        )
+        row = log_entry(event)
         if row is not None:
             self._logged[event.stream] = event.seq
             self.log.append(row)
 
-    def renewed(self, reason: str, *, now: int) -> State:
+    def reset_copy(self, reason: str, *, now: int) -> State:
         """A state for the snapshot that follows; log, commands, curves and acknowledgements stay."""
         fresh = State(
             thresholds=self.thresholds,
             anomalies=self.anomalies,
-            orders=self.orders,
+            commands=self.commands,
             log=self.log,
             histories=self.histories,
             _logged=self._logged,
@@ -163,26 +154,19 @@ class State:
 
     def note(self, text: str, *, now: int, severity: str | None = "info") -> None:
         """Put a line of the viewer's own into the log."""
-        self.log.append(Entry(now, "view", 0, "view", "VIEW", severity, text, 0, 0, None))
+        self.log.append(LogEntry(now, "view", 0, "view", "VIEW", severity, 0, 0, text))
 
-    def frozen(self) -> State:
-        """A copy that later events do not change."""
-        still = copy.copy(self)
-        still.histories = {name: history.copy() for name, history in self.histories.items()}
-        for name in ("best", "drift", "rounds", "rollbacks", "gates", "log"):
-            setattr(still, name, copy.copy(getattr(self, name)))
-        for name in ("tallies", "anomalies", "orders"):
-            setattr(still, name, copy.deepcopy(getattr(self, name)))
-        return still
-
-    # --- asking ------------------------------------------------------------------------------------
+    def frozen_copy(self) -> State:
+        """A copy that later events do not change; what nothing ever changes, such as events, is shared."""
+        return replace(self, **{each.name: _frozen(getattr(self, each.name)) for each in fields(self)})
 
     def severity(self, signal: str, value: float | None) -> str | None:
-        """By the table of thresholds that the daemon sent; None where it is fine or not measured."""
+        """By the table of thresholds that the daemon sent; None where it is within limits or not measured."""
         threshold = self.thresholds.get(signal)
         return None if value is None or threshold is None else threshold.severity(value)
 
     def history(self, name: str) -> History | None:
+        """The course of a signal; None before its first value."""
         return self.histories.get(name)
 
     def drift_of(self, source: str) -> float | None:
@@ -190,31 +174,32 @@ class State:
         found = self.drift.get(source)
         return None if found is None else found.norm_drift
 
-    def judged(self, source: str, kind: str) -> str | None:
-        """What the daemon's detector says of a signal whose limits only it knows, such as drift."""
+    def detector_severity(self, source: str, kind: str) -> str | None:
+        """Severity that the daemon raised for a signal whose limits only it knows, such as drift."""
         record = self.anomalies.get((source, kind))
         return record.severity if record is not None and record.active else None
 
     @property
-    def envs(self) -> int:
-        """How many there are; never more than a daemon can have, whatever it says."""
+    def num_envs(self) -> int:
+        """How many there are, at most `MAX_ENVS` whatever the event claims."""
         if self.epoch is not None:
             return len(self.epoch.val_accuracy)
-        return max(0, min(self.run.envs, MOST_ENVS)) if self.run is not None else 0
+        return max(0, min(self.run.envs, MAX_ENVS)) if self.run is not None else 0
 
     @property
     def slots(self) -> list[str]:
+        """Names of the slots of an env."""
         if self.run is not None:
             return self.run.slots
         width = max((len(row) for row in self.epoch.stage), default=0) if self.epoch else 0
         return [f"s{i}" for i in range(width)]
 
     @property
-    def level_left(self) -> int | None:
+    def escalation_left(self) -> int | None:
         """Epochs until an escalation falls back."""
-        if self.level_until is None or self.level_until <= self.clock(self.ctx):
+        if self.escalation_until is None or self.escalation_until <= self.clock(self.ctx):
             return None
-        return self.level_until - self.clock(self.ctx)
+        return self.escalation_until - self.clock(self.ctx)
 
     def clock(self, ctx: Context) -> int:
         """Epochs since the run began."""
@@ -222,12 +207,15 @@ class State:
         return max(ctx.round - 1, 0) * per_round + ctx.epoch
 
     def stage_name(self, code: int) -> str:
+        """Name of a stage's code, `#7` where it is unknown."""
         return _named(self.run.stages if self.run else _STAGES, code)
 
     def blueprint_name(self, code: int | None) -> str:
+        """Name of a blueprint's code, `--` where the slot is empty."""
         return "--" if code is None else _named(self.run.blueprints if self.run else (), code)
 
     def op_name(self, code: int) -> str:
+        """Name of a policy op's code."""
         return _named(self.run.ops if self.run else (), code)
 
     def _record(self, name: str, ts: int, value: float | None, *, brief: bool = False) -> None:
@@ -235,15 +223,19 @@ class State:
         if history is None:
             if value is None:
                 return
-            history = self.histories[name] = History(BRIEF if brief else RESOLUTIONS)
+            history = self.histories[name] = History(SHORT_RESOLUTIONS if brief else RESOLUTIONS)
         history.add(ts, value)
 
 
-_STAGES = (
-    "DORMANT", "GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED", "PRUNED", "EMBARGOED",
-    "RESETTING",
-)  # fmt: skip
-"""Until the run's own names are heard."""
+_STAGES = tuple(stage.name for stage in Stage)
+"""Until the run's own names are received."""
+
+
+def _frozen(value: Any) -> Any:
+    """A copy of whatever can be copied; the values of a dict too."""
+    if isinstance(value, dict):
+        return {key: _frozen(each) for key, each in value.items()}
+    return value.copy() if hasattr(value, "copy") else value
 
 
 def _named(names: list[str] | tuple[str, ...], code: int) -> str:
@@ -255,12 +247,25 @@ def at_or_none(column: list[Any] | None, index: int) -> Any:
     return column[index] if column is not None and 0 <= index < len(column) else None
 
 
-# --- one handler per event that changes what is known ----------------------------------------------
+_Handler = Callable[[State, Event], None]
+HANDLERS: dict[type, _Handler] = {}
+"""What an event changes, by its class."""
 
 
+def _on(event: type) -> Callable[[_Handler], _Handler]:
+    """Enter a function as the handler of an event."""
+
+    def enter(handler: _Handler) -> _Handler:
+        HANDLERS[event] = handler
+        return handler
+
+    return enter
+
+
+@_on(ev.RunStarted)
 def _run_started(state: State, event: Event) -> None:
     state.run = event.data
-    state.rounds_asked = event.data.rounds
+    state.rounds_planned = event.data.rounds
     state.stopped = None
     if state.run_state is None:
         state.run_state = "STARTING"
@@ -268,22 +273,26 @@ def _run_started(state: State, event: Event) -> None:
         state.rounds_done = max(state.rounds_done, event.data.resumed_round)
 
 
+@_on(ev.RunStateChanged)
 def _run_state(state: State, event: Event) -> None:
     state.run_state = event.data.state
 
 
+@_on(ev.RunStopped)
 def _run_stopped(state: State, event: Event) -> None:
     state.stopped = event.data
     state.run_state = "STOPPED"
 
 
+@_on(ev.RoundStarted)
 def _round_started(state: State, event: Event) -> None:
-    state.rounds_asked = event.data.rounds
-    state.before = None
-    state.best = []
+    state.rounds_planned = event.data.rounds
+    state.previous_epoch = None
+    state.best_accuracy = []
     state.gates.clear()
 
 
+@_on(ev.RoundFinished)
 def _round_finished(state: State, event: Event) -> None:
     data: ev.RoundFinished = event.data
     state.rounds.append(data)
@@ -297,23 +306,25 @@ def _round_finished(state: State, event: Event) -> None:
     state._record("speed", event.ts, data.env_epochs_per_second)
 
 
+@_on(ev.EpochFinished)
 def _epoch(state: State, event: Event) -> None:
     data: ev.EpochFinished = event.data
     if event.ts < state.epoch_ts:
         return
     same = state.epoch is not None and state.epoch_ctx.round == event.ctx.round
-    state.before = state.epoch if same and state.epoch_ctx.epoch < event.ctx.epoch else None
+    state.previous_epoch = state.epoch if same and state.epoch_ctx.epoch < event.ctx.epoch else None
     if not same:
-        state.best = []
+        state.best_accuracy = []
     state.epoch, state.epoch_ctx, state.epoch_ts = data, event.ctx, event.ts
-    state.best += [-1.0] * (len(data.val_accuracy) - len(state.best))
+    state.best_accuracy += [-1.0] * (len(data.val_accuracy) - len(state.best_accuracy))
     for env, accuracy in enumerate(data.val_accuracy):
         state._record(f"accuracy/{env}", event.ts, accuracy)
         state._record(f"return/{env}", event.ts, at_or_none(data.episode_return, env))
         if accuracy is not None and accuracy == accuracy:
-            state.best[env] = max(state.best[env], accuracy)
+            state.best_accuracy[env] = max(state.best_accuracy[env], accuracy)
 
 
+@_on(ev.PPOUpdate)
 def _ppo(state: State, event: Event) -> None:
     data: ev.PPOUpdate = event.data
     state.ppo, state.ppo_ts = data, event.ts
@@ -324,17 +335,29 @@ def _ppo(state: State, event: Event) -> None:
 
 
 PPO_SIGNALS = (
-    "approx_kl", "entropy", "clip_fraction", "explained_variance", "ratio_max", "ratio_min", "policy_loss",
-    "value_loss", "grad_norm", "seconds", "advantage_std", "lstm_h_rms", "lstm_c_rms",
-)  # fmt: skip
+    "approx_kl",
+    "entropy",
+    "clip_fraction",
+    "explained_variance",
+    "ratio_max",
+    "ratio_min",
+    "policy_loss",
+    "value_loss",
+    "grad_norm",
+    "seconds",
+    "advantage_std",
+    "lstm_h_rms",
+    "lstm_c_rms",
+)
 """Fields of `PPOUpdate` of which a history is kept, as `ppo.<name>`."""
 
 
+@_on(ev.Drift)
 def _drift(state: State, event: Event) -> None:
     data: ev.Drift = event.data
-    told = set(data.source)
-    of_envs = {source.startswith("env") for source in told}
-    for source in [s for s in state.drift if s not in told and s.startswith("env") in of_envs]:
+    measured = set(data.source)
+    of_envs = {source.startswith("env") for source in measured}
+    for source in [s for s in state.drift if s not in measured and s.startswith("env") in of_envs]:
         if state.drift[source].ts <= event.ts:
             del state.drift[source]
     columns = (data.norm, data.norm_ema, data.norm_drift, data.health, data.health_ema, data.health_drift)
@@ -342,7 +365,7 @@ def _drift(state: State, event: Event) -> None:
         known = state.drift.get(source)
         if known is not None and event.ts < known.ts:
             continue
-        found = DriftOf(event.ts, *(at_or_none(column, i) for column in columns))
+        found = SourceDrift(event.ts, *(at_or_none(column, i) for column in columns))
         state.drift[source] = found
         brief = source.startswith("env") and "." in source
         state._record(f"drift/{source}", event.ts, found.norm_drift, brief=brief)
@@ -350,6 +373,7 @@ def _drift(state: State, event: Event) -> None:
             state._record(f"norm/{source}", event.ts, found.norm)
 
 
+@_on(ev.SystemSample)
 def _system(state: State, event: Event) -> None:
     data: ev.SystemSample = event.data
     state.system, state.system_ts = data, event.ts
@@ -359,82 +383,71 @@ def _system(state: State, event: Event) -> None:
     state._record("gpu", event.ts, data.gpu_percent)
 
 
+@_on(ev.SeedStage)
 def _seed_stage(state: State, event: Event) -> None:
     data: ev.SeedStage = event.data
     if data.blueprint is None:
         return
-    tally = state.tallies.setdefault(data.blueprint, BlueprintTally())
-    tally.germinated += data.to_stage == "GERMINATED"
-    tally.fossilized += data.to_stage == "FOSSILIZED"
-    tally.pruned += data.to_stage == "PRUNED"
+    tally = state.tallies.get(data.blueprint, BlueprintTally())
+    state.tallies[data.blueprint] = BlueprintTally(
+        germinated=tally.germinated + (data.to_stage == "GERMINATED"),
+        fossilized=tally.fossilized + (data.to_stage == "FOSSILIZED"),
+        pruned=tally.pruned + (data.to_stage == "PRUNED"),
+    )
     if data.to_stage == "GERMINATED" and event.ctx.env is not None:
         state.gates.pop((event.ctx.env, data.slot), None)
 
 
+@_on(ev.SeedGate)
 def _gate(state: State, event: Event) -> None:
     if event.ctx.env is not None:
         data: ev.SeedGate = event.data
-        state.gates[event.ctx.env, data.slot] = Gate(data.gate, data.passed, data.checks)
+        state.gates[event.ctx.env, data.slot] = GateResult(data.gate, data.passed, data.checks)
 
 
+@_on(ev.Anomaly)
 def _anomaly(state: State, event: Event) -> None:
     state.anomalies.fold(event.data, ts=event.ts, env=event.ctx.env)
 
 
+@_on(ev.GovernorRollback)
 def _rollback(state: State, event: Event) -> None:
     if event.ctx.env is not None:
         data: ev.GovernorRollback = event.data
-        state.rollbacks[event.ctx.env] = Rollback(data.reason, event.ts)
+        state.rollbacks[event.ctx.env] = EnvRollback(data.reason, event.ts)
 
 
+@_on(ev.TelemetryLevel)
 def _level(state: State, event: Event) -> None:
     data: ev.TelemetryLevel = event.data
-    state.level_until = None if data.epochs is None else state.clock(event.ctx) + data.epochs
+    state.escalation_until = None if data.epochs is None else state.clock(event.ctx) + data.epochs
 
 
+@_on(ev.TelemetryStride)
 def _stride(state: State, event: Event) -> None:
     state.stride = event.data
 
 
+@_on(ev.LayerStatistics)
 def _layers(state: State, event: Event) -> None:
     state.layers, state.layers_ctx = event.data, event.ctx
 
 
+@_on(ev.RankEpoch)
 def _rank(state: State, event: Event) -> None:
     state.rank_seconds = {**state.rank_seconds, event.ctx.rank: event.data.seconds}
 
 
+@_on(ev.ShapleyComputed)
 def _shapley(state: State, event: Event) -> None:
     state.shapley, state.shapley_round = event.data, event.ctx.round
 
 
+@_on(ev.ProfilerStarted)
 def _profiler_started(state: State, event: Event) -> None:
     state.profiling = event.data
 
 
+@_on(ev.ProfilerFinished)
 def _profiler_finished(state: State, event: Event) -> None:
     state.profiling, state.profile = None, event.data
-
-
-_HANDLERS = {
-    ev.RunStarted: _run_started,
-    ev.RunStateChanged: _run_state,
-    ev.RunStopped: _run_stopped,
-    ev.RoundStarted: _round_started,
-    ev.RoundFinished: _round_finished,
-    ev.EpochFinished: _epoch,
-    ev.PPOUpdate: _ppo,
-    ev.Drift: _drift,
-    ev.SystemSample: _system,
-    ev.SeedStage: _seed_stage,
-    ev.SeedGate: _gate,
-    ev.Anomaly: _anomaly,
-    ev.GovernorRollback: _rollback,
-    ev.TelemetryLevel: _level,
-    ev.TelemetryStride: _stride,
-    ev.LayerStatistics: _layers,
-    ev.RankEpoch: _rank,
-    ev.ShapleyComputed: _shapley,
-    ev.ProfilerStarted: _profiler_started,
-    ev.ProfilerFinished: _profiler_finished,
-}

@@ -1,7 +1,7 @@
-"""What a signal was: minimum, mean and maximum per bucket, at three resolutions, in bounded memory.
+"""The course of a signal: minimum, mean and maximum per bucket, at three resolutions, in bounded memory.
 
 Buckets are anchored to absolute time (`index = floor(ts / dt)`), and so are those of a chart that asks for
-them: a picture moves once per bucket, and in between only its last column changes.
+them: a chart moves once per bucket, and in between only its last column changes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ RESOLUTIONS: tuple[tuple[int, int], ...] = (
     (60 * SECOND, 10_080),
 )
 """(bucket, how many): 1 s for 15 min, 10 s for 3 h, 60 s for a week."""
-BRIEF: tuple[tuple[int, int], ...] = ((10 * SECOND, 360),)
+SHORT_RESOLUTIONS: tuple[tuple[int, int], ...] = ((10 * SECOND, 360),)
 """For the many and short-lived, such as seeds: 10 s for an hour."""
 
-LARGEST = 1e30
+MAX_VALUE = 1e30
 """Values beyond are cut to it, so that single precision holds them."""
 
 
 class Bucket(NamedTuple):
+    """Least, mean and greatest value within a span of time."""
+
     low: float
     mean: float
     high: float
@@ -107,7 +109,7 @@ class History:
         """Take a value; None and non-finite ones leave a hole."""
         if value is None or not isfinite(value):
             return
-        value = max(-LARGEST, min(LARGEST, value))
+        value = max(-MAX_VALUE, min(MAX_VALUE, value))
         if ts >= self.last_ts:
             self.last, self.last_ts = value, ts
         self.first_ts = min(self.first_ts, ts) if self.first_ts else ts

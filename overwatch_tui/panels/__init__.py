@@ -1,9 +1,25 @@
-"""One file a panel; each is a set of pure functions from a frame to lines."""
+"""One file a panel, and one table of them: what can be shown, by which key, and where.
 
-from ..frame import Panel
+A new panel is its file, which ends in a `Renderer`, and a row here: keys, tabs, help and layout follow.
+Imports `model`, `render` and the table of keys; `screens`, the application and the command line import it.
+"""
+
+from overwatch_tui.render.panel import Panel, PanelTable, Place
+
 from . import anomalies, commands, curves, drift, empty, env, envs, log, policy, seeds, system
 
-PANELS: dict[str, Panel] = {
-    module.PANEL.name: module.PANEL
-    for module in (envs, anomalies, drift, policy, seeds, log, commands, system, env, curves, empty)
-}
+PANELS = PanelTable(
+    Panel("envs", envs.RENDERER, Place("a1", "a1", "a1"), key="1", tab=("Envs", "Main")),
+    Panel("anomalies", anomalies.RENDERER, Place("", "b1", "c1"), key="2", tab=("Anom", "Anomalies")),
+    Panel("drift", drift.RENDERER, Place("", "b2", "c2"), key="3", tab=("Drift", "Drift")),
+    Panel("policy", policy.RENDERER, Place("", "a3", "a2"), key="4", tab=("Policy", "Policy")),
+    Panel("seeds", seeds.RENDERER, key="5", tab=("Seeds", "Seeds")),
+    Panel("log", log.RENDERER, Place("a3", "b3", "a3"), key="6", tab=("Log", "Log")),
+    Panel("commands", commands.RENDERER, Place("", "", "b3"), key="7", tab=("Cmd", "Commands")),
+    Panel("system", system.RENDERER, Place("", "", "c3"), key="8", tab=("Sys", "System")),
+    Panel("env", env.RENDERER, Place("a2", "a2", "b1")),
+    Panel("curves", curves.RENDERER, Place("", "", "b2")),
+    Panel("empty", empty.RENDERER),
+)
+VIEWS = tuple(panel.name for panel in PANELS.views)
+"""Names of the panels that a key shows alone, in the order of their keys."""

@@ -1,85 +1,92 @@
-"""What is wrong or was: the open ones first, then the acknowledged."""
+"""Anomalies, active and over: the unacknowledged ones first."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from ..anomalies import Record
-from ..describe import number, span
-from ..frame import Frame, Panel
-from ..lines import EMPTY, Line, Row, restyle
-from ..theme import word
-from ..widgets.plot import Series, chart
-from .env import clock
+from overwatch_tui.model.anomalies import AnomalyRecord
+from overwatch_tui.render.format import format_clock, format_duration, format_number
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from overwatch_tui.render.plot import Series
+from overwatch_tui.render.theme import severity_label
 
-DETAIL_LINES = 20
+MIN_DETAIL_LINES = 20
 """Lines left under the list that are worth the selected record's curve."""
 
 
-def title(frame: Frame) -> str:
-    return f"ANOMALIES {len(frame.state.anomalies.open_records(frame.now))} unacked"
+def num_waiting(inputs: PanelInputs) -> int:
+    """How many are neither acknowledged nor muted nor over."""
+    return len(inputs.state.anomalies.open_records(inputs.now))
 
 
-def note(frame: Frame) -> str:
+def title(inputs: PanelInputs) -> str:
+    return f"ANOMALIES {num_waiting(inputs)} unacked"
+
+
+def note(inputs: PanelInputs) -> str:
     return "a ack  m mute"
 
 
-def keys(frame: Frame) -> Sequence[Hashable]:
-    return [record.key for record in frame.state.anomalies.ordered()]
+def keys(inputs: PanelInputs) -> Sequence[Hashable]:
+    return [record.key for record in inputs.state.anomalies.ordered()]
 
 
-def needs(frame: Frame, width: int) -> tuple[int, int]:
-    return 2, min(8, max(4, len(frame.state.anomalies) + 1))
+def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
+    return 2, min(8, max(4, len(inputs.state.anomalies) + 1))
 
 
-def body(frame: Frame, width: int, height: int) -> list[Line]:
-    """One line each; beneath them the selected one's hint, or all of it where there is room."""
-    records = frame.state.anomalies.ordered()
+def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    """One line each; below them the hint of the selected one, or its detail where there is room."""
+    records = inputs.state.anomalies.ordered()
     if not records:
-        fresh = frame.link.fresh and frame.state.epoch is not None
-        text = "none since we joined" if fresh else "nothing measured yet"
-        return [Row().put(f" {text}", "ok" if fresh else "dim").line(width)]
-    if frame.view.name == "anomalies" and height - len(records) >= DETAIL_LINES:
-        listed = _list(frame, records, width, len(records))
-        return [*listed, EMPTY, *detail(frame, width, height - len(listed) - 1)]
-    return _list(frame, records, width, height)
+        fresh = inputs.link.is_current and inputs.state.epoch is not None
+        text = "none since this terminal joined" if fresh else "nothing measured yet"
+        return Drawn([Row().put(f" {text}", "ok" if fresh else "dim").line(width)])
+    if inputs.view.name == "anomalies" and height - len(records) >= MIN_DETAIL_LINES:
+        listed = _list(inputs, records, width, len(records))
+        full = detail(inputs, width, height - len(listed.lines) - 1)
+        return listed._replace(lines=[*listed.lines, EMPTY, *full.lines])
+    return _list(inputs, records, width, height)
 
 
-def _list(frame: Frame, records: list[Record], width: int, height: int) -> list[Line]:
+def _list(inputs: PanelInputs, records: list[AnomalyRecord], width: int, height: int) -> Drawn:
     order = [record.key for record in records]
-    hint = height >= 6 and frame.view.name != "anomalies"
-    start, stop = frame.view.visible("anomalies", order, height - hint)
-    at = frame.view.index("anomalies", order)
-    lines = [_line(frame, records[i], width, selected=i == at) for i in range(start, stop)]
+    hint = height >= 6 and inputs.view.name != "anomalies"
+    scroll = inputs.view.visible_rows("anomalies", order, height - hint)
+    at = inputs.view.selected_index("anomalies", order)
+    lines = [
+        _line(inputs, record, width, selected=i == at)
+        for i, record in enumerate(records[scroll.rows], scroll.start)
+    ]
     if hint and records[at].hint:
         lines += [EMPTY] * (height - len(lines) - 1)
-        lines.append(Row().put(f" {frame.glyphs.arrow} {records[at].hint}", "accent").line(width))
-    return lines
+        lines.append(Row().put(f" {inputs.glyphs.arrow} {records[at].hint}", "accent").line(width))
+    return Drawn(lines, scroll)
 
 
-def _line(frame: Frame, record: Record, width: int, *, selected: bool) -> Line:
+def _line(inputs: PanelInputs, record: AnomalyRecord, width: int, *, selected: bool) -> Line:
     over = not record.active
-    style = record.severity if record.waiting else "dim"
-    row = Row().put(frame.glyphs.cursor if selected else " ", "focus")
-    row.put("!" if record.waiting else " ", style)
-    row.put("over" if over else word(record.severity), style, 5)
+    style = record.severity if record.is_waiting else "dim"
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
+    row.put("!" if record.is_waiting else " ", style)
+    row.put("over" if over else severity_label(record.severity), style, 5)
     wide = width >= 70
-    row.put(record.source, "bold" if record.waiting else "", 17 if wide else None).put(" ")
-    value = number(record.value, ".3g")
-    tail = [span(frame.seconds_since(record.first if record.active else record.last))]
+    row.put(record.source, "bold" if record.is_waiting else "", 17 if wide else None).put(" ")
+    value = format_number(record.value, ".3g")
+    tail = [format_duration(inputs.seconds_since(record.first if record.active else record.last))]
     if record.count > 1:
-        tail.insert(0, f"{frame.glyphs.times}{record.count}")
-    if record.muted(frame.now):
+        tail.insert(0, f"{inputs.glyphs.times}{record.count}")
+    if record.is_muted(inputs.now):
         tail.insert(0, "muted")
-    if record.acked:
+    if record.is_acked:
         tail.insert(0, "acked")
     if wide:
         row.put(record.kind, style, 22).put(value, style, 8, ">")
-        row.put(f" limit {number(record.threshold, '.3g')}", "dim", 13)
+        row.put(f" limit {format_number(record.threshold, '.3g')}", "dim", 13)
         if width >= 110:
-            row.put(f"peak {number(record.peak, '.3g')}", "dim", 13).put(
-                f"since {clock(record.first)} ", "dim"
-            )
+            row.put(f"peak {format_number(record.peak, '.3g')}", "dim", 13)
+            row.put(f"since {format_clock(record.first)} ", "dim")
     else:
         row.put(record.short_kind, style).put(f" {value}", style)
     text = " ".join(tail)
@@ -90,56 +97,67 @@ def _line(frame: Frame, record: Record, width: int, *, selected: bool) -> Line:
     return restyle(line, "select") if selected else line
 
 
-def detail(frame: Frame, width: int, height: int) -> list[Line]:
-    """The selected record in full, with the curve of its signal where we have one."""
-    records = frame.state.anomalies.ordered()
+def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    """The selected record in full, with the curve of its signal where one is kept."""
+    records = inputs.state.anomalies.ordered()
     if not records:
-        return body(frame, width, height)
-    record = records[frame.view.index("anomalies", [r.key for r in records])]
+        return body(inputs, width, height)
+    record = records[inputs.view.selected_index("anomalies", [r.key for r in records])]
     row = Row().put(f" {record.source} ", "title").put(record.kind, "bold").put("  ")
-    row.put(word(record.severity), record.severity).put("" if record.active else "  over", "dim")
+    row.put(severity_label(record.severity), record.severity).put("" if record.active else "  over", "dim")
     lines = [row.line(width), EMPTY]
     facts = (
-        ("value", number(record.value, ".4g")), ("limit", number(record.threshold, ".4g")),
-        ("peak", number(record.peak, ".4g")), ("times", str(record.count)),
-        ("first", f"{clock(record.first)}  ({span(frame.seconds_since(record.first))} ago)"),
-        ("last word", f"{clock(record.last)}  ({span(frame.seconds_since(record.last))} ago)"),
-        ("state", _state_words(record, frame.now)), ("what to do", record.hint or "--"),
-    )  # fmt: skip
+        ("value", format_number(record.value, ".4g")),
+        ("limit", format_number(record.threshold, ".4g")),
+        ("peak", format_number(record.peak, ".4g")),
+        ("times", str(record.count)),
+        ("first", _when(inputs, record.first)),
+        ("last", _when(inputs, record.last)),
+        ("state", _state_words(record, inputs.now)),
+        ("what to do", record.hint or "--"),
+    )
     lines += [Row().put(f"   {name:<11}", "dim").put(value).line(width) for name, value in facts]
-    name = _signal(record)
+    name = _series_name(record)
     room = height - len(lines) - 2
-    if frame.history(name) is not None and room >= 4:
+    if inputs.history(name) is not None and room >= 4:
         limit = [(record.threshold, record.severity)] if record.threshold is not None else []
-        lines += [EMPTY, Row().put(f"   {name}, {frame.window_name}", "dim").line(width)]
-        lines += chart(
-            [Series(name, frame.history(name))], width, room, now=frame.now, window=frame.window,
-            glyphs=frame.glyphs, limits=limit, floor=0.0,
-        )  # fmt: skip
-    return lines
+        lines += [EMPTY, Row().put(f"   {name}, {inputs.window_name}", "dim").line(width)]
+        lines += inputs.chart([Series(name, inputs.history(name))], width, room, limits=limit, floor=0.0)
+    return Drawn(lines)
 
 
-def _state_words(record: Record, now: int) -> str:
+def _when(inputs: PanelInputs, ts: int) -> str:
+    return f"{format_clock(ts)}  ({format_duration(inputs.seconds_since(ts))} ago)"
+
+
+def _state_words(record: AnomalyRecord, now: int) -> str:
     words = [
         "active" if record.active else "over",
-        "acknowledged" if record.acked else "not acknowledged (a)",
+        "acknowledged" if record.is_acked else "not acknowledged (a)",
     ]
-    if record.muted(now):
-        words.append(f"muted for {span((record.muted_until - now) / 1e6)} more (m)")
+    if record.is_muted(now):
+        words.append(f"muted for {format_duration((record.muted_until - now) / 1e6)} more (m)")
     return ", ".join(words)
 
 
-def _signal(record: Record) -> str:
+def _series_name(record: AnomalyRecord) -> str:
     """The history that shows what the record is about."""
     if record.env is not None and "drift" not in record.kind:
         return f"accuracy/{record.env}"
     policy = {
-        "kl_spike": "ppo.approx_kl", "clip_fraction": "ppo.clip_fraction", "entropy_collapse": "ppo.entropy",
-        "value_collapse": "ppo.explained_variance", "ratio_explosion": "ppo.ratio_max",
-        "ratio_collapse": "ppo.ratio_min", "lstm_saturated": "ppo.lstm_h_rms", "slow_update": "ppo.seconds",
+        "kl_spike": "ppo.approx_kl",
+        "clip_fraction": "ppo.clip_fraction",
+        "entropy_collapse": "ppo.entropy",
+        "value_collapse": "ppo.explained_variance",
+        "ratio_explosion": "ppo.ratio_max",
+        "ratio_collapse": "ppo.ratio_min",
+        "lstm_saturated": "ppo.lstm_h_rms",
+        "slow_update": "ppo.seconds",
         "memory": "memory",
-    }  # fmt: skip
+    }
     return policy.get(record.kind, f"drift/{record.source}")
 
 
-PANEL = Panel(name="anomalies", title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+RENDERER = Renderer(
+    title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, num_waiting=num_waiting
+)

@@ -1,97 +1,104 @@
-"""Commands, ours and others', newest first, with what became of each."""
+"""All commands of the run, newest first, with what became of each."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Sequence
 
-from .. import keys as key_table
-from ..describe import span
-from ..frame import Frame, Panel
-from ..lines import EMPTY, Line, Row, restyle
-from ..orders import OPEN, SEVERITY, Order
-from .env import clock
+from overwatch_tui import keys as key_table
+from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
+from overwatch_tui.render.format import format_clock, format_duration
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 
-def title(frame: Frame) -> str:
-    return f"COMMANDS {len(frame.state.orders)}"
+def title(inputs: PanelInputs) -> str:
+    return f"COMMANDS {len(inputs.state.commands)}"
 
 
-def note(frame: Frame) -> str:
-    return "read-only" if frame.view.read_only else "each asks y/N"
+def note(inputs: PanelInputs) -> str:
+    return "read-only" if inputs.view.read_only else "each asks y/N"
 
 
-def keys(frame: Frame) -> Sequence[Hashable]:
-    return [order.id for order in frame.state.orders.newest_first()]
+def keys(inputs: PanelInputs) -> Sequence[Hashable]:
+    return [command.id for command in inputs.state.commands.newest_first()]
 
 
-def needs(frame: Frame, width: int) -> tuple[int, int]:
+def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
     return 3, 10
 
 
-def body(frame: Frame, width: int, height: int) -> list[Line]:
+def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A table; beneath it what can be sent."""
-    orders = frame.state.orders.newest_first()
-    offered = _offered(frame, width) if height >= 8 else []
+    commands = inputs.state.commands.newest_first()
+    offered = _offered(inputs, width) if height >= 8 else []
     lines = [
         Row()
         .put("    #  WHEN      COMMAND                  STATE       RTT  BY           WHAT", "dim")
         .line(width)
     ]
-    if not orders:
-        lines.append(Row().put(" none yet, by nobody", "dim").line(width))
-    order = keys(frame)
-    start, stop = frame.view.visible("commands", order, height - 1 - len(offered))
-    at = frame.view.index("commands", order)
-    lines += [_line(frame, orders[i], width, selected=i == at) for i in range(start, stop)]
-    return [*lines, *[EMPTY] * (height - len(lines) - len(offered)), *offered]
+    if not commands:
+        lines.append(Row().put(" no command yet", "dim").line(width))
+    ids = keys(inputs)
+    scroll = inputs.view.visible_rows("commands", ids, height - 1 - len(offered))
+    at = inputs.view.selected_index("commands", ids)
+    for i, command in enumerate(commands[scroll.rows], scroll.start):
+        lines.append(_line(inputs, command, width, selected=i == at))
+    return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(offered)), *offered], scroll)
 
 
-def _line(frame: Frame, order: Order, width: int, *, selected: bool) -> Line:
-    row = Row().put(frame.glyphs.cursor if selected else " ", "focus")
-    row.put(f"{order.number}", "dim", 4, ">").put(f"  {clock(order.ts)}  ", "dim")
-    row.put(order.title, "bold", 24).put(" ").put(order.state, SEVERITY.get(order.state, "accent"), 9)
-    row.put("--" if order.rtt is None else f"{1000 * order.rtt:.0f}ms", "dim", 6, ">").put("  ")
-    row.put(order.by, "", 13).put(_what(frame, order), "dim")
+def _line(inputs: PanelInputs, command: TrackedCommand, width: int, *, selected: bool) -> Line:
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
+    row.put(f"{command.number}", "dim", 4, ">").put(f"  {format_clock(command.ts)}  ", "dim")
+    row.put(command.title, "bold", 24).put(" ")
+    row.put(command.state, STATE_STYLES.get(command.state, "accent"), 9)
+    row.put("--" if command.rtt is None else f"{1000 * command.rtt:.0f}ms", "dim", 6, ">").put("  ")
+    row.put(command.by, "", 13).put(_what(inputs, command), "dim")
     line = row.line(width)
     return restyle(line, "select") if selected else line
 
 
-def _what(frame: Frame, order: Order) -> str:
-    left = frame.state.level_left
-    if order.state in OPEN and order.method == "telemetry.escalate" and left is not None:
+def _what(inputs: PanelInputs, command: TrackedCommand) -> str:
+    left = inputs.state.escalation_left
+    if command.state in OPEN_STATES and command.method == "telemetry.escalate" and left is not None:
         return f"{left} epochs left"
-    return order.detail
+    return command.detail
 
 
-def _offered(frame: Frame, width: int) -> list[Line]:
+def _offered(inputs: PanelInputs, width: int) -> list[Line]:
     """The keys that send something."""
-    if frame.view.read_only:
+    if inputs.view.read_only:
         return [Row().put(" read-only: this terminal sends no commands", "dim").line(width)]
     lines = []
-    for key in filter(lambda k: k.command, key_table.KEYS):
+    for key in filter(lambda k: k.is_command, key_table.KEYS):
         lines.append(Row().put(f"  {key.shown:<4}", "key").put(key.help, "dim").line(width))
     return lines
 
 
-def detail(frame: Frame, width: int, height: int) -> list[Line]:
+def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """The selected command in full."""
-    orders = frame.state.orders.newest_first()
-    if not orders:
-        return body(frame, width, height)
-    order = orders[frame.view.index("commands", keys(frame))]
-    rtt = "--" if order.rtt is None else f"{1000 * order.rtt:.1f} ms"
-    took = span((order.ended - order.ts) / 1e6) if order.ended else "--"
+    commands = inputs.state.commands.newest_first()
+    if not commands:
+        return body(inputs, width, height)
+    command = commands[inputs.view.selected_index("commands", keys(inputs))]
+    rtt = "--" if command.rtt is None else f"{1000 * command.rtt:.1f} ms"
+    took = format_duration((command.ended - command.ts) / 1e6) if command.ended else "--"
     facts = (
-        ("id", order.id), ("method", order.method), ("parameters", json.dumps(order.params)),
-        ("by", order.by), ("sent", clock(order.ts)), ("answered in", rtt), ("took", took),
-        ("state", order.state), ("what", order.detail or "--"),
-    )  # fmt: skip
-    lines = [Row().put(f" command #{order.number}", "title").line(width), EMPTY]
+        ("id", command.id),
+        ("method", command.method),
+        ("parameters", json.dumps(command.params)),
+        ("by", command.by),
+        ("sent", format_clock(command.ts)),
+        ("answered in", rtt),
+        ("took", took),
+        ("state", command.state),
+        ("what", command.detail or "--"),
+    )
+    lines = [Row().put(f" command #{command.number}", "title").line(width), EMPTY]
     lines += [Row().put(f"   {name:<12}", "dim").put(value).line(width) for name, value in facts]
-    for name, value in order.result.items():
+    for name, value in command.result.items():
         lines.append(Row().put(f"   {name:<12}", "dim").put(str(value)).line(width))
-    return lines
+    return Drawn(lines)
 
 
-PANEL = Panel(name="commands", title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)

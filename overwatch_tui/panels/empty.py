@@ -1,31 +1,32 @@
-"""Before there is anything to show: what it waits for and what to type."""
+"""Shown before the first data: what the terminal waits for, and what to type."""
 
 from __future__ import annotations
 
-from ..frame import Frame, Panel
-from ..lines import EMPTY, Line, Row
+from overwatch_tui.render.lines import EMPTY, Line, Row
+from overwatch_tui.render.link_text import link_text
+from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 
-def body(frame: Frame, width: int, height: int) -> list[Line]:
+def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A few lines in the middle."""
-    link = frame.link
+    link = inputs.link
     texts = [("E S P E R   O V E R W A T C H", "title"), ("", "")]
-    texts.append((link.said or f"{link.word.lower()} ...", "bold"))
+    texts.append((link_text(link) or f"{link.label.lower()} ...", "bold"))
     if link.state == "searching":
         texts += [
             ("", ""),
-            ("it goes on looking; all runs: esper-daemon list --all", "dim"),
+            ("still looking; all runs: esper-daemon list --all", "dim"),
             ("a past run: esper-tui --replay NAME", "dim"),
         ]
     texts += [("", ""), ("? help   q quit", "dim")]
     lines: list[Line] = [EMPTY] * max(0, (height - len(texts)) // 2)
     for text, style in texts:
         lines.append(Row().to(max(0, (width - len(text)) // 2)).put(text, style).line(width))
-    return lines
+    return Drawn(lines)
 
 
-def needs(frame: Frame, width: int) -> tuple[int, int]:
+def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
     return 1, 20
 
 
-PANEL = Panel(name="empty", title=lambda _frame: "", body=body, needs=needs)
+RENDERER = Renderer(title=lambda _inputs: "", body=body, needs=needs)

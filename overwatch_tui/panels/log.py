@@ -4,40 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import islice
-from typing import Any
 
 import msgspec
 
-from ..describe import Entry
-from ..frame import Frame, Panel
-from ..lines import EMPTY, Line, Row, restyle
-from .env import clock
+from overwatch_tui.model.log_entries import LogEntry
+from overwatch_tui.render.event_text import event_text
+from overwatch_tui.render.format import format_clock
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 _STYLES = {
-    "SEED": "blending", "PPO": "chart", "ROUND": "accent", "CMD": "key", "GOV": "critical",
-    "ANOM": "warning", "TELEM": "info", "CKPT": "ok", "RUN": "bold", "PROF": "info", "LOG": "dim",
+    "SEED": "blending",
+    "PPO": "chart",
+    "ROUND": "accent",
+    "CMD": "key",
+    "GOV": "critical",
+    "ANOM": "warning",
+    "TELEM": "info",
+    "CKPT": "ok",
+    "RUN": "bold",
+    "PROF": "info",
+    "LOG": "dim",
     "VIEW": "dim",
-}  # fmt: skip
+}
 
 
-def title(frame: Frame) -> str:
+def title(inputs: PanelInputs) -> str:
     return "LOG"
 
 
-def note(frame: Frame) -> str:
+def note(inputs: PanelInputs) -> str:
     words = (
         []
-        if frame.view.facet == "all"
-        else [f"only {frame.view.facet}" if "no" not in frame.view.facet else "no seeds"]
+        if inputs.view.log_filter == "all"
+        else [f"only {inputs.view.log_filter}" if "no" not in inputs.view.log_filter else "no seeds"]
     )
-    if frame.view.selected.get("log") is not None:
+    if inputs.view.selected.get("log") is not None:
         words.append("G follows the end")
     return "  ".join(words)
 
 
-def wanted(frame: Frame, entry: Entry) -> bool:
-    """Whether the chosen facet shows it."""
-    match frame.view.facet:
+def passes_filter(inputs: PanelInputs, entry: LogEntry) -> bool:
+    """Whether the chosen filter shows it."""
+    match inputs.view.log_filter:
         case "no seeds":
             return entry.tag != "SEED"
         case "warnings":
@@ -48,73 +57,75 @@ def wanted(frame: Frame, entry: Entry) -> bool:
             return True
 
 
-def keys(frame: Frame) -> Sequence[Hashable]:
+def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     """(stream, seq, ts) of the entries, oldest first."""
-    return [_key(entry) for entry in frame.state.log if wanted(frame, entry)]
+    return [_key(entry) for entry in inputs.state.log if passes_filter(inputs, entry)]
 
 
-def _key(entry: Entry) -> Hashable:
+def _key(entry: LogEntry) -> Hashable:
     return entry.stream, entry.seq, entry.ts
 
 
-def needs(frame: Frame, width: int) -> tuple[int, int]:
+def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
     return 2, 8
 
 
-def body(frame: Frame, width: int, height: int) -> list[Line]:
+def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """The newest rows, or those around the selected one."""
-    selected = frame.view.selected.get("log")
+    selected = inputs.view.selected.get("log")
+    scroll = None
     if selected is None:
-        newest = (e for e in reversed(frame.state.log) if wanted(frame, e))
+        newest = (e for e in reversed(inputs.state.log) if passes_filter(inputs, e))
         entries = list(islice(newest, height))[::-1]
     else:
-        order = keys(frame)
-        start, stop = frame.view.visible("log", order, height)
-        entries = [e for e in frame.state.log if wanted(frame, e)][start:stop]
+        order = keys(inputs)
+        scroll = inputs.view.visible_rows("log", order, height)
+        entries = [e for e in inputs.state.log if passes_filter(inputs, e)][scroll.rows]
         if selected not in order and order:
             selected = order[0]
     if not entries:
         text = (
             "nothing has happened yet"
-            if frame.view.facet == "all"
-            else f"nothing of this kind ({frame.view.facet}); f for the next"
+            if inputs.view.log_filter == "all"
+            else f"nothing of this kind ({inputs.view.log_filter}); f for the next"
         )
-        return [Row().put(f" {text}", "dim").line(width)]
-    return [line_of(frame, entry, width, selected=_key(entry) == selected) for entry in entries]
+        return Drawn([Row().put(f" {text}", "dim").line(width)], scroll)
+    lines = [entry_line(inputs, entry, width, selected=_key(entry) == selected) for entry in entries]
+    return Drawn(lines, scroll)
 
 
-def line_of(frame: Frame, entry: Entry, width: int, *, selected: bool) -> Line:
-    row = Row().put(frame.glyphs.cursor if selected else " ", "focus")
-    row.put(clock(entry.ts), "faint").put(" ")
+def entry_line(inputs: PanelInputs, entry: LogEntry, width: int, *, selected: bool) -> Line:
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
+    row.put(format_clock(entry.ts), "faint").put(" ")
     if width >= 60:
         row.put(f"r{entry.round} e{entry.epoch:02d}" if entry.round else "", "faint", 10)
         row.put(entry.source, "", 12)
         row.put(entry.tag, entry.severity or _STYLES.get(entry.tag, ""), 6)
     else:
         row.put(entry.source + " ", entry.severity or _STYLES.get(entry.tag, ""))
-    row.put(entry.text, entry.severity or "")
+    row.put(event_text(entry.data), entry.severity or "")
     line = row.line(width)
     return restyle(line, "select") if selected else line
 
 
-def detail(frame: Frame, width: int, height: int) -> list[Line]:
+def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """All fields of the selected event, or of the newest."""
-    entries = [e for e in frame.state.log if wanted(frame, e)]
+    entries = [e for e in inputs.state.log if passes_filter(inputs, e)]
     if not entries:
-        return body(frame, width, height)
-    selected = frame.view.selected.get("log")
+        return body(inputs, width, height)
+    selected = inputs.view.selected.get("log")
     entry = next((e for e in entries if _key(e) == selected), entries[-1])
-    lines = [line_of(frame, entry, width, selected=False), EMPTY]
+    lines = [entry_line(inputs, entry, width, selected=False), EMPTY]
     lines.append(
         Row()
         .put(f"   stream {entry.stream}  seq {entry.seq}  round {entry.round}  epoch {entry.epoch}", "dim")
         .line(width)
     )
-    fields: dict[str, Any] = msgspec.to_builtins(entry.data) if entry.data is not None else {}
+    fields = {} if isinstance(entry.data, str) else msgspec.to_builtins(entry.data)
     name_width = max((len(name) for name in fields), default=0) + 2
     for name, value in fields.items():
         lines += _field(name, str(value), name_width, width)
-    return lines
+    return Drawn(lines)
 
 
 def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
@@ -127,4 +138,4 @@ def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
     ]
 
 
-PANEL = Panel(name="log", title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)

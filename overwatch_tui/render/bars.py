@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .. import keys as key_table
-from ..anomalies import Record
-from ..describe import number, span
-from ..frame import Frame
-from ..lines import Line, Row
-from ..orders import OPEN, SEVERITY, Order
-from ..view import VIEWS
+from overwatch_tui import keys as key_table
+from overwatch_tui.model.anomalies import AnomalyRecord
+from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
 
-NAMES = {
-    "envs": ("Envs", "Main"), "anomalies": ("Anom", "Anomalies"), "drift": ("Drift", "Drift"),
-    "policy": ("Policy", "Policy"), "seeds": ("Seeds", "Seeds"), "log": ("Log", "Log"),
-    "commands": ("Cmd", "Commands"), "system": ("Sys", "System"),
-}  # fmt: skip
-"""Short and long name of each view."""
+from .event_text import event_text
+from .format import format_duration, format_number
+from .lines import Line, Row
+from .link_text import link_text
+from .panel import Panel, PanelInputs
 
 _BADGE = {None: "live", "warning": "caution", "critical": "alarm"}
 
 
-def header(frame: Frame, width: int) -> Line:
-    """Which run, is it alive, how far is it."""
-    state, link = frame.state, frame.link
+def header_line(inputs: PanelInputs, width: int) -> Line:
+    """Run, state of the link, progress."""
+    state, link = inputs.state, inputs.link
     row = Row("bar").put(" ")
     row.put("esper" if width < 120 else "esper overwatch", "title").put("  ")
     name = state.run.name if state.run else link.name
@@ -32,209 +27,210 @@ def header(frame: Frame, width: int) -> Line:
     if state.run is not None and width >= 140:
         row.put(f"  {state.run.task} {state.run.policy} {state.run.device}", "dim")
     row.put("  ")
-    _badge(frame, row)
-    for text, style in _facts(frame, width):
+    _badge(inputs, row)
+    for text, style in _facts(inputs, width):
         if row.width + 2 + len(text) > width - 1:
             break
         row.put("  ").put(text, style)
     return row.line(width)
 
 
-def _badge(frame: Frame, row: Row) -> None:
-    link = frame.link
+def _badge(inputs: PanelInputs, row: Row) -> None:
+    link = inputs.link
     style = _BADGE[link.severity] if link.state not in ("searching", "connecting", "ended") else "caution"
-    row.put(f" {link.word} ", style)
+    row.put(f" {link.label} ", style)
     if link.replay_speed is not None:
-        row.put(f" {frame.glyphs.times}{link.replay_speed:g}", "dim")
-    elif link.age is not None:
-        row.put(f" {span(link.age)}", "dim" if link.fresh else "critical")
-    if frame.view.frozen:
-        row.put("  ").put(f" FROZEN +{frame.view.arrived} ", "caution")
+        row.put(f" {inputs.glyphs.times}{link.replay_speed:g}", "dim")
+    elif link.age_seconds is not None:
+        row.put(f" {format_duration(link.age_seconds)}", "dim" if link.is_current else "critical")
+    if inputs.view.is_frozen:
+        row.put("  ").put(f" FROZEN +{inputs.view.num_arrived} ", "caution")
 
 
-def _facts(frame: Frame, width: int) -> list[tuple[str, str]]:
-    """What else the header says, the most important first."""
-    state, link = frame.state, frame.link
+def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
+    """What else the header shows, the most important first."""
+    state, link = inputs.state, inputs.link
     word_ = state.run_state or link.trainer
     facts: list[tuple[str, str]] = []
     if word_:
         facts.append((word_, {"TRAINING": "ok", "STOPPED": "critical"}.get(word_, "warning")))
-    if link.beat_age is not None and link.beat_age > 10 and word_ == "TRAINING":
-        facts.append((f"trainer silent {span(link.beat_age)}", "critical"))
+    if link.trainer_age_seconds is not None and link.trainer_age_seconds > 10 and word_ == "TRAINING":
+        facts.append((f"trainer silent {format_duration(link.trainer_age_seconds)}", "critical"))
     if state.ctx.round:
-        of = f"/{state.rounds_asked}" if state.rounds_asked else ""
+        of = f"/{state.rounds_planned}" if state.rounds_planned else ""
         episode = f"/{state.run.episode_epochs}" if state.run else ""
         long = width >= 100
         facts.append((f"{'round ' if long else 'r'}{state.ctx.round}{of}", "bold"))
         facts.append((f"{'epoch ' if long else 'e'}{state.epoch_ctx.epoch}{episode}", ""))
-    if state.level_left is not None:
-        facts.append((f"{state.ctx.level} {state.level_left}ep", "caution"))
+    if state.escalation_left is not None:
+        facts.append((f"{state.ctx.level} {state.escalation_left}ep", "caution"))
     lost = sum(link.dropped.values())
     if link.gaps or lost or link.skipped:
         facts.append((f"gap {link.gaps} lost {lost + link.skipped}", "warning"))
     if link.bad:
         facts.append((f"bad {link.bad}", "warning"))
-    if state.envs:
-        facts.append((f"{state.envs} env", ""))
-    if link.rate is not None:
-        facts.append((f"{link.rate:.0f} ev/s", "dim"))
-    if state.level_left is None and state.run is not None:
+    if state.num_envs:
+        facts.append((f"{state.num_envs} env", ""))
+    if link.events_per_second is not None:
+        facts.append((f"{link.events_per_second:.0f} ev/s", "dim"))
+    if state.escalation_left is None and state.run is not None:
         facts.append((state.ctx.level, "dim"))
     return facts
 
 
-def strip(frame: Frame, width: int) -> Line:
-    """Is anything wrong, where, since when."""
-    state, link = frame.state, frame.link
+def anomaly_line(inputs: PanelInputs, width: int) -> Line:
+    """Active and unacknowledged anomalies; the link instead where it is broken."""
+    state, link = inputs.state, inputs.link
     if link.state in ("stale", "lost", "ended"):
-        return _trouble_with_link(frame, width)
-    waiting = state.anomalies.open_records(frame.now)
+        return _trouble_with_link(inputs, width)
+    waiting = state.anomalies.open_records(inputs.now)
     critical, warning = state.anomalies.active_count("critical"), state.anomalies.active_count("warning")
     if not waiting and not critical and not warning:
-        if not link.fresh or state.epoch is None:
+        if not link.is_current or state.epoch is None:
             return Row().put(" -- ", "dim").put("nothing measured yet", "dim").line(width)
-        since = frame.seconds_since(state.epoch_ts)
+        since = inputs.seconds_since(state.epoch_ts)
         return (
-            Row().put(" ok ", "ok").put("no anomaly is active", "dim")
-            .put(f"  {frame.glyphs.separator} last epoch {span(since)} ago", "faint").line(width)
-        )  # fmt: skip
+            Row()
+            .put(" ok ", "ok")
+            .put("no anomaly is active", "dim")
+            .put(f"  {inputs.glyphs.separator} last epoch {format_duration(since)} ago", "faint")
+            .line(width)
+        )
     row = Row()
     row.put(" !! " if critical else " ?? ", "alarm" if critical else "caution").put(" ")
     row.put(f"{critical} CRIT", "critical" if critical else "dim").put(" ")
     row.put(f"{warning} WARN", "warning" if warning else "dim").put(" ")
     row.put(f" {len(waiting)} unacked", "bold" if waiting else "dim")
     hint = "n a A m" if width < 160 else "n next  a ack  A all  m mute"
-    for record in _current_first(frame, waiting or state.anomalies.ordered())[:3]:
-        words = record_words(frame, record, value=True)
+    for record in _current_first(inputs, waiting or state.anomalies.ordered())[:3]:
+        words = record_words(inputs, record, value=True)
         needed = sum(len(text) for text, _ in words) + 3
         if row.width + needed > width - len(hint) - 3:
-            words = record_words(frame, record, value=False)
+            words = record_words(inputs, record, value=False)
             needed = sum(len(text) for text, _ in words) + 3
             if row.width + needed > width - len(hint) - 3:
                 break
-        row.put(f" {frame.glyphs.separator} ", "faint").add(words)
+        row.put(f" {inputs.glyphs.separator} ", "faint").add(words)
     return row.right(hint, "key", width - 1).line(width)
 
 
-def _current_first(frame: Frame, records: list[Record]) -> list[Record]:
+def _current_first(inputs: PanelInputs, records: list[AnomalyRecord]) -> list[AnomalyRecord]:
     """The one that `a` would acknowledge before the others."""
-    current = current_anomaly(frame)
+    current = inputs.current_anomaly
     return [r for r in records if r is current] + [r for r in records if r is not current]
 
 
-def current_anomaly(frame: Frame) -> Record | None:
-    """The selected record, or the worst of those that wait."""
-    selected = frame.view.selected.get("anomalies")
-    record = frame.state.anomalies.get(selected) if isinstance(selected, tuple) else None
-    if record is not None:
-        return record
-    waiting = frame.state.anomalies.open_records(frame.now)
-    return waiting[0] if waiting else None
-
-
-def record_words(frame: Frame, record: Record, *, value: bool) -> Line:
+def record_words(inputs: PanelInputs, record: AnomalyRecord, *, value: bool) -> Line:
     """`env07 norm_drift 1.34>0.50 ×12 2m04s`"""
     row = Row().put(record.source, "bold").put(" ")
     row.put(record.short_kind, record.severity if record.active else "dim")
     if value and record.value is not None:
         limit = "" if record.threshold is None else f"/{record.threshold:.3g}"
-        row.put(f" {number(record.value, '.3g')}{limit}")
+        row.put(f" {format_number(record.value, '.3g')}{limit}")
     if record.count > 1:
-        row.put(f" {frame.glyphs.times}{record.count}", "dim")
-    age = span(frame.seconds_since(record.first if record.active else record.last))
+        row.put(f" {inputs.glyphs.times}{record.count}", "dim")
+    age = format_duration(inputs.seconds_since(record.first if record.active else record.last))
     return tuple(row.put(f" {age}" if record.active else f" over {age}", "dim").spans)
 
 
-def _trouble_with_link(frame: Frame, width: int) -> Line:
-    link = frame.link
+def _trouble_with_link(inputs: PanelInputs, width: int) -> Line:
+    link = inputs.link
     style = "alarm" if link.severity == "critical" else "caution"
-    row = Row().put(f" {link.word} ", style).put(" ")
-    row.put(link.said or f"no heartbeat for {span(link.age)}", "bold")
-    stopped = frame.state.stopped
+    row = Row().put(f" {link.label} ", style).put(" ")
+    row.put(link_text(link), "bold")
+    stopped = inputs.state.stopped
     if stopped is not None and stopped.exit_code:
         row.put(f"; exit {stopped.exit_code}: {stopped.error or stopped.reason}", "critical")
     return row.line(width)
 
 
-def views(frame: Frame, width: int, note: str, hidden: Sequence[str]) -> Line:
-    """The views and what is not on the screen; the active one is in brackets."""
-    view = frame.view
+def view_line(
+    inputs: PanelInputs, width: int, views: Sequence[Panel], note: str, hidden: Sequence[str]
+) -> Line:
+    """The views and what is not on the screen; the active one is in brackets.
+
+    Args:
+        inputs: this moment.
+        width: columns.
+        views: what can be shown alone.
+        note: the note of a panel that has no title of its own.
+        hidden: titles of the panels that do not fit.
+    """
+    view = inputs.view
     row = Row()
-    unacked = len(frame.state.anomalies.open_records(frame.now))
-    for i, name in enumerate(VIEWS):
-        text = f"{i + 1} {NAMES[name][width >= 120]}"
-        if name == "anomalies" and unacked:
-            text += f"({unacked})"
-        if name == view.name:
+    for panel in views:
+        waiting = panel.renderer.num_waiting(inputs)
+        text = f"{panel.key} {panel.tab[width >= 120]}" + (f"({waiting})" if waiting else "")
+        if panel.name == view.name:
             row.put(f"[{text}]", "tab")
         else:
-            row.put(f" {text} ", "warning" if name == "anomalies" and unacked else "dim")
+            row.put(f" {text} ", "warning" if waiting else "dim")
     right = [note] if note else []
     if hidden:
         right.append("hidden: " + " ".join(hidden).lower())
-    right.append(_clock(frame))
+    right.append(_clock(inputs))
     while len(right) > 1 and row.width + len("  ".join(right)) + 2 > width:
         right.pop(0)
     return row.right("  ".join(right), "dim", width - 1).line(width)
 
 
-def _clock(frame: Frame) -> str:
-    view = frame.view
-    return f"{frame.window_name} {view.rate:g} Hz"
+def _clock(inputs: PanelInputs) -> str:
+    view = inputs.view
+    return f"{inputs.window_name} {view.rate:g} Hz"
 
 
-def status(frame: Frame, width: int) -> Line:
-    """What was said last: a message, else the newest command and the newest event."""
-    view = frame.view
+def status_line(inputs: PanelInputs, width: int) -> Line:
+    """A message, else the newest command and the newest event."""
+    view = inputs.view
     row = Row("bar").put(" ")
     if view.typing is not None:
         return row.put(f"env: {view.typing}_", "key").put("  Enter", "dim").line(width)
     if view.message:
         return row.put(view.message, "key").line(width)
-    order = frame.state.orders.latest
-    if order is not None:
-        row.add(order_words(frame, order))
+    command = inputs.state.commands.latest
+    if command is not None:
+        row.add(command_words(inputs, command))
     room = width - row.width - 4
-    newest = next((e for e in reversed(frame.state.log) if e.tag not in ("CMD", "VIEW")), None)
+    newest = next((e for e in reversed(inputs.state.log) if e.tag not in ("CMD", "VIEW")), None)
     if newest is not None and room >= 24:
-        text = f"{newest.source} {newest.text}"
+        text = f"{newest.source} {event_text(newest.data)}"
         row.to(width - min(len(text), room) - 1).put(text[:room], newest.severity or "dim")
     return row.line(width)
 
 
-def order_words(frame: Frame, order: Order) -> Line:
+def command_words(inputs: PanelInputs, command: TrackedCommand) -> Line:
     """`cmd #3 escalate DEBUG 5 → ACK 38ms (3 ep left)`"""
     row = (
         Row()
-        .put(f"cmd #{order.number} ", "dim")
-        .put(order.title, "bold")
-        .put(f" {frame.glyphs.arrow} ", "dim")
+        .put(f"cmd #{command.number} ", "dim")
+        .put(command.title, "bold")
+        .put(f" {inputs.glyphs.arrow} ", "dim")
     )
-    row.put(order.state, SEVERITY.get(order.state, "accent"))
-    if order.rtt is not None:
-        row.put(f" {order.rtt * 1000:.0f}ms", "dim")
-    left = frame.state.level_left
-    if order.state in OPEN and order.method == "telemetry.escalate" and left is not None:
+    row.put(command.state, STATE_STYLES.get(command.state, "accent"))
+    if command.rtt is not None:
+        row.put(f" {command.rtt * 1000:.0f}ms", "dim")
+    left = inputs.state.escalation_left
+    if command.state in OPEN_STATES and command.method == "telemetry.escalate" and left is not None:
         row.put(f" ({left} ep left)", "accent")
-    elif order.detail:
-        row.put(f" {order.detail}", "dim")
-    if order.by != "me":
-        row.put(f" by {order.by}", "dim")
+    elif command.detail:
+        row.put(f" {command.detail}", "dim")
+    if command.by != "me":
+        row.put(f" by {command.by}", "dim")
     return tuple(row.spans)
 
 
-def keys(frame: Frame, width: int) -> Line:
+def key_line(inputs: PanelInputs, width: int) -> Line:
     """The keys that matter, as many as fit."""
     row = Row()
     end = " q quit"
-    for key, name in key_table.hints(read_only=frame.view.read_only):
+    for key, name in key_table.footer_hints(read_only=inputs.view.read_only):
         text = name
-        if name == "pause" and frame.state.run_state == "PAUSED":
+        if name == "pause" and inputs.state.run_state == "PAUSED":
             text = "resume"
         if row.width + len(key) + len(text) + 3 > width - len(end):
             break
         row.put(f" {key} ", "key").put(f"{text} ", "dim")
     row.put(" q ", "key").put("quit", "dim")
-    if frame.view.read_only:
+    if inputs.view.read_only:
         row.right("read-only", "dim", width - 1)
     return row.line(width)

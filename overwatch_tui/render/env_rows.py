@@ -1,4 +1,4 @@
-"""What there is to say of each env: a row of the table, a character of the grid, an object of the JSON."""
+"""One env: a row of the table, a character of the grid, an object of the JSON."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from .anomalies import RANK, Record
-from .describe import amount
-from .frame import Frame
-from .lines import Span
-from .state import ROLLBACK_SHOWN, State, at_or_none
-from .theme import Glyphs, letter
+from overwatch_tui.model.anomalies import AnomalyRecord
+from overwatch_tui.model.state import ROLLBACK_SHOWN_MICROSECONDS, State, at_or_none
+from protocol.messages.vocabulary import SEVERITY_RANK, WITH_SEED
 
-LETTERS = {
-    "DORMANT": ".", "GERMINATED": "G", "TRAINING": "T", "BLENDING": "B", "HOLDING": "H", "FOSSILIZED": "F",
-    "PRUNED": "P", "EMBARGOED": "E", "RESETTING": "R",
-}  # fmt: skip
-WITH_SEED = ("GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED")
-"""Stages in which the slot holds a seed."""
+from .lines import Span
+from .panel import PanelInputs
+from .theme import Glyphs, severity_mark
+
+STAGE_LETTERS = {
+    "DORMANT": ".",
+    "GERMINATED": "G",
+    "TRAINING": "T",
+    "BLENDING": "B",
+    "HOLDING": "H",
+    "FOSSILIZED": "F",
+    "PRUNED": "P",
+    "EMBARGOED": "E",
+    "RESETTING": "R",
+}
+SEED_STAGES = frozenset(stage.name for stage in WITH_SEED)
 SHORT_OPS = {"GERMINATE": "GERM", "SET_ALPHA": "ALPHA", "FOSSILIZE": "FOSSIL"}
-CELL = 6
+CELL_WIDTH = 6
 """Columns of a slot in the table."""
 
 
@@ -29,7 +36,7 @@ class EnvRow(NamedTuple):
 
     env: int
     status: str
-    """`ok`, `WARN`, `CRIT`, `STAL` (no progress), `ROLL` (rolled back) or `--` (nothing heard)."""
+    """`ok`, `WARN`, `CRIT`, `STAL` (no progress), `ROLL` (rolled back) or `--` (no data)."""
     severity: str | None
     accuracy: float | None
     change: float | None
@@ -44,29 +51,32 @@ class EnvRow(NamedTuple):
     best: float | None
 
     @property
-    def flagged(self) -> bool:
+    def is_flagged(self) -> bool:
         return self.status not in ("ok", "--")
 
 
-def source_of(env: int) -> str:
+def env_source(env: int) -> str:
     """How events name an env."""
     return f"env{env:02d}"
 
 
-def rows(frame: Frame) -> list[EnvRow]:
+def sorted_rows(inputs: PanelInputs) -> list[EnvRow]:
     """All envs in the order that the view asks for."""
-    state = frame.state
-    found = [row_of(state, env, frame.now, frame.glyphs) for env in range(state.envs)]
-    sort = frame.view.sort
+    state = inputs.state
+    found = [env_row(state, env, inputs.now, inputs.glyphs) for env in range(state.num_envs)]
+    sort = inputs.view.sort
     if sort == "status":
-        found.sort(key=lambda r: (-RANK.get(r.severity or "", -1), not r.flagged, r.env))
+        found.sort(key=lambda r: (-SEVERITY_RANK[r.severity], not r.is_flagged, r.env))
     elif sort != "env":
         field, sign = {
-            "accuracy": ("accuracy", -1), "change": ("change", 1), "return": ("total", -1),
-            "gradient": ("gradient", -1), "drift": ("drift", -1),
-        }[sort]  # fmt: skip
+            "accuracy": ("accuracy", -1),
+            "change": ("change", 1),
+            "return": ("total", -1),
+            "gradient": ("gradient", -1),
+            "drift": ("drift", -1),
+        }[sort]
         found.sort(key=lambda r: (getattr(r, field) is None, sign * _finite(getattr(r, field)), r.env))
-    return found[::-1] if frame.view.reverse else found
+    return found[::-1] if inputs.view.is_reversed else found
 
 
 def _finite(value: float | None) -> float:
@@ -76,18 +86,18 @@ def _finite(value: float | None) -> float:
     return value if isfinite(value) else 1e300
 
 
-def row_of(state: State, env: int, now: int, glyphs: Glyphs) -> EnvRow:
+def env_row(state: State, env: int, now: int, glyphs: Glyphs) -> EnvRow:
     """One env's row."""
     epoch = state.epoch
-    source = source_of(env)
+    source = env_source(env)
     records = state.anomalies.active_at(source)
     rollback = state.rollbacks.get(env)
-    rolled = rollback is not None and now - rollback.ts < ROLLBACK_SHOWN
-    status, severity = _status(records, rolled, heard=epoch is not None)
+    rolled = rollback is not None and now - rollback.ts < ROLLBACK_SHOWN_MICROSECONDS
+    status, severity = _status(records, rolled, has_data=epoch is not None)
     accuracy = at_or_none(epoch.val_accuracy, env) if epoch else None
-    earlier = at_or_none(state.before.val_accuracy, env) if state.before else None
+    earlier = at_or_none(state.previous_epoch.val_accuracy, env) if state.previous_epoch else None
     drift = state.drift_of(source)
-    best = at_or_none(state.best, env)
+    best = at_or_none(state.best_accuracy, env)
     return EnvRow(
         env=env,
         status=status,
@@ -97,14 +107,14 @@ def row_of(state: State, env: int, now: int, glyphs: Glyphs) -> EnvRow:
         total=at_or_none(epoch.episode_return, env) if epoch else None,
         gradient=at_or_none(epoch.host_grad_norm, env) if epoch else None,
         drift=drift,
-        drift_severity=state.judged(source, "norm_drift"),
+        drift_severity=state.detector_severity(source, "norm_drift"),
         action=_action(state, env),
         trouble=_trouble(records, rollback.reason if rollback and rolled else "", source, glyphs),
         best=best if best is not None and best >= 0 else None,
     )
 
 
-def _status(records: Sequence[Record], rolled: bool, *, heard: bool) -> tuple[str, str | None]:
+def _status(records: Sequence[AnomalyRecord], rolled: bool, *, has_data: bool) -> tuple[str, str | None]:
     worst = records[0].severity if records else None
     if rolled:
         return "ROLL", "critical"
@@ -114,10 +124,10 @@ def _status(records: Sequence[Record], rolled: bool, *, heard: bool) -> tuple[st
         return "STAL", worst
     if worst == "warning":
         return "WARN", worst
-    return ("ok" if heard else "--"), None
+    return ("ok" if has_data else "--"), None
 
 
-def _trouble(records: Sequence[Record], rollback: str, source: str, glyphs: Glyphs) -> str:
+def _trouble(records: Sequence[AnomalyRecord], rollback: str, source: str, glyphs: Glyphs) -> str:
     if rollback:
         return f"rollback {rollback}"
     if not records:
@@ -142,7 +152,7 @@ def _action(state: State, env: int) -> str:
     return f"{SHORT_OPS.get(name, name)} {at_or_none(state.slots, slot) or slot}"
 
 
-def cells(state: State, env: int, glyphs: Glyphs) -> list[Span]:
+def slot_cells(state: State, env: int, glyphs: Glyphs) -> list[Span]:
     """Per slot: the stage's letter, then its epochs or its alpha."""
     if state.epoch is None:
         return [("--", "dim")] * len(state.slots)
@@ -154,16 +164,16 @@ def _cell(state: State, env: int, slot: int, code: int, glyphs: Glyphs) -> Span:
     epoch = state.epoch
     assert epoch is not None
     name = state.stage_name(code)
-    text = LETTERS.get(name, "?")
+    text = STAGE_LETTERS.get(name, "?")
     if name in ("BLENDING", "HOLDING"):
         alpha = at_or_none(at_or_none(epoch.alpha, env), slot)
         if name == "BLENDING" and alpha is not None:
             text += f"{alpha:.1f}".replace("0.", ".", 1) + _direction(state, env, slot, alpha, glyphs)
     if name not in ("DORMANT", "FOSSILIZED", "BLENDING"):
         text += str(at_or_none(at_or_none(epoch.epochs_in_stage, env), slot) or 0)
-    if name in WITH_SEED:
-        seed = f"{source_of(env)}.{_slot_name(state, slot)}"
-        text += letter(state.judged(seed, "norm_drift")).strip()
+    if name in SEED_STAGES:
+        seed = f"{env_source(env)}.{_slot_name(state, slot)}"
+        text += severity_mark(state.detector_severity(seed, "norm_drift")).strip()
     return text, name.lower()
 
 
@@ -172,7 +182,7 @@ def _slot_name(state: State, slot: int) -> str:
 
 
 def _direction(state: State, env: int, slot: int, alpha: float, glyphs: Glyphs) -> str:
-    before = at_or_none(at_or_none(state.before.alpha, env), slot) if state.before else None
+    before = at_or_none(at_or_none(state.previous_epoch.alpha, env), slot) if state.previous_epoch else None
     if before is None or before == alpha:
         return ""
     return glyphs.up if alpha > before else glyphs.down
@@ -188,21 +198,7 @@ def stage_counts(state: State) -> dict[str, int]:
     return counts
 
 
-def mean(values: Sequence[float | None]) -> float | None:
+def finite_mean(values: Sequence[float | None]) -> float | None:
     """Of what was measured and is finite."""
     known = [v for v in values if v is not None and isfinite(v)]
     return sum(known) / len(known) if known else None
-
-
-def compact(value: float | None, width: int) -> str:
-    """A number that fits: fixed point, or an exponent where that is too long or says nothing."""
-    if value is None:
-        return "--"
-    if value != value or not isfinite(value):
-        return str(value)
-    text = f"{value:.2f}"
-    if len(text) > width:
-        text = amount(value) if abs(value) < 1e9 else f"{value:.0e}"
-    elif value and abs(value) < 0.005:
-        text = f"{value:.0e}".replace("e-0", "e-")
-    return text

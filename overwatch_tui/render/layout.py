@@ -1,4 +1,4 @@
-"""The whole picture: which panels are where at this size, and their lines.
+"""The screen: which panels are where at this size, and their lines.
 
 The terminal shows the boxes as widgets; `--once` pastes the same boxes into text.
 """
@@ -6,11 +6,13 @@ The terminal shows the boxes as widgets; `--once` pastes the same boxes into tex
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from .frame import Frame, Panel
+from . import bars
 from .lines import Line, Row, block, fit, plain
-from .panels import PANELS, bars
+from .panel import Drawn, Panel, PanelInputs, PanelTable
 from .theme import Glyphs
+from .view_state import Scroll
 
 MIN_WIDTH, MIN_HEIGHT = 80, 24
 TWO_COLUMNS, THREE_COLUMNS = 120, 180
@@ -20,27 +22,31 @@ TOP, BOTTOM = 3, 2
 
 @dataclass(frozen=True)
 class Box:
-    """Where a piece of the picture is."""
+    """Where a piece of the screen is."""
 
     name: str
     x: int
     y: int
     width: int
     height: int
-    titled: bool = False
+    has_title: bool = False
 
 
 @dataclass
-class Picture:
+class ScreenLayout:
     """Boxes and what is in them."""
 
     boxes: list[Box]
     lines: dict[str, list[Line]] = field(default_factory=dict)
     hidden: list[str] = field(default_factory=list)
     """Panels of this view that do not fit at this size."""
+    scroll: dict[str, Scroll] = field(default_factory=dict)
+    """Per panel that scrolls, the rows that were drawn."""
+    env: int | None = None
+    """The env that a panel has chosen; None = as before."""
 
     def text(self, width: int, height: int) -> str:
-        """The picture as plain text."""
+        """The screen as plain text."""
         rows = [[" "] * width for _ in range(height)]
         for box in self.boxes:
             for dy, line in enumerate(self.lines[box.name][: box.height]):
@@ -50,127 +56,148 @@ class Picture:
         return "\n".join("".join(row).rstrip() for row in rows)
 
 
-def columns_of(width: int) -> list[tuple[int, list[str]]]:
-    """(width, panels from top to bottom) of each column of the main view, dividers included."""
+def main_columns(panels: PanelTable, width: int) -> list[tuple[int, list[str]]]:
+    """(width, panels from top to bottom) of each column of the main screen, dividers included."""
+    widths = _column_widths(width)
+    return [(column, panels.column(len(widths), i)) for i, column in enumerate(widths)]
+
+
+def _column_widths(width: int) -> tuple[int, ...]:
     if width >= THREE_COLUMNS:
         middle, right = max(60, int(width * 0.29)), max(46, int(width * 0.25))
-        return [
-            (width - middle - right, ["envs", "policy", "log"]),
-            (middle, ["env", "curves", "commands"]),
-            (right, ["anomalies", "drift", "system"]),
-        ]
+        return width - middle - right, middle, right
     if width >= TWO_COLUMNS:
         right = max(43, int(width * 0.36))
-        return [(width - right, ["envs", "env", "policy"]), (right, ["anomalies", "drift", "log"])]
-    return [(width, ["envs", "env", "log"])]
+        return width - right, right
+    return (width,)
+
+
+class _Want(NamedTuple):
+    """What a panel of a column asks for."""
+
+    name: str
+    title: int
+    """Lines of its title: 0 or 1."""
+    least: int
+    preferred: int
 
 
 def _stack(
-    frame: Frame, names: list[str], x: int, width: int, height: int, *, alone: bool
-) -> tuple[list[Box], list[str]]:
-    """Boxes of a column: the first panel in full, the others what they need, then what they would like.
+    panels: PanelTable, inputs: PanelInputs, names: list[str], width: int, height: int, *, alone: bool
+) -> tuple[list[tuple[_Want, int]], list[str]]:
+    """((panel, its height) from top to bottom, panels that do not fit) of a column.
 
-    A column that stands alone has no title above its first panel.
+    The first panel is shown in full, the others get what they need, then what they would like. A column
+    that stands alone has no title above its first panel.
     """
-    inner = width - (x > 0)
-    chosen: list[tuple[Panel, int, int, int]] = []
+    chosen: list[_Want] = []
     hidden = []
     left = height
     for i, name in enumerate(names):
-        panel = PANELS[name]
-        least, liked = panel.needs(frame, inner)
+        least, preferred = panels[name].renderer.needs(inputs, width)
         title = 0 if i == 0 and alone else 1
         if i == 0:
-            least = min(liked, max(least, height - title))
+            least = min(preferred, max(least, height - title))
         if least + title > left:
             hidden.append(name)
             continue
-        chosen.append((panel, title, least, liked))
+        chosen.append(_Want(name, title, least, preferred))
         left -= least + title
     heights = []
-    for _, title, least, liked in chosen:
-        more = min(left, max(0, liked - least))
+    for want in chosen:
+        more = min(left, max(0, want.preferred - want.least))
         left -= more
-        heights.append(title + least + more)
+        heights.append(want.title + want.least + more)
     if heights:
         heights[-1] += left
-    boxes = []
-    y = TOP
-    for (panel, title, _, _), box_height in zip(chosen, heights, strict=True):
-        boxes.append(Box(panel.name, x, y, width, box_height, titled=bool(title)))
-        y += box_height
-    return boxes, hidden
+    return list(zip(chosen, heights, strict=True)), hidden
 
 
-def arrange(frame: Frame, width: int, height: int) -> tuple[list[Box], list[str]]:
+def place_panels(
+    panels: PanelTable, inputs: PanelInputs, width: int, height: int
+) -> tuple[list[Box], list[str]]:
     """(boxes of the panels, panels that do not fit) for the chosen view."""
     body = max(1, height - TOP - BOTTOM)
-    view = frame.view
-    if frame.state.run is None and frame.state.epoch is None:
+    view = inputs.view
+    if inputs.state.run is None and inputs.state.epoch is None:
         return [Box("empty", 0, TOP, width, body)], []
     if view.name != "envs" or view.detail:
         return [Box(view.focus if view.detail else view.name, 0, TOP, width, body)], []
     boxes: list[Box] = []
     hidden: list[str] = []
     x = 0
-    columns = columns_of(width)
+    columns = main_columns(panels, width)
+    alone = len(columns) == 1
     for column, names in columns:
-        more, out = _stack(frame, names, x, column, body, alone=len(columns) == 1)
-        boxes += more
-        hidden += out if len(columns) > 1 else []
+        stacked, out = _stack(panels, inputs, names, column - (x > 0), body, alone=alone)
+        y = TOP
+        for want, box_height in stacked:
+            boxes.append(Box(want.name, x, y, column, box_height, has_title=bool(want.title)))
+            y += box_height
+        hidden += [] if alone else out
         x += column
     return boxes, hidden
 
 
-def compose(live: Frame, body: Frame, width: int, height: int) -> Picture:
+def compose_screen(
+    panels: PanelTable, live: PanelInputs, body: PanelInputs, width: int, height: int
+) -> ScreenLayout:
     """Draw everything.
 
     Args:
-        live: for the bars at top and bottom, which go on while the rest is frozen.
+        panels: what can be shown, and where.
+        live: for the bars at top and bottom, which stay live while the rest is frozen.
         body: for the panels; the same as `live` unless frozen.
         width: columns.
         height: lines.
     """
-    panels, hidden = arrange(body, width, height)
-    frame_boxes = [
+    boxes, hidden = place_panels(panels, body, width, height)
+    bar_boxes = [
         Box("header", 0, 0, width, 1),
         Box("strip", 0, 1, width, 1),
         Box("views", 0, 2, width, 1),
         Box("status", 0, height - 2, width, 1),
         Box("keys", 0, height - 1, width, 1),
     ]
-    picture = Picture(boxes=frame_boxes + panels, hidden=hidden)
-    alone = panels[0] if panels and not panels[0].titled else None
-    note = PANELS[alone.name].note(body) if alone and not body.view.detail else ""
-    picture.lines = {
-        "header": [bars.header(live, width)],
-        "strip": [bars.strip(live, width)],
-        "views": [bars.views(live, width, note, [PANELS[name].title(body) for name in hidden])],
-        "status": [bars.status(live, width)],
-        "keys": [bars.keys(live, width)],
+    layout = ScreenLayout(boxes=bar_boxes + boxes, hidden=hidden)
+    untitled = boxes[0] if boxes and not boxes[0].has_title and not body.view.detail else None
+    note = panels[untitled.name].renderer.note(body) if untitled else ""
+    titles = [panels[name].renderer.title(body) for name in hidden]
+    layout.lines = {
+        "header": [bars.header_line(live, width)],
+        "strip": [bars.anomaly_line(live, width)],
+        "views": [bars.view_line(live, width, panels.views, note, titles)],
+        "status": [bars.status_line(live, width)],
+        "keys": [bars.key_line(live, width)],
     }
-    rules = {(box.x + box.width, box.y) for box in panels if box.titled}
-    for box in panels:
-        picture.lines[box.name] = _draw(body, box, rules)
-    return picture
+    rules = {(box.x + box.width, box.y) for box in boxes if box.has_title}
+    for box in boxes:
+        drawn = _draw(panels[box.name], body, box, rules)
+        layout.lines[box.name] = drawn.lines
+        if drawn.scroll is not None:
+            layout.scroll[box.name] = drawn.scroll
+        if drawn.env is not None:
+            layout.env = drawn.env
+    return layout
 
 
-def _draw(frame: Frame, box: Box, rules: set[tuple[int, int]]) -> list[Line]:
-    panel = PANELS[box.name]
+def _draw(panel: Panel, inputs: PanelInputs, box: Box, rules: set[tuple[int, int]]) -> Drawn:
+    """The panel's title, its lines and the divider to its left, in exactly the size of the box."""
     gap = 1 if box.x > 0 else 0
     width = box.width - gap
-    lines: list[Line] = []
-    if box.titled:
-        lines.append(_title(frame, panel, width))
+    lines = [_title(inputs, panel, width)] if box.has_title else []
     room = box.height - len(lines)
-    draw = panel.detail if frame.view.detail and panel.detail else panel.body
-    lines += block(draw(frame, width, room), width, room)
-    if not gap:
-        return lines
-    return [
-        (_joint(frame.glyphs, (box.x, box.y + i) in rules, box.titled and i == 0, box.y + i == TOP), *line)
-        for i, line in enumerate(lines)
-    ]
+    renderer = panel.renderer
+    draw = renderer.detail if inputs.view.detail and renderer.detail else renderer.body
+    drawn = draw(inputs, width, room)
+    lines += block(drawn.lines, width, room)
+    if gap:
+        joints = [
+            _joint(inputs.glyphs, (box.x, y) in rules, box.has_title and y == box.y, y == TOP)
+            for y in range(box.y, box.y + len(lines))
+        ]
+        lines = [(joint, *line) for joint, line in zip(joints, lines, strict=True)]
+    return drawn._replace(lines=lines)
 
 
 def _joint(glyphs: Glyphs, left: bool, right: bool, top: bool) -> tuple[str, str]:
@@ -184,13 +211,13 @@ def _joint(glyphs: Glyphs, left: bool, right: bool, top: bool) -> tuple[str, str
     ], "rule"
 
 
-def _title(frame: Frame, panel: Panel, width: int) -> Line:
+def _title(inputs: PanelInputs, panel: Panel, width: int) -> Line:
     """`─ ENVS 16 ──────────── sort drift ─`"""
-    glyphs = frame.glyphs
-    focused = frame.view.focus == panel.name
+    glyphs = inputs.glyphs
+    focused = inputs.view.focus == panel.name
     row = Row().put(glyphs.rule, "rule").put(" ")
-    row.put(panel.title(frame), "title" if focused else "bold").put(" ")
-    note = panel.note(frame)
+    row.put(panel.renderer.title(inputs), "title" if focused else "bold").put(" ")
+    note = panel.renderer.note(inputs)
     room = width - row.width - 3
     if note and room >= 8:
         note = f" {note[: room - 2]} "

@@ -6,33 +6,14 @@ neither Rich nor Textual, two frames compare with `==`, and `--once` prints the 
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
-from functools import lru_cache
+
+from protocol.codec.text import clean_cells
 
 Span = tuple[str, str]
 Line = tuple[Span, ...]
 
 EMPTY: Line = ()
-
-
-@lru_cache(maxsize=8192)
-def clean(text: str) -> str:
-    """Text with one printable column per character: what came from outside must not steer the terminal.
-
-    Control, combining and double-width characters become `?`.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if _is_narrow(c) else "?" for c in text)
-
-
-def _is_narrow(character: str) -> bool:
-    return (
-        character.isprintable()
-        and not unicodedata.combining(character)
-        and unicodedata.east_asian_width(character) not in "WF"
-    )
 
 
 class Row:
@@ -49,7 +30,7 @@ class Row:
 
     def put(self, text: str, style: str = "", width: int | None = None, align: str = "<") -> Row:
         """Append text, cropped and padded to `width` columns where one is given."""
-        text = clean(text)
+        text = clean_cells(text)
         if width is not None:
             text = f"{text[:width]:{align}{width}}" if width > 0 else ""
         if text:

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..history import SECOND, Bucket, History
-from ..lines import Line, Row
-from ..theme import Glyphs
+from overwatch_tui.model.time_series import SECOND, Bucket, History
+
+from .lines import Line, Row
+from .theme import Glyphs
 
 _DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 """Braille bits of the left and right column of a cell, from the bottom up."""
 
 
-AXIS_FROM = 7
-"""Charts of so many lines say what time they span."""
+MIN_AXIS_LINES = 7
+"""Charts of so many lines have a time axis."""
 
 
-def spark(
+class TimeAxis(NamedTuple):
+    """The time that a plot spans, in microseconds."""
+
+    now: int
+    """Right edge."""
+    window: int
+    """From the left edge to the right one."""
+
+
+def sparkline(
     history: History | None,
     width: int,
-    *,
-    now: int,
-    window: int,
+    axis: TimeAxis,
     glyphs: Glyphs,
+    *,
     low: float | None = None,
     high: float | None = None,
 ) -> str:
@@ -32,15 +42,14 @@ def spark(
     Args:
         history: the signal; None draws blanks.
         width: columns, one bucket each.
-        now: right edge, microseconds.
-        window: span, microseconds.
+        axis: what time they span.
         glyphs: the character set.
         low: fixed lower end of the scale.
         high: fixed upper end.
     """
     if history is None or width <= 0:
         return " " * max(width, 0)
-    buckets = history.buckets(now, window, width)
+    buckets = history.buckets(axis.now, axis.window, width)
     means = [b.mean for b in buckets if b is not None]
     if not means:
         return " " * width
@@ -79,10 +88,9 @@ def chart(
     series: Sequence[Series],
     width: int,
     height: int,
-    *,
-    now: int,
-    window: int,
+    axis: TimeAxis,
     glyphs: Glyphs,
+    *,
     limits: Sequence[tuple[float, str]] = (),
     floor: float | None = None,
     form: str = "{:.3g}",
@@ -93,8 +101,7 @@ def chart(
         series: what to draw, the later ones on top.
         width: columns, with the axis labels.
         height: lines.
-        now: right edge, microseconds.
-        window: span, microseconds.
+        axis: what time they span.
         glyphs: the character set.
         limits: (value, style) of threshold lines; drawn where they lie within the axis.
         floor: a value that the axis always holds, such as 0.
@@ -102,13 +109,13 @@ def chart(
     """
     gutter = 7
     columns = max(width - gutter, 1)
-    axis = height >= AXIS_FROM
-    height -= axis
+    labelled = height >= MIN_AXIS_LINES
+    height -= labelled
     per_cell = 2 if glyphs.braille else 1
-    drawn = [(s, _scaled(s, now, window, columns * per_cell)) for s in series]
+    drawn = [(s, _scaled(s, axis, columns * per_cell)) for s in series]
     known = [b for _, buckets in drawn for b in buckets if b is not None]
     if not known:
-        return [((" " * gutter + "no data yet", "dim"),)] + [()] * (height + axis - 1)
+        return [((" " * gutter + "no data yet", "dim"),)] + [()] * (height + labelled - 1)
     bottom = min(b.low for b in known)
     top = max(b.high for b in known)
     if floor is not None:
@@ -129,8 +136,8 @@ def chart(
         row = Row().put(form.format(labels[y]) if y in labels else "", "dim", gutter - 1, ">")
         row.put(glyphs.bar, "rule")
         lines.append(row.add(grid.line(y)).line(width))
-    if axis:
-        row = Row().to(gutter).put(f"-{_duration(window)}", "dim")
+    if labelled:
+        row = Row().to(gutter).put(f"-{_duration(axis.window)}", "dim")
         lines.append(row.right("now", "dim", width).line(width))
     return lines
 
@@ -144,10 +151,10 @@ def _duration(microseconds: int) -> str:
     return f"{minutes}m"
 
 
-def _scaled(series: Series, now: int, window: int, count: int) -> list[Bucket | None]:
+def _scaled(series: Series, axis: TimeAxis, count: int) -> list[Bucket | None]:
     if series.history is None:
         return [None] * count
-    buckets = series.history.buckets(now, window, count)
+    buckets = series.history.buckets(axis.now, axis.window, count)
     if series.scale == 1.0:
         return buckets
     return [

@@ -1,4 +1,4 @@
-"""How things look: two sets of glyphs and a palette. A state is a letter and a word before it is a colour."""
+"""Two sets of glyphs and a palette. Each state has a letter and a word beside its colour."""
 
 from __future__ import annotations
 
@@ -39,15 +39,45 @@ class Glyphs:
 
 
 UNICODE = Glyphs(
-    name="unicode", up="↑", down="↓", flat="→", cursor="▶", rule="─", bar="│", full="━",
-    empty="╌", spark="▁▂▃▄▅▆▇█", braille=True, arrow="→", separator="│",
-    times="×", plus_minus="±", descending="▾", ascending="▴", corners="╭╮╰╯",
-)  # fmt: skip
+    name="unicode",
+    up="↑",
+    down="↓",
+    flat="→",
+    cursor="▶",
+    rule="─",
+    bar="│",
+    full="━",
+    empty="╌",
+    spark="▁▂▃▄▅▆▇█",
+    braille=True,
+    arrow="→",
+    separator="│",
+    times="×",
+    plus_minus="±",
+    descending="▾",
+    ascending="▴",
+    corners="╭╮╰╯",
+)
 ASCII = Glyphs(
-    name="ascii", up="^", down="v", flat="=", cursor=">", rule="-", bar="|", full="#",
-    empty=".", spark="_.-=+*#", braille=False, arrow="->", separator="|",
-    times="x", plus_minus="+-", descending="v", ascending="^", corners="....",
-)  # fmt: skip
+    name="ascii",
+    up="^",
+    down="v",
+    flat="=",
+    cursor=">",
+    rule="-",
+    bar="|",
+    full="#",
+    empty=".",
+    spark="_.-=+*#",
+    braille=False,
+    arrow="->",
+    separator="|",
+    times="x",
+    plus_minus="+-",
+    descending="v",
+    ascending="^",
+    corners="....",
+)
 
 _COLOURS = {
     "bold": "bold",
@@ -83,9 +113,17 @@ _COLOURS = {
     "resetting": "color(95)",
 }
 _MONOCHROME = {
-    "bold": "bold", "title": "bold", "key": "bold", "warning": "bold", "critical": "bold reverse",
-    "alarm": "bold reverse", "caution": "reverse", "tab": "reverse", "live": "bold", "focus": "bold",
-}  # fmt: skip
+    "bold": "bold",
+    "title": "bold",
+    "key": "bold",
+    "warning": "bold",
+    "critical": "bold reverse",
+    "alarm": "bold reverse",
+    "caution": "reverse",
+    "tab": "reverse",
+    "live": "bold",
+    "focus": "bold",
+}
 _ON_BAR = "color(252)"
 """Plain text where we set the background: the terminal's own colour may not be legible there."""
 
@@ -118,13 +156,13 @@ def _resolve(names: str, colour: bool) -> Style:
     return style
 
 
-def letter(severity: str | None) -> str:
+def severity_mark(severity: str | None) -> str:
     """One character per severity, readable without colour."""
     return {"critical": "!", "warning": "?"}.get(severity or "", " ")
 
 
-def word(severity: str | None) -> str:
-    """The word that stands beside the colour."""
+def severity_label(severity: str | None) -> str:
+    """A severity in at most four letters."""
     return {"critical": "CRIT", "warning": "WARN", "info": "info"}.get(severity or "", "ok")
 
 

@@ -1,24 +1,23 @@
-"""What the operator has chosen to look at: view, selection, order, window, frozen or not."""
+"""What the operator has chosen to see: view, selection, order, time window, frozen or not."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from .history import SECOND
+from overwatch_tui.model.time_series import SECOND
+
 from .theme import ASCII, UNICODE, Glyphs
 
 _T = TypeVar("_T")
 
-VIEWS = ("envs", "anomalies", "drift", "policy", "seeds", "log", "commands", "system")
-"""In the order of their keys 1..8."""
 SORTS = ("env", "status", "accuracy", "change", "return", "gradient", "drift")
-MODES = ("table", "grid")
-FACETS = ("all", "no seeds", "warnings", "commands")
-RATES = (0.5, 1.0, 2.0, 4.0)
-"""Pictures per second."""
+ENV_LAYOUTS = ("table", "grid")
+LOG_FILTERS = ("all", "no seeds", "warnings", "commands")
+REFRESH_RATES = (0.5, 1.0, 2.0, 4.0)
+"""Frames per second."""
 WINDOWS: tuple[tuple[str, int], ...] = (
     ("1m", 60 * SECOND),
     ("2m", 120 * SECOND),
@@ -29,15 +28,28 @@ WINDOWS: tuple[tuple[str, int], ...] = (
     ("1d", 86_400 * SECOND),
     ("1w", 7 * 86_400 * SECOND),
 )
-AUTO_LIMIT = 3
-"""The widest window that is chosen by itself: 15 min."""
-GRID_FROM = 32
+MAX_AUTO_WINDOW = 3
+"""Index of the longest window that is chosen automatically: 15 min."""
+MIN_GRID_ENVS = 32
 """So many envs are shown as a grid by default."""
-MESSAGE_SHOWN_S = 6.0
+MESSAGE_SECONDS = 6.0
+
+
+class Scroll(NamedTuple):
+    """The rows of a panel that are on the screen."""
+
+    start: int
+    height: int
+    """As many as fit, even where there are fewer."""
+
+    @property
+    def rows(self) -> slice:
+        """Of the panel's keys."""
+        return slice(self.start, self.start + self.height)
 
 
 @dataclass
-class View:
+class ViewState:
     """Changed by keys, read by panels."""
 
     name: str = "envs"
@@ -46,18 +58,18 @@ class View:
     detail: bool = False
     selected: dict[str, Hashable] = field(default_factory=dict)
     """Per panel, the key of the selected row; a panel without one shows its newest or worst."""
-    top: dict[str, int] = field(default_factory=dict)
-    """Per panel, the first row shown."""
+    scroll: dict[str, Scroll] = field(default_factory=dict)
+    """Per panel, the rows that were drawn last."""
     env: int = 0
     sort: str = "env"
-    reverse: bool = False
-    mode: str | None = None
+    is_reversed: bool = False
+    env_layout: str | None = None
     """Table or grid; None = by the number of envs."""
     window: int | None = None
     """Index into WINDOWS; None = by the age of the data."""
-    facet: str = "all"
-    frozen: bool = False
-    arrived: int = 0
+    log_filter: str = "all"
+    is_frozen: bool = False
+    num_arrived: int = 0
     """Events that came in while frozen."""
     rate: float = 1.0
     glyphs: Glyphs = UNICODE
@@ -68,39 +80,36 @@ class View:
     message_until: float = 0.0
     """On the monotonic clock."""
 
-    # --- views and panels --------------------------------------------------------------------------
-
-    def show(self, name: str) -> None:
+    def show_view(self, name: str) -> None:
         """Switch to a view."""
         self.name = self.focus = name
         self.detail = False
 
-    def back(self) -> bool:
+    def step_back(self) -> bool:
         """One step out; False where there is none."""
         if self.typing is not None:
             self.typing = None
         elif self.detail:
             self.detail = False
         elif self.name != "envs" or self.focus != "envs":
-            self.show("envs")
+            self.show_view("envs")
         else:
             return False
         return True
 
-    # --- moving ------------------------------------------------------------------------------------
-
-    def move(self, panel: str, keys: Sequence[Hashable], by: int) -> None:
+    def move_selection(self, panel: str, keys: Sequence[Hashable], by: int) -> None:
         """Move the selection of a panel by so many rows, within its ends."""
         if keys:
-            self.select(panel, keys[min(len(keys) - 1, max(0, self.index(panel, keys) + by))])
+            self.select(panel, keys[min(len(keys) - 1, max(0, self.selected_index(panel, keys) + by))])
 
     def select(self, panel: str, key: Hashable) -> None:
+        """Select a row of a panel; a row of the envs is the selected env."""
         self.selected[panel] = key
         if panel == "envs":
             assert isinstance(key, int)
             self.env = key
 
-    def index(self, panel: str, keys: Sequence[Hashable]) -> int:
+    def selected_index(self, panel: str, keys: Sequence[Hashable]) -> int:
         """Row of the selection; the first where what was selected is gone."""
         wanted: Hashable = self.env if panel == "envs" else self.selected.get(panel)
         try:
@@ -108,37 +117,40 @@ class View:
         except ValueError:
             return 0
 
-    def visible(self, panel: str, keys: Sequence[Hashable], height: int) -> tuple[int, int]:
-        """(start, stop) of the rows to show: the selected one is among them, and the page moves little."""
-        at = self.index(panel, keys)
-        top = self.top.get(panel, 0)
-        top = min(max(top, at - height + 1), at, max(0, len(keys) - height))
-        self.top[panel] = max(0, top)
-        return self.top[panel], min(len(keys), self.top[panel] + max(height, 0))
+    def visible_rows(self, panel: str, keys: Sequence[Hashable], height: int) -> Scroll:
+        """The rows to draw: the selected one is among them, and the page moves as little as it can."""
+        at = self.selected_index(panel, keys)
+        last = self.scroll[panel].start if panel in self.scroll else 0
+        start = min(max(last, at - height + 1), at, max(0, len(keys) - height))
+        return Scroll(max(0, start), max(0, height))
 
-    # --- choices -----------------------------------------------------------------------------------
+    def keep(self, scroll: Mapping[str, Scroll], env: int | None) -> None:
+        """Take over what was drawn: the next drawing begins there."""
+        self.scroll.update(scroll)
+        if env is not None:
+            self.env = env
 
     def cycle_sort(self) -> None:
         self.sort = _next(SORTS, self.sort)
-        self.reverse = False
+        self.is_reversed = False
 
-    def cycle_mode(self, envs: int) -> None:
-        self.mode = _next(MODES, self.table_mode(envs))
+    def cycle_env_layout(self, envs: int) -> None:
+        self.env_layout = _next(ENV_LAYOUTS, self.chosen_env_layout(envs))
 
-    def table_mode(self, envs: int) -> str:
+    def chosen_env_layout(self, envs: int) -> str:
         """How the envs are shown."""
-        return self.mode or ("grid" if envs >= GRID_FROM else "table")
+        return self.env_layout or ("grid" if envs >= MIN_GRID_ENVS else "table")
 
-    def cycle_facet(self) -> None:
-        self.facet = _next(FACETS, self.facet)
+    def cycle_log_filter(self) -> None:
+        self.log_filter = _next(LOG_FILTERS, self.log_filter)
 
     def cycle_rate(self) -> None:
-        self.rate = _next(RATES, self.rate)
+        self.rate = _next(REFRESH_RATES, self.rate)
 
-    def slower(self) -> bool:
+    def decrease_rate(self) -> bool:
         """The next lower rate; False at the lowest."""
-        at = RATES.index(self.rate)
-        self.rate = RATES[max(0, at - 1)]
+        at = REFRESH_RATES.index(self.rate)
+        self.rate = REFRESH_RATES[max(0, at - 1)]
         return at > 0
 
     def toggle_glyphs(self) -> None:
@@ -156,15 +168,15 @@ class View:
         """
         if self.window is not None:
             return self.window
-        fits = (i for i, (_, us) in enumerate(WINDOWS[: AUTO_LIMIT + 1]) if us >= age)
-        return next(fits, AUTO_LIMIT)
+        fits = (i for i, (_, us) in enumerate(WINDOWS[: MAX_AUTO_WINDOW + 1]) if us >= age)
+        return next(fits, MAX_AUTO_WINDOW)
 
-    def say(self, message: str) -> None:
+    def show_message(self, message: str) -> None:
         """Show a message in the footer for a few seconds."""
-        self.message, self.message_until = message, time.monotonic() + MESSAGE_SHOWN_S
+        self.message, self.message_until = message, time.monotonic() + MESSAGE_SECONDS
 
-    def hush(self) -> None:
-        """Take a message away whose time is over."""
+    def expire_message(self) -> None:
+        """Remove a message whose time is over."""
         if self.message and time.monotonic() > self.message_until:
             self.message = ""
 

@@ -1,1 +1,4 @@
-"""One file a screen."""
+"""What Textual shows: the main screen, questions, help, screenshots.
+
+Imports `model`, `render`, `panels` and the table of keys; the application imports it.
+"""

@@ -8,9 +8,10 @@ from textual import events
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from ..lines import Line, Row
-from ..theme import Glyphs, Theme
-from ..widgets.line_panel import LinePanel
+from overwatch_tui.render.lines import Line, Row
+from overwatch_tui.render.theme import Glyphs, Theme
+
+from .line_widget import LinePanel
 
 WIDTH = 62
 
@@ -38,7 +39,7 @@ class ConfirmScreen(ModalScreen[bool]):
     def on_mount(self) -> None:
         self._panel.styles.width = WIDTH
         self._panel.styles.height = len(self._lines)
-        self._panel.show(self._lines)
+        self._panel.show_lines(self._lines)
 
     def on_key(self, event: events.Key) -> None:
         event.stop()
@@ -51,7 +52,7 @@ def box(texts: list[tuple[str, str]], glyphs: Glyphs) -> list[Line]:
     left, right, bottom_left, bottom_right = tuple(glyphs.corners)
     inner = WIDTH - 4
     lines = [Row().put(left + glyphs.rule * (WIDTH - 2) + right, "box").line(WIDTH)]
-    answer = Row().put("y/N  ", "key").put("y does it, any other key does not", "dim").line(inner)
+    answer = Row().put("y/N  ", "key").put("y confirms, any other key cancels", "dim").line(inner)
     rows = [
         Row().put(part, style).line(inner)
         for text, style in texts

@@ -1,45 +1,57 @@
-"""The help: all keys, made from the table of keys, and how to read the screen."""
+"""The help: all keys, from the tables of keys and panels, and how to read the screen."""
 
 from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from .. import keys as key_table
-from ..lines import EMPTY, Line, Row
-from ..theme import Glyphs, Theme
-from ..widgets.line_panel import LinePanel
+from overwatch_tui import keys as key_table
+from overwatch_tui.panels import PANELS
+from overwatch_tui.render.lines import EMPTY, Line, Row
+from overwatch_tui.render.theme import Glyphs, Theme
+
+from .line_widget import LinePanel
 
 LEGEND: tuple[tuple[str, str], ...] = (
-    ("ST", "ok, WARN, CRIT; STAL no better for long; ROLL rolled back by the governor; -- not heard of"),
+    ("ST", "ok, WARN, CRIT; STAL no progress; ROLL rolled back by the governor; -- no data"),
     ("ACC dACC", "validation accuracy in percent, and its change since the epoch before in points"),
-    ("RETURN", "sum of rewards since the episode began"),
+    ("RETURN", "sum of rewards in this episode"),
     ("GRAD", "L2 norm of the host's gradient"),
-    ("DRIFT", "|norm - average| / average; ? and ! where the daemon raised a warning, a critical alarm"),
+    ("DRIFT", "|norm - average| / average; ? and ! = the daemon raised a warning, a critical alarm"),
     ("slots", ". dormant  G germinated  T training  B blending  H holding  F fossilized"),
     ("", "P pruned  E embargoed  R resetting; a number = epochs in the stage, .7 = alpha"),
-    ("--", "not measured, which is not zero"),
+    ("--", "not measured (not the same as zero)"),
     ("LIVE", "age of the last heartbeat; SLOW from 2 s, STALE from 5 s, LOST from 15 s"),
-    ("gap lost bad", "holes in the stream, events refused or passed over, frames that could not be read"),
+    ("gap lost bad", "holes in the stream; events dropped or skipped; frames that could not be read"),
 )
 
 
 def help_lines(width: int, glyphs: Glyphs, *, read_only: bool) -> list[Line]:
-    """Everything, in two columns of keys where they fit."""
+    """All keys by group, then what the columns of the panels mean."""
     lines = [
         Row().put(" ESPER OVERWATCH ", "title").put("  j k scroll, Esc closes", "dim").line(width),
         EMPTY,
     ]
-    for group, keys in key_table.groups(read_only=read_only).items():
+    for group, keys in key_table.grouped_keys(read_only=read_only).items():
         lines.append(Row().put(f" {group}", "bold").line(width))
-        for key in keys:
-            shown = key.shown if glyphs.name == "unicode" else key.shown.replace("↓", "").replace("↑", "")
-            lines.append(Row().put("   ").put(shown, "key", 10).put(key.help).line(width))
+        rows = [(key.shown, key.help) for key in keys]
+        if group == key_table.VIEWS_GROUP:
+            rows.insert(0, _views_help())
+        for shown, text in rows:
+            if glyphs.name == "ascii":
+                shown = shown.replace("↓", "").replace("↑", "")
+            lines.append(Row().put("   ").put(shown, "key", 10).put(text).line(width))
         lines.append(EMPTY)
-    lines.append(Row().put(" how to read it", "bold").line(width))
+    lines.append(Row().put(" how to read the screen", "bold").line(width))
     for name, text in LEGEND:
         lines.append(Row().put("   ").put(name, "accent", 14).put(text, "dim").line(width))
     return lines
+
+
+def _views_help() -> tuple[str, str]:
+    """(keys, names) of all views."""
+    views = PANELS.views
+    return f"{views[0].key}..{views[-1].key}", ", ".join(panel.tab[1].lower() for panel in views)
 
 
 class HelpScreen(ModalScreen[None]):
@@ -80,7 +92,7 @@ class HelpScreen(ModalScreen[None]):
         width, height = self.size
         lines = help_lines(width, self._glyphs, read_only=self._read_only)
         self.top = max(0, min(self.top, len(lines) - height))
-        self._panel.show(lines[self.top : self.top + height])
+        self._panel.show_lines(lines[self.top : self.top + height])
 
     def action_scroll_by(self, rows: int) -> None:
         self.top += rows

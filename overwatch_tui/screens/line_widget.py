@@ -10,15 +10,16 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ..lines import Line, fit
-from ..theme import Theme
+from overwatch_tui.render.lines import Line, fit
+from overwatch_tui.render.theme import Theme
+from protocol.codec.text import clean_cells
 
 
 class LinePanel(Widget):
     """Shows lines of styled spans.
 
-    A DataTable or a Static repaints itself whole when a cell changes; on a slow link that is ten times the
-    bytes. Here two frames are compared line by line, and the compositor is told of the lines that differ.
+    A DataTable or a Static repaints all of itself when a cell changes; on a slow link that is ten times the
+    bytes. Here two frames are compared line by line, and only those that differ are painted.
 
     Args:
         theme: turns style names into styles.
@@ -37,7 +38,7 @@ class LinePanel(Widget):
         self.repainted = 0
         """Lines sent to the compositor so far."""
 
-    def show(self, lines: Sequence[Line]) -> None:
+    def show_lines(self, lines: Sequence[Line]) -> None:
         """Display these lines in place of the former ones."""
         old, self._lines = self._lines, list(lines)
         width = self.size.width
@@ -62,14 +63,14 @@ class LinePanel(Widget):
             line = self._lines[y] if y < len(self._lines) else ()
             width = self.size.width
             style = self._theme.style
-            spans = [(text, style(name)) for text, name in fit(line, width)]
+            spans = [(clean_cells(text), style(name)) for text, name in fit(line, width)]
             strip = Strip([Segment(text, span_style) for text, span_style in _joined(spans)], width)
             self._strips[y] = strip
         return strip
 
 
 def _same_tail(old: Line, new: Line) -> int:
-    """Columns at the end of two lines that are the same, in whole spans."""
+    """Columns at the end of two lines that are the same, in complete spans."""
     columns = 0
     for before, after in zip(reversed(old), reversed(new), strict=False):
         if before != after:

@@ -1,4 +1,4 @@
-"""The main screen: every piece of the picture as a line widget at its place."""
+"""The main screen: every box of the layout is a line widget at its place."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.screen import Screen
 from textual.widget import Widget
 
-from .. import keys
-from ..compose import MIN_HEIGHT, MIN_WIDTH, Box, Picture
-from ..lines import EMPTY, Line, Row
-from ..panels import PANELS
-from ..theme import Theme
-from ..widgets.line_panel import LinePanel
+from overwatch_tui import keys
+from overwatch_tui.panels import PANELS
+from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, Box, ScreenLayout
+from overwatch_tui.render.lines import EMPTY, Line, Row
+from overwatch_tui.render.theme import Theme
+
+from .line_widget import LinePanel
 
 BARS = ("header", "strip", "views", "status", "keys", "small")
 
 
 class PlacedLayout(Layout):
-    """Puts each child where the picture says."""
+    """Puts each child where the layout has its box."""
 
     name = "placed"
 
@@ -39,7 +40,7 @@ class PlacedLayout(Layout):
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
-    """Shows pictures, and binds the keys.
+    """Shows layouts and binds the keys.
 
     Args:
         theme: for the line widgets.
@@ -50,7 +51,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
-        self._panels = {name: LinePanel(theme, id=f"box-{name}") for name in (*BARS, *PANELS)}
+        self._panels = {
+            name: LinePanel(theme, id=f"box-{name}") for name in (*BARS, *(panel.name for panel in PANELS))
+        }
         self._boxes: list[Box] = []
         self._layout = PlacedLayout()
 
@@ -61,12 +64,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def layout(self) -> Layout:
         return self._layout
 
-    def show_picture(self, picture: Picture) -> None:
-        """Display a picture; only lines that differ from the former one are painted."""
-        if picture.boxes != self._boxes:
-            self._place(picture.boxes)
-        for box in picture.boxes:
-            self._panels[box.name].show(picture.lines[box.name])
+    def show_layout(self, layout: ScreenLayout) -> None:
+        """Display a layout; only lines that differ from the former one are painted."""
+        if layout.boxes != self._boxes:
+            self._place(layout.boxes)
+        for box in layout.boxes:
+            self._panels[box.name].show_lines(layout.lines[box.name])
 
     def _place(self, boxes: list[Box]) -> None:
         self._boxes = boxes
@@ -84,7 +87,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         lines: list[Line] = [EMPTY] * (height // 2)
         lines.append(Row().to(max(0, (width - len(text)) // 2)).put(text, "warning").line(width))
         box = Box("small", 0, 0, width, height)
-        self.show_picture(Picture(boxes=[box], lines={"small": lines}))
+        self.show_layout(ScreenLayout(boxes=[box], lines={"small": lines}))
 
     @property
     def repainted(self) -> int:

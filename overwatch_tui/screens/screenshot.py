@@ -1,4 +1,4 @@
-"""An exported screenshot as a file of its own: no font from the network, a background on which bars show."""
+"""Makes an exported screenshot self-contained: no font from the network, a background that shows bars."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ _FAMILY = re.compile(r"font-family:\s*Fira Code[^;]*;")
 
 
 def self_contained(svg: str) -> str:
-    """The same picture, with fonts that the reader has."""
+    """The same image, with fonts that the reader has."""
     return _FAMILY.sub(f"font-family: {FONTS};", _FONT_FACE.sub("", svg)).replace(GREY, NIGHT)

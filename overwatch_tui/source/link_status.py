@@ -1,4 +1,4 @@
-"""How the connection to the daemon stands, as the header shows it."""
+"""State of the connection to the daemon, as the header shows it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Link:
+class LinkStatus:
     """Filled by the feed once per tick."""
 
     state: str = "searching"
     """searching, connecting, live, slow, stale, lost, ended; replay for a recorded run."""
-    age: float | None = None
+    age_seconds: float | None = None
     """Seconds since the last heartbeat; None before the first."""
     name: str | None = None
     """Of the run, where it is known."""
-    said: str = ""
-    """What it waits for and what to do about it, while there is nothing to show."""
-    rate: float | None = None
+    problem: str = ""
+    """Why there is no connection and what to do about it; empty where no problem is known."""
+    farewell: str = ""
+    """Why the daemon stopped, in its last heartbeat."""
+    events_per_second: float | None = None
     """Events per second, over the last ten."""
     gaps: int = 0
     repaired: int = 0
@@ -31,23 +33,24 @@ class Link:
     """Events that the daemon refused, by stream."""
     trainer: str | None = None
     """State of the trainer in the last heartbeat."""
-    beat_age: float | None = None
-    """Seconds since the trainer's loop last showed a sign of life."""
-    clients: int | None = None
-    commands: bool = True
-    """Whether commands can be sent at all."""
+    trainer_age_seconds: float | None = None
+    """Seconds since the trainer's loop last sent a heartbeat."""
+    num_clients: int | None = None
+    is_replay: bool = False
+    """Whether a recording is played, which accepts no commands."""
     replay_speed: float | None = None
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """What stands in the header."""
         return self.state.upper()
 
     @property
-    def fresh(self) -> bool:
-        """Whether what is shown is of now."""
+    def is_current(self) -> bool:
+        """Whether the data on the screen is current."""
         return self.state in ("live", "replay")
 
     @property
     def severity(self) -> str | None:
+        """Style of the state; None where all is well."""
         return {"slow": "warning", "stale": "critical", "lost": "critical"}.get(self.state)

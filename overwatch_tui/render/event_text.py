@@ -1,0 +1,139 @@
+"""Events in words: the text that the log shows of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protocol.messages import events as ev
+
+from .format import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_points,
+    short_stage_name,
+)
+
+
+def event_text(data: Any) -> str:
+    """One line about an event; "" for those that the log does not show.
+
+    Args:
+        data: the event's dataclass, or a text that the viewer itself wrote into the log.
+    """
+    if isinstance(data, str):
+        return data
+    return _training_text(data) or _run_text(data) or _telemetry_text(data) or _command_text(data) or ""
+
+
+def _training_text(data: Any) -> str | None:
+    match data:
+        case ev.SeedStage():
+            return _seed_text(data)
+        case ev.Anomaly(active=False):
+            return f"{data.kind} cleared"
+        case ev.Anomaly():
+            limit = "" if data.threshold is None else f" (limit {data.threshold:.3g})"
+            return f"{data.kind} {format_number(data.value, '.3g')}{limit}"
+        case ev.PPOUpdate():
+            return (
+                f"update kl {data.approx_kl:.3f} ent {data.entropy:.2f} clip {data.clip_fraction:.2f} "
+                f"ev {format_number(data.explained_variance)}  {data.seconds * 1000:.0f} ms"
+            )
+        case ev.RoundFinished():
+            return (
+                f"return {data.return_mean:+.2f}  acc {100 * data.accuracy_mean:.1f} best "
+                f"{100 * data.accuracy_best:.1f} env{data.best_env:02d}  {format_duration(data.seconds)}"
+            )
+        case ev.GovernorRollback():
+            return f"rollback: {data.reason}, loss {data.loss:.3g}, back to epoch {data.restored_epoch}"
+    return None
+
+
+def _seed_text(stage: ev.SeedStage) -> str:
+    words = [
+        f"{short_stage_name(stage.from_stage)} > {short_stage_name(stage.to_stage)}",
+        stage.blueprint or "",
+    ]
+    if stage.to_stage in ("BLENDING", "HOLDING"):
+        words.append(f"a {stage.alpha:.2f}")
+    if stage.to_stage == "GERMINATED" and stage.parameters:
+        words.append(f"{format_count(stage.parameters)} params")
+    if stage.contribution is not None:
+        words.append(f"{format_points(stage.contribution)} pp")
+    if stage.by != "auto":
+        words.append(f"by {stage.by}")
+    return " ".join(word for word in words if word)
+
+
+def _run_text(data: Any) -> str | None:
+    match data:
+        case ev.LogLine():
+            return data.message
+        case ev.RunStarted():
+            again = "" if data.resumed_round is None else f", resumed after round {data.resumed_round}"
+            return f"{data.name}: {data.envs} envs of {data.task} on {data.device}, pid {data.pid}{again}"
+        case ev.RunStateChanged():
+            return data.state + (f" ({data.reason})" if data.reason else "")
+        case ev.RunStopped():
+            return f"stopped: {data.error or data.reason} (exit {data.exit_code})"
+        case ev.PostmortemWritten():
+            return f"post-mortem ({data.reason}) in {data.path}"
+        case ev.RankLost():
+            return f"{data.error}; {data.checkpoint or 'no checkpoint'}"
+        case ev.CheckpointSaved():
+            return f"{_file_name(data.path)} {format_bytes(data.bytes)} ({data.reason})"
+        case ev.CheckpointFailed():
+            return f"failed: {data.error} ({data.path})"
+    return None
+
+
+def _telemetry_text(data: Any) -> str | None:
+    match data:
+        case ev.TelemetryStride():
+            took = f"it took {data.share:.1%} of the time, {data.budget:.1%} allowed"
+            return f"drift each {data.new} epochs, was {data.old}: {took}"
+        case ev.TelemetryLevel():
+            duration = "" if data.epochs is None else f" for {data.epochs} epochs"
+            where = "" if data.env is None else f" in env{data.env:02d}"
+            return f"{data.previous} > {data.level}{where}{duration} ({data.reason})"
+        case ev.TelemetryLost():
+            return f"{data.count} events of {data.stream} refused: queue full"
+        case ev.JournalRemoved():
+            return f"{data.segment} {format_bytes(data.bytes)} removed: journal.keep_bytes"
+        case ev.ProfilerStarted():
+            return f"recording {data.epochs} epochs"
+        case ev.ProfilerFinished():
+            return data.error or f"{_file_name(data.path)} {format_bytes(data.bytes)}"
+    return None
+
+
+def _command_text(data: Any) -> str | None:
+    match data:
+        case ev.CommandAccepted():
+            values = " ".join(f"{k}={v}" for k, v in data.params.items() if v not in (None, ""))
+            return f"{data.method} {values} by {data.client or '?'}".replace("  ", " ")
+        case ev.CommandRefused():
+            return f"{data.method} refused: {data.message}"
+        case ev.CommandDone():
+            return f"{data.method} done in {format_duration(data.seconds)}"
+        case ev.CommandFailed(kind="cancelled"):
+            return f"{data.method} {data.message}"
+        case ev.CommandFailed():
+            return f"{data.method} failed: {data.message}"
+        case ev.CommandProgress():
+            return f"{data.method} {data.done} of {data.total} epochs"
+        case ev.ParamChanged():
+            return f"{data.key} {data.old:g} > {data.new:g} (by {data.by})"
+        case ev.Mark():
+            return f"{data.text} (by {data.client})"
+        case ev.Lease():
+            by = f" by {data.by}" if data.by else ""
+            note = f" ({data.note})" if data.note else ""
+            return f"{data.state}{by}: {data.holder}{note}"
+    return None
+
+
+def _file_name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]

@@ -1,0 +1,177 @@
+"""What a panel is given, what it gives, and the table that all panels stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from overwatch_tui.model.anomalies import AnomalyRecord
+from overwatch_tui.model.state import State
+from overwatch_tui.model.time_series import History
+from overwatch_tui.source.link_status import LinkStatus
+
+from .lines import Line
+from .plot import Series, TimeAxis, chart, sparkline
+from .theme import Glyphs
+from .view_state import WINDOWS, Scroll, ViewState
+
+
+@dataclass
+class PanelInputs:
+    """One moment of everything that can be on the screen."""
+
+    state: State
+    view: ViewState
+    link: LinkStatus
+    now: int
+    """Wall time of the daemon, microseconds: the right edge of every chart."""
+
+    @property
+    def glyphs(self) -> Glyphs:
+        return self.view.glyphs
+
+    @cached_property
+    def age(self) -> int:
+        """Of the oldest value in any chart, microseconds."""
+        firsts = [h.first_ts for h in self.state.histories.values() if h.first_ts]
+        return max(0, self.now - min(firsts)) if firsts else 0
+
+    @property
+    def window_name(self) -> str:
+        """Span of every chart, such as `15m`."""
+        return WINDOWS[self.view.window_index(self.age)][0]
+
+    @property
+    def window(self) -> int:
+        """Span of every chart, microseconds."""
+        return WINDOWS[self.view.window_index(self.age)][1]
+
+    def sparkline(self, name: str, width: int, *, low: float | None = None, high: float | None = None) -> str:
+        """A sparkline of one of the state's histories; see `plot.sparkline`."""
+        axis = TimeAxis(self.now, self.window)
+        return sparkline(self.history(name), width, axis, self.glyphs, low=low, high=high)
+
+    def chart(
+        self,
+        series: Sequence[Series],
+        width: int,
+        height: int,
+        *,
+        limits: Sequence[tuple[float, str]] = (),
+        floor: float | None = None,
+        form: str = "{:.3g}",
+    ) -> list[Line]:
+        """A chart over the chosen window; see `plot.chart`."""
+        axis = TimeAxis(self.now, self.window)
+        return chart(series, width, height, axis, self.glyphs, limits=limits, floor=floor, form=form)
+
+    def history(self, name: str) -> History | None:
+        """The course of a signal; None before its first value."""
+        return self.state.history(name)
+
+    @property
+    def current_anomaly(self) -> AnomalyRecord | None:
+        """The selected record, or the worst of those that wait."""
+        selected = self.view.selected.get("anomalies")
+        record = self.state.anomalies.get(selected) if isinstance(selected, tuple) else None
+        if record is not None:
+            return record
+        waiting = self.state.anomalies.open_records(self.now)
+        return waiting[0] if waiting else None
+
+    def seconds_since(self, ts: int) -> float | None:
+        """Age of a wall time; None where there is none."""
+        return (self.now - ts) / 1e6 if ts else None
+
+
+class Drawn(NamedTuple):
+    """What a panel has drawn, and what of the view has to follow it."""
+
+    lines: list[Line]
+    """May be fewer than the height asked for; never more is shown."""
+    scroll: Scroll | None = None
+    """The rows that were drawn, where the panel has more than fit: the next drawing begins there."""
+    env: int | None = None
+    """The env that was drawn in full, which is the selected one from now on."""
+
+
+def _no_keys(_inputs: PanelInputs) -> Sequence[Hashable]:
+    return ()
+
+
+def _no_note(_inputs: PanelInputs) -> str:
+    return ""
+
+
+def _no_rows_wait(_inputs: PanelInputs) -> int:
+    return 0
+
+
+class Renderer(NamedTuple):
+    """How a panel is drawn: pure functions of its inputs, which they do not change."""
+
+    title: Callable[[PanelInputs], str]
+    body: Callable[[PanelInputs, int, int], Drawn]
+    """(inputs, width, height) -> lines."""
+    needs: Callable[[PanelInputs, int], tuple[int, int]]
+    """(inputs, width) -> least and preferred number of lines, title not counted."""
+    note: Callable[[PanelInputs], str] = _no_note
+    """What stands at the right of the title: order, filter, position."""
+    keys: Callable[[PanelInputs], Sequence[Hashable]] = _no_keys
+    """Keys of the rows that can be selected, in their order."""
+    detail: Callable[[PanelInputs, int, int], Drawn] | None = None
+    """What Enter shows of the selected row."""
+    num_waiting: Callable[[PanelInputs], int] = _no_rows_wait
+    """How many rows wait for the operator: shown in its tab, highlighted."""
+
+
+class Place(NamedTuple):
+    """Where a panel stands on the main screen: column and row, such as `b2`; empty = not there."""
+
+    one: str = ""
+    """Where there is one column."""
+    two: str = ""
+    three: str = ""
+
+
+class Panel(NamedTuple):
+    """A part of the screen."""
+
+    name: str
+    renderer: Renderer
+    place: Place = Place()
+    key: str = ""
+    """The digit that shows it alone; empty for a part of the main screen only."""
+    tab: tuple[str, str] = ("", "")
+    """Its name in the row of views, short and long."""
+
+
+class PanelTable:
+    """All panels, by name.
+
+    Args:
+        panels: in the order of the row of views.
+    """
+
+    def __init__(self, *panels: Panel) -> None:
+        self._by_name = {panel.name: panel for panel in panels}
+        self.views = tuple(panel for panel in panels if panel.key)
+        """Those that a key shows alone."""
+
+    def __getitem__(self, name: str) -> Panel:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[Panel]:
+        return iter(self._by_name.values())
+
+    def column(self, num_columns: int, column: int) -> list[str]:
+        """Names of the panels in a column of the main screen, from top to bottom.
+
+        Args:
+            num_columns: 1, 2 or 3, as many as the width allows.
+            column: counted from 0.
+        """
+        places = {panel.place[num_columns - 1]: panel.name for panel in self}
+        return [places[place] for place in sorted(places) if place.startswith("abc"[column])]

@@ -1,0 +1,115 @@
+"""One seed in a row: the columns that the panels of an env and of all seeds share."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from overwatch_tui.model.state import GateResult, State, at_or_none
+
+from .env_rows import SEED_STAGES, env_source
+from .format import format_compact, format_number, format_points, short_stage_name
+from .lines import Line, Row
+from .plot import gauge
+from .theme import Glyphs, severity_mark
+
+MIN_BAR_WIDTH = 3
+"""A narrower gauge of alpha is left out, and the row takes its short form."""
+
+
+class SeedRow(NamedTuple):
+    """One slot now; None is what was not measured."""
+
+    slot: str
+    stage: str
+    blueprint: str
+    epochs: int | None
+    """In this stage."""
+    alpha: float | None
+    contribution: float | None
+    """Share of accuracy that the host would lose without it."""
+    grad_norm: float | None
+    health: float | None
+    health_severity: str | None
+    drift: float | None
+    drift_severity: str | None
+    gate: GateResult | None
+
+
+def seed_row(state: State, env: int, slot: int) -> SeedRow:
+    """One slot of an epoch that has been received."""
+    epoch = state.epoch
+    assert epoch is not None
+
+    def of(column: list[list[Any]]) -> Any:
+        return at_or_none(at_or_none(column, env), slot)
+
+    name = str(at_or_none(state.slots, slot))
+    source = f"{env_source(env)}.{name}"
+    stage = state.stage_name(epoch.stage[env][slot])
+    health = of(epoch.seed_health)
+    has_seed = stage in SEED_STAGES
+    return SeedRow(
+        slot=name,
+        stage=stage,
+        blueprint=state.blueprint_name(of(epoch.blueprint)),
+        epochs=of(epoch.epochs_in_stage),
+        alpha=of(epoch.alpha),
+        contribution=of(epoch.contribution),
+        grad_norm=of(epoch.seed_grad_norm),
+        health=health,
+        health_severity=state.severity("gradient_health", health),
+        drift=state.drift_of(source) if has_seed else None,
+        drift_severity=state.detector_severity(source, "norm_drift"),
+        gate=state.gates.get((env, name)) if has_seed else None,
+    )
+
+
+def seed_header(bar: int, drift_width: int) -> Line:
+    """The titles over `seed_cells`.
+
+    Args:
+        bar: columns of the gauge; too few for one ask for the short form.
+        drift_width: columns of the drift's title.
+    """
+    if bar < MIN_BAR_WIDTH:
+        return (("BLUEPRINT  STAGE  EP ALPHA CONTRIB  GRAD DRIFT  GATE", "dim"),)
+    row = Row().put("BLUEPRINT  STAGE      EP ALPHA ", "dim").put("", "", bar)
+    return tuple(row.put(f" CONTRIB   GRAD HEALTH{'DRIFT':>{drift_width}}  GATE", "dim").spans)
+
+
+def seed_cells(seed: SeedRow, bar: int, digits: int, glyphs: Glyphs, *, name_checks: bool = False) -> Line:
+    """Blueprint, stage, alpha, contribution, gradient, drift and the newest gate of a seed.
+
+    Args:
+        seed: what to write.
+        bar: columns of the gauge; too few for one ask for the short form.
+        digits: columns that a gradient norm or a drift in fixed point may take.
+        glyphs: of the gauge.
+        name_checks: write the checks that a gate failed in place of `no`.
+    """
+    short = bar < MIN_BAR_WIDTH
+    style = seed.stage.lower()
+    row = Row().put(seed.blueprint, "", 11)
+    row.put(short_stage_name(seed.stage) if short else seed.stage, style, 6 if short else 10)
+    row.put(format_number(seed.epochs, "d"), "dim", 3, ">").put(format_number(seed.alpha), "", 6, ">")
+    if not short:
+        row.put(" ").add(gauge(seed.alpha, bar, glyphs, style))
+    row.put(format_points(seed.contribution), contribution_style(seed.contribution), 8, ">")
+    row.put(format_compact(seed.grad_norm, digits), "", 6 if short else 7, ">")
+    if not short:
+        row.put(format_number(seed.health), seed.health_severity or "dim", 7, ">")
+    row.put(format_compact(seed.drift, digits), seed.drift_severity or "dim", 6, ">")
+    row.put(severity_mark(seed.drift_severity), seed.drift_severity or "")
+    gate = seed.gate
+    if gate is not None:
+        failed = ",".join(check for check, passed in gate.checks.items() if not passed)
+        result = "ok" if gate.passed else failed if name_checks else "no"
+        row.put(f" {gate.gate} {result}", "ok" if gate.passed else "info")
+    return tuple(row.spans)
+
+
+def contribution_style(contribution: float | None) -> str:
+    """Green for what helps, red for what harms."""
+    if contribution is None:
+        return "dim"
+    return "ok" if contribution > 0 else "pruned"

@@ -1,0 +1,80 @@
+"""What `--once --json` prints: one moment of the run as plain data; None is what was not measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from overwatch_tui.model.anomalies import AnomalyRecord
+from overwatch_tui.model.state import State
+
+from .env_rows import STAGE_LETTERS, env_row
+from .panel import PanelInputs
+
+_ROUND_FIELDS = (
+    "return_mean",
+    "accuracy_mean",
+    "accuracy_best",
+    "best_env",
+    "test_accuracy_mean",
+    "env_epochs_per_second",
+)
+_POLICY_FIELDS = ("approx_kl", "entropy", "explained_variance")
+
+
+def summary(inputs: PanelInputs) -> dict[str, Any]:
+    """Run, link, envs, the last round, the policy and all anomalies."""
+    state, link = inputs.state, inputs.link
+    return {
+        "run": state.run.name if state.run else link.name,
+        "id": state.run.run if state.run else None,
+        "link": link.state,
+        "heartbeat_age_s": link.age_seconds,
+        "state": state.run_state or link.trainer,
+        "round": state.ctx.round,
+        "rounds": state.rounds_planned,
+        "epoch": state.epoch_ctx.epoch,
+        "level": state.ctx.level,
+        "slots": state.slots,
+        "envs": [_env(inputs, env) for env in range(state.num_envs)],
+        "last_round": _last_round(state),
+        "policy": None if state.ppo is None else {name: getattr(state.ppo, name) for name in _POLICY_FIELDS},
+        "anomalies": [_anomaly(record) for record in state.anomalies.ordered()],
+    }
+
+
+def _last_round(state: State) -> dict[str, Any] | None:
+    if not state.rounds:
+        return None
+    return {name: getattr(state.rounds[-1], name) for name in _ROUND_FIELDS}
+
+
+def _anomaly(record: AnomalyRecord) -> dict[str, Any]:
+    return {
+        "source": record.source,
+        "kind": record.kind,
+        "severity": record.severity,
+        "active": record.active,
+        "value": record.value,
+        "threshold": record.threshold,
+        "count": record.count,
+        "since": record.first,
+    }
+
+
+def _env(inputs: PanelInputs, env: int) -> dict[str, Any]:
+    state = inputs.state
+    row = env_row(state, env, inputs.now, inputs.glyphs)
+    epoch = state.epoch
+    stages = epoch.stage[env] if epoch is not None and env < len(epoch.stage) else []
+    return {
+        "env": env,
+        "status": row.status,
+        "accuracy": row.accuracy,
+        "return": row.total,
+        "gradient_norm": row.gradient,
+        "norm_drift": row.drift,
+        "action": row.action,
+        "trouble": row.trouble or None,
+        "stages": [state.stage_name(code) for code in stages],
+        "slots": "".join(STAGE_LETTERS.get(state.stage_name(code), "?") for code in stages),
+    }

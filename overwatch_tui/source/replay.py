@@ -1,0 +1,127 @@
+"""A recorded run: its journal, played at its own pace or faster."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from overwatch_tui.model.time_series import SECOND
+from protocol.client.event_log import JournalEvents
+from protocol.client.items import Item, Reset
+from protocol.codec.json_lines import Event
+from protocol.errors import EsperError, WireError
+from protocol.messages.events import RunStarted
+from protocol.runs import find_run
+from protocol.storage.folders import EVENTS_FILE
+
+from .feed import DRAIN_SECONDS
+from .link_status import LinkStatus
+
+MAX_REPLAY_PAUSE = 10 * SECOND
+"""Longer silences of the recording are jumped over; microseconds."""
+
+
+class ReplayFeed:
+    """A run's journal, played at its own pace or faster.
+
+    Args:
+        path: of `events.jsonl`.
+        speed: 1 = as it was; infinity = all at once.
+
+    Raises:
+        EsperError: the file cannot be read, or holds no event.
+    """
+
+    def __init__(self, path: Path, speed: float) -> None:
+        self._path = path
+        self._speed = speed
+        self._bad = 0
+        self._last_bad = ""
+        self._events: Iterator[Event] = JournalEvents(path).read(on_bad=self._note_bad)
+        self._next = next(self._events, None)
+        if self._next is None:
+            raise EsperError(f"{path}: no event in it; is it a run's events.jsonl?")
+        self._clock = self._next.ts
+        self._wall = time.monotonic()
+        self._count = 0
+        self._boot: str | None = None
+        self._run: str | None = None
+
+    def _note_bad(self, number: int, error: WireError) -> None:
+        self._bad += 1
+        self._last_bad = f"line {number}: {error}"
+
+    @property
+    def run_id(self) -> str | None:
+        return self._run
+
+    @property
+    def boot(self) -> str | None:
+        return self._boot
+
+    @property
+    def thresholds(self) -> dict[str, dict[str, Any]]:
+        return {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything has been played."""
+        return self._next is None
+
+    def drain(self) -> list[Item]:
+        wall = time.monotonic()
+        passed, self._wall = wall - self._wall, wall
+        everything = math.isinf(self._speed)
+        if not everything and self._next is not None:
+            self._clock += int(passed * self._speed * SECOND)
+        if self._next is not None and self._next.ts > self._clock + MAX_REPLAY_PAUSE:
+            self._clock = self._next.ts
+        items: list[Item] = []
+        while self._next is not None and (everything or self._next.ts <= self._clock):
+            self._give(self._next, items)
+            self._next = next(self._events, None)
+            if time.monotonic() - wall > DRAIN_SECONDS:
+                break
+        return items
+
+    def _give(self, event: Event, items: list[Item]) -> None:
+        started = event.data
+        if isinstance(started, RunStarted) and started.boot != self._boot:
+            self._boot, self._run = started.boot, started.run
+            items.append(Reset(f"run {started.name}, boot {started.boot}"))
+        self._clock = max(self._clock, event.ts)
+        self._count += 1
+        items.append(event)
+
+    def now(self) -> int:
+        return self._clock
+
+    def update_link(self, link: LinkStatus) -> None:
+        link.state = "ended" if self.is_over else "replay"
+        link.name = self._path.parent.name
+        link.replay_speed = None if math.isinf(self._speed) else self._speed
+        link.events, link.bad, link.last_bad = self._count, self._bad, self._last_bad
+        link.is_replay = True
+
+    def request(self, method: str, params: dict[str, Any]) -> str:
+        raise EsperError(f"a recording accepts no commands: {method} {params}")
+
+    def close(self) -> None:
+        self._events = iter(())
+
+
+def journal_of(run: str) -> Path:
+    """The journal meant by `--replay`: a file, a run's folder, or a run's name.
+
+    Raises:
+        RunNotFound: neither a file nor a run.
+    """
+    path = Path(run).expanduser()
+    if path.is_dir() and (path / EVENTS_FILE).exists():
+        return path / EVENTS_FILE
+    if path.is_file():
+        return path
+    return find_run(run).path / EVENTS_FILE

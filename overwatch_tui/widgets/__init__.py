@@ -1,1 +1,0 @@
-"""The pieces panels are made of: plots as text, and the one Textual widget that shows lines."""
