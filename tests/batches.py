@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from protocol.encoding import Batch, Encoder
-from protocol.events import STREAMS, Context
+from protocol.codec.json_lines import Batch, Encoder
+from protocol.messages.events import Context
+from protocol.messages.vocabulary import STREAMS
 
 
 def batch_of(seq: int, ts: int, ctx: Context, event: object) -> Batch:

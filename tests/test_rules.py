@@ -10,14 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [p for folder in ("protocol", "trainer", "overwatch_tui") for p in (ROOT / folder).rglob("*.py")]
-PRIVATE = {
-    "trainer/hosts/optimizer.py": "torch._foreach_copy_",
-    "trainer/telemetry/profiler.py": "torch._C._profiler",
-    "trainer/telemetry/counters.py": "torch._guards torch._dynamo.utils",
-    "trainer/compiled.py": "torch._dynamo.config torch._inductor.config",
-    "trainer/ranks.py": "torch._C._distributed_c10d",
-}
-"""What of torch is used that has no public name; the pin in constraints.txt says which torch has it."""
+PRIVATE_TORCH = ROOT / "trainer/compute/torch_private.py"
+"""The only module that may use what has no public name in torch."""
 
 
 @pytest.mark.finding("DT-03")
@@ -33,12 +27,14 @@ def test_the_linter_looks_for_unused_arguments_and_broad_exceptions() -> None:
 
 
 @pytest.mark.finding("GC-02")
-def test_private_parts_of_torch_are_few_and_known_and_its_version_is_pinned() -> None:
+def test_one_module_uses_private_torch_and_its_version_is_pinned() -> None:
+    private = re.compile(r"\btorch(?:\.\w+)*\._(?!_version__)\w+|from torch[\w.]* import .*\b_\w+")
+    assert private.search("from torch.utils import _pytree")
+    assert private.search("from torch.utils._pytree import tree_leaves")
+    assert not private.search("torch.__version__")
     for path in SOURCES:
-        known = PRIVATE.get(path.relative_to(ROOT).as_posix(), "")
-        for used in re.findall(r"torch\._[\w.]+", path.read_text(encoding="utf-8")):
-            if used != "torch.__version__":
-                assert used in known, f"{path}: {used}"
+        used = private.findall(path.read_text(encoding="utf-8"))
+        assert bool(used) == (path == PRIVATE_TORCH), f"{path}: {used}"
     assert re.search(r"^torch==2\.\d+\.\d+$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)
 
 

@@ -1,4 +1,7 @@
-"""Who may import whom: three packages with walls between them, and no circles inside one."""
+"""Who may import whom: between the three packages, and from room to room inside each.
+
+Every import counts: at load, inside a function, under `TYPE_CHECKING`. docs/architecture.md has the picture.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,57 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FORBIDDEN = {
-    "protocol": {"torch", "numpy", "textual", "trainer", "overwatch_tui"},
-    "trainer": {"textual", "overwatch_tui"},
-    "overwatch_tui": {"torch", "trainer"},
+    "protocol": {"torch", "numpy", "textual", "trainer", "overwatch_tui", "tools", "tests"},
+    "trainer": {"textual", "overwatch_tui", "tools", "tests"},
+    "overwatch_tui": {"torch", "numpy", "trainer", "tools", "tests"},
 }
+FLOORS: dict[str, list[set[str]]] = {
+    "protocol": [
+        {"version", "errors"},
+        {"messages"},
+        {"codec"},
+        {"storage"},
+        {"journal"},
+        {"runs"},
+        {"server", "client"},
+    ],
+    "trainer": [
+        {"config", "plugins"},
+        {"compute", "measurements", "checkpoint"},
+        {"data", "seeds"},
+        {"policy", "reward"},
+        {"hosts"},
+        {"governor"},
+        {"telemetry"},
+        {"hooks"},
+        {"loop"},
+        {"control"},
+        {"ranks"},
+        {"doctor", "export", "query"},
+        {"daemon"},
+        {"cli"},
+        {"__main__"},
+    ],
+    "overwatch_tui": [
+        {"model", "keys", "hangup"},
+        {"source"},
+        {"render"},
+        {"panels", "session"},
+        {"screens"},
+        {"app"},
+        {"cli"},
+        {"__main__"},
+    ],
+}
+"""The rooms of each package, floor by floor: a room may import what lies on the floors below it only."""
+TRAINING = {"compute", "data", "seeds", "policy", "reward", "hosts", "measurements", "governor", "loop"}
+KNOWN_TO_TRAINING = {
+    "protocol.messages.vocabulary",
+    "protocol.messages.thresholds",
+    "protocol.errors",
+    "protocol.storage.folders",
+}
+"""What trains knows names, limits, errors and files of the wire; no event, no socket, no journal."""
 
 
 def modules(package: str) -> dict[str, Path]:
@@ -26,48 +76,93 @@ def modules(package: str) -> dict[str, Path]:
     return found
 
 
-def imports(name: str, path: Path, *, at_load: bool) -> Iterator[str]:
-    """Absolute names that a module imports; `at_load` leaves out those inside functions and TYPE_CHECKING."""
+MODULES = {name: path for package in FLOORS for name, path in modules(package).items()}
+
+
+def imports(name: str) -> Iterator[str]:
+    """Absolute names of what a module imports, anywhere in its source."""
+    path = MODULES[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
-    while nodes:
-        node = nodes.pop()
-        if at_load and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if at_load and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.rsplit(".", node.level - 1)[0] if node.level else ""
             base = ".".join(part for part in (above, node.module or "") if part)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-        nodes.extend(ast.iter_child_nodes(node))
+            for alias in node.names:
+                submodule = f"{base}.{alias.name}"
+                yield submodule if submodule in MODULES else base
+
+
+def room(module: str) -> str:
+    """The part of a package that a module belongs to; the package's own name for its `__init__`."""
+    return module.split(".")[1] if "." in module else module
 
 
 @pytest.mark.parametrize("package", FORBIDDEN)
-def test_walls(package: str) -> None:
+def test_packages_keep_their_walls(package: str) -> None:
     crossings = [
         f"{name} imports {target}"
-        for name, path in modules(package).items()
-        for target in imports(name, path, at_load=False)
+        for name in modules(package)
+        for target in imports(name)
         if target.split(".")[0] in FORBIDDEN[package]
     ]
     assert not crossings
 
 
-@pytest.mark.parametrize("package", FORBIDDEN)
-def test_no_circles(package: str) -> None:
-    known = modules(package)
+@pytest.mark.parametrize("package", FLOORS)
+def test_rooms_import_from_lower_floors_only(package: str) -> None:
+    floor_of = {name: floor for floor, rooms in enumerate(FLOORS[package]) for name in rooms}
+    inside = [name for name in modules(package) if "." in name]
+    assert {room(name) for name in inside} == set(floor_of), "each room has its floor"
+    assert len({room(name) for name in inside if MODULES[name].parent == ROOT / package}) <= 10
+    climbing = [
+        f"{name} imports {target}"
+        for name in inside
+        for target in imports(name)
+        if target in MODULES and target.startswith(package + ".") and room(target) != room(name)
+        if floor_of[room(target)] >= floor_of[room(name)]
+    ]
+    assert not climbing
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
     graph = {
-        name: {target for target in imports(name, path, at_load=True) if target in known and target != name}
-        for name, path in known.items()
+        name: {
+            target
+            for target in imports(name)
+            # A package's __init__ is loaded before its modules and may import them.
+            if target in MODULES and target != name and not name.startswith(target + ".")
+        }
+        for name in MODULES
     }
-    # A package's __init__ is loaded before its modules and may import them.
-    for name in graph:
-        graph[name] -= {parent for parent in known if name.startswith(parent + ".")}
     try:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         pytest.fail(f"circle: {' -> '.join(error.args[1])}")
+
+
+def test_training_knows_no_event_and_no_socket() -> None:
+    known = [
+        f"{name} imports {target}"
+        for name in modules("trainer")
+        if room(name) in TRAINING
+        for target in imports(name)
+        if target.split(".")[0] == "protocol" and target not in KNOWN_TO_TRAINING
+    ]
+    assert not known
+
+
+def test_daemon_is_imported_by_the_command_line_only() -> None:
+    importers = {
+        room(name)
+        for name in modules("trainer")
+        if room(name) != "daemon" and any(t.startswith("trainer.daemon") for t in imports(name))
+    }
+    assert importers == {"cli"}
+
+
+def test_package_says_what_lives_in_it() -> None:
+    for name, path in MODULES.items():
+        if path.name == "__init__.py":
+            assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), name

@@ -18,9 +18,14 @@ import pytest
 
 EPISODE_EPOCHS = 6
 SMALL = (
-    "envs.count=4", "ppo.minibatches=2", f"episode_epochs={EPISODE_EPOCHS}", "task.batches_per_epoch=3",
-    "host.channels=4,8", "envs.group_size=4", "envs.convolution=grouped",
-)  # fmt: skip
+    "envs.count=4",
+    "ppo.minibatches=2",
+    f"episode_epochs={EPISODE_EPOCHS}",
+    "task.batches_per_epoch=3",
+    "host.channels=4,8",
+    "envs.group_size=4",
+    "envs.convolution=grouped",
+)
 """A run whose rounds take well under a second; what it would measure is set, as two runs may measure two."""
 
 

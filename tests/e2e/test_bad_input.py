@@ -71,7 +71,7 @@ def ctl(house: House, name: str, socket_name: str = "ctl") -> str:
 
 
 @pytest.mark.fault(13)
-def test_junk_and_wrong_requests_get_a_typed_error_and_the_daemon_lives(house: House) -> None:
+def test_bad_requests_get_typed_errors_and_daemon_lives(house: House) -> None:
     house.spawn("solid")
     context = zmq.Context()
 

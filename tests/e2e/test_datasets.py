@@ -12,9 +12,7 @@ from .conftest import SMALL, House
 
 
 @pytest.mark.slow
-def test_a_registered_folder_is_trained_on_and_resumed_from_where_it_was_moved(
-    house: House, tmp_path: Path
-) -> None:
+def test_registered_folder_is_trained_on_and_found_after_move(house: House, tmp_path: Path) -> None:
     folder = idx_folder(tmp_path / "files", train=200)
     assert house.ask("data", "mine", "--from", str(folder))["train"] == 179
     options = (*SMALL, "task.dataset=mine", "task.augment=crop,flip", "task.shared_batches=true")

@@ -24,7 +24,7 @@ def losses(house: House, name: str) -> dict[tuple[int, int], list[float]]:
 
 @pytest.mark.fault(7)
 @pytest.mark.slow
-def test_kill_9_leaves_a_readable_journal_and_resume_goes_on_with_the_same_curve(house: House) -> None:
+def test_kill_9_leaves_journal_and_resume_continues_curve(house: House) -> None:
     whole = house.spawn("whole", "--rounds", "4")
     assert whole.wait(120) == 0
 
@@ -51,8 +51,9 @@ def test_kill_9_leaves_a_readable_journal_and_resume_goes_on_with_the_same_curve
         assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.slow
 @pytest.mark.fault(31)
-def test_a_second_daemon_under_one_name_is_told_who_holds_it(house: House) -> None:
+def test_second_daemon_of_a_name_learns_holder(house: House) -> None:
     first = house.spawn("one")
     second = house.daemon("start", "--resume", "one")
     assert second.returncode == 8
@@ -63,7 +64,7 @@ def test_a_second_daemon_under_one_name_is_told_who_holds_it(house: House) -> No
 
 
 @pytest.mark.slow
-def test_starting_over_an_ended_run_is_refused_with_what_to_do(house: House) -> None:
+def test_start_over_ended_run_is_refused_with_advice(house: House) -> None:
     house.spawn("done", "--rounds", "1").wait(60)
     again = house.daemon("start", "done")
     assert again.returncode == 8
@@ -133,9 +134,7 @@ def test_a_long_episode_is_saved_on_the_way(house: House) -> None:
 
 
 @pytest.mark.slow
-def test_who_follows_a_run_sees_its_next_boot_and_leaves_with_its_folder(
-    house: House, tmp_path: Path
-) -> None:
+def test_follower_sees_next_boot_and_ends_with_folder(house: House, tmp_path: Path) -> None:
     first = house.spawn("followed")
     told, said = tmp_path / "told", tmp_path / "said"
     with told.open("wb") as out, said.open("wb") as err:
@@ -154,7 +153,7 @@ def test_who_follows_a_run_sees_its_next_boot_and_leaves_with_its_folder(
     try:
         eventually(lambda: told.read_bytes().count(b"run.started") == 1)
         first.kill()
-        eventually(lambda: b"waiting for its next word" in said.read_bytes())
+        eventually(lambda: b"waiting for it to come back" in said.read_bytes())
         first.wait()
         second = house.spawn("followed", "--resume", "followed")
         eventually(lambda: told.read_bytes().count(b"run.started") == 2)

@@ -9,23 +9,30 @@ from pathlib import Path
 import pytest
 
 from trainer.checkpoint import load as load_checkpoint
-from trainer.execution import Execution
+from trainer.compute.execution_plan import Execution
 
 from .conftest import House
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits a process by /proc")
 SHORT_OF_MEMORY = """
 import resource, sys
-import trainer.daemon
-from trainer.cli import main
+import trainer.daemon.daemon
+from trainer.cli.main import main
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 700 * 2**20,) * 2)
 main(sys.argv[1:])
 """
 LARGE = (
-    "envs.count=16", "task.batch_size=1024", "host.channels=32,8", "envs.threads=1", "policy.kind=random",
-    "task.batches_per_epoch=1", "episode_epochs=2", "seeds.blueprints=norm", "ppo.minibatches=1",
-)  # fmt: skip
+    "envs.count=16",
+    "task.batch_size=1024",
+    "host.channels=32,8",
+    "envs.threads=1",
+    "policy.kind=random",
+    "task.batches_per_epoch=1",
+    "episode_epochs=2",
+    "seeds.blueprints=norm",
+    "ppo.minibatches=1",
+)
 
 
 def start(house: House, *sets: str) -> subprocess.CompletedProcess[str]:
@@ -33,13 +40,16 @@ def start(house: House, *sets: str) -> subprocess.CompletedProcess[str]:
     words = [word for item in (*LARGE, *sets) for word in ("--set", item)]
     return subprocess.run(
         [sys.executable, "-c", SHORT_OF_MEMORY, "start", "short", "--rounds", "1", *words],
-        env={**house.environment, "MALLOC_ARENA_MAX": "1"}, capture_output=True, text=True, timeout=240,
+        env={**house.environment, "MALLOC_ARENA_MAX": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.slow
-def test_a_group_too_large_for_the_memory_is_told_before_the_run_with_the_size_that_fits(
+def test_too_large_group_is_refused_with_size_that_fits(
     house: House,
 ) -> None:
     refused = start(house, "envs.group_size=16")
@@ -52,11 +62,11 @@ def test_a_group_too_large_for_the_memory_is_told_before_the_run_with_the_size_t
 
 
 @pytest.mark.slow
-def test_a_measured_size_fits_the_memory_and_is_told_and_kept(house: House) -> None:
+def test_measured_size_fits_memory_and_is_kept(house: House) -> None:
     result = start(house)
     assert result.returncode == 0, result.stderr
     told = house.journal("short", "run.started")[0]["data"]["execution"]
     assert told["group_size"] < 16
     saved = load_checkpoint(house.run_folder("short") / "checkpoints" / "round-000001.pt")
     assert saved["execution"] == told
-    assert Execution.read(saved["execution"]) == Execution(**told)
+    assert Execution.from_dict(saved["execution"]) == Execution(**told)

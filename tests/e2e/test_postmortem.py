@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from protocol.runs import find_run
-from trainer.doctor.run import diagnose, in_words
+from trainer.doctor.run import diagnose
+from trainer.doctor.run_text import diagnosis_lines
 from trainer.query.database import Database
 
 from .conftest import SMALL, House, eventually
@@ -23,20 +24,20 @@ import sys
 from trainer.loop import Trainer
 learn = Trainer.learn
 
-def faulty(trainer, observer):
+def faulty(trainer, hooks):
     if trainer.round == 2:
         {fault}
-    learn(trainer, observer)
+    learn(trainer, hooks)
 
 decide = Trainer.decide
 
-def poisoned(trainer, observer):
+def poisoned(trainer, hooks):
     if (trainer.round, trainer.epoch) == (2, 3):
         next(iter(trainer.population.groups[0].weights.values())).data[1].fill_(float("nan"))
-    return decide(trainer, observer)
+    return decide(trainer, hooks)
 
 Trainer.learn, Trainer.decide = faulty, poisoned
-from trainer.daemon import run_daemon
+from trainer.daemon.daemon import run_daemon
 sys.exit(run_daemon(name="bad", resume=None, file=None, sets={sets!r}))
 """
 
@@ -64,7 +65,7 @@ def bundle(house: House, name: str) -> dict[str, Any]:
 def doctor(house: House, name: str) -> tuple[dict[str, Any], str]:
     """What it says, for programs and for people."""
     found = diagnose(find_run(name, home=house.home))
-    return msgspec.to_builtins(found), "\n".join(in_words(found))
+    return msgspec.to_builtins(found), "\n".join(diagnosis_lines(found))
 
 
 def test_an_exception_leaves_a_bundle_that_the_doctor_reads(house: House) -> None:
@@ -151,7 +152,6 @@ def test_sigterm_leaves_a_bundle_and_kill_9_none(house: House) -> None:
             11,
         ),
         ("import os; os.kill(os.getpid(), 15); os.kill(os.getpid(), 15)", "interrupted", 130),
-        ("observer._server._publisher.tick = None; import time; time.sleep(1)", "the wire failed", 11),
     ],
 )
 def test_every_bad_end_leaves_a_bundle(house: House, fault: str, reason: str, code: int) -> None:

@@ -25,12 +25,26 @@ def torchrun(house: House, name: str, *arguments: str, restarts: int = 0) -> sub
     sets = [word for item in SMALL for word in ("--set", item)]
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-            "--max-restarts", str(restarts), "-m", "trainer", "start", name, *sets, *arguments,
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "--max-restarts",
+            str(restarts),
+            "-m",
+            "trainer",
+            "start",
+            name,
+            *sets,
+            *arguments,
         ],
         env={**house.environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     house.processes.append(process)
     return process
 
@@ -42,7 +56,7 @@ def second_rank(torchrun: subprocess.Popen[str]) -> int:
     raise AssertionError("no second rank")
 
 
-def test_a_killed_rank_ends_the_boot_and_the_restart_goes_on(house: House) -> None:
+def test_killed_rank_ends_boot_and_restart_resumes(house: House) -> None:
     assert house.spawn("whole", "--rounds", "6").wait(120) == 0
     process = torchrun(house, "cut", "--rounds", "6", restarts=1)
     eventually(lambda: len(house.journal("cut", "checkpoint.saved")) >= 2, every=0.01)

@@ -12,17 +12,25 @@ import zmq
 from .conftest import House, eventually
 
 
-def test_the_daemon_driven_with_req_and_json_alone(house: House) -> None:
-    house.spawn("raw")
-    connection = json.loads((house.run_folder("raw") / "connection.json").read_bytes())
-    endpoints = connection["endpoints"]
-    context = zmq.Context()
+class RawClient:
+    """A daemon's three sockets, spoken to with JSON alone."""
 
-    def call(socket_name: str, method: str, **params: Any) -> dict[str, Any]:
-        with context.socket(zmq.REQ) as socket:
+    def __init__(self, connection: dict[str, Any]) -> None:
+        self.boot = connection["boot"]
+        self.context = zmq.Context()
+        self._endpoints = connection["endpoints"]
+        self._events = self.context.socket(zmq.SUB)
+        self._events.setsockopt(zmq.LINGER, 0)
+        self._events.setsockopt(zmq.SUBSCRIBE, b"1/")
+        self._events.connect(self._endpoints["ev"])
+        self._last: dict[str, int] = {}
+
+    def call(self, socket_name: str, method: str, **params: Any) -> dict[str, Any]:
+        """Ask once, on a socket of its own."""
+        with self.context.socket(zmq.REQ) as socket:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.RCVTIMEO, 60_000)
-            socket.connect(endpoints[socket_name])
+            socket.connect(self._endpoints[socket_name])
             identity = uuid.uuid4().hex
             request = {"jsonrpc": "2.0", "id": identity, "method": method, "params": params}
             socket.send(json.dumps(request).encode())
@@ -31,50 +39,49 @@ def test_the_daemon_driven_with_req_and_json_alone(house: House) -> None:
             assert "error" not in reply, reply
             return {**reply["result"], "_id": identity}
 
-    events = context.socket(zmq.SUB)
-    events.setsockopt(zmq.LINGER, 0)
-    events.setsockopt(zmq.SUBSCRIBE, b"1/")
-    events.connect(endpoints["ev"])
-
-    assert call("qry", "hello")["name"] == "raw"
-    assert call("qry", "status")["state"] == "TRAINING"
-    accepted = call("ctl", "telemetry.escalate", level="DEBUG", epochs=2)
-    assert accepted["state"] == "accepted"
-
-    done: dict[str, Any] | None = None
-    layers = 0
-    numbers: dict[str, int] = {}
-    end = time.monotonic() + 60
-    while done is None and time.monotonic() < end:
-        if not events.poll(1000):
-            continue
-        frames = events.recv_multipart()
-        if frames == [b"1/hb"]:  # the welcome: the subscription is live
-            continue
-        topic, header_raw, *rest = frames
-        header = json.loads(header_raw)
+    def events(self) -> list[dict[str, Any]]:
+        """The next batch, checked against its header; nothing after a second of silence."""
+        if not self._events.poll(1000):
+            return []
+        topic, *rest = self._events.recv_multipart()
+        if not rest:  # the welcome: the subscription is live
+            return []
+        header = json.loads(rest[0])
         if topic == b"1/hb":
-            assert header["boot"] == connection["boot"]
-            continue
-        (body,) = rest
-        lines = [json.loads(line) for line in body.splitlines()]
-        assert (lines[0]["seq"], lines[-1]["seq"], len(lines)) == (
-            header["first"], header["last"], header["n"],
-        )  # fmt: skip
-        stream = header["stream"]
-        assert lines[0]["seq"] == numbers.get(stream, lines[0]["seq"] - 1) + 1, "no gap"
-        numbers[stream] = lines[-1]["seq"]
-        layers += sum(line["type"] == "layers" for line in lines)
-        for line in lines:
-            if line["type"] == "command.done" and line["data"]["id"] == accepted["_id"]:
-                done = line
-    assert done is not None
-    call("ctl", "pause")
-    eventually(lambda: call("qry", "status")["state"] == "PAUSED")
-    call("ctl", "resume")
-    call("ctl", "stop", checkpoint=False)
-    events.close()
-    context.destroy(0)
+            assert header["boot"] == self.boot
+            return []
+        lines = [json.loads(line) for line in rest[1].splitlines()]
+        first, last, count = header["first"], header["last"], header["n"]
+        assert (lines[0]["seq"], lines[-1]["seq"], len(lines)) == (first, last, count)
+        assert first == self._last.get(header["stream"], first - 1) + 1, "no gap"
+        self._last[header["stream"]] = last
+        return lines
+
+    def close(self) -> None:
+        self.context.destroy(0)
+
+
+def test_the_daemon_driven_with_req_and_json_alone(house: House) -> None:
+    house.spawn("raw")
+    client = RawClient(json.loads((house.run_folder("raw") / "connection.json").read_bytes()))
+    assert client.call("qry", "hello")["name"] == "raw"
+    assert client.call("qry", "status")["state"] == "TRAINING"
+    accepted = client.call("ctl", "telemetry.escalate", level="DEBUG", epochs=2)
+    assert accepted["state"] == "accepted"
+    seen: list[dict[str, Any]] = []
+
+    def done() -> list[dict[str, Any]]:
+        return [e for e in seen if e["type"] == "command.done" and e["data"]["id"] == accepted["_id"]]
+
+    end = time.monotonic() + 60
+    while not done() and time.monotonic() < end:
+        seen += client.events()
+    assert len(done()) == 1
+    client.call("ctl", "pause")
+    eventually(lambda: client.call("qry", "status")["state"] == "PAUSED")
+    client.call("ctl", "resume")
+    client.call("ctl", "stop", checkpoint=False)
+    client.close()
     assert house.processes[0].wait(60) == 0
     assert len(house.journal("raw", "layers")) == 2
-    assert layers <= 2
+    assert sum(event["type"] == "layers" for event in seen) <= 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import pytest
+
 from .conftest import House, eventually
 
 OF_THE_BOOT = ("run.", "checkpoint.", "log", "system", "command.", "telemetry.", "postmortem.", "journal.")
@@ -41,3 +43,21 @@ def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House) -> Non
         assert len(events) == len(resumed[stream]), stream
         for expected, got in zip(events, resumed[stream], strict=True):
             assert got == expected
+
+
+@pytest.mark.slow
+def test_unattended_resume_passes_over_a_damaged_checkpoint(house: House) -> None:
+    words = ("--rounds", "2", "--set", "episode_epochs=8")
+    assert house.spawn("cut", *words).wait(120) == 0
+    folder = house.run_folder("cut") / "checkpoints"
+    before, newest = sorted(folder.glob("round-*.pt"))[-2:]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    refused = house.daemon("start", "--resume", "cut", "--rounds", "3")
+    assert refused.returncode == 10
+    assert "--or-resume" in refused.stderr
+    resumed = house.daemon("start", "cut", "--or-resume", "--rounds", "3")
+    assert resumed.returncode == 0, resumed.stderr
+    log = (house.run_folder("cut") / "daemon.log").read_text(encoding="utf-8")
+    assert f"{newest.name} cannot be read" in log
+    assert f"the run goes on from {before.name}" in log
+    assert [e["ctx"]["round"] for e in house.journal("cut", "round.finished")] == [1, 2, 2, 3]

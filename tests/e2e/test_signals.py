@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.trainer.test_systemd import Manager
+from tests.trainer.daemon.test_systemd import Manager
 
 from .conftest import House, eventually
 

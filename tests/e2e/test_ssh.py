@@ -35,9 +35,11 @@ def test_from_another_machine(box: Machine, tmp_path: Path) -> None:
     assert subprocess.run(start, env=there, timeout=120).returncode == 0
     (tmp_path / "rt").mkdir(mode=0o700)
     here = {
-        **os.environ, "PATH": f"{box.client}:{os.environ['PATH']}", "ESPER_HOME": str(tmp_path / "home"),
+        **os.environ,
+        "PATH": f"{box.client}:{os.environ['PATH']}",
+        "ESPER_HOME": str(tmp_path / "home"),
         "XDG_RUNTIME_DIR": str(tmp_path / "rt"),
-    }  # fmt: skip
+    }
 
     def run(module: str, *words: str) -> str:
         command = [sys.executable, "-m", module, *words]

@@ -9,6 +9,7 @@ import pytest
 from .conftest import EPISODE_EPOCHS, House, eventually
 
 
+@pytest.mark.slow
 def test_a_run_is_steered_from_the_command_line(house: House) -> None:
     house.spawn("steered", "--set", "policy.kind=no_growth", "--set", "envs.threads=1")
 
@@ -64,7 +65,7 @@ def test_what_cannot_be_steered_has_its_exit_code(house: House) -> None:
     for arguments, code, text in (
         (("param", "steered", "envs.count=3"), 5, "cannot be changed while the run trains"),
         (("param", "steered", "host.learning_rate=11"), 5, "must be a number from 0.0 to 10.0"),
-        (("param", "steered", "host.learning_rate=fast"), 2, "is no number"),
+        (("param", "steered", "host.learning_rate=fast"), 2, "is not a number"),
         (("seed", "prune", "steered", "--env", "99", "--slot", "r0c0"), 5, "envs 0 to 3"),
         (("seed", "prune", "steered", "--env", "0", "--slot", "r0c0"), 4, "is DORMANT"),
         (("cancel", "steered", "nothing"), 3, "no open command"),

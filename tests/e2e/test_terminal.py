@@ -94,7 +94,7 @@ def test_killing_the_tui_changes_nothing_and_a_new_one_joins(house: House) -> No
 
 
 @pytest.mark.slow
-def test_the_tui_goes_on_when_the_daemon_is_killed_and_resumed(house: House) -> None:
+def test_tui_survives_daemon_kill_and_resume(house: House) -> None:
     first = house.spawn("phoenix")
     eventually(lambda: house.journal("phoenix", "checkpoint.saved"))
     with overwatch(house, "phoenix") as tui:
@@ -106,6 +106,7 @@ def test_the_tui_goes_on_when_the_daemon_is_killed_and_resumed(house: House) -> 
         tui.wait_for("LIVE")
 
 
+@pytest.mark.slow
 def test_a_terminal_that_goes_away_takes_the_tui_with_it(house: House) -> None:
     house.spawn("gone")
     with overwatch(house, "gone") as tui:
@@ -115,6 +116,7 @@ def test_a_terminal_that_goes_away_takes_the_tui_with_it(house: House) -> None:
     assert house.ask("status", "gone")["state"] == "TRAINING"
 
 
+@pytest.mark.slow
 def test_once_prints_a_frame(house: House) -> None:
     house.spawn("once", small=False)
     result = subprocess.run(

@@ -27,18 +27,26 @@ class Squeeze(nn.Conv2d):
 """
 )
 OPTIONS = (
-    *SMALL, "task.dataset=rhyme", "task.context=16", "task.batch_size=8", "policy.kind=fixed",
-    "seeds.blueprints=norm,pointwise", "episode_epochs=8",
-)  # fmt: skip
+    *SMALL,
+    "task.dataset=rhyme",
+    "task.context=16",
+    "task.batch_size=8",
+    "policy.kind=fixed",
+    "seeds.blueprints=norm,pointwise",
+    "episode_epochs=8",
+)
 
 
 @pytest.fixture
 def packages(house: House, tmp_path: Path) -> None:
     """An installed distribution with a task and two blueprints, one of them of no use."""
     site = install(
-        tmp_path / "site", "garden_centre", TASK, esper_tasks={"rhyme": "rhyme"},
+        tmp_path / "site",
+        "garden_centre",
+        TASK,
+        esper_tasks={"rhyme": "rhyme"},
         esper_blueprints={"pointwise": "pointwise", "squeeze": "Squeeze"},
-    )  # fmt: skip
+    )
     paths = [str(site), house.environment.get("PYTHONPATH", "")]
     house.environment["PYTHONPATH"] = ":".join(path for path in paths if path)
 
@@ -49,7 +57,7 @@ def sets(*options: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("packages")
-def test_a_task_and_a_blueprint_of_an_installed_package_are_trained(house: House) -> None:
+def test_task_and_blueprint_of_a_package_are_trained(house: House) -> None:
     begun = house.daemon("start", "rowing", "--rounds", "1", *sets(*OPTIONS))
     assert begun.returncode == 0, begun.stderr
     (started,) = house.journal("rowing", "run.started")

@@ -8,15 +8,17 @@ from dataclasses import asdict
 from functools import cache, wraps
 from typing import Any
 
-from overwatch_tui.compose import compose
-from overwatch_tui.frame import Frame
-from overwatch_tui.link import Link
+from overwatch_tui.model.state import State
+from overwatch_tui.panels import PANELS
+from overwatch_tui.render.layout import compose_screen
+from overwatch_tui.render.panel import PanelInputs
+from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.session import Session
-from overwatch_tui.state import State
-from overwatch_tui.view import View
-from protocol.items import Item, LinkChanged, Reply, Reset
-from protocol.thresholds import THRESHOLDS
-from protocol.wire import Event, new_id
+from overwatch_tui.source.link_status import LinkStatus
+from protocol.client.items import Item, LinkChanged, RequestOutcome, Reset
+from protocol.codec.frames import new_id
+from protocol.codec.json_lines import Event
+from protocol.messages.thresholds import THRESHOLDS
 
 from . import journal
 
@@ -26,7 +28,7 @@ class ListFeed:
 
     def __init__(self, items: Iterable[Item] = (), **link: Any) -> None:
         self.items = list(items)
-        self.link = {"state": "live", "age": 0.4, "name": "digits-7f3a", "clients": 2, **link}
+        self.link = {"state": "live", "age_seconds": 0.4, "name": "digits-7f3a", "num_clients": 2, **link}
         self.clock: int | None = None
         self.ts = journal.START
         self.run_id: str | None = "7f3a09c1"
@@ -43,7 +45,7 @@ class ListFeed:
     def now(self) -> int:
         return self.clock if self.clock is not None else self.ts
 
-    def fill(self, link: Link) -> None:
+    def update_link(self, link: LinkStatus) -> None:
         for name, value in self.link.items():
             setattr(link, name, value)
 
@@ -55,7 +57,7 @@ class ListFeed:
     def answer(self, result: dict[str, Any] | None = None, error: Any = None) -> str:
         """Answer the newest request; returns its id."""
         id_, method, _ = self.requests[-1]
-        self.items.append(Reply(id_, method, result, error, 0.038))
+        self.items.append(RequestOutcome(id_, method, result, error, 0.038))
         return id_
 
     def close(self) -> None:
@@ -81,26 +83,33 @@ def folded(found: Iterable[Event]) -> State:
     return made
 
 
-def session(found: Iterable[Event] = (), view: View | None = None, **link: Any) -> Session:
+def session(found: Iterable[Event] = (), view: ViewState | None = None, **link: Any) -> Session:
     """A session that has joined and heard these events."""
     feed = ListFeed([LinkChanged("live"), Reset("run digits-7f3a, boot b1"), *found], **link)
-    made = Session(feed, view or View())
+    made = Session(feed, view or ViewState())
     made.tick()
     return made
 
 
-def frame(known: State | None = None, view: View | None = None, **link: Any) -> Frame:
+def panel_inputs(known: State | None = None, view: ViewState | None = None, **link: Any) -> PanelInputs:
     """The moment of the newest event, with a link as given."""
-    made = Link(state="live", age=0.4, name="digits-7f3a", rate=21.3, clients=2, beat_age=0.3)
+    made = LinkStatus(
+        state="live",
+        age_seconds=0.4,
+        name="digits-7f3a",
+        events_per_second=21.3,
+        num_clients=2,
+        trainer_age_seconds=0.3,
+    )
     for name, value in link.items():
         setattr(made, name, value)
     known = known or State()
-    return Frame(known, view or View(), made, known.ts or journal.START)
+    return PanelInputs(known, view or ViewState(), made, known.ts or journal.START)
 
 
-def draw(made: Frame, width: int, height: int) -> str:
+def draw(made: PanelInputs, width: int, height: int) -> str:
     """The picture as text."""
-    return compose(made, made, width, height).text(width, height)
+    return compose_screen(PANELS, made, made, width, height).text(width, height)
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

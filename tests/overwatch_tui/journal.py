@@ -13,19 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from protocol import events as ev
-from protocol.encoding import encode_event
-from protocol.events import STREAMS, Context, spec_of
-from protocol.wire import Event, decode_line
+from protocol.codec.json_lines import Event, decode_line, encode_event
+from protocol.messages import events as ev
+from protocol.messages.events import Context, spec_of
+from protocol.messages.vocabulary import HEAD_NAMES, STREAMS, Level, Op, Stage
 
 START = 1_760_000_000_000_000
 """First event, microseconds."""
-STAGES = [
-    "DORMANT", "GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED", "PRUNED", "EMBARGOED",
-    "RESETTING",
-]  # fmt: skip
-OPS = ["WAIT", "GERMINATE", "ADVANCE", "SET_ALPHA", "PRUNE", "FOSSILIZE"]
-HEADS = ["op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve"]
+STAGES = [stage.name for stage in Stage]
+OPS = [op.name for op in Op]
+HEADS = list(HEAD_NAMES)
 BLUEPRINTS = ["norm", "attention", "depthwise", "conv_light"]
 PARAMETERS = {"norm": 16, "attention": 280, "depthwise": 150, "conv_light": 584}
 EPOCH_US = 600_000
@@ -60,7 +57,7 @@ class Run:
         self.ts = self.begin
         self.seq = dict.fromkeys(STREAMS, 0)
         self.ctx = Context()
-        self.level: ev.Level = "NORMAL"
+        self.level: Level = "NORMAL"
         self.grid: list[list[Seed]] = []
         self.ema = [1.0] * self.envs
 
@@ -82,12 +79,28 @@ class Run:
 
     def started(self) -> ev.RunStarted:
         return ev.RunStarted(
-            run="7f3a09c1", name="digits-7f3a", boot=self.boot, pid=4711, host="gpu3", version="0.1.0",
-            torch="2.13.0", device="cpu", task="digits", policy="ppo", envs=self.envs,
-            slots=[f"r0c{i}" for i in range(self.slots)], blueprints=BLUEPRINTS, stages=STAGES, ops=OPS,
-            heads=HEADS, episode_epochs=self.episode_epochs, rounds=400, host_parameters=274, seed=1,
+            run="7f3a09c1",
+            name="digits-7f3a",
+            boot=self.boot,
+            pid=4711,
+            host="gpu3",
+            version="0.1.0",
+            torch="2.13.0",
+            device="cpu",
+            task="digits",
+            policy="ppo",
+            envs=self.envs,
+            slots=[f"r0c{i}" for i in range(self.slots)],
+            blueprints=BLUEPRINTS,
+            stages=STAGES,
+            ops=OPS,
+            heads=HEADS,
+            episode_epochs=self.episode_epochs,
+            rounds=400,
+            host_parameters=274,
+            seed=1,
             config={"seed": 1, "rounds": 400, "envs": {"count": self.envs}, "ppo": {"clip": 0.2}},
-        )  # fmt: skip
+        )
 
     def one_round(self, number: int) -> None:
         self.ctx.round, self.ctx.epoch = number, 0
@@ -105,11 +118,14 @@ class Run:
         self.emit(self.drift(["policy", *(f"policy.{head}" for head in HEADS), "critic"]))
         self.emit(self.finished(number))
         name = f"round-{number:06d}.pt"
-        self.emit(ev.CheckpointSaved(
-            path=f"/runs/digits-7f3a/checkpoints/{name}", bytes=412_000, seconds=0.02, reason="round",
-        ))  # fmt: skip
-
-    # --- one epoch ---------------------------------------------------------------------------------
+        self.emit(
+            ev.CheckpointSaved(
+                path=f"/runs/digits-7f3a/checkpoints/{name}",
+                bytes=412_000,
+                seconds=0.02,
+                reason="round",
+            )
+        )
 
     def epoch(self) -> ev.EpochFinished:
         ops, where = [], []
@@ -129,25 +145,34 @@ class Run:
         jitter = self.random.uniform
         return ev.EpochFinished(
             seconds=EPOCH_US / 1e6,
-            train_loss=[1.6 - a for a in accuracy], train_accuracy=[min(0.99, a + 0.02) for a in accuracy],
-            val_loss=[1.7 - a for a in accuracy], val_accuracy=list(accuracy),
+            train_loss=[1.6 - a for a in accuracy],
+            train_accuracy=[min(0.99, a + 0.02) for a in accuracy],
+            val_loss=[1.7 - a for a in accuracy],
+            val_accuracy=list(accuracy),
             reward=[jitter(-0.1, 0.4) for _ in accuracy],
             episode_return=[18 * a + jitter(-1, 1) - 4 for a in accuracy],
-            op=ops, action_slot=where,
+            op=ops,
+            action_slot=where,
             host_grad_norm=[None if rolled and env == 13 else self.norm(env) for env in range(self.envs)],
             host_health=[0.42 if env == 7 and self.sick else 0.98 for env in range(self.envs)],
-            stage=columns(lambda s: s.stage), epochs_in_stage=columns(lambda s: s.epochs),
+            stage=columns(lambda s: s.stage),
+            epochs_in_stage=columns(lambda s: s.epochs),
             alpha=columns(lambda s: round(s.alpha, 2)),
             blueprint=columns(lambda s: s.blueprint),
             contribution=columns(lambda s: s.worth * s.alpha if s.stage in (3, 4, 5) else None),
             seed_grad_norm=columns(lambda s: running(s, abs(s.worth) * 12 + jitter(0.2, 1.5))),
             seed_health=columns(lambda s: running(s, jitter(0.85, 1.0))),
-            parameters=[274 + sum(PARAMETERS[BLUEPRINTS[s.blueprint]] for s in row if s.blueprint is not None)
-                        for row in self.grid],
-            reward_components={"gain": [jitter(0, 0.4) for _ in accuracy], "rent": [-0.02] * len(accuracy),
-                               "shaping": [jitter(-0.1, 0.1) for _ in accuracy]},
+            parameters=[
+                274 + sum(PARAMETERS[BLUEPRINTS[s.blueprint]] for s in row if s.blueprint is not None)
+                for row in self.grid
+            ],
+            reward_components={
+                "gain": [jitter(0, 0.4) for _ in accuracy],
+                "rent": [-0.02] * len(accuracy),
+                "shaping": [jitter(-0.1, 0.1) for _ in accuracy],
+            },
             phases={"train": 0.33, "validate": 0.14, "decide": 0.06, "act": 0.03, "telemetry": 0.004},
-        )  # fmt: skip
+        )
 
     @property
     def sick(self) -> bool:
@@ -210,19 +235,25 @@ class Run:
         before, seed.stage, seed.epochs = seed.stage, stage, 0
         seed.alpha = {5: 1.0, 4: 1.0}.get(stage, seed.alpha if stage == 3 else 0.0)
         name = BLUEPRINTS[seed.blueprint] if seed.blueprint is not None else None
-        self.emit(ev.SeedStage(
-            slot=f"r0c{slot}", from_stage=STAGES[before], to_stage=STAGES[stage], blueprint=name,
-            alpha=seed.alpha, by=by, parameters=PARAMETERS.get(name or "", 0),
-            contribution=seed.worth if stage in (5, 6) else None,
-        ), env=env)  # fmt: skip
+        self.emit(
+            ev.SeedStage(
+                slot=f"r0c{slot}",
+                from_stage=STAGES[before],
+                to_stage=STAGES[stage],
+                blueprint=name,
+                alpha=seed.alpha,
+                by=by,
+                parameters=PARAMETERS.get(name or "", 0),
+                contribution=seed.worth if stage in (5, 6) else None,
+            ),
+            env=env,
+        )
         if stage == 0:
             seed.blueprint, seed.worth = None, 0.0
 
     def gate(self, env: int, slot: int, gate: str, *, passed: bool) -> None:
         checks = {"min_epochs": passed, "gradient_measured": True, "health": True}
         self.emit(ev.SeedGate(slot=f"r0c{slot}", gate=gate, passed=passed, checks=checks), env=env)
-
-    # --- around it ---------------------------------------------------------------------------------
 
     def env_sources(self) -> list[str]:
         seeds = [f"env{env:02d}.r0c{slot}" for env in range(self.envs) for slot in range(self.slots)]
@@ -246,16 +277,25 @@ class Run:
             norm.append(None if value is None else 1.0 + value)
         missing = [None if v is None else 0.97 for v in drift]
         return ev.Drift(
-            source=source, norm=norm, norm_ema=[None if v is None else 1.0 for v in drift], norm_drift=drift,
-            health=list(missing), health_ema=list(missing),
+            source=source,
+            norm=norm,
+            norm_ema=[None if v is None else 1.0 for v in drift],
+            norm_drift=drift,
+            health=list(missing),
+            health_ema=list(missing),
             health_drift=[None if v is None else round(v / 9, 3) for v in drift],
-        )  # fmt: skip
+        )
 
     def system(self) -> ev.SystemSample:
         return ev.SystemSample(
-            cpu_percent=self.random.uniform(140, 180), rss=730 * 2**20, memory_total=16 * 2**30,
-            memory_used=int(self.random.uniform(5.9, 6.2) * 2**30), load1=2.1, cores=4, disk_free=210 * 2**30,
-        )  # fmt: skip
+            cpu_percent=self.random.uniform(140, 180),
+            rss=730 * 2**20,
+            memory_total=16 * 2**30,
+            memory_used=int(self.random.uniform(5.9, 6.2) * 2**30),
+            load1=2.1,
+            cores=4,
+            disk_free=210 * 2**30,
+        )
 
     def update(self, number: int) -> ev.PPOUpdate:
         wobble = self.random.uniform
@@ -268,30 +308,57 @@ class Run:
             "FOSSILIZE": 0.05,
         }
         return ev.PPOUpdate(
-            seconds=0.142, policy_loss=-0.022 + wobble(-0.01, 0.01), value_loss=0.6 / number,
+            seconds=0.142,
+            policy_loss=-0.022 + wobble(-0.01, 0.01),
+            value_loss=0.6 / number,
             entropy=0.95 - 0.03 * number,
             head_entropy={head: 0.93 - 0.05 * i - 0.02 * number for i, head in enumerate(HEADS)},
-            approx_kl=0.011 + wobble(-0.004, 0.006), clip_fraction=0.15 + wobble(-0.03, 0.03),
-            ratio_min=0.71, ratio_max=1.40,
+            approx_kl=0.011 + wobble(-0.004, 0.006),
+            clip_fraction=0.15 + wobble(-0.03, 0.03),
+            ratio_min=0.71,
+            ratio_max=1.40,
             head_ratio_max={head: 1.40 - 0.05 * i for i, head in enumerate(HEADS)},
-            explained_variance=0.7 - 1.1 / number, grad_norm=1.24, head_grad_norm=dict.fromkeys(HEADS, 0.31),
-            critic_grad_norm=2.1, advantage_mean=0.0, advantage_std=1.0, learning_rate=1e-3,
-            entropy_coefficient=0.01, epochs=4, minibatches=2, early_stop=False, skipped_nonfinite=0,
-            op_fraction=share, lstm_h_rms=0.38, lstm_c_rms=0.81, return_std=2.0,
-        )  # fmt: skip
+            explained_variance=0.7 - 1.1 / number,
+            grad_norm=1.24,
+            head_grad_norm=dict.fromkeys(HEADS, 0.31),
+            critic_grad_norm=2.1,
+            advantage_mean=0.0,
+            advantage_std=1.0,
+            learning_rate=1e-3,
+            entropy_coefficient=0.01,
+            epochs=4,
+            minibatches=2,
+            early_stop=False,
+            skipped_nonfinite=0,
+            op_fraction=share,
+            lstm_h_rms=0.38,
+            lstm_c_rms=0.81,
+            return_std=2.0,
+        )
 
     def finished(self, number: int) -> ev.RoundFinished:
         accuracy = [self.accuracy(env) for env in range(self.envs)]
         best = max(range(self.envs), key=accuracy.__getitem__)
         mean = sum(accuracy) / len(accuracy)
         return ev.RoundFinished(
-            seconds=14.6, env_epochs_per_second=26.3, return_mean=14 * mean, return_p10=9 * mean,
-            return_p50=14.5 * mean, return_p90=18 * mean, accuracy_mean=mean, accuracy_best=accuracy[best],
+            seconds=14.6,
+            env_epochs_per_second=26.3,
+            return_mean=14 * mean,
+            return_p10=9 * mean,
+            return_p50=14.5 * mean,
+            return_p90=18 * mean,
+            accuracy_mean=mean,
+            accuracy_best=accuracy[best],
             best_env=best,
-            test_accuracy_mean=mean - 0.01, test_accuracy_best=accuracy[best] - 0.01, parameters_mean=900.0,
-            final_accuracy=accuracy, final_return=[14 * a for a in accuracy], germinated=40 + number,
-            fossilized=9 + number, pruned=11,
-        )  # fmt: skip
+            test_accuracy_mean=mean - 0.01,
+            test_accuracy_best=accuracy[best] - 0.01,
+            parameters_mean=900.0,
+            final_accuracy=accuracy,
+            final_return=[14 * a for a in accuracy],
+            germinated=40 + number,
+            fossilized=9 + number,
+            pruned=11,
+        )
 
     def incidents(self, number: int, epoch: int) -> None:
         """What goes wrong, and what the operator does."""
@@ -328,25 +395,46 @@ class Run:
             )
 
     def command(self, id_: str, method: str, params: dict[str, Any], result: dict[str, Any] | None) -> None:
-        self.emit(ev.CommandAccepted(
-            id=id_, method=method, params=params, client="esper-daemon/0.1", uid=1000, pid=99))  # fmt: skip
+        self.emit(
+            ev.CommandAccepted(
+                id=id_, method=method, params=params, client="esper-daemon/0.1", uid=1000, pid=99
+            )
+        )
         if result is not None:
             self.emit(ev.CommandDone(id=id_, method=method, result=result, seconds=0.41), after=1000)
 
     def anomaly(
-        self, source: str, kind: str, severity: Any, value: float, threshold: float, count: int,
-        *, env: int | None = None, active: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        source: str,
+        kind: str,
+        severity: Any,
+        value: float,
+        threshold: float,
+        count: int,
+        *,
+        env: int | None = None,
+        active: bool = True,
+    ) -> None:
         since = getattr(self, "since", {})
         self.since = since
         first = since.setdefault((source, kind), self.ts)
         hint = {"norm_drift": "gradient norm left its average: escalate (T) and look at the layers"}.get(
             kind, ""
         )
-        self.emit(ev.Anomaly(
-            kind=kind, source=source, severity=severity, active=active, value=value, threshold=threshold,
-            count=count, since=first, hint=hint,
-        ), env=env)  # fmt: skip
+        self.emit(
+            ev.Anomaly(
+                kind=kind,
+                source=source,
+                severity=severity,
+                active=active,
+                value=value,
+                threshold=threshold,
+                count=count,
+                since=first,
+                hint=hint,
+            ),
+            env=env,
+        )
 
 
 def events(**options: Any) -> list[Event]:

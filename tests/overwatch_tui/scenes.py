@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from overwatch_tui.compose import compose
-from overwatch_tui.frame import Frame
-from overwatch_tui.history import SECOND
-from overwatch_tui.state import State
-from overwatch_tui.theme import ASCII
-from overwatch_tui.view import VIEWS, View
-from protocol import events as ev
-from protocol.wire import decode_line
+from overwatch_tui.model.state import State
+from overwatch_tui.model.time_series import SECOND
+from overwatch_tui.panels import PANELS, VIEWS
+from overwatch_tui.render.layout import compose_screen
+from overwatch_tui.render.panel import PanelInputs
+from overwatch_tui.render.theme import ASCII
+from overwatch_tui.render.view_state import ViewState
+from protocol.codec.json_lines import decode_line
+from protocol.messages import events as ev
 
 from . import journal
-from .harness import draw, events, folded, frame, state
+from .harness import draw, events, folded, panel_inputs, state
 
 FOLDER = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 40))
 
 
-def _view(name: str, *, detail: bool = False, env: int = 7) -> View:
-    view = View(env=env)
-    view.show(name)
+def _view(name: str, *, detail: bool = False, env: int = 7) -> ViewState:
+    view = ViewState(env=env)
+    view.show_view(name)
     view.detail = detail
     return view
 
@@ -37,36 +39,48 @@ def _paused() -> State:
 
 
 def _frozen(width: int, height: int) -> str:
-    view = View(frozen=True, arrived=702)
-    return compose(frame(state(), view), frame(state(rounds=3), view), width, height).text(width, height)
+    view = ViewState(is_frozen=True, num_arrived=702)
+    live, body = panel_inputs(state(), view), panel_inputs(state(rounds=3), view)
+    return compose_screen(PANELS, live, body, width, height).text(width, height)
 
 
 def _late(width: int, height: int) -> str:
-    made = frame(state(), state="stale", age=7.2, said="no answer for 7.2s; still trying")
+    made = panel_inputs(state(), state="stale", age_seconds=7.2)
     made.now += 7 * SECOND
     return draw(made, width, height)
 
 
 NO_RUN = "no live run found; start one with: esper-daemon start"
-FRAMES: dict[str, Callable[[], Frame]] = {
-    "empty": lambda: frame(state="searching", age=None, name=None, rate=None, said=NO_RUN),
-    "joined-without-events": lambda: frame(folded(events()[:1])),
-    "ended": lambda: frame(state(), state="ended", said="run digits-7f3a has ended: stop by esper-tui"),
-    "gaps": lambda: frame(state(), gaps=2, skipped=40, bad=3, dropped={"metric": 7}),
-    "paused": lambda: frame(_paused()),
-    "read-only": lambda: frame(state(), View(read_only=True)),
-    "ascii": lambda: frame(state(), View(glyphs=ASCII, env=7)),
-    "grid-64": lambda: frame(state(envs=64, rounds=2)),
-    "ten-slots": lambda: frame(state(envs=8, rounds=1, slots=10)),
-    "by-drift": lambda: frame(state(), View(sort="drift")),
+FRAMES: dict[str, Callable[[], PanelInputs]] = {
+    "empty": lambda: panel_inputs(
+        state="searching", age_seconds=None, name=None, events_per_second=None, problem=NO_RUN
+    ),
+    "joined-without-events": lambda: panel_inputs(folded(events()[:1])),
+    "ended": lambda: panel_inputs(state(), state="ended", farewell="stop by esper-tui"),
+    "gaps": lambda: panel_inputs(state(), gaps=2, skipped=40, bad=3, dropped={"metric": 7}),
+    "paused": lambda: panel_inputs(_paused()),
+    "read-only": lambda: panel_inputs(state(), ViewState(read_only=True)),
+    "ascii": lambda: panel_inputs(state(), ViewState(glyphs=ASCII, env=7)),
+    "grid-64": lambda: panel_inputs(state(envs=64, rounds=2)),
+    "ten-slots": lambda: panel_inputs(state(envs=8, rounds=1, slots=10)),
+    "by-drift": lambda: panel_inputs(state(), ViewState(sort="drift")),
 }
-for _name in VIEWS:
-    FRAMES[_name] = lambda name=_name: frame(state(), _view(name))
-    FRAMES[f"{_name}-detail"] = lambda name=_name: frame(state(), _view(name, detail=True))
+
+
+def _draw_frame(name: str, width: int, height: int) -> str:
+    return draw(FRAMES[name](), width, height)
+
+
+def _draw_view(name: str, width: int, height: int, *, detail: bool) -> str:
+    return draw(panel_inputs(state(), _view(name, detail=detail)), width, height)
+
 
 SCENES: dict[str, Callable[[int, int], str]] = {"stale": _late, "frozen": _frozen}
-for _name, _make in FRAMES.items():
-    SCENES[_name] = lambda w, h, make=_make: draw(make(), w, h)
+for _name in FRAMES:
+    SCENES[_name] = partial(_draw_frame, _name)
+for _name in VIEWS:
+    SCENES[_name] = partial(_draw_view, _name, detail=False)
+    SCENES[f"{_name}-detail"] = partial(_draw_view, _name, detail=True)
 
 
 def path_of(name: str, width: int, height: int) -> Path:

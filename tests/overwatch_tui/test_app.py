@@ -13,15 +13,16 @@ from textual.pilot import Pilot
 
 from overwatch_tui import keys
 from overwatch_tui.app import OverwatchApp
-from overwatch_tui.lines import plain
+from overwatch_tui.panels import PANELS, VIEWS
+from overwatch_tui.render.lines import plain
+from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.screens.confirm import ConfirmScreen
 from overwatch_tui.screens.help import HelpScreen
+from overwatch_tui.screens.line_widget import LinePanel
 from overwatch_tui.screens.main import MainScreen
 from overwatch_tui.session import Session
-from overwatch_tui.view import VIEWS, View
-from overwatch_tui.widgets.line_panel import LinePanel
-from protocol import events as ev
-from protocol.wire import Event
+from protocol.codec.json_lines import Event
+from protocol.messages import events as ev
 
 from .harness import ListFeed, events, in_loop, session
 
@@ -64,18 +65,21 @@ def within(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-# --- every key -------------------------------------------------------------------------------------
-
-
 def fingerprint(app: OverwatchApp) -> tuple[Any, ...]:
     """Everything a key can change."""
     return (
-        shown(app), repr(replace(app.session.view, glyphs=app.session.view.glyphs)), len(app.screen_stack),
-        app.frozen is not None, len(feed_of(app).requests), app._exit,
-    )  # fmt: skip
+        shown(app),
+        repr(replace(app.session.view, glyphs=app.session.view.glyphs)),
+        len(app.screen_stack),
+        app.frozen is not None,
+        len(feed_of(app).requests),
+        app._exit,
+    )
 
 
-DOCUMENTED = [name for key in keys.KEYS for name in key.keys.split(",") if name] + list("12345678")
+DOCUMENTED = [name for key in keys.KEYS for name in key.keys.split(",") if name] + [
+    panel.key for panel in PANELS.views
+]
 LEAVING = {"q", "ctrl+z"}
 """Ending and suspending have tests of their own."""
 
@@ -84,14 +88,14 @@ LEAVING = {"q", "ctrl+z"}
     "view", [v if v == "envs" else pytest.param(v, marks=pytest.mark.slow) for v in VIEWS]
 )
 @in_loop
-async def test_no_documented_key_fails_in_any_view_from_a_cold_start(view: str, tmp_path: Path) -> None:
+async def test_no_key_fails_in_any_view_at_start(view: str, tmp_path: Path) -> None:
     with within(tmp_path):
         app = app_of()
         async with app.run_test(size=SMALL) as pilot:
             for name in DOCUMENTED:
                 if name in LEAVING:
                     continue
-                app.session.view.show(view)
+                app.session.view.show_view(view)
                 await press(pilot, name)
                 while len(app.screen_stack) > 1:
                     await press(pilot, "escape")
@@ -106,7 +110,7 @@ async def test_every_documented_key_has_an_effect(tmp_path: Path) -> None:
     with within(tmp_path):
         for view, names in _where_keys_work().items():
             app = app_of()
-            app.session.view.show(view)
+            app.session.view.show_view(view)
             async with app.run_test(size=LARGE) as pilot:
                 for name in names:
                     before = fingerprint(app)
@@ -171,9 +175,6 @@ async def test_every_modal_closes_with_escape() -> None:
     assert feed_of(app).requests == []
 
 
-# --- commands --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("key", "method", "params"),
     [
@@ -185,7 +186,7 @@ async def test_every_modal_closes_with_escape() -> None:
     ],
 )
 @in_loop
-async def test_a_command_asks_first_and_is_followed_to_its_end(
+async def test_command_asks_first_and_is_followed_to_its_end(
     key: str, method: str, params: dict[str, Any]
 ) -> None:
     app = app_of(session(events(rounds=1)))
@@ -212,7 +213,7 @@ async def test_a_command_asks_first_and_is_followed_to_its_end(
 
 
 def _life(data: Any) -> Event:
-    from protocol.events import Context, spec_of
+    from protocol.messages.events import Context, spec_of
 
     return Event(
         seq=10**6, ts=2 * 10**15, type=spec_of(type(data)).type, stream="life", tv=1, ctx=Context(), data=data
@@ -234,7 +235,7 @@ async def test_pause_turns_into_resume_and_start_into_stop() -> None:
 
 @in_loop
 async def test_read_only_has_no_commands() -> None:
-    app = app_of(session(events(rounds=1), View(read_only=True)))
+    app = app_of(session(events(rounds=1), ViewState(read_only=True)))
     async with app.run_test(size=SMALL) as pilot:
         await press(pilot, "T", "P", "X", "C", "ctrl+x")
         assert len(app.screen_stack) == 1
@@ -251,11 +252,8 @@ async def test_nothing_is_sent_into_a_dead_link() -> None:
     async with app.run_test(size=SMALL) as pilot:
         await press(pilot, "T", "y")
         assert len(app.screen_stack) == 1
-        assert "no daemon to tell" in shown(app)
+        assert "no daemon is connected" in shown(app)
     assert feed_of(app).requests == []
-
-
-# --- help ------------------------------------------------------------------------------------------
 
 
 def _help_text(app: OverwatchApp) -> list[str]:
@@ -284,9 +282,6 @@ async def test_the_help_names_every_key_and_scrolls() -> None:
         assert app.screen.top == 0
 
 
-# --- looking ---------------------------------------------------------------------------------------
-
-
 @in_loop
 async def test_views_env_entry_and_detail() -> None:
     app = app_of()
@@ -311,7 +306,7 @@ async def test_views_env_entry_and_detail() -> None:
 
 
 @in_loop
-async def test_tab_goes_through_the_panels_and_at_80_columns_through_the_views() -> None:
+async def test_tab_cycles_panels_and_at_80_columns_views() -> None:
     app = app_of()
     async with app.run_test(size=LARGE) as pilot:
         seen = []
@@ -322,9 +317,9 @@ async def test_tab_goes_through_the_panels_and_at_80_columns_through_the_views()
         assert app.session.view.name == "envs"
         await pilot.resize_terminal(80, 24)
         await press(pilot, "tab")
-        assert app.session.view.name == "anomalies"
+        assert app.session.view.name == VIEWS[1]
         await press(pilot, "shift+tab", "shift+tab")
-        assert app.session.view.name == "system"
+        assert app.session.view.name == VIEWS[-1]
 
 
 @pytest.mark.finding("PD-09")
@@ -376,8 +371,8 @@ async def test_too_small_says_so_and_recovers() -> None:
 
 
 @in_loop
-async def test_a_restart_of_the_daemon_is_said() -> None:
-    from protocol.items import LinkChanged, Reset
+async def test_daemon_restart_is_shown() -> None:
+    from protocol.client.items import LinkChanged, Reset
 
     app = app_of(session(events(rounds=1)))
     async with app.run_test(size=SMALL) as pilot:
@@ -401,9 +396,6 @@ async def test_a_screenshot_is_written_as_svg_and_text(tmp_path: Path) -> None:
         assert "@font-face" not in drawn
         assert "Fira Code" not in drawn
         assert "GRADIENT DRIFT" in text.read_text()
-
-
-# --- painting --------------------------------------------------------------------------------------
 
 
 @in_loop

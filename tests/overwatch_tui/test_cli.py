@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from overwatch_tui import once
+from overwatch_tui import session
 from overwatch_tui.cli import main
 
 from . import journal
@@ -17,7 +17,7 @@ from . import journal
 @pytest.fixture(autouse=True)
 def _no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(once, "FIND_S", 0.2)
+    monkeypatch.setattr(session, "SEARCH_SECONDS", 0.2)
 
 
 def invoke(*arguments: str, **environment: str) -> Result:
@@ -81,7 +81,7 @@ def test_after_round_waits_for_that_round(tmp_path: Path) -> None:
         ((), 2, "--once"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_usage_errors_are_one_line_with_exit_code(arguments: tuple[str, ...], code: int, words: str) -> None:
     result = invoke(*arguments)
     assert result.exit_code == code, result.output
     assert words in result.output

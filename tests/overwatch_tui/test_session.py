@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import pytest
+
+from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.session import Session
-from overwatch_tui.view import View
+from protocol.client.items import RequestOutcome, Reset
 from protocol.errors import RequestError
-from protocol.items import Reply, Reset
 
 from .harness import ListFeed, events, session
 
 
-def test_a_restart_is_said_and_what_was_open_has_failed() -> None:
+def test_restart_is_shown_and_open_commands_fail() -> None:
     made = session(events(rounds=2))
     feed = made.feed
     assert isinstance(feed, ListFeed)
-    order = made.send("pause", {})
+    command = made.send("pause", {})
     feed.answer({"state": "accepted"})
     made.tick()
-    assert order.state == "ACK"
+    assert command.state == "ACK"
     feed.boot = "b2"
     feed.items = [Reset("run digits-7f3a, new boot b2"), *events(rounds=1)]
     made.tick()
-    assert order.state == "FAILED"
+    assert command.state == "FAILED"
     assert "restarted" in made.view.message
-    assert any(entry.tag == "VIEW" and "restarted" in entry.text for entry in made.state.log)
+    assert any(entry.tag == "VIEW" and "restarted" in str(entry.data) for entry in made.state.log)
     assert made.state.rounds_done == 1, "what is known begins anew"
-    assert made.changed
+    assert made.needs_paint
 
 
 def test_a_resynchronisation_keeps_log_commands_and_acknowledgements() -> None:
@@ -52,7 +54,7 @@ def test_another_run_begins_from_nothing() -> None:
     assert len(made.state.log) == 1
 
 
-def test_a_refusal_and_a_silence_are_shown_as_such() -> None:
+def test_refusal_and_missing_reply_are_shown() -> None:
     made = session(events(rounds=1))
     assert isinstance(made.feed, ListFeed)
     refused = made.send("resume", {})
@@ -60,12 +62,13 @@ def test_a_refusal_and_a_silence_are_shown_as_such() -> None:
     made.tick()
     assert (refused.state, refused.detail) == ("NACK", "it is not paused")
     silent = made.send("pause", {})
-    made.feed.items = [Reply(silent.id, "pause", None, RequestError("no_reply", "no answer in 10 s"), 10.0)]
+    late = RequestError("no_reply", "no answer in 10 s")
+    made.feed.items = [RequestOutcome(silent.id, "pause", None, late, 10.0)]
     made.tick()
     assert (silent.state, silent.detail) == ("NO REPLY", "no answer in 10 s")
 
 
-def test_why_an_accepted_command_has_to_wait_is_shown() -> None:
+def test_accepted_command_shows_why_it_waits() -> None:
     made = session(events(rounds=1))
     assert isinstance(made.feed, ListFeed)
     waits = made.send("profiler.start", {"epochs": 2})
@@ -82,12 +85,20 @@ def test_thresholds_are_the_daemons() -> None:
     feed = ListFeed()
     feed.thresholds["kl"] |= {"warning": 0.5, "critical": 1.0}
     feed.items = [Reset("run digits-7f3a, boot b1")]
-    made = Session(feed, View())
+    made = Session(feed, ViewState())
     made.tick()
     assert made.state.severity("kl", 0.4) is None
     assert made.state.severity("kl", 0.6) == "warning"
 
 
 def test_the_selected_env_stays_within_the_run() -> None:
-    made = session(events(), View(env=500))
+    made = session(events(), ViewState(env=500))
     assert made.view.env == 15
+
+
+def test_wait_without_an_epoch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overwatch_tui.session.FIRST_EPOCH_SECONDS", 0.05)
+    made = session([event for event in events() if event.type != "epoch"])
+    assert made.wait(after_round=0) is False
+    assert made.state.epoch is None
+    assert session(events()).wait(after_round=0) is True

@@ -27,7 +27,7 @@ def playing(folder: Path, *arguments: str, columns: int = 80, lines: int = 24) -
         terminal.close()
 
 
-def test_it_plays_takes_keys_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+def test_replay_takes_keys_and_restores_the_terminal(tmp_path: Path) -> None:
     with playing(tmp_path, "--speed", "20") as tui:
         text = tui.wait_for("REPLAY")
         tui.wait_for("r1")
@@ -48,7 +48,7 @@ def test_it_plays_takes_keys_and_leaves_the_terminal_as_it_was(tmp_path: Path) -
 
 
 def test_no_escape_of_a_log_line_reaches_the_terminal(tmp_path: Path) -> None:
-    from protocol.events import LogLine
+    from protocol.messages.events import LogLine
 
     run = journal.Run(rounds=1)
     run.make()
@@ -86,7 +86,7 @@ def test_no_color_sends_no_colour(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_that_takes_nothing_is_sent_less(tmp_path: Path) -> None:
+def test_slow_terminal_is_sent_fewer_frames(tmp_path: Path) -> None:
     with playing(tmp_path, "--speed", "20", "--refresh", "4", columns=120, lines=40) as tui:
         tui.wait_for("REPLAY")
         time.sleep(4)
@@ -96,7 +96,7 @@ def test_a_terminal_that_takes_nothing_is_sent_less(tmp_path: Path) -> None:
         assert tui.process.wait(60) == 0
 
 
-def test_a_small_terminal_says_so_and_a_wide_one_has_two_columns(tmp_path: Path) -> None:
+def test_small_terminal_asks_for_room_wide_one_has_columns(tmp_path: Path) -> None:
     with playing(tmp_path, columns=79, lines=24) as tui:
         tui.wait_for("needs 80x24")
     with playing(tmp_path, "--speed", "50", columns=120, lines=40) as tui:

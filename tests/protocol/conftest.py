@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol import server as server_module
 from protocol.runs import RunFolder
-from protocol.server import Server
+from protocol.server import server as server_module
+from protocol.server.server import Server
 
 from .harness import DAEMON, Daemon, Reader
 
@@ -71,7 +71,7 @@ def reader() -> Iterator[Callable[..., Reader]]:
 @pytest.fixture
 def quick_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five a second, of servers in this process."""
-    monkeypatch.setattr(server_module, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(server_module, "HEARTBEAT_SECONDS", 0.2)
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ from typing import Any
 
 import psutil
 
-from protocol import events as ev
-from protocol.journal import read
-from protocol.server import Server
-from protocol.subscriber import Item, LinkChanged, Reset, Subscriber
-from protocol.wire import Event
+from protocol.client.items import Item, LinkChanged, Reset
+from protocol.client.subscriber import Subscriber
+from protocol.codec.json_lines import Event
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.server.server import Server
 
 Start = Callable[..., Server]
 Daemon = subprocess.Popen[bytes]
@@ -25,7 +26,7 @@ DAEMON = """
 import sys, time
 from protocol import events as ev
 from protocol.runs import RunFolder
-from protocol.server import Server
+from protocol.server.server import Server
 server = Server(RunFolder.claim(sys.argv[1]), hello={})
 server.start()
 server.set_state("TRAINING")

@@ -36,8 +36,8 @@ class Machine:
     """Runs of `home`, reached as the host `box` by whoever has `client` first on the PATH.
 
     Attributes:
-        home: `$ESPER_HOME` over there.
-        environment: of a daemon over there.
+        home: `$ESPER_HOME` on that machine.
+        environment: of a daemon on that machine.
         client: a folder with an `ssh` that knows how to log in.
     """
 
@@ -48,8 +48,10 @@ class Machine:
             path.mkdir(parents=True, mode=0o700)
         self.environment = {
             **os.environ,
-            "ESPER_HOME": str(self.home), "XDG_RUNTIME_DIR": str(runtime), "PYTHONPATH": str(ROOT),
-        }  # fmt: skip
+            "ESPER_HOME": str(self.home),
+            "XDG_RUNTIME_DIR": str(runtime),
+            "PYTHONPATH": str(ROOT),
+        }
         self._folder = folder
         self.port = free_ports()
         _script(programs / "esper-daemon", f'exec {sys.executable} -m trainer "$@"')
@@ -81,6 +83,11 @@ class Machine:
         """Add a line to the server's configuration, from its next start on."""
         with (self._folder / "sshd_config").open("a") as file:
             file.write(line + "\n")
+
+    def configure_client(self, line: str) -> None:
+        """Add a line to what the client's configuration says of `box`."""
+        with (self._folder / "ssh_config").open("a") as file:
+            file.write(f"  {line}\n")
 
     def up(self) -> None:
         """Start the server and wait until it listens."""

@@ -8,10 +8,10 @@ import time
 import pytest
 import zmq
 
-from protocol import events as ev
-from protocol.journal import Journal
+from protocol.journal.writer import Journal
+from protocol.messages import events as ev
 from protocol.runs import RunFolder
-from protocol.server import Server
+from protocol.server.server import Server
 from tests.batches import batch_of
 
 from .raw import Raw
@@ -31,7 +31,7 @@ def write_journal(run: RunFolder) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault(21)
-def test_a_stop_is_answered_in_the_middle_of_a_replay_of_200_mb(home: object) -> None:
+def test_stop_is_answered_amid_a_replay_of_200_mb(home: object) -> None:
     run = RunFolder.claim("alpha")
     write_journal(run)
     server = Server(run, hello={})

@@ -22,7 +22,7 @@ GROWTH_BYTES = 16 * 2**20
 
 FLOOD = """
 import json, os, random, sys, zmq
-from protocol.examples import corpus
+from tools.message_examples import corpus
 endpoints, seed, count = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 rng = random.Random(seed)
 good = [line for line in corpus()["requests"] if b"lease" not in line.split(b'"params"')[0]]

@@ -16,9 +16,9 @@ from .raw import Raw
 
 HANGS = """
 import sys, time
-from protocol import server as module
+from protocol.server import server as module
 from protocol.runs import RunFolder
-module.SILENT_S = 0.5
+module.SILENT_SECONDS = 0.5
 server = module.Server(RunFolder.claim("alpha"), hello={})
 server.start()
 server.set_state("TRAINING")
@@ -42,7 +42,7 @@ def go_on(process: Daemon) -> None:
 
 
 @pytest.mark.fault(19)
-def test_a_trainer_that_sleeps_is_told_by_its_beat_and_to_who_commands(
+def test_paused_trainer_shows_in_heartbeat_and_command_notes(
     daemon: Callable[..., Daemon], reader: Callable[..., Reader]
 ) -> None:
     process = daemon(script=SLEEPS)
@@ -56,7 +56,7 @@ def test_a_trainer_that_sleeps_is_told_by_its_beat_and_to_who_commands(
 
 
 @pytest.mark.fault(19)
-def test_a_trainer_that_holds_the_interpreter_has_no_heartbeat_and_gives_no_answer(
+def test_trainer_holding_the_gil_gives_no_heartbeat_or_answer(
     daemon: Callable[..., Daemon], reader: Callable[..., Reader]
 ) -> None:
     process = daemon(script=HOLDS)

@@ -15,7 +15,7 @@ import zmq
 
 from protocol import connect
 from protocol.runs import find_run
-from protocol.server import Server
+from protocol.server.server import Server
 
 from .harness import DAEMON, Reader, check_against_journal, load, until
 from .thin import ThinLine

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol import events as ev
-from protocol import subscriber as module
-from protocol.journal import read
+from protocol.client import connection as module
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.messages.thresholds import THRESHOLDS, Threshold
 from protocol.runs import find_run
-from protocol.server import Server
-from protocol.thresholds import THRESHOLDS, Threshold
+from protocol.server.server import Server
 
 from .harness import DAEMON, Daemon, Reader, Start, freeze, load, until
 
@@ -117,7 +117,7 @@ def test_a_hung_daemon_goes_slow_stale_lost(
 ) -> None:
     age = Threshold(signal="link_age", warning=1.5, critical=1.8)
     monkeypatch.setitem(THRESHOLDS, "link_age", age)
-    monkeypatch.setattr(module, "LOST_S", 2.1)
+    monkeypatch.setattr(module, "LOST_AFTER_SECONDS", 2.1)
     process = daemon()
     one = reader()
     one.read(lambda: one.subscriber.state == "live")
@@ -139,7 +139,7 @@ for event in Subscriber(sys.argv[1], streams=("life",)).events():
 
 @pytest.mark.fault(3)
 @pytest.mark.fault(4)
-def test_a_stopped_reader_catches_up_and_a_killed_one_changes_nothing(server: Server) -> None:
+def test_stopped_reader_catches_up_killed_one_changes_nothing(server: Server) -> None:
     command = [sys.executable, "-c", READER, "alpha"]
     stopped, killed = (subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2))
     with load(server, 3000):

@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from protocol import events as ev
-from protocol.encoding import encode_event
+from protocol.codec.json_lines import encode_event
 from protocol.errors import BadName, FolderError, NameTaken, RunNotFound
-from protocol.folders import socket_folder, write_atomically
-from protocol.lock import Held, Lock, holder_of
+from protocol.messages import events as ev
 from protocol.runs import RunFolder, find_run, list_runs
-from protocol.server import Server
+from protocol.server.server import Server
+from protocol.storage.folders import socket_folder, write_atomically
+from protocol.storage.lock import Lock, LockHeld, holder_of
 
 from .harness import Start
 
@@ -65,7 +65,7 @@ def test_a_run_without_a_name_gets_one(home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "a b", "-x", "x" * 65, "a\n", "é"])
 def test_bad_names(name: str) -> None:
-    with pytest.raises(BadName, match="is no name for a run"):
+    with pytest.raises(BadName, match="is not a name for a run"):
         RunFolder.claim(name)
 
 
@@ -76,10 +76,10 @@ def test_a_second_process_is_told_who_holds_the_run(home: Path) -> None:
         RunFolder.claim("alpha")
     assert e.value.exit_code == 8
     (run,) = list_runs()
-    assert run.live
+    assert run.is_live
     assert run.pid == holder.pid
     end(holder)
-    assert not list_runs()[0].live
+    assert not list_runs()[0].is_live
     with RunFolder.claim("alpha") as run_again:
         assert run_again.existed
 
@@ -107,10 +107,16 @@ def test_a_forked_child_neither_holds_nor_drops_the_lock(tmp_path: Path) -> None
         os._exit(0)
     os.read(ready[0], 1)
     held = subprocess.run(
-        [sys.executable, "-c", "import sys, pathlib; from protocol.lock import Lock; "
-         "Lock(pathlib.Path(sys.argv[1]))", str(tmp_path / "lock")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import sys, pathlib; from protocol.storage.lock import Lock; Lock(pathlib.Path(sys.argv[1]))",
+            str(tmp_path / "lock"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert f"held by pid {os.getpid()}" in held.stderr
     lock.release()
     assert holder_of(tmp_path / "lock") is None, "the child must not go on holding it"
@@ -126,7 +132,7 @@ def test_looking_for_a_holder_takes_nothing(tmp_path: Path) -> None:
     holder = holder_of(tmp_path / "lock")
     assert holder is not None
     assert holder.pid == os.getpid()
-    with pytest.raises(Held):
+    with pytest.raises(LockHeld):
         Lock(tmp_path / "lock")
     lock.release()
     Lock(tmp_path / "lock").release()
@@ -140,7 +146,7 @@ def test_runs_are_found_by_the_beginning_of_name_or_id(start: Start) -> None:
     assert find_run("alpha").name == "alpha"
     assert find_run("alph").name == "alpha"
     assert find_run(one.run.id[:7]).name == "alpha"
-    assert find_run("beta").live is False
+    assert find_run("beta").is_live is False
     with pytest.raises(RunNotFound, match="alp may be any of alps, alpha; type more"):
         find_run("alp")
     with pytest.raises(RunNotFound, match="no run gamma; there are: "):
@@ -196,9 +202,17 @@ def test_a_stale_connection_file_is_not_believed(home: Path) -> None:
     """pid reuse: the file of a dead daemon, while another process has just taken the run."""
     holder = claim_elsewhere("alpha")
     stale = {
-        "v": 1, "run": "x", "name": "alpha", "boot": "old", "pid": 1, "starttime": 1, "started": 1,
-        "endpoints": {}, "host": "h", "version": "0",
-    }  # fmt: skip
+        "v": 1,
+        "run": "x",
+        "name": "alpha",
+        "boot": "old",
+        "pid": 1,
+        "starttime": 1,
+        "started": 1,
+        "endpoints": {},
+        "host": "h",
+        "version": "0",
+    }
     (home / "runs" / "alpha" / "connection.json").write_text(json.dumps(stale))
     assert find_run("alpha").connection is None
     end(holder)
@@ -209,12 +223,9 @@ def test_eight_runs_side_by_side(start: Start) -> None:
     servers = [start(None) for _ in range(8)]
     runs = list_runs()
     assert len(runs) == 8
-    assert all(run.live for run in runs)
+    assert all(run.is_live for run in runs)
     for server in servers:
         assert find_run(server.run.name).connection.boot == server.boot  # type: ignore[union-attr]
-
-
-# --- folders ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault(39)

@@ -9,19 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol import events as ev
-from protocol import sockets
-from protocol.journal import read
-from protocol.server import Server
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.server import sockets
+from protocol.server.server import Server
 
 from .harness import Reader, check_against_journal, load
 from .relay import Relay
 
 
 @pytest.mark.fault(2)
-def test_a_reader_that_sleeps_after_each_batch_misses_nothing_and_holds_nobody_up(
-    server: Server, reader: Callable[..., Reader]
-) -> None:
+def test_slow_reader_misses_nothing_and_blocks_no_one(server: Server, reader: Callable[..., Reader]) -> None:
     sleepy, brisk = reader("alpha"), reader("alpha")
     for each in (sleepy, brisk):
         each.read(lambda each=each: each.subscriber.state == "live")
@@ -39,9 +37,7 @@ def test_a_reader_that_sleeps_after_each_batch_misses_nothing_and_holds_nobody_u
 
 
 @pytest.mark.fault(5)
-def test_sixty_thousand_at_once_are_in_the_journal_and_with_a_reader(
-    server: Server, reader: Callable[..., Reader]
-) -> None:
+def test_burst_of_60_000_reaches_journal_and_reader(server: Server, reader: Callable[..., Reader]) -> None:
     one = reader("alpha", streams=("life",))
     one.read(lambda: one.subscriber.state == "live")
     for n in range(60_000):
@@ -66,7 +62,7 @@ emissions = st.lists(st.tuples(st.sampled_from(["life", "log"]), st.integers(1, 
 @pytest.mark.usefixtures("quick_heartbeat")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.floats(0.0, 0.5), st.integers(0, 2**16), emissions)
-def test_with_queues_of_one_and_any_loss_the_end_is_the_journal(
+def test_reader_equals_journal_with_queues_of_one_and_losses(
     server: Server, monkeypatch: pytest.MonkeyPatch, loss: float, seed: int, bursts: list[tuple[str, int]]
 ) -> None:
     monkeypatch.setattr(sockets, "RECEIVE_HIGH_WATER", 1)

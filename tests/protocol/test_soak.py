@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from protocol.history import lines_newest_first
+from protocol.codec.json_lines import LINE_PREFIX
+from protocol.journal.reader import lines_newest_first
 from protocol.runs import find_run
-from protocol.wire import LINE_HEAD
 
 from .harness import until
 
@@ -32,7 +32,7 @@ DAEMON = """
 import sys, time
 from protocol import events as ev
 from protocol.runs import RunFolder
-from protocol.server import Server
+from protocol.server.server import Server
 seconds = float(sys.argv[1])
 server = Server(RunFolder.claim("soak"), hello={})
 server.start()
@@ -58,9 +58,9 @@ server.close("over")
 
 READER = """
 import sys, zlib
-from protocol.items import Reset
-from protocol.subscriber import Subscriber
-from protocol.wire import Event
+from protocol.client.items import Reset
+from protocol.client.subscriber import Subscriber
+from protocol.codec.json_lines import Event
 with Subscriber("soak", streams=("life", "metric", "log")) as subscriber, open(sys.argv[1], "w") as file:
     for item in subscriber.items():
         if isinstance(item, Event):
@@ -155,7 +155,7 @@ def test_every_reader_that_lives_holds_the_journal(home: Path, readers: Readers)
         daemon.wait()
     journal: dict[str, dict[int, int]] = {stream: {} for stream in STREAMS}
     for line in lines_newest_first(find_run("soak").path / "events.jsonl"):
-        head = LINE_HEAD.match(line)
+        head = LINE_PREFIX.match(line)
         assert head is not None
         journal[head[2].decode()][int(head[1])] = zlib.crc32(line)
     assert sum(map(len, journal.values())) >= 4000 * SECONDS

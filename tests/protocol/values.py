@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from hypothesis import strategies as st
 
-from protocol.events import EVENTS
+from protocol.messages.events import EVENTS
 
 NEEDED: dict[str, dict[str, Any]] = {
     "replay": {"stream": "life", "first": 1, "last": 2},
@@ -27,11 +27,16 @@ floats = st.one_of(st.sampled_from(EDGES), st.floats())
 texts = st.one_of(st.text(max_size=12), st.sampled_from(["null", "NaN", "Infinity", '"\\\n\x00', "é中🜂"]))
 # Words for non-finite floats stay text where the type does not say float, so Any holds none of those.
 anything = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_nan=False,
-              allow_infinity=False), texts),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**53), 2**53),
+        st.floats(allow_nan=False, allow_infinity=False),
+        texts,
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
@@ -45,8 +50,14 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values_of(arguments[0]), max_size=4)
     if origin is dict:
         return st.dictionaries(texts, values_of(arguments[1]), max_size=3)
-    simple = {float: floats, int: st.integers(-(2**53), 2**53), str: texts, bool: st.booleans(),
-              type(None): st.none(), Any: anything}  # fmt: skip
+    simple = {
+        float: floats,
+        int: st.integers(-(2**53), 2**53),
+        str: texts,
+        bool: st.booleans(),
+        type(None): st.none(),
+        Any: anything,
+    }
     return simple[hint]
 
 

@@ -1,6 +1,6 @@
 """The generated page is the one in the tree."""
 
-from trainer.reference import PAGE, page
+from tools.configuration_page import PAGE, page
 
 
 def test_the_configuration_page_is_up_to_date() -> None:

@@ -6,15 +6,16 @@ from types import ModuleType
 
 import pytest
 
-from tests import faults, findings
-from tests.marks import holders
+from tools import faults_page as faults
+from tools import findings_page as findings
+from tools.markers import holders
 
 
-def test_every_fault_is_injected_by_a_test_and_no_test_names_another() -> None:
+def test_every_fault_has_a_test_and_no_other() -> None:
     assert set(holders("fault")) == set(faults.FAULTS) == set(range(1, 47))
 
 
-def test_every_finding_is_held_by_a_test_and_no_test_names_another() -> None:
+def test_every_finding_has_a_test_and_no_other() -> None:
     assert set(holders("finding")) == set(findings.FINDINGS)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from protocol import events as ev
-from protocol.events import Context, spec_of
-from protocol.journal import Journal
+from protocol.journal.writer import Journal
+from protocol.messages import events as ev
+from protocol.messages.events import Context, spec_of
 from protocol.runs import RunFolder
 from tests.batches import batch_of
 
@@ -37,12 +37,29 @@ def at(round_: int, epoch: int, env: int | None = None) -> Context:
 
 def started(boot: str, resumed_round: int | None = None) -> Told:
     event = ev.RunStarted(
-        run="id", name="r", boot=boot, pid=4242, host="h", version="0", torch="2", device="cpu",
-        task="digits", policy="ppo", envs=2, slots=SLOTS, blueprints=["norm", "attention"],
+        run="id",
+        name="r",
+        boot=boot,
+        pid=4242,
+        host="h",
+        version="0",
+        torch="2",
+        device="cpu",
+        task="digits",
+        policy="ppo",
+        envs=2,
+        slots=SLOTS,
+        blueprints=["norm", "attention"],
         stages=["DORMANT", "GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED", "PRUNED"],
-        ops=OPS, heads=["op", "slot"], episode_epochs=3, rounds=0, host_parameters=10, seed=1, config={},
+        ops=OPS,
+        heads=["op", "slot"],
+        episode_epochs=3,
+        rounds=0,
+        host_parameters=10,
+        seed=1,
+        config={},
         resumed_round=resumed_round,
-    )  # fmt: skip
+    )
     return event, at(0, 0)
 
 
@@ -53,22 +70,42 @@ def round_started(round_: int) -> Told:
 def epoch(round_: int, epoch_: int, accuracy: float = 0.5, **changes: Any) -> Told:
     """Two envs of two slots: env 0 waits, env 1 germinates in its second slot."""
     values: dict[str, Any] = {
-        "seconds": 0.5, "train_loss": [1.0, 2.0], "train_accuracy": [0.5, 0.6], "val_loss": [1.0, None],
-        "val_accuracy": [accuracy, accuracy / 2], "reward": [0.25, 0.5], "episode_return": [1.0, 2.0],
-        "op": [0, 1], "action_slot": [None, 1], "host_grad_norm": [1.0, float("nan")],
-        "host_health": [1.0, 1.0], "stage": [[0, 0]] * 2, "epochs_in_stage": [[0, 0]] * 2,
-        "alpha": [[0.0, 0.0]] * 2, "blueprint": [[None, None]] * 2, "contribution": [[None, None]] * 2,
-        "seed_grad_norm": [[None, None]] * 2, "seed_health": [[None, None]] * 2, "parameters": [10, 20],
+        "seconds": 0.5,
+        "train_loss": [1.0, 2.0],
+        "train_accuracy": [0.5, 0.6],
+        "val_loss": [1.0, None],
+        "val_accuracy": [accuracy, accuracy / 2],
+        "reward": [0.25, 0.5],
+        "episode_return": [1.0, 2.0],
+        "op": [0, 1],
+        "action_slot": [None, 1],
+        "host_grad_norm": [1.0, float("nan")],
+        "host_health": [1.0, 1.0],
+        "stage": [[0, 0]] * 2,
+        "epochs_in_stage": [[0, 0]] * 2,
+        "alpha": [[0.0, 0.0]] * 2,
+        "blueprint": [[None, None]] * 2,
+        "contribution": [[None, None]] * 2,
+        "seed_grad_norm": [[None, None]] * 2,
+        "seed_health": [[None, None]] * 2,
+        "parameters": [10, 20],
         "reward_components": {"gain": [0.5, 0.75], "rent": [-0.25, -0.25]},
-    }  # fmt: skip
+    }
     return ev.EpochFinished(**(values | changes)), at(round_, epoch_)
 
 
 def round_finished(round_: int, epoch_: int = 3, accuracy: float = 0.5) -> Told:
     event = ev.RoundFinished(
-        seconds=1.5, env_epochs_per_second=4.0, return_mean=1.5, return_p10=1.0, return_p50=1.5,
-        return_p90=2.0, accuracy_mean=accuracy, accuracy_best=accuracy, best_env=0,
-    )  # fmt: skip
+        seconds=1.5,
+        env_epochs_per_second=4.0,
+        return_mean=1.5,
+        return_p10=1.0,
+        return_p50=1.5,
+        return_p90=2.0,
+        accuracy_mean=accuracy,
+        accuracy_best=accuracy,
+        best_env=0,
+    )
     return event, at(round_, epoch_)
 
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from trainer.config import Config
+from protocol.messages.vocabulary import BLENDED, ISOLATED, Style
+from trainer.config.schema import Config
 from trainer.data.dataset import Dataset, Split
 from trainer.hosts.population import Population
-from trainer.seeds.stages import BLENDED, ISOLATED, Style
 
 
 class GroupNorm(nn.GroupNorm):
@@ -89,12 +89,16 @@ def make_seed(name: str, c: int) -> nn.Module:
     if name == "conv_heavy":
         first, second = convolution(c, c, 3), convolution(c, c, 3)
         return Residual(first=first, norm1=GroupNorm(c), second=second, norm2=GroupNorm(c))
-    assert name == "bottleneck"
+    if name != "bottleneck":
+        raise NotImplementedError(f"blueprint {name}: write its twin here, of torch.nn's own layers")
     narrow = max(2, c // 4)
     return Residual(
-        reduce=convolution(c, narrow, 1), norm1=GroupNorm(narrow), conv=convolution(narrow, narrow, 3),
-        norm2=GroupNorm(narrow), expand=convolution(narrow, c, 1),
-    )  # fmt: skip
+        reduce=convolution(c, narrow, 1),
+        norm1=GroupNorm(narrow),
+        conv=convolution(narrow, narrow, 3),
+        norm2=GroupNorm(narrow),
+        expand=convolution(narrow, c, 1),
+    )
 
 
 @dataclass
@@ -256,9 +260,11 @@ def env_from(
         if stage in (*ISOLATED, *BLENDED):
             kinds[str(slot)] = config.seeds.blueprints[int(table.blueprint[env, slot])]
             how = Grafting(
-                isolated=stage in ISOLATED, style=int(table.style[env, slot]),
-                alpha=float(table.alpha[env, slot]), frozen=bool(table.pruning[env, slot]),
-            )  # fmt: skip
+                isolated=stage in ISOLATED,
+                style=int(table.style[env, slot]),
+                alpha=float(table.alpha[env, slot]),
+                frozen=bool(table.pruning[env, slot]),
+            )
             oracle.graft(slot, kinds[str(slot)], how)
     names = {n: oracle.engine_name(n, slots, kinds) for n, _ in oracle.named_parameters()}
     oracle.begin()

@@ -28,13 +28,16 @@ def test_round_trip_and_retention(tmp_path: Path) -> None:
     assert torch.equal(load(tmp_path / "best.pt")["weights"]["w"], torch.full((3,), 2.0))
 
 
-def test_mid_episode_comes_before_its_rounds_end_and_after_the_round_before(tmp_path: Path) -> None:
+def test_mid_episode_checkpoint_sorts_before_its_round_end(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path, keep=10)
     for round, epoch, tag in [(2, None, ""), (1, None, ""), (2, 7, "mine"), (2, 12, "")]:
         store.save(state(0), round=round, epoch=epoch, tag=tag)
     assert [p.stem for p in store.all()] == [
-        "round-000001", "round-000002-epoch-00007-mine", "round-000002-epoch-00012", "round-000002",
-    ]  # fmt: skip
+        "round-000001",
+        "round-000002-epoch-00007-mine",
+        "round-000002-epoch-00012",
+        "round-000002",
+    ]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "junk", "empty"])
@@ -88,3 +91,20 @@ def test_other_format_is_refused(tmp_path: Path) -> None:
     torch.save({"format": 99}, tmp_path / "round-000001.pt")
     with pytest.raises(CheckpointError, match="format 99"):
         load(tmp_path / "round-000001.pt")
+
+
+@pytest.mark.parametrize("num_damaged", [1, 2, 3])
+def test_unattended_resume_takes_newest_readable_one(tmp_path: Path, num_damaged: int) -> None:
+    store = Checkpoints(tmp_path, keep=5)
+    paths = [store.save(state(n), round=n, epoch=None).path for n in (1, 2, 3)]
+    for path in paths[-num_damaged:]:
+        path.write_bytes(path.read_bytes()[:100])
+    told: list[str] = []
+    if num_damaged == len(paths):
+        with pytest.raises(CheckpointError, match=r"round-000001\.pt.*there is no other"):
+            store.latest(on_damaged=lambda error: told.append(str(error)))
+        return
+    found = store.latest(on_damaged=lambda error: told.append(str(error)))
+    assert found is not None
+    assert found[0] == paths[-num_damaged - 1]
+    assert [paths[-1 - i].name in words for i, words in enumerate(told)] == [True] * num_damaged

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
+from protocol.messages.vocabulary import Stage
 from trainer.data.registry import load
-from trainer.governor import Ill
+from trainer.governor import RollbackReason
 from trainer.loop import Trainer
-from trainer.seeds.stages import Stage
 
 from .test_governor import CONFIG, CPU, play, poison
 
 
-def test_resuming_at_the_end_of_an_episode_tests_and_learns_the_same() -> None:
+def test_resume_at_episode_end_learns_the_same() -> None:
     check(play()[0])
 
 
-def test_so_it_does_where_the_last_epoch_was_undone_and_its_pruned_seed_came_back() -> None:
+def test_resume_after_rollback_of_last_epoch_learns_the_same() -> None:
     """Before, the uninterrupted run tested the hosts without the seed that the rollback had given back."""
     last = CONFIG.episode_epochs - 1
 
@@ -30,10 +30,10 @@ def test_so_it_does_where_the_last_epoch_was_undone_and_its_pruned_seed_came_bac
             table.stage[1, 0] = Stage.PRUNED
             poison(trainer, epoch, at=last)
         table = trainer.table
-        trainer.population.prepare(table.stage, table.blueprint, table.style)
+        trainer.population.set_topology(table.stage, table.blueprint, table.style)
 
     whole, frames = play(meddle)
-    assert frames[-1]["governor.ill"].tolist() == [0, Ill.NAN, 0, 0]
+    assert frames[-1]["governor.ill"].tolist() == [0, RollbackReason.NAN, 0, 0]
     assert whole.table.stage[1, 0] == Stage.FOSSILIZED
     tested = whole.population.test()[1]
     check(whole)

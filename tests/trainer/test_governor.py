@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer import settings
-from trainer.config import Config
+from protocol.messages.vocabulary import Op, Stage
+from trainer.config import load as settings
+from trainer.config.schema import Config
 from trainer.data.registry import load
-from trainer.governor import Governor, Ill
+from trainer.governor import Governor, RollbackReason
 from trainer.hosts.population import Population
 from trainer.loop import Trainer
+from trainer.measurements import Measurements
 from trainer.seeds import alpha
 from trainer.seeds.lifecycle import Lifecycle
-from trainer.seeds.stages import Op, Stage
-from trainer.signals import Signals
-from trainer.telemetry.transfer import Frame, Transfer
+from trainer.telemetry.transfer import HostFrame
 
 torch.set_num_threads(1)
 SETS = [
@@ -37,41 +37,38 @@ CPU = torch.device("cpu")
 
 
 class Silent:
-    """An observer that only transfers, keeps the frames and lets a test meddle before an epoch."""
+    """Hooks that keep the frames and let a test meddle before an epoch."""
 
     def __init__(self, meddle: Any = None) -> None:
-        self.frames: list[Frame] = []
+        self.frames: list[HostFrame] = []
         self.layer_envs = None
-        self._transfer = Transfer()
         self._meddle = meddle
         self.trainer: Trainer | None = None
 
     def phase(self, _name: str) -> Any:
         return contextlib.nullcontext()
 
-    def epoch_begins(self, epoch: int, _epochs: int) -> None:
+    def on_epoch_begin(self, epoch: int, _epochs: int) -> None:
         if self._meddle is not None:
             self._meddle(self.trainer, epoch)
 
-    def see(self, columns: dict[str, Tensor], _layers: Any = ()) -> Frame:
-        frame = self._transfer(columns)
+    def on_frame(self, frame: HostFrame, _layers: Any = ()) -> None:
         self.frames.append(frame)
-        return frame
 
-    def round_begins(self, _round: int) -> None: ...
+    def on_round_begin(self, _round: int) -> None: ...
 
-    def trained(self, _seconds: dict[str, float]) -> None: ...
+    def on_phase_times(self, _seconds: dict[str, float]) -> None: ...
 
-    def epoch_finished(self, _trainer: Trainer) -> None: ...
+    def on_epoch_end(self, _round: int, _epoch: int) -> None: ...
 
 
-def play(meddle: Any = None, config: Config = CONFIG) -> tuple[Trainer, list[Frame]]:
+def play(meddle: Any = None, config: Config = CONFIG) -> tuple[Trainer, list[HostFrame]]:
     """One episode."""
     trainer = Trainer(config, load("digits"), CPU)
-    observer = Silent(meddle)
-    observer.trainer = trainer
-    trainer.play(observer)  # type: ignore[arg-type]
-    return trainer, observer.frames
+    hooks = Silent(meddle)
+    hooks.trainer = trainer
+    trainer.play(hooks)  # type: ignore[arg-type]
+    return trainer, hooks.frames
 
 
 def poison(trainer: Trainer, epoch: int, at: int = 3) -> None:
@@ -86,7 +83,7 @@ def test_a_nan_in_one_env_rolls_back_that_env_alone() -> None:
     sick, frames_sick = play(poison)
     assert [f["governor.ill"].tolist() for f in frames_well if "governor.ill" in f] == [[0, 0, 0, 0]] * 8
     ill = [f["governor.ill"].tolist() for f in frames_sick if "governor.ill" in f]
-    assert ill == [[0, 0, 0, 0]] * 3 + [[0, Ill.NAN, 0, 0]] + [[0, 0, 0, 0]] * 4
+    assert ill == [[0, 0, 0, 0]] * 3 + [[0, RollbackReason.NAN, 0, 0]] + [[0, 0, 0, 0]] * 4
     others = [0, 2, 3]
     for a, b in zip(frames_well, frames_sick, strict=True):
         for name in a:
@@ -121,7 +118,7 @@ DEPENDENT = settings.load(
 """Pointwise hosts that cannot do without their seeds once they have them."""
 
 
-def test_a_fade_out_that_blinds_the_host_is_called_off_and_not_begun_again() -> None:
+def test_rollback_calls_off_a_fade_out() -> None:
     """Before, the snapshot's fade-out went on in every epoch after the rollback, which undid each of them."""
     fading = DEPENDENT.episode_epochs - 8
 
@@ -135,7 +132,7 @@ def test_a_fade_out_that_blinds_the_host_is_called_off_and_not_begun_again() -> 
     trainer, frames = play(prune, DEPENDENT)
     ill = np.stack([f["governor.ill"] for f in frames if "governor.ill" in f])
     struck = fading + 3
-    assert (ill[struck] == Ill.LOBOTOMY).all()
+    assert (ill[struck] == RollbackReason.LOBOTOMY).all()
     assert ill.astype(bool).sum(0).tolist() == [1, 1]
     table = trainer.table
     assert not table.pruning.any()
@@ -144,23 +141,23 @@ def test_a_fade_out_that_blinds_the_host_is_called_off_and_not_begun_again() -> 
     assert (accuracy[-1] > accuracy[struck] + 0.3).all()
 
 
-def test_a_ramp_on_the_way_up_stops_with_a_rollback_and_may_be_started_again(governor: Governor) -> None:
+def test_rollback_stops_a_ramp_that_may_start_again(governor: Governor) -> None:
     table = governor._population.table
     table.stage[:, 0] = Stage.BLENDING
     where = torch.tensor([[True, False]]).expand(4, 2)
     alpha.start(table, where, torch.ones(()), torch.tensor(4), torch.tensor(0))
     alpha.step(table)
-    governor.judge(signals(governor._population, [0.5] * 4), 1)
+    governor.roll_back_failed(measurements(governor._population, [0.5] * 4), 1)
     alpha.step(table)
-    governor.judge(signals(governor._population, [math.nan, 0.5, 0.5, 0.5]), 2)
+    governor.roll_back_failed(measurements(governor._population, [math.nan, 0.5, 0.5, 0.5]), 2)
     assert table.alpha[:, 0].tolist() == [0.25, 0.5, 0.5, 0.5]
     assert alpha.moving(table)[:, 0].tolist() == [False, True, True, True]
-    legal = Lifecycle(CONFIG).legal(table, Signals.unmeasured(4, 2))
+    legal = Lifecycle(CONFIG).legal(table, Measurements.unmeasured(4, 2))
     assert legal[0, Op.SET_ALPHA, 0]
     assert not legal[1, Op.SET_ALPHA, 0]
 
 
-def test_what_is_restored_is_the_last_good_epoch_bit_for_bit() -> None:
+def test_rollback_restores_last_good_epoch_bit_for_bit() -> None:
     kept: dict[str, Tensor] = {}
 
     def watch(trainer: Trainer, epoch: int) -> None:
@@ -171,13 +168,13 @@ def test_what_is_restored_is_the_last_good_epoch_bit_for_bit() -> None:
             poison(trainer, epoch)
 
     trainer = Trainer(CONFIG, load("digits"), CPU)
-    observer = Silent(watch)
-    observer.trainer = trainer
+    hooks = Silent(watch)
+    hooks.trainer = trainer
     state: dict[str, Tensor] = {}
-    original = trainer.governor.judge
+    original = trainer.governor.roll_back_failed
 
-    def judge(signals: Signals, epoch: int) -> dict[str, Tensor]:
-        verdict = original(signals, epoch)
+    def judge(measurements: Measurements, epoch: int) -> dict[str, Tensor]:
+        verdict = original(measurements, epoch)
         if epoch == 4:
             group = trainer.population.groups[0]
             state.update({name: w.detach()[1].clone() for name, w in group.weights.items()})
@@ -185,16 +182,16 @@ def test_what_is_restored_is_the_last_good_epoch_bit_for_bit() -> None:
             assert verdict["governor.restored"].tolist()[1] == 3
         return verdict
 
-    trainer.governor.judge = judge  # type: ignore[method-assign]
-    trainer.play(observer)  # type: ignore[arg-type]
+    trainer.governor.roll_back_failed = judge  # type: ignore[method-assign]
+    trainer.play(hooks)  # type: ignore[arg-type]
     host = [name for name in state if not name.startswith("r0")]
     assert host
     for name in host:
         assert torch.equal(state[name], kept[name]), name
 
 
-def signals(population: Population, loss: list[float]) -> Signals:
-    made = Signals.unmeasured(*population.table.shape)
+def measurements(population: Population, loss: list[float]) -> Measurements:
+    made = Measurements.unmeasured(*population.table.shape)
     made.train_loss = torch.tensor(loss)
     made.val_loss = torch.tensor(loss)
     return made
@@ -212,10 +209,10 @@ def test_lobotomy_needs_something_to_forget(governor: Governor) -> None:
     population = governor._population
     losses = [[2.30, 2.30, 1.0, 0.5], [2.30, 1.0, 2.0, 2.25], [2.31, 2.29, 1.9, 0.5]]
     seen = [
-        governor.judge(signals(population, loss), epoch)["governor.ill"].tolist()
+        governor.roll_back_failed(measurements(population, loss), epoch)["governor.ill"].tolist()
         for epoch, loss in enumerate(losses, 1)
     ]
-    assert seen == [[0, 0, 0, 0], [0, 0, 0, Ill.LOBOTOMY], [0, Ill.LOBOTOMY, 0, 0]]
+    assert seen == [[0, 0, 0, 0], [0, 0, 0, RollbackReason.LOBOTOMY], [0, RollbackReason.LOBOTOMY, 0, 0]]
 
 
 def test_divergence_takes_three_in_a_row(governor: Governor) -> None:
@@ -223,25 +220,25 @@ def test_divergence_takes_three_in_a_row(governor: Governor) -> None:
     quiet = [[0.10, 0.10, 0.10, 0.1]] * 4
     wild = [[1.0, 1.0, 0.1, 0.1], [1.0, 0.1, 1.0, 0.1], [1.0, 1.0, 1.0, 0.1], [0.1, 1.0, 0.1, 0.1]]
     seen = [
-        governor.judge(signals(population, loss), epoch)["governor.ill"].tolist()
+        governor.roll_back_failed(measurements(population, loss), epoch)["governor.ill"].tolist()
         for epoch, loss in enumerate(quiet + wild, 1)
     ]
     assert seen[:6] == [[0] * 4] * 6
-    assert seen[6] == [Ill.DIVERGENCE, 0, 0, 0]
+    assert seen[6] == [RollbackReason.DIVERGENCE, 0, 0, 0]
     assert seen[7] == [0] * 4
 
 
 def test_slots_go_back_too_and_the_state_survives_a_checkpoint(governor: Governor) -> None:
     population = governor._population
     population.table.stage[0, 0] = Stage.TRAINING
-    governor.judge(signals(population, [0.5] * 4), 1)
+    governor.roll_back_failed(measurements(population, [0.5] * 4), 1)
     population.table.stage[0, 0] = Stage.BLENDING
     saved, world = governor.state_dict(), population.state_dict()
-    first = governor.judge(signals(population, [math.nan, 0.5, 0.5, 0.5]), 2)
+    first = governor.roll_back_failed(measurements(population, [math.nan, 0.5, 0.5, 0.5]), 2)
     assert population.table.stage[0, 0] == Stage.TRAINING
     governor.load_state_dict(saved)
     population.load_state_dict(world)
     assert population.table.stage[0, 0] == Stage.BLENDING
-    again = governor.judge(signals(population, [math.nan, 0.5, 0.5, 0.5]), 2)
+    again = governor.roll_back_failed(measurements(population, [math.nan, 0.5, 0.5, 0.5]), 2)
     assert {k: v.tolist() for k, v in first.items()} == {k: v.tolist() for k, v in again.items()}
     assert population.table.stage[0, 0] == Stage.TRAINING

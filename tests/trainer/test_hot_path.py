@@ -10,23 +10,28 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer import settings
+from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
+from trainer.config import load as settings
 from trainer.data.dataset import Dataset
 from trainer.data.registry import load
-from trainer.hosts import group, population
+from trainer.hosts import host_group as group
+from trainer.hosts import population
 from trainer.hosts.population import Population
 from trainer.loop import TOPOLOGY, Trainer
 from trainer.policy.actions import ActionSpace
-from trainer.seeds.stages import HEAD_NAMES, Op, Stage
 
-from .test_ranks import Recording
+from .compute.test_process_group import Recording
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
 SETS = (
-    "envs.threads=1", "task.batches_per_epoch=2", "task.batch_size=16", "episode_epochs=6",
-    "policy.hidden=16", "ppo.minibatches=1",
-)  # fmt: skip
+    "envs.threads=1",
+    "task.batches_per_epoch=2",
+    "task.batch_size=16",
+    "episode_epochs=6",
+    "policy.hidden=16",
+    "ppo.minibatches=1",
+)
 
 
 class Counting(TorchDispatchMode):
@@ -56,14 +61,14 @@ def grown(n: int, *sets: str) -> Population:
     for stage in (Stage.GERMINATED, Stage.HOLDING):
         table.stage[:] = int(stage)
         table.alpha[:] = float(stage == Stage.HOLDING)
-        hosts.prepare(*(getattr(table, name).numpy() for name in TOPOLOGY))
+        hosts.set_topology(*(getattr(table, name).numpy() for name in TOPOLOGY))
         hosts.run_epoch(1, int(stage == Stage.HOLDING))
     return hosts
 
 
 @pytest.mark.finding("HP-5")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
-def test_a_step_issues_as_many_operations_for_sixteen_hosts_as_for_four(plan: str) -> None:
+def test_step_issues_same_operations_for_any_host_count(plan: str) -> None:
     issued = []
     for n in (4, 16):
         hosts = grown(n, f"envs.plan={plan}").groups[0]
@@ -80,12 +85,15 @@ def test_training_validating_and_deciding_read_nothing_back(monkeypatch: pytest.
         monkeypatch.setattr(module, "is_known_empty", lambda _: False)
     config = settings.load(sets=[*SETS, "envs.count=4", "envs.group_size=4"])
     trainer = Trainer(config, load("digits"), CPU)
-    monkeypatch.setattr(trainer.population._lanes, "_workers", None)  # what other threads do is not counted
+    monkeypatch.setattr(
+        trainer.population._executor, "_workers", None
+    )  # what other threads do is not counted
     seen = Recording()
     with Counting() as counted:
         trainer.play(seen)
     assert counted.waits == 0
-    assert seen.transfer.count == config.episode_epochs + 1, "one an epoch, and one for the first decision"
+    trainer.learn(seen)
+    assert trainer.to_host.count == config.episode_epochs + 1, "one an epoch, and one for the first decision"
 
 
 @pytest.mark.finding("HP-6")

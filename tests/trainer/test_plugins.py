@@ -9,15 +9,16 @@ import pytest
 import torch
 from torch import nn
 
+from protocol.messages.vocabulary import Stage
 from tests.trainer.hosts.plots import config, plant, tiny
 from tests.trainer.packages import POINTWISE, install
-from trainer.data.registry import entries, load
+from trainer.compute.stacked_ops import conv
+from trainer.data.registry import list_datasets, load
 from trainer.hosts.population import Population
 from trainer.plugins import PluginError
-from trainer.seeds.blueprints import Blueprint, BlueprintError, verify
-from trainer.seeds.catalogue import blueprint
-from trainer.seeds.modules import module_blueprint
-from trainer.seeds.stages import Stage
+from trainer.seeds.image_blueprints import Blueprint, BlueprintError, verify
+from trainer.seeds.plugin_blueprints import module_blueprint
+from trainer.seeds.registry import blueprint
 
 torch.set_num_threads(1)
 
@@ -131,7 +132,7 @@ def test_a_third_partys_blueprint_grows_in_both_families(installed: Callable[...
         assert kind.parameters(8) == 8 * 8 + 8 + 1
 
 
-def test_newborns_are_what_the_module_draws_and_depend_on_their_key_alone(
+def test_newborns_depend_on_their_key_alone(
     installed: Callable[..., None],
 ) -> None:
     installed("drawing_seeds", POINTWISE, esper_blueprints={"pointwise": "pointwise"})
@@ -159,16 +160,18 @@ def test_a_population_trains_with_it_and_rows_are_independent(
         population = Population(cfg, tiny(), "cpu", dtype=torch.float64)
         columns = {
             "stage": torch.tensor([[int(Stage.TRAINING), int(Stage.HOLDING), 0]] * count),
-            "pruning": torch.zeros(count, 3, dtype=torch.bool), "style": torch.zeros(count, 3).long(),
-            "blueprint": torch.tensor([[1, 1, -1]] * count), "alpha": torch.tensor([[0.0, 1.0, 0.0]] * count),
-        }  # fmt: skip
+            "pruning": torch.zeros(count, 3, dtype=torch.bool),
+            "style": torch.zeros(count, 3).long(),
+            "blueprint": torch.tensor([[1, 1, -1]] * count),
+            "alpha": torch.tensor([[0.0, 1.0, 0.0]] * count),
+        }
         plant(population, columns)
         before = population.state_dict()["weights"]["r0c1.pointwise"]
-        signals = population.run_epoch(1, 0)
+        measurements = population.run_epoch(1, 0).measurements
         after = population.state_dict()["weights"]["r0c1.pointwise"]
         assert (before != after).any(1).all()
-        assert signals.seed_grad_norm[:, :2].isfinite().all()
-        losses.append(signals.train_loss[:2])
+        assert measurements.seed_grad_norm[:, :2].isfinite().all()
+        losses.append(measurements.train_loss[:2])
         population.close()
     torch.testing.assert_close(*losses)
 
@@ -236,7 +239,8 @@ def test_frozen_parameters_and_constant_buffers_stay_with_the_module() -> None:
     kind: Blueprint = module_blueprint("masked", Masked, "here").at(3, (4, 4))
     assert list(kind.specs(3)) == ["scale"]
     x = torch.ones(2, 6, 4, 4, dtype=torch.float64)
-    out = kind.forward(x, {"scale": torch.tensor([1.0, 10.0]).double().view(2, 1, 1, 1).expand(2, 3, 1, 1)})
+    scale = torch.tensor([1.0, 10.0]).double().view(2, 1, 1, 1).expand(2, 3, 1, 1)
+    out = kind.forward(x, {"scale": scale}, conv)
     assert torch.equal(out[:, :3], 2 * torch.eye(4).double().expand(2, 3, 4, 4))
     assert torch.equal(out[:, 3:], 20 * torch.eye(4).double().expand(2, 3, 4, 4))
 
@@ -246,7 +250,7 @@ def test_tasks_of_packages_are_loaded_and_listed(installed: Callable[..., None])
     images, text = load("stripes"), load("rhyme", context=16)
     assert (images.name, images.kind, images.shape) == ("stripes", "images", (1, 8, 8))
     assert (text.name, text.kind, text.shape) == ("rhyme", "text", (1, 16, 1))
-    assert {"stripes", "rhyme"} <= {entry.name for entry in entries() if entry.ready}
+    assert {"stripes", "rhyme"} <= {entry.name for entry in list_datasets() if entry.ready}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.trainer.oracle import Env
-from trainer.config import Config
+from trainer.config.schema import Config
 from trainer.data.text import Text
 
 
@@ -33,9 +33,10 @@ def normed(x: Tensor) -> Tensor:
 
 def mlp(channels: int, hidden: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Linear(channels, hidden, bias=False), nn.GELU(approximate="tanh"),
+        nn.Linear(channels, hidden, bias=False),
+        nn.GELU(approximate="tanh"),
         nn.Linear(hidden, channels, bias=False),
-    )  # fmt: skip
+    )
 
 
 class Norm(nn.Module):
@@ -83,10 +84,16 @@ class AsMap(nn.Module):
 OTHERS: dict[str, type[nn.Module]] = {}
 """Third parties' modules by the name of their blueprint; made with (channels, size)."""
 NAMES = {
-    "token.weight": "embed.token", "position.weight": "embed.position", "head.weight": "head.weight",
-    "in_proj_weight": "in", "out_proj.weight": "out", "0.weight": "in", "2.weight": "out",
-    "down.weight": "down", "up.weight": "up",
-}  # fmt: skip
+    "token.weight": "embed.token",
+    "position.weight": "embed.position",
+    "head.weight": "head.weight",
+    "in_proj_weight": "in",
+    "out_proj.weight": "out",
+    "0.weight": "in",
+    "2.weight": "out",
+    "down.weight": "down",
+    "up.weight": "up",
+}
 """What the engine calls the end of a parameter's name, where it is another."""
 
 
@@ -139,10 +146,11 @@ class TextEnv(Env):
         if name in OTHERS:
             return AsMap(OTHERS[name](channels, (self._data.context, 1)))  # type: ignore[call-arg]
         return {
-            "norm": lambda: Norm(channels), "lora": lambda: Lora(channels),
+            "norm": lambda: Norm(channels),
+            "lora": lambda: Lora(channels),
             "attention": lambda: Behind(Attention(channels, heads)),
             "mlp": lambda: Behind(mlp(channels, 4 * channels)),
-        }[name]()  # fmt: skip
+        }[name]()
 
     def engine_name(self, name: str, slots: list[str], blueprints: dict[str, str]) -> str:
         part, _, rest = name.partition(".")

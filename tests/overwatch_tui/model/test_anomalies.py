@@ -5,21 +5,30 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from overwatch_tui.anomalies import KEEP, MUTE, Anomalies
-from protocol.events import Anomaly
+from overwatch_tui.model.anomalies import MAX_RECORDS, MUTE_MICROSECONDS, Anomalies
+from protocol.messages.events import Anomaly
 
 
 def raised(**fields: Any) -> Anomaly:
-    return Anomaly(**{
-        "kind": "norm_drift", "source": "env07", "severity": "warning", "active": True, "value": 0.6,
-        "threshold": 0.5, "count": 2, "since": 1000, **fields,
-    })  # fmt: skip
+    return Anomaly(
+        **{
+            "kind": "norm_drift",
+            "source": "env07",
+            "severity": "warning",
+            "active": True,
+            "value": 0.6,
+            "threshold": 0.5,
+            "count": 2,
+            "since": 1000,
+            **fields,
+        }
+    )
 
 
 KEY = ("env07", "norm_drift")
 
 
-def test_it_waits_until_it_is_acknowledged_and_again_when_it_gets_worse() -> None:
+def test_acknowledged_anomaly_waits_again_when_it_gets_worse() -> None:
     store = Anomalies()
     store.fold(raised(), ts=1000, env=7)
     assert [r.key for r in store.open_records(1000)] == [KEY]
@@ -32,7 +41,7 @@ def test_it_waits_until_it_is_acknowledged_and_again_when_it_gets_worse() -> Non
     assert (record.severity, record.first, record.last, record.peak) == ("critical", 1000, 3000, 1.2)
 
 
-def test_the_same_trouble_anew_waits_anew() -> None:
+def test_anomaly_raised_again_waits_again() -> None:
     store = Anomalies()
     store.fold(raised(), ts=1000, env=7)
     store.ack(KEY)
@@ -41,7 +50,7 @@ def test_the_same_trouble_anew_waits_anew() -> None:
     assert [r.first for r in store.open_records(9000)] == [9000]
 
 
-def test_what_is_over_waits_no_longer_but_numbers_that_were_not_finite_do() -> None:
+def test_ended_anomaly_waits_only_if_nonfinite() -> None:
     store = Anomalies()
     store.fold(raised(), ts=1000, env=7)
     store.fold(raised(active=False), ts=2000, env=7)
@@ -53,7 +62,7 @@ def test_what_is_over_waits_no_longer_but_numbers_that_were_not_finite_do() -> N
     assert store.open_records(2000) == []
 
 
-def test_a_snapshot_brings_records_back_and_keeps_acknowledgements() -> None:
+def test_snapshot_restores_records_and_keeps_acknowledgements() -> None:
     store = Anomalies()
     store.fold(raised(), ts=1000, env=7)
     store.fold(raised(source="critic"), ts=1000, env=None)
@@ -69,13 +78,13 @@ def test_mute_silences_for_ten_minutes() -> None:
     store = Anomalies()
     store.fold(raised(), ts=1000, env=7)
     assert store.mute(KEY, 1000)
-    assert store.open_records(1000 + MUTE - 1) == []
-    assert len(store.open_records(1000 + MUTE)) == 1
+    assert store.open_records(1000 + MUTE_MICROSECONDS - 1) == []
+    assert len(store.open_records(1000 + MUTE_MICROSECONDS)) == 1
     store.mute(KEY, 5000)
     assert len(store.open_records(5000)) == 1, "the second time ends it"
 
 
-def test_the_worst_comes_first_and_parts_count_for_their_env() -> None:
+def test_worst_comes_first_and_parts_count_for_their_env() -> None:
     store = Anomalies()
     store.fold(raised(source="env07.r0c1"), ts=3000, env=7)
     store.fold(raised(source="env07", severity="critical"), ts=1000, env=7)
@@ -94,11 +103,11 @@ def test_peaks_of_low_limits_are_the_lowest() -> None:
     assert record.peak == 0.2
 
 
-def test_the_store_is_bounded_and_what_waits_stays() -> None:
+def test_store_is_bounded_and_waiting_records_stay() -> None:
     store = Anomalies()
     store.fold(raised(source="first"), ts=1, env=None)
-    for i in range(3 * KEEP):
+    for i in range(3 * MAX_RECORDS):
         store.fold(raised(source=f"s{i}", since=i + 2), ts=i + 2, env=None)
         store.fold(raised(source=f"s{i}", since=i + 2, active=False), ts=i + 2, env=None)
-    assert len(store) <= KEEP + 1
+    assert len(store) <= MAX_RECORDS + 1
     assert store.get(("first", "norm_drift")) is not None

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overwatch_tui.compose import compose
-from overwatch_tui.envrows import row_of, rows
-from overwatch_tui.state import LOG_ROWS, State
-from overwatch_tui.theme import ASCII, UNICODE
-from overwatch_tui.view import FACETS, MODES, SORTS, VIEWS, View
-from protocol import events as ev
-from protocol.events import EVENTS, Context
-from protocol.wire import Event, Unknown, decode_line
-
-from . import journal
-from .harness import draw, events, folded, frame, state
+from overwatch_tui.model.state import MAX_LOG_ENTRIES, State
+from overwatch_tui.panels import PANELS, VIEWS
+from overwatch_tui.render.env_rows import env_row, sorted_rows
+from overwatch_tui.render.layout import compose_screen
+from overwatch_tui.render.theme import ASCII, UNICODE
+from overwatch_tui.render.view_state import ENV_LAYOUTS, LOG_FILTERS, SORTS, ViewState
+from protocol.codec.json_lines import Event, Unknown, decode_line
+from protocol.messages import events as ev
+from protocol.messages.events import EVENTS, Context
+from tests.overwatch_tui import journal
+from tests.overwatch_tui.harness import draw, events, folded, panel_inputs, state
 
 
 def event(data: Any, *, ts: int = journal.START, seq: int = 1, **ctx: Any) -> Event:
@@ -31,7 +31,7 @@ def event(data: Any, *, ts: int = journal.START, seq: int = 1, **ctx: Any) -> Ev
     return Event(seq=seq, ts=ts, type=name, stream=stream, tv=1, ctx=Context(**ctx), data=data)
 
 
-def test_a_recorded_run_is_known_in_full() -> None:
+def test_state_of_a_recorded_run() -> None:
     known = state()
     assert known.run is not None
     assert (known.run.name, known.run_state, known.rounds_done, known.ctx.round) == (
@@ -40,24 +40,29 @@ def test_a_recorded_run_is_known_in_full() -> None:
         6,
         6,
     )
-    assert known.envs == 16
+    assert known.num_envs == 16
     assert known.slots == ["r0c0", "r0c1", "r0c2"]
     assert len(known.rounds) == 6
     assert known.drift_of("env07") == pytest.approx(0.05 + 0.06 * 24)
     assert known.drift_of("policy.blueprint") == 0.86, "told by another event than the envs' drift"
-    assert known.level_left == 2
+    assert known.escalation_left == 2
     assert known.system is not None
 
 
-def test_drift_that_is_not_told_of_any_more_is_forgotten() -> None:
+def test_drift_no_longer_measured_is_dropped() -> None:
     known = State()
 
     def drift(*source: str) -> ev.Drift:
         column: list[float | None] = [0.4] * len(source)
         return ev.Drift(
-            source=list(source), norm=column, norm_ema=column, norm_drift=column, health=column,
-            health_ema=column, health_drift=column,
-        )  # fmt: skip
+            source=list(source),
+            norm=column,
+            norm_ema=column,
+            norm_drift=column,
+            health=column,
+            health_ema=column,
+            health_drift=column,
+        )
 
     known.fold(event(drift("policy", "critic")))
     known.fold(event(drift("env00", "env00.r0c1"), ts=journal.START + 1))
@@ -65,12 +70,15 @@ def test_drift_that_is_not_told_of_any_more_is_forgotten() -> None:
     assert set(known.drift) == {"policy", "critic", "env00"}
 
 
-def test_rows_say_who_is_in_trouble_and_why() -> None:
-    made = frame(state())
-    by_env = {row.env: row for row in rows(made)}
-    assert {env: row.status for env, row in by_env.items() if row.flagged} == {
-        2: "STAL", 5: "WARN", 7: "CRIT", 13: "ROLL",
-    }  # fmt: skip
+def test_env_rows_name_trouble_and_cause() -> None:
+    made = panel_inputs(state())
+    by_env = {row.env: row for row in sorted_rows(made)}
+    assert {env: row.status for env, row in by_env.items() if row.is_flagged} == {
+        2: "STAL",
+        5: "WARN",
+        7: "CRIT",
+        13: "ROLL",
+    }
     assert by_env[7].drift_severity == "critical"
     assert by_env[13].gradient is None
     assert by_env[13].trouble == "rollback nan"
@@ -79,8 +87,8 @@ def test_rows_say_who_is_in_trouble_and_why() -> None:
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_every_order_keeps_every_env_and_reverses(sort: str) -> None:
-    forward = [r.env for r in rows(frame(state(), View(sort=sort)))]
-    backward = [r.env for r in rows(frame(state(), View(sort=sort, reverse=True)))]
+    forward = [r.env for r in sorted_rows(panel_inputs(state(), ViewState(sort=sort)))]
+    backward = [r.env for r in sorted_rows(panel_inputs(state(), ViewState(sort=sort, is_reversed=True)))]
     assert sorted(forward) == list(range(16))
     assert backward == forward[::-1]
     if sort == "drift":
@@ -89,7 +97,7 @@ def test_every_order_keeps_every_env_and_reverses(sort: str) -> None:
         assert set(forward[:4]) == {2, 5, 7, 13}
 
 
-def test_the_change_of_accuracy_needs_an_epoch_before_in_the_same_round() -> None:
+def test_accuracy_change_needs_previous_epoch_of_the_round() -> None:
     run = journal.Run(rounds=2)
     run.make()
     known = State()
@@ -98,25 +106,25 @@ def test_the_change_of_accuracy_needs_an_epoch_before_in_the_same_round() -> Non
         found = decode_line(line)
         known.fold(found)
         if isinstance(found.data, ev.EpochFinished):
-            changes.append((found.ctx.epoch, row_of(known, 0, found.ts, UNICODE).change))
+            changes.append((found.ctx.epoch, env_row(known, 0, found.ts, UNICODE).change))
     assert all((change is None) == (epoch == 1) for epoch, change in changes)
 
 
-def test_the_env_in_full_says_what_its_seeds_are_worth() -> None:
+def test_env_detail_shows_shapley_values() -> None:
     known = copy.copy(state())
-    view = View(env=1, detail=True)
-    view.show("envs")
+    view = ViewState(env=1, detail=True)
+    view.show_view("envs")
     view.detail = True
-    assert "Shapley" not in draw(frame(known, view), 120, 40)
+    assert "Shapley" not in draw(panel_inputs(known, view), 120, 40)
     worth = ev.ShapleyComputed(
         value=[[None, None, None], [0.365, None, -0.0125]],
         half_width=[[None, None, None], [0.0, None, 0.004]],
         coalitions=[0, 64],
     )
     known.fold(event(worth, round=5, ts=known.ts + 1))
-    assert "Shapley (round 5)   r0c0 +36.5  r0c2 -1.2 ±0.4" in draw(frame(known, view), 120, 40)
+    assert "Shapley (round 5)   r0c0 +36.5  r0c2 -1.2 ±0.4" in draw(panel_inputs(known, view), 120, 40)
     view.env = 0
-    assert "Shapley" not in draw(frame(known, view), 120, 40)
+    assert "Shapley" not in draw(panel_inputs(known, view), 120, 40)
 
 
 def test_an_escalation_counts_down_and_is_over() -> None:
@@ -125,9 +133,9 @@ def test_an_escalation_counts_down_and_is_over() -> None:
     known.fold(
         event(ev.TelemetryLevel(level="DEBUG", previous="NORMAL", reason="", epochs=5), round=1, epoch=8)
     )
-    assert known.level_left == 5
+    assert known.escalation_left == 5
     known.fold(event(ev.RoundStarted(rounds=0), ts=journal.START + 1, round=2, epoch=1))
-    assert known.level_left == 2
+    assert known.escalation_left == 2
     known.fold(
         event(
             ev.TelemetryLevel(level="NORMAL", previous="DEBUG", reason=""),
@@ -136,20 +144,20 @@ def test_an_escalation_counts_down_and_is_over() -> None:
             epoch=3,
         )
     )
-    assert known.level_left is None
+    assert known.escalation_left is None
 
 
-def test_the_log_is_bounded_and_a_snapshot_does_not_repeat_it() -> None:
+def test_log_is_bounded_and_not_repeated_by_a_snapshot() -> None:
     known = folded(events())
     length = len(known.log)
-    again = known.renewed("resynchronised", now=known.ts)
+    again = known.reset_copy("resynchronised", now=known.ts)
     for found in events():
         again.fold(found)
     assert len(again.log) == length + 1, "only the note that says so is new"
     assert again.history("accuracy/0") is known.history("accuracy/0"), "curves go on"
-    for seq in range(LOG_ROWS + 500):
+    for seq in range(MAX_LOG_ENTRIES + 500):
         again.fold(event(ev.LogLine(level="INFO", logger="x", message=str(seq)), seq=seq + 1))
-    assert len(again.log) == LOG_ROWS
+    assert len(again.log) == MAX_LOG_ENTRIES
 
 
 def test_unknown_types_are_counted_and_change_nothing() -> None:
@@ -159,36 +167,54 @@ def test_unknown_types_are_counted_and_change_nothing() -> None:
     assert (known.unknown, len(known.log)) == (1, before)
 
 
-def test_the_other_ranks_epochs_stand_beside_the_first() -> None:
+def test_epoch_times_of_all_ranks_are_shown() -> None:
     known = folded(events())
     for rank, seconds in ((1, 0.34), (2, 0.36), (1, 0.35)):
         known.fold(event(ev.RankEpoch(seconds=seconds, phases={}), ts=known.ts + 1, rank=rank))
-    view = View()
-    view.show("policy")
-    assert "rank 1 350 ms  rank 2 360 ms" in draw(frame(known, view), 120, 40)
+    view = ViewState()
+    view.show_view("policy")
+    assert "rank 1 350 ms  rank 2 360 ms" in draw(panel_inputs(known, view), 120, 40)
 
 
 def test_a_frozen_state_does_not_move() -> None:
     known = folded(events(rounds=3))
-    still = known.frozen()
-    made = frame(still)
-    before = compose(made, made, 120, 40).lines
+    still = known.frozen_copy()
+    made = panel_inputs(still)
+    before = compose_screen(PANELS, made, made, 120, 40).lines
     for found in events()[len(events(rounds=3)) :]:
         known.fold(found)
-    assert compose(made, made, 120, 40).lines == before
+    assert compose_screen(PANELS, made, made, 120, 40).lines == before
     assert known.rounds_done == 6
 
 
-def test_every_event_type_has_words_or_a_place() -> None:
+def test_frozen_copy_shares_no_field_that_events_change() -> None:
+    known = folded(events(rounds=3))
+    still = known.frozen_copy()
+    for field in dataclasses.fields(State):
+        value = getattr(known, field.name)
+        if hasattr(value, "copy"):
+            assert getattr(still, field.name) is not value, field.name
+    tallies, gates = dict(still.tallies), dict(still.gates)
+    waiting = len(still.anomalies.open_records(still.ts))
+    for found in events()[len(events(rounds=3)) :]:
+        known.fold(found)
+    known.anomalies.ack_all()
+    assert (still.tallies, still.gates) == (tallies, gates)
+    assert len(still.anomalies.open_records(still.ts)) == waiting
+
+
+def test_every_event_type_is_logged_or_handled() -> None:
     """Whatever the daemon can say changes something that is shown."""
-    from overwatch_tui.describe import words
-    from overwatch_tui.state import _HANDLERS
+    from overwatch_tui.model.log_entries import has_log_entry
+    from overwatch_tui.model.state import HANDLERS
+    from overwatch_tui.render.event_text import event_text
 
     for spec in EVENTS.values():
-        handled = spec.cls in _HANDLERS
+        handled = spec.cls in HANDLERS
         hints = typing.get_type_hints(spec.cls)
         sample = spec.cls(**{f.name: _sample(hints[f.name]) for f in dataclasses.fields(spec.cls)})
-        assert handled or words(sample) is not None, spec.type
+        assert handled or has_log_entry(sample), spec.type
+        assert bool(event_text(sample)) == has_log_entry(sample), spec.type
 
 
 def _sample(hint: Any) -> Any:
@@ -199,9 +225,6 @@ def _sample(hint: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _sample(typing.get_args(hint)[0])
     return {str: "x", int: 1, float: 1.0, bool: False, list: [], dict: {}}[origin or hint]
-
-
-# --- any order of any events -----------------------------------------------------------------------
 
 
 def _strategy(hint: Any) -> st.SearchStrategy[Any]:
@@ -222,7 +245,7 @@ def _strategy(hint: Any) -> st.SearchStrategy[Any]:
         int: st.integers(-2, 2**40),
         float: st.floats(),
         bool: st.booleans(),
-    }[hint]  # fmt: skip
+    }[hint]
 
 
 def _any_data() -> st.SearchStrategy[Any]:
@@ -244,12 +267,12 @@ ANY_EVENT = st.builds(
     st.integers(0, 30),
 )
 ANY_VIEW = st.builds(
-    View,
+    ViewState,
     name=st.sampled_from(VIEWS),
     env=st.integers(0, 20),
     sort=st.sampled_from(SORTS),
-    mode=st.sampled_from((None, *MODES)),
-    facet=st.sampled_from(FACETS),
+    env_layout=st.sampled_from((None, *ENV_LAYOUTS)),
+    log_filter=st.sampled_from(LOG_FILTERS),
     detail=st.booleans(),
     glyphs=st.sampled_from((UNICODE, ASCII)),
 )
@@ -262,25 +285,25 @@ ANY_VIEW = st.builds(
     ANY_VIEW,
     st.sampled_from([(80, 24), (120, 40), (200, 60), (60, 8)]),
 )
-def test_whatever_comes_in_whatever_order_there_is_a_picture(
-    found: list[Event], began: int, view: View, size: tuple[int, int]
+def test_any_events_in_any_order_can_be_drawn(
+    found: list[Event], began: int, view: ViewState, size: tuple[int, int]
 ) -> None:
     view.focus = view.name
-    made = frame(folded([*events(rounds=2)[:began], *found]), view)
+    made = panel_inputs(folded([*events(rounds=2)[:began], *found]), view)
     width, height = size
-    picture = compose(made, made, width, height)
-    for box in picture.boxes:
-        lines = picture.lines[box.name]
+    layout = compose_screen(PANELS, made, made, width, height)
+    for box in layout.boxes:
+        lines = layout.lines[box.name]
         assert all(sum(len(text) for text, _ in line) == box.width for line in lines), box.name
-    assert len(picture.text(width, height).split("\n")) == height
+    assert len(layout.text(width, height).split("\n")) == height
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
-def test_a_run_in_disorder_is_taken(random: Any) -> None:
+def test_shuffled_run_can_be_drawn(random: Any) -> None:
     shuffled = list(events(envs=16, rounds=2))
     random.shuffle(shuffled)
     known = folded(shuffled)
     assert known.run is not None
-    made = frame(known)
-    assert compose(made, made, 120, 40).boxes
+    made = panel_inputs(known)
+    assert compose_screen(PANELS, made, made, 120, 40).boxes

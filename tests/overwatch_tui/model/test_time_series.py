@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.history import BRIEF, RESOLUTIONS, SECOND, History
+from overwatch_tui.model.time_series import RESOLUTIONS, SECOND, SHORT_RESOLUTIONS, History
 
 
 def test_a_bucket_holds_minimum_mean_and_maximum() -> None:
@@ -19,7 +19,7 @@ def test_a_bucket_holds_minimum_mean_and_maximum() -> None:
     assert (bucket.low, bucket.mean, bucket.high) == (1.0, 3.0, 5.0)
 
 
-def test_the_picture_moves_once_per_bucket_and_only_its_end_changes_in_between() -> None:
+def test_chart_moves_once_per_bucket() -> None:
     history = History()
     window, count = 60 * SECOND, 6
     for second in range(0, 600, 2):
@@ -35,7 +35,7 @@ def test_the_picture_moves_once_per_bucket_and_only_its_end_changes_in_between()
     assert moved[:-1] == within[1:]
 
 
-def test_a_hole_holds_the_value_before_it_and_nothing_follows_the_newest() -> None:
+def test_hole_holds_the_value_before_it() -> None:
     history = History()
     history.add(10 * SECOND, 4.0)
     history.add(40 * SECOND, 8.0)
@@ -71,7 +71,7 @@ def test_memory_is_bounded_and_the_coarse_rings_reach_far_back() -> None:
 def test_any_order_of_times_is_taken(
     values: list[tuple[int, float]], now: int, window: int, count: int
 ) -> None:
-    for resolutions in (RESOLUTIONS, BRIEF):
+    for resolutions in (RESOLUTIONS, SHORT_RESOLUTIONS):
         history = History(resolutions)
         for second, value in values:
             history.add(second * SECOND, value)

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from overwatch_tui.lines import plain
 from overwatch_tui.panels import env as env_panel
 from overwatch_tui.panels import policy, system
-from overwatch_tui.view import View
-from protocol import events as ev
-from protocol.wire import decode_line
-
-from . import journal
-from .harness import folded, frame
+from overwatch_tui.render.lines import plain
+from overwatch_tui.render.view_state import ViewState
+from protocol.codec.json_lines import decode_line
+from protocol.messages import events as ev
+from tests.overwatch_tui import journal
+from tests.overwatch_tui.harness import folded, panel_inputs
 
 
 def told(*data: Any) -> Any:
@@ -23,11 +22,11 @@ def told(*data: Any) -> Any:
     run.make()
     for one in data:
         run.emit(one)
-    return frame(folded(decode_line(line) for line in run.lines), View(env=1))
+    return panel_inputs(folded(decode_line(line) for line in run.lines), ViewState(env=1))
 
 
 def lines(panel: Any, *data: Any, width: int = 80, height: int = 60) -> list[str]:
-    return [plain(line) for line in panel.body(told(*data), width, height)]
+    return [plain(line) for line in panel.body(told(*data), width, height).lines]
 
 
 def test_a_stride_is_shown_while_it_is_in_force() -> None:
@@ -37,7 +36,7 @@ def test_a_stride_is_shown_while_it_is_in_force() -> None:
     assert not any("drift every" in line for line in lines(system, slower, faster))
 
 
-def test_what_held_a_round_up_is_shown() -> None:
+def test_stalls_of_a_round_are_shown() -> None:
     shown = next(line for line in lines(system) if "graph breaks" in line)
     assert "device waits --" in shown
     assert "recompiles 0" in shown
@@ -48,37 +47,54 @@ def test_what_held_a_round_up_is_shown() -> None:
 def test_how_well_a_profile_used_the_machine(busy: float | None) -> None:
     kernels = None if busy is None else 1234
     profile = ev.ProfilerFinished(
-        path="/traces/x.pt.trace.json", bytes=10, epochs=1, top=[], gpu_utilisation=busy, kernels=kernels,
-        allocator_seconds=0.25, python_share=0.31,
-    )  # fmt: skip
+        path="/traces/x.pt.trace.json",
+        bytes=10,
+        epochs=1,
+        top=[],
+        gpu_utilisation=busy,
+        kernels=kernels,
+        allocator_seconds=0.25,
+        python_share=0.31,
+    )
     words = "gpu -- busy, -- kernels" if busy is None else "gpu 42% busy, 1234 kernels"
     assert any(f"{words}, allocator 0.25 s, python 31%" in line for line in lines(system, profile))
 
 
-def test_what_modules_put_out_stands_below_their_gradients() -> None:
+def test_activations_stand_below_gradients() -> None:
     none: list[float | None] = [None] * 16
     some: list[float | None] = [0.5] * 16
     layers = ev.LayerStatistics(
-        layer=["block0.conv.weight", "block0.out"], grad_norm=[some, none], grad_rms=[some, none],
-        grad_max=[some, none], zero_fraction=[some, none], nonfinite=[[0] * 16, [None] * 16],
-        weight_norm=[some, none], activation_rms=[none, some], activation_max=[none, some],
+        layer=["block0.conv.weight", "block0.out"],
+        grad_norm=[some, none],
+        grad_rms=[some, none],
+        grad_max=[some, none],
+        zero_fraction=[some, none],
+        nonfinite=[[0] * 16, [None] * 16],
+        weight_norm=[some, none],
+        activation_rms=[none, some],
+        activation_max=[none, some],
         activation_zero_fraction=[none, some],
-    )  # fmt: skip
-    shown = [plain(line) for line in env_panel.detail(told(layers), 80, 40)]
+    )
+    shown = [plain(line) for line in env_panel.detail(told(layers), 80, 40).lines]
     (outputs,) = [line for line in shown if "outputs" in line]
     assert "block0" in outputs
     assert " 50" in outputs
     assert any("block0.conv.weight" in line for line in shown)
     older = ev.LayerStatistics(
-        layer=["a"], grad_norm=[some], grad_rms=[some], grad_max=[some], zero_fraction=[some],
-        nonfinite=[[0] * 16], weight_norm=[some],
-    )  # fmt: skip
-    assert not any("outputs" in plain(line) for line in env_panel.detail(told(older), 80, 40))
+        layer=["a"],
+        grad_norm=[some],
+        grad_rms=[some],
+        grad_max=[some],
+        zero_fraction=[some],
+        nonfinite=[[0] * 16],
+        weight_norm=[some],
+    )
+    assert not any("outputs" in plain(line) for line in env_panel.detail(told(older), 80, 40).lines)
 
 
 def test_each_head_has_its_ratio() -> None:
-    frame_ = told()
-    frame_.view.show("policy")
-    shown = [plain(line) for line in policy.body(frame_, 120, 60)]
+    inputs = told()
+    inputs.view.show_view("policy")
+    shown = [plain(line) for line in policy.body(inputs, 120, 60).lines]
     assert any("max ratio" in line for line in shown)
     assert any(line.startswith(" op ") and " 1.40" in line for line in shown)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.lines import Row, block, clean, fit, plain
-from overwatch_tui.theme import ASCII, Theme, prefers_ascii
+from overwatch_tui.render.lines import Row, block, fit, plain
+from overwatch_tui.render.theme import ASCII, Theme, prefers_ascii
 
 
 @given(st.lists(st.tuples(st.text(max_size=20), st.sampled_from(["", "dim", "bold"]))), st.integers(0, 60))
@@ -16,13 +16,6 @@ def test_a_line_has_exactly_its_width(spans: list[tuple[str, str]], width: int) 
         row.put(text, style)
     assert len(plain(row.line(width))) == width
     assert all(len(plain(line)) == width for line in block([row.line(5)], width, 3))
-
-
-def test_escape_sequences_wide_and_combining_characters_do_not_reach_the_terminal() -> None:
-    assert clean("\x1b]0;owned\x07") == "?]0;owned?"
-    assert clean("a\nb\tc\u202e") == "a?b?c?"
-    assert clean("\u6f22e\u0301") == "?e?"
-    assert clean("↑ ⣿ █ ×") == "↑ ⣿ █ ×"
 
 
 def test_columns_are_padded_cropped_and_aligned() -> None:
@@ -36,7 +29,7 @@ def test_neighbours_of_one_style_become_one_span() -> None:
     assert fit((("a", "x"), ("b", "x"), ("c", "y")), 5) == (("ab", "x"), ("c", "y"), ("  ", ""))
 
 
-def test_styles_are_laid_over_each_other_and_monochrome_has_no_colour() -> None:
+def test_styles_combine_and_monochrome_has_no_colour() -> None:
     colour, plain_theme = Theme(), Theme(colour=False)
     both = colour.style("critical select")
     assert both.bold

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from overwatch_tui.history import SECOND, History
-from overwatch_tui.lines import plain
-from overwatch_tui.theme import ASCII, UNICODE, Glyphs
-from overwatch_tui.widgets.plot import Series, chart, gauge, spark
+from overwatch_tui.model.time_series import SECOND, History
+from overwatch_tui.render.lines import plain
+from overwatch_tui.render.plot import Series, TimeAxis, chart, gauge, sparkline
+from overwatch_tui.render.theme import ASCII, UNICODE, Glyphs
 
 
 def ramp(count: int = 60, top: float = 1.0) -> History:
@@ -18,7 +18,7 @@ def ramp(count: int = 60, top: float = 1.0) -> History:
 
 
 def test_a_ramp_climbs_through_all_levels() -> None:
-    text = spark(ramp(), 12, now=59 * SECOND, window=60 * SECOND, glyphs=UNICODE)
+    text = sparkline(ramp(), 12, TimeAxis(59 * SECOND, 60 * SECOND), UNICODE)
     assert len(text) == 12
     assert list(text) == sorted(text)
     assert text[0] == "▁"
@@ -26,7 +26,7 @@ def test_a_ramp_climbs_through_all_levels() -> None:
 
 
 def test_a_fixed_scale_keeps_quiet_things_quiet() -> None:
-    text = spark(ramp(top=0.1), 12, now=59 * SECOND, window=60 * SECOND, glyphs=UNICODE, low=0.0, high=1.0)
+    text = sparkline(ramp(top=0.1), 12, TimeAxis(59 * SECOND, 60 * SECOND), UNICODE, low=0.0, high=1.0)
     assert set(text) == {"▁"}
 
 
@@ -34,13 +34,13 @@ def test_a_constant_is_a_low_line_not_a_full_bar() -> None:
     history = History()
     for i in range(60):
         history.add(i * SECOND, 7.0)
-    assert set(spark(history, 10, now=59 * SECOND, window=60 * SECOND, glyphs=ASCII)) == {ASCII.spark[1]}
+    assert set(sparkline(history, 10, TimeAxis(59 * SECOND, 60 * SECOND), ASCII)) == {ASCII.spark[1]}
 
 
 def test_nothing_measured_is_blank() -> None:
-    assert spark(None, 8, now=0, window=SECOND, glyphs=UNICODE) == " " * 8
-    assert spark(History(), 8, now=0, window=SECOND, glyphs=UNICODE) == " " * 8
-    lines = chart([Series("x", None)], 40, 8, now=0, window=SECOND, glyphs=UNICODE)
+    assert sparkline(None, 8, TimeAxis(0, SECOND), UNICODE) == " " * 8
+    assert sparkline(History(), 8, TimeAxis(0, SECOND), UNICODE) == " " * 8
+    lines = chart([Series("x", None)], 40, 8, TimeAxis(0, SECOND), UNICODE)
     assert "no data yet" in plain(lines[0])
     assert len(lines) == 8
 
@@ -48,9 +48,14 @@ def test_nothing_measured_is_blank() -> None:
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=lambda g: g.name)
 def test_a_chart_has_its_size_its_axis_and_its_limits(glyphs: Glyphs) -> None:
     lines = chart(
-        [Series("ramp", ramp(), scale=100.0)], 50, 10, now=59 * SECOND, window=60 * SECOND, glyphs=glyphs,
-        limits=[(50.0, "warning"), (400.0, "critical")], form="{:.0f}",
-    )  # fmt: skip
+        [Series("ramp", ramp(), scale=100.0)],
+        50,
+        10,
+        TimeAxis(59 * SECOND, 60 * SECOND),
+        glyphs,
+        limits=[(50.0, "warning"), (400.0, "critical")],
+        form="{:.0f}",
+    )
     text = [plain(line) for line in lines]
     assert [len(line) for line in text] == [50] * 10
     assert text[0].strip().startswith("100")
@@ -68,7 +73,7 @@ def test_braille_draws_two_by_four_dots_a_cell() -> None:
     history = History()
     for i in range(8):
         history.add(i * SECOND, float(i))
-    lines = chart([Series("x", history)], 7 + 4, 2, now=7 * SECOND, window=8 * SECOND, glyphs=UNICODE)
+    lines = chart([Series("x", history)], 7 + 4, 2, TimeAxis(7 * SECOND, 8 * SECOND), UNICODE)
     cells = [plain(line)[7:] for line in lines]
     dots = [ord(c) - 0x2800 for c in "".join(cells) if c != " "]
     assert all(0 < bits < 256 for bits in dots)

@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
-from overwatch_tui import feed as feed_module
-from overwatch_tui.feed import ReplayFeed, journal_of
-from overwatch_tui.link import Link
+from overwatch_tui.render.link_text import link_text
+from overwatch_tui.source.link_status import LinkStatus
+from overwatch_tui.source.replay import ReplayFeed, journal_of
+from protocol.client.items import Reset
+from protocol.codec.json_lines import Event
 from protocol.errors import EsperError
-from protocol.items import Reset
-from protocol.wire import Event
-
-from . import journal
+from tests.overwatch_tui import journal
 
 
 def drained(feed: ReplayFeed) -> list[Any]:
     items: list[Any] = []
-    while not feed.ended:
+    while not feed.is_over:
         items += feed.drain()
     return items
 
@@ -32,14 +31,14 @@ def test_everything_at_once(tmp_path: Path) -> None:
     assert isinstance(items[0], Reset)
     assert [i for i in items if isinstance(i, Event)] == journal.events(rounds=2)
     assert feed.boot == "b1"
-    link = Link()
-    feed.fill(link)
-    assert (link.state, link.said) == ("ended", "the recording is over")
+    link = LinkStatus()
+    feed.update_link(link)
+    assert (link.state, link_text(link)) == ("ended", "the recording is over")
 
 
 def test_at_its_own_pace_times_the_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(feed_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("overwatch_tui.source.replay.time.monotonic", lambda: clock[0])
     path = journal.write(tmp_path / "events.jsonl", rounds=1)
     feed = ReplayFeed(path, 10.0)
     begin = feed.now()
@@ -50,9 +49,9 @@ def test_at_its_own_pace_times_the_speed(tmp_path: Path, monkeypatch: pytest.Mon
     assert feed.now() - begin == 5_000_000
     epochs = [e.ctx.epoch for e in items if e.type == "epoch"]
     assert epochs == [1, 2, 3, 4, 5, 6, 7, 8]
-    link = Link()
-    feed.fill(link)
-    assert (link.state, link.replay_speed, link.commands) == ("replay", 10.0, False)
+    link = LinkStatus()
+    feed.update_link(link)
+    assert (link.state, link.replay_speed, link.is_replay) == ("replay", 10.0, True)
 
 
 def test_long_silences_are_jumped_over(tmp_path: Path) -> None:
@@ -76,8 +75,9 @@ def test_a_second_boot_resets(tmp_path: Path) -> None:
     path.write_bytes(b"".join(line + b"\n" for line in lines + second.make()))
     items = drained(ReplayFeed(path, math.inf))
     assert [i.reason for i in items if isinstance(i, Reset)] == [
-        "run digits-7f3a, boot b1", "run digits-7f3a, boot b2",
-    ]  # fmt: skip
+        "run digits-7f3a, boot b1",
+        "run digits-7f3a, boot b2",
+    ]
 
 
 def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
@@ -88,13 +88,13 @@ def test_damaged_lines_are_counted_and_passed_over(tmp_path: Path) -> None:
     feed = ReplayFeed(path, math.inf)
     events = [i for i in drained(feed) if isinstance(i, Event)]
     assert events == journal.events(rounds=1)
-    link = Link()
-    feed.fill(link)
+    link = LinkStatus()
+    feed.update_link(link)
     assert link.bad == 2
     assert "line 5" in link.last_bad
 
 
-def test_what_is_no_recording_is_an_error_in_one_line(tmp_path: Path) -> None:
+def test_unreadable_recording_is_a_one_line_error(tmp_path: Path) -> None:
     empty = tmp_path / "events.jsonl"
     empty.write_bytes(b"")
     with pytest.raises(EsperError, match="no event in it"):

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from protocol import AsyncSubscriber
-from protocol import events as ev
+from protocol.client.items import Reset
+from protocol.codec.json_lines import Event
 from protocol.errors import RequestError
-from protocol.items import Reset
-from protocol.journal import read
-from protocol.server import Server
-from protocol.wire import Event
-
-from .harness import load
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.server.server import Server
+from tests.protocol.harness import load
 
 
 def run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -103,10 +102,8 @@ def test_requests_are_answered_while_another_task_reads(server: Server) -> None:
     assert seen >= 50
 
 
-def test_the_loop_is_woken_by_the_socket_not_by_the_clock(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("protocol.aio.LOOK_S", 20.0)
+def test_event_loop_is_woken_by_socket_not_clock(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protocol.client.aio.POLL_SECONDS", 20.0)
 
     async def work() -> int:
         async with AsyncSubscriber("alpha", streams=("log",)) as subscriber:

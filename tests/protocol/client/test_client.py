@@ -12,14 +12,13 @@ import pytest
 import zmq
 
 from protocol import connect
-from protocol import events as ev
-from protocol.client import Client
+from protocol.client.client import Client
+from protocol.codec.zmq_options import terminate_context
 from protocol.errors import NoReply, RequestError, RunNotFound
+from protocol.messages import events as ev
 from protocol.runs import RunFolder
-from protocol.server import Server
-from protocol.sockets import end
-
-from .harness import DAEMON, Start, freeze, until
+from protocol.server.server import Server
+from tests.protocol.harness import DAEMON, Start, freeze, until
 
 
 @pytest.fixture
@@ -124,10 +123,10 @@ def test_nobody_there() -> None:
 
 def test_a_run_that_is_starting_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFolder.claim("alpha")
-    monkeypatch.setattr("protocol.target.Local.patience_s", 0.2)
+    monkeypatch.setattr("protocol.client.sources.LocalRuns.patience_seconds", 0.2)
     with pytest.raises(NoReply, match=r"is starting; given up after 0\.2 s"):
         connect()
-    monkeypatch.setattr("protocol.target.Local.patience_s", 10.0)
+    monkeypatch.setattr("protocol.client.sources.LocalRuns.patience_seconds", 10.0)
     server = Server(run, hello={})
     threading.Timer(0.2, server.start).start()
     with connect() as client:
@@ -144,7 +143,7 @@ def test_a_daemon_that_ends_is_not_waited_for(server: Server) -> None:
             run.wait_for(accepted["id"])
 
 
-def test_the_last_word_of_a_daemon_that_has_ended_is_in_its_journal(server: Server) -> None:
+def test_last_word_of_an_ended_daemon_is_in_its_journal(server: Server) -> None:
     """It may be told between two looks at the wire, and the daemon be gone at the second."""
     with connect() as run:
         accepted = run.pause()
@@ -193,13 +192,13 @@ def test_who_waits_for_a_hung_trainer_is_told(
 ) -> None:
     with connect() as run:
         assert "note" not in run.checkpoint()
-        monkeypatch.setattr("protocol.server.SILENT_S", 0.0)
+        monkeypatch.setattr("protocol.server.server.SILENT_SECONDS", 0.0)
         assert "no sign of life for" in run.checkpoint()["note"]
         server.mailbox.poll()
         threading.Thread(target=lambda: server.done(until(server.mailbox.poll)[0], {})).start()
         run.checkpoint(wait=True)
         assert "checkpoint is accepted, but the trainer has shown no sign of life" in caplog.text
-        monkeypatch.setattr("protocol.server.SILENT_S", 60.0)
+        monkeypatch.setattr("protocol.server.server.SILENT_SECONDS", 60.0)
         server.beat(1, 1)
         assert "note" not in run.checkpoint()
 
@@ -224,6 +223,6 @@ def test_a_context_that_does_not_end_holds_nobody_up() -> None:
     socket = context.socket(zmq.PUSH)
     socket.connect("tcp://127.0.0.1:1")
     socket.send(b"never taken")
-    end(context, patience_s=0.2)
+    terminate_context(context, patience_seconds=0.2)
     assert not socket.closed, "or there was nothing to wait for"
     socket.close(linger=0)

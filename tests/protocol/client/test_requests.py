@@ -1,4 +1,4 @@
-"""Requests of a subscriber: answered, refused, given up; never carried out late."""
+"""Requests of a subscriber: answered, refused, given up; never executed late."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.calls import RESEND_S
-from protocol.server import Server
-from protocol.subscriber import Reply
-
-from .harness import Daemon, Reader, Start, freeze
+from protocol import connect
+from protocol.client.items import RequestOutcome
+from protocol.client.requests import RESEND_SECONDS
+from protocol.errors import RequestError
+from protocol.server.server import Server
+from tests.protocol.harness import Daemon, Reader, Start, freeze
 
 pytestmark = pytest.mark.usefixtures("quick_heartbeat")
 
 
-def replies(reader: Reader) -> list[Reply]:
-    return [item for item in reader.items if isinstance(item, Reply)]
+def replies(reader: Reader) -> list[RequestOutcome]:
+    return [item for item in reader.items if isinstance(item, RequestOutcome)]
 
 
 def test_a_request_is_answered_and_its_effect_seen(server: Server, reader: Callable[..., Reader]) -> None:
@@ -28,7 +29,7 @@ def test_a_request_is_answered_and_its_effect_seen(server: Server, reader: Calla
     one.read(lambda: replies(one))
     (reply,) = replies(one)
     assert (reply.id, reply.method, reply.result, reply.error) == (id_, "pause", {"state": "accepted"}, None)
-    assert reply.rtt_s > 0
+    assert reply.rtt_seconds > 0
     assert not one.subscriber.pending
     (command,) = server.mailbox.poll()
     assert (command.id, command.client, command.reason) == (id_, "test", "tea")
@@ -46,7 +47,7 @@ def test_a_refusal_is_typed(server: Server, reader: Callable[..., Reader]) -> No
         one.subscriber.request("fly")
 
 
-def test_a_request_that_cannot_be_sent_is_given_up_and_never_carried_out_late(
+def test_unsendable_request_is_given_up_and_never_executed_late(
     start: Start, reader: Callable[..., Reader]
 ) -> None:
     one = reader()
@@ -63,14 +64,14 @@ def test_a_request_that_cannot_be_sent_is_given_up_and_never_carried_out_late(
 
 
 @pytest.mark.fault(16)
-def test_a_request_to_a_hung_daemon_is_repeated_and_not_carried_out_late(
+def test_request_to_hung_daemon_is_repeated_never_executed_late(
     reader: Callable[..., Reader], daemon: Callable[..., Daemon]
 ) -> None:
     process = daemon()
     one = reader()
     one.read(lambda: one.subscriber.state == "live")
     freeze(process)
-    one.subscriber.request("stop", deadline_s=RESEND_S + 0.5)
+    one.subscriber.request("stop", deadline_s=RESEND_SECONDS + 0.5)
     one.subscriber.request("pause", deadline_s=30)
     one.read(lambda: replies(one))
     error = replies(one)[0].error
@@ -109,3 +110,27 @@ def test_a_request_meant_for_the_boot_before_is_refused(
     assert error.kind == "boot_mismatch"
     assert error.data["boot"] == second.boot
     assert not second.mailbox.poll()
+
+
+def test_request_that_cannot_be_encoded_fails_alone(server: Server, reader: Callable[..., Reader]) -> None:
+    one = reader()
+    one.subscriber.request("mark", {"text": {1, 2}})
+    one.subscriber.request("mark", {"text": 1 << 80})
+    one.subscriber.request("mark", {"text": "tea \udc9b \ud800"})
+    one.subscriber.request("pause")
+    one.read(lambda: len(replies(one)) == 4)
+    kinds = [reply.error and reply.error.kind for reply in replies(one)]
+    assert sorted(kinds, key=str) == [None, None, "invalid_params", "invalid_params"]
+    one.read(lambda: any(e.type == "mark" for e in one.events))
+    assert [e.data.text for e in one.events if e.type == "mark"] == [r"tea \udc9b \ud800"]
+    assert [command.method for command in server.mailbox.poll()] == ["pause"]
+
+
+@pytest.mark.fault(43)
+def test_client_goes_on_after_text_without_utf8(server: Server) -> None:
+    with connect(server.run.name, client="\udc9b") as client:
+        client.mark("\ud800")
+        with pytest.raises(RequestError, match="the parameters of mark cannot be encoded"):
+            client.mark(object())  # type: ignore[arg-type]
+        client.mark("after")
+        assert [row["client"] for row in client.clients()] == [r"\udc9b"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.sequence import Newest, Sequencer
-from protocol.wire import WireError
+from protocol.client.sequence import NewestLines, Sequencer
+from protocol.errors import WireError
 
 
 def line(seq: int) -> bytes:
@@ -17,7 +17,7 @@ def line(seq: int) -> bytes:
 @pytest.mark.fault(12)
 @pytest.mark.fault(13)
 @given(st.data(), st.integers(0, 60), st.integers(0, 40))
-def test_whatever_the_wire_does_each_event_comes_once_and_in_order(
+def test_each_event_comes_once_and_in_order_over_any_wire(
     data: st.DataObject, total: int, joined_at: int
 ) -> None:
     joined_at = min(joined_at, total)
@@ -26,15 +26,15 @@ def test_whatever_the_wire_does_each_event_comes_once_and_in_order(
     batches = data.draw(st.lists(st.tuples(st.integers(1, total or 1), st.integers(1, 8)), max_size=30))
     for first, count in batches if total else []:
         last = min(first + count - 1, total)
-        delivered += sequencer.offer(first, [line(seq) for seq in range(first, last + 1)])
+        delivered += sequencer.push(first, [line(seq) for seq in range(first, last + 1)])
         assert delivered == [line(seq) for seq in range(joined_at + 1, sequencer.last + 1)]
-    sequencer.tell(total)
+    sequencer.note_latest(total)
     asked = 0
     while (missing := sequencer.missing) is not None:
         first, last = missing
         assert sequencer.last < first <= last <= total
         last = min(last, first + data.draw(st.integers(0, 5)))
-        delivered += sequencer.offer(first, [line(seq) for seq in range(first, last + 1)])
+        delivered += sequencer.push(first, [line(seq) for seq in range(first, last + 1)])
         asked += 1
         assert asked <= total
     assert delivered == [line(seq) for seq in range(joined_at + 1, total + 1)]
@@ -44,18 +44,18 @@ def test_whatever_the_wire_does_each_event_comes_once_and_in_order(
 def test_a_lost_tail_is_seen_by_the_number_alone() -> None:
     sequencer = Sequencer(4)
     assert sequencer.missing is None
-    sequencer.tell(7)
+    sequencer.note_latest(7)
     assert sequencer.missing == (5, 7)
     assert sequencer.behind == 3
 
 
-def test_the_newest_comes_once_and_a_view_with_rubbish_in_it_is_refused_whole() -> None:
+def test_newest_line_comes_once_and_malformed_view_is_refused() -> None:
     def event(seq: int) -> bytes:
         return b'{"seq":%d,"stream":"metric","ts":1}' % seq
 
-    newest = Newest()
+    newest = NewestLines()
     newest.last = 3
-    assert newest.offer([event(2), event(4), event(6)]) == [event(4), event(6)]
-    with pytest.raises(WireError, match="no event in a view: b'rubbish'"):
-        newest.offer([event(7), b"rubbish"])
-    assert newest.offer([event(6), event(7)]) == [event(7)]
+    assert newest.push([event(2), event(4), event(6)]) == [event(4), event(6)]
+    with pytest.raises(WireError, match="not an event in a view: b'rubbish'"):
+        newest.push([event(7), b"rubbish"])
+    assert newest.push([event(6), event(7)]) == [event(7)]

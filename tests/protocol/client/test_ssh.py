@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,14 +17,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from protocol import connect, tunnel
-from protocol.errors import BadName, NoReply, RunNotFound
-from protocol.journal import read
-from protocol.target import first_target, source_of
-from protocol.tunnel import Destination, TunnelError, address_of, parse
-
-from .harness import DAEMON, Daemon, Reader, until
-from .sshd import ABSENT, Machine
+from protocol import connect
+from protocol.client import ssh as tunnel
+from protocol.client.client import Client
+from protocol.client.sources import make_target_source, wait_for_target
+from protocol.errors import NoReply, RunNotFound, TunnelError
+from protocol.journal.reader import read
+from tests.protocol.harness import DAEMON, Daemon, Reader, until
+from tests.protocol.sshd import ABSENT, Machine
 
 needs_sshd = pytest.mark.skipif(ABSENT is not None, reason=str(ABSENT))
 
@@ -62,41 +64,6 @@ def ssh_children() -> list[psutil.Process]:
     return [c for c in psutil.Process().children(recursive=True) if c.name() == "ssh"]
 
 
-@pytest.mark.parametrize(
-    ("text", "run", "address"),
-    [
-        ("gpu-box", None, "ssh://gpu-box"),
-        ("me@gpu-box", "digits", "ssh://me@gpu-box/digits"),
-        ("me@gpu-box:digits", None, "ssh://me@gpu-box/digits"),
-        ("me@gpu-box:digits", "digits", "ssh://me@gpu-box/digits"),
-        ("[::1]:digits", None, "ssh://[::1]/digits"),
-        ("ssh://me@gpu-box:2222", "digits", "ssh://me@gpu-box:2222/digits"),
-    ],
-)
-def test_an_address(text: str, run: str | None, address: str) -> None:
-    assert address_of(text, run) == address
-
-
-def test_an_address_is_taken_apart() -> None:
-    assert parse("ssh://me@gpu-box:2222/digits") == Destination("me@gpu-box", 2222, "digits")
-    assert parse("ssh://gpu-box") == Destination("gpu-box", None, None)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "-oProxyCommand=touch x", "me@-oProxyCommand=x", "a b", "a;b", "@", "a/b"]
-)
-def test_what_ssh_would_read_as_something_else_is_refused(text: str) -> None:
-    with pytest.raises(BadName):
-        parse(address_of(text))
-    with pytest.raises(BadName):
-        parse(f"ssh://{text}/run" if text != "a/b" else "ssh:///run")
-
-
-def test_two_runs_are_one_too_many() -> None:
-    with pytest.raises(BadName, match="two runs are named, a and b"):
-        address_of("box:a", "b")
-
-
 @needs_sshd
 def test_a_run_on_another_machine_is_steered_and_followed(
     box: Machine, over_there: Callable[[str], Daemon], reader: Callable[..., Reader]
@@ -109,8 +76,10 @@ def test_a_run_on_another_machine_is_steered_and_followed(
         (folder,) = Path(os.environ["XDG_RUNTIME_DIR"]).glob("esper/ssh-*")
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert {p.name: stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {
-            "ev": 0o600, "qry": 0o600, "ctl": 0o600,
-        }  # fmt: skip
+            "ev": 0o600,
+            "qry": 0o600,
+            "ctl": 0o600,
+        }
         assert ssh_children()
     assert not ssh_children()
     assert not folder.exists()
@@ -208,13 +177,11 @@ def test_a_tunnel_dies_with_its_owner(box: Machine, over_there: Callable[[str], 
 
 @needs_sshd
 @pytest.mark.slow
-def test_a_run_that_nobody_named_is_kept_to_while_it_lives(
-    box: Machine, over_there: Callable[[str], Daemon]
-) -> None:
+def test_unnamed_run_is_followed_while_it_lives(box: Machine, over_there: Callable[[str], Daemon]) -> None:
     over_there("alpha")
-    source = source_of("ssh://box")
+    source = make_target_source("ssh://box")
     try:
-        target = first_target(source)
+        target = wait_for_target(source)
         over_there("beta")
         end = time.monotonic() + 5
         while time.monotonic() < end:
@@ -232,6 +199,46 @@ def test_a_server_that_forwards_no_sockets(
     box.down()
     box.configure("AllowStreamLocalForwarding no")
     box.up()
-    monkeypatch.setattr("protocol.client.STARTING_S", 2.0)
+    monkeypatch.setattr("protocol.client.client.STARTING_SECONDS", 2.0)
     with pytest.raises(NoReply, match="did not answer hello"):
         connect("ssh://box/alpha")
+
+
+@needs_sshd
+@pytest.mark.slow
+def test_a_taken_local_forward_stands_in_nobodys_way(
+    box: Machine, over_there: Callable[[str], Daemon]
+) -> None:
+    over_there("alpha")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        box.configure_client(f"LocalForward {taken.getsockname()[1]} 127.0.0.1:9")
+        box.configure_client("RemoteCommand echo hello")
+        with connect("ssh://box/alpha") as run:
+            assert run.status()["state"] == "TRAINING"
+        listed = subprocess.run(
+            [sys.executable, "-m", "trainer", "list", "--ssh", "box"], capture_output=True, text=True
+        )
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "alpha" in listed.stdout
+
+
+@needs_sshd
+@pytest.mark.slow
+def test_a_tunnel_outlives_the_thread_that_made_it(box: Machine, over_there: Callable[[str], Daemon]) -> None:
+    over_there("alpha")
+    made: list[Client] = []
+    thread = threading.Thread(target=lambda: made.append(connect("ssh://box/alpha")))
+    thread.start()
+    thread.join()
+    (run,) = made
+    try:
+        before = {child.pid for child in ssh_children()}
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            assert run.status()["state"] == "TRAINING"
+        assert before & {child.pid for child in ssh_children() if child.status() != psutil.STATUS_ZOMBIE}
+    finally:
+        run.close()
+    assert not ssh_children()

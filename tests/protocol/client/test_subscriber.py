@@ -9,19 +9,17 @@ from collections.abc import Callable
 import pytest
 import zmq
 
-from protocol import events as ev
-from protocol import subscriber as module
+from protocol.client import connection, subscriber
+from protocol.client.items import LinkChanged, Reset
+from protocol.client.subscriber import Subscriber
+from protocol.messages import events as ev
+from protocol.messages.vocabulary import Stream
 from protocol.runs import RunFolder, find_run
-from protocol.server import Server
-from protocol.subscriber import LinkChanged, Reset, Subscriber
-
-from .harness import Reader, Start, check_against_journal, load, until
-from .relay import Relay
+from protocol.server.server import Server
+from tests.protocol.harness import Reader, Start, check_against_journal, load, until
+from tests.protocol.relay import Relay
 
 pytestmark = pytest.mark.usefixtures("quick_heartbeat")
-
-
-# --- joining ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault(1)
@@ -46,7 +44,7 @@ def test_joining_under_load_leaves_no_hole(server: Server, reader: Callable[...,
 
 @pytest.mark.parametrize("streams", [("life",), ("log", "metric")])
 def test_only_the_streams_asked_for(
-    server: Server, reader: Callable[..., Reader], streams: tuple[ev.Stream, ...]
+    server: Server, reader: Callable[..., Reader], streams: tuple[Stream, ...]
 ) -> None:
     one = reader(streams=streams)
     with load(server, 500):
@@ -58,7 +56,7 @@ def test_only_the_streams_asked_for(
 
 
 def test_the_snapshot_tells_a_late_joiner_what_matters(server: Server, reader: Callable[..., Reader]) -> None:
-    server.emitter.clock(round=3, epoch=2)
+    server.emitter.set_clock(round=3, epoch=2)
     server.emitter.emit(
         ev.Anomaly(kind="stalled", source="env02", severity="warning", active=True, value=float("nan"))
     )
@@ -92,9 +90,6 @@ def test_a_subscriber_may_be_there_first(start: Start, reader: Callable[..., Rea
         assert each.subscriber.run is not None
         assert name in (None, each.subscriber.run.name)
     assert one.states == ["connecting", "live"]
-
-
-# --- losing and repairing --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("loss", "seed"), [(0.3, 1), (0.8, 2)])
@@ -131,7 +126,7 @@ def test_a_lost_tail_is_found_by_the_heartbeat(server: Server, reader: Callable[
 def test_too_far_behind_starts_over_and_says_how_much(
     server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TOO_FAR_BEHIND", 100)
+    monkeypatch.setattr(subscriber, "MAX_EVENTS_BEHIND", 100)
     with Relay("alpha", 0.0) as relay:
         one = reader()
         one.read(lambda: one.subscriber.state == "live")
@@ -161,9 +156,7 @@ def test_a_range_that_is_gone_starts_over(server: Server, reader: Callable[..., 
 
 
 @pytest.mark.fault(6)
-def test_a_tail_lost_at_the_very_end_comes_from_the_journal(
-    server: Server, reader: Callable[..., Reader]
-) -> None:
+def test_tail_lost_at_the_end_comes_from_the_journal(server: Server, reader: Callable[..., Reader]) -> None:
     with Relay("alpha", 0.0) as relay:
         one = reader()
         one.read(lambda: one.subscriber.state == "live")
@@ -204,7 +197,7 @@ def test_iterating_ends_with_the_run_or_with_silence(server: Server) -> None:
 def test_another_protocol_is_told_and_not_joined(
     server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PROTOCOL_VERSION", 2)
+    monkeypatch.setattr(connection, "PROTOCOL_VERSION", 2)
     one = reader()
     one.read(lambda: one.subscriber.problem)
     assert one.subscriber.problem == "the daemon does not speak protocol 2: protocol 1"

@@ -1,7 +1,8 @@
+"""Events as lines, and the batches that hold them."""
+
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 
 import jsonschema
@@ -10,32 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import events as ev
-from protocol.commands import ErrorBody, Reply, ReplyMeta
-from protocol.encoding import BATCH_BYTES, BATCH_EVENTS, Encoder, encode_event
-from protocol.schema import json_schema
-from protocol.wire import (
-    TOPICS,
-    Heartbeat,
-    TrainerBeat,
+from protocol.codec.json_lines import (
+    Encoder,
     Unknown,
-    WireError,
-    decode_batch,
-    decode_heartbeat,
     decode_line,
-    decode_reply,
-    encode_batches,
-    encode_heartbeat,
-    encode_reply,
+    encode_event,
 )
-
-from .values import events_of, same
+from protocol.errors import WireError
+from protocol.messages import events as ev
+from protocol.messages.schema import json_schema
+from protocol.messages.vocabulary import LEVELS, STREAMS
+from tests.protocol.values import events_of, same
 
 contexts = st.builds(
     ev.Context,
     round=st.integers(0, 2**31),
     epoch=st.integers(0, 2**31),
-    level=st.sampled_from(ev.LEVELS),
+    level=st.sampled_from(LEVELS),
     env=st.none() | st.integers(0, 4096),
 )
 _validators = {
@@ -68,8 +60,12 @@ def test_absent_and_not_a_number_stay_apart() -> None:
     event = ev.Drift(
         source=["a", "b", "c", "d"],
         norm=[None, float("nan"), float("inf"), float("-inf")],
-        norm_ema=[], norm_drift=[], health=[], health_ema=[], health_drift=[],
-    )  # fmt: skip
+        norm_ema=[],
+        norm_drift=[],
+        health=[],
+        health_ema=[],
+        health_drift=[],
+    )
     line = encode_event(1, 2, ev.Context(), event)
     assert json.loads(line)["data"]["norm"] == [None, "NaN", "Infinity", "-Infinity"]
     norm = decode_line(line).data.norm
@@ -82,9 +78,18 @@ def test_absent_and_not_a_number_stay_apart() -> None:
 @pytest.mark.parametrize("name", ["cpu_percent", "gpu_percent"])
 def test_empty_fields_hide_no_value_that_json_lacks(name: str, unmeasured: int) -> None:
     event = ev.SystemSample(
-        cpu_percent=1.0, rss=1, memory_total=2, memory_used=1, load1=0.5, cores=2, disk_free=7,
-        gpu_percent=4.0, gpu_memory=5, gpu_memory_total=6, gpu_celsius=7.0,
-    )  # fmt: skip
+        cpu_percent=1.0,
+        rss=1,
+        memory_total=2,
+        memory_used=1,
+        load1=0.5,
+        cores=2,
+        disk_free=7,
+        gpu_percent=4.0,
+        gpu_memory=5,
+        gpu_memory_total=6,
+        gpu_celsius=7.0,
+    )
     for empty in ("gpu_memory", "gpu_memory_total", "gpu_celsius")[:unmeasured]:
         setattr(event, empty, None)
     setattr(event, name, float("nan"))
@@ -104,9 +109,14 @@ def test_numpy_columns_are_lists_on_the_wire(dtype: type, contiguous: bool) -> N
     whole = np.array([[0.5, np.nan], [np.inf, -0.0]], dtype=dtype)
     column = whole[0] if contiguous else whole[:, 1]
     event = ev.Drift(
-        source=["a", "b"], norm=column, norm_ema=[dtype(0.25)], norm_drift=np.arange(2),
-        health=[], health_ema=[], health_drift=[],
-    )  # type: ignore[arg-type]  # fmt: skip
+        source=["a", "b"],
+        norm=column,
+        norm_ema=[dtype(0.25)],
+        norm_drift=np.arange(2),
+        health=[],
+        health_ema=[],
+        health_drift=[],
+    )  # type: ignore[arg-type]
     back = decode_line(encode_event(1, 2, ev.Context(), event)).data
     assert same(back.norm, column.tolist())
     assert back.norm_ema == [0.25]
@@ -115,7 +125,7 @@ def test_numpy_columns_are_lists_on_the_wire(dtype: type, contiguous: bool) -> N
 
 @pytest.mark.fault(42)
 @pytest.mark.parametrize("value", [{1, 2}, object(), 2**64, b"bytes"])
-def test_what_json_cannot_say_is_an_error_that_names_the_type(value: object) -> None:
+def test_value_outside_json_is_an_error_naming_its_type(value: object) -> None:
     event = ev.CommandDone(id="1", method="pause", result={"value": value}, seconds=0.0)
     with pytest.raises(WireError, match="CommandDone cannot be encoded"):
         encode_event(1, 2, ev.Context(), event)
@@ -142,70 +152,26 @@ def test_a_field_of_tomorrow_is_ignored() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"", b"{}", b"[1]", b"null", b"\x00" * 40, b'{"seq":1}', b"\xff\xfe", b'{"seq":1,' + b"[" * 100_000,
+        b"",
+        b"{}",
+        b"[1]",
+        b"null",
+        b"\x00" * 40,
+        b'{"seq":1}',
+        b"\xff\xfe",
+        b'{"seq":1,' + b"[" * 100_000,
         b'{"seq":"x","stream":"life","ts":5,"type":"log","ctx":{},"data":{}}',
         b'{"seq":1,"stream":"life","ts":5,"type":"round.started","ctx":{},"data":{"rounds":"many"}}',
         b'{"seq":1,"stream":"life","ts":5,"type":"round.started","ctx":{},"data":{}}',
     ],
-)  # fmt: skip
+)
 def test_a_malformed_line_is_a_wire_error(line: bytes) -> None:
     with pytest.raises(WireError, match="not an event"):
         decode_line(line)
 
 
-@pytest.mark.fault(13)
-@given(st.binary(max_size=200))
-def test_no_bytes_break_the_decoders(raw: bytes) -> None:
-    for decode in (decode_line, decode_heartbeat, decode_reply, lambda raw: decode_batch(raw, raw)):
-        with pytest.raises(WireError):
-            decode(raw)  # type: ignore[operator]
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 60_000), st.integers(0, 20)), max_size=600), st.integers(1, 10**9))
-def test_batches_hold_every_line_once_within_the_limits(parts: list[tuple[int, int]], first: int) -> None:
-    encoder, lines = Encoder(dict.fromkeys(ev.STREAMS, first - 1)), []
-    for size, between in parts:
-        event = ev.LogLine(level="INFO", logger="x", message="x" * size)
-        lines.append(encode_event(first + len(lines), 5, ev.Context(), event))
-        encoder.add(5, ev.Context(), event)
-        if not between:
-            encoder.add(5, ev.Context(), ev.RoundStarted(rounds=1))
-    batches = encoder.take()
-    assert all(one.stream != other.stream or len(one) > 1 for one, other in itertools.pairwise(batches))
-    seen = []
-    log = [batch for batch in batches if batch.stream == "log"]
-    for topic, header, body in encode_batches(log, run="r", boot="b", ts=9, dropped=4):
-        h, found = decode_batch(bytes(header), bytes(body))
-        assert (topic, h.stream, h.run, h.boot) == (TOPICS["log"], "log", "r", "b")
-        assert (h.ts, h.dropped) == (9, 4)
-        assert len(found) <= BATCH_EVENTS
-        assert len(body) <= BATCH_BYTES or len(found) == 1
-        seen += list(zip(range(h.first, h.last + 1), found, strict=True))
-    assert seen == list(enumerate(lines, first))
-
-
-def test_a_batch_is_as_full_as_it_may_be() -> None:
-    def log(size: int) -> ev.LogLine:
-        return ev.LogLine(level="INFO", logger="x", message="x" * size)
-
-    encoder = Encoder(dict.fromkeys(ev.STREAMS, 0))
-    for _ in range(600):
-        encoder.add(5, ev.Context(), log(0))
-    assert [len(batch) for batch in encoder.take()] == [256, 256, 88]
-    two_empty_lines = 2 * len(encode_event(100, 5, ev.Context(), log(0))) + 1
-    for excess in (0, 1):
-        encoder = Encoder(dict.fromkeys(ev.STREAMS, 99))
-        encoder.add(5, ev.Context(), log(1000))
-        encoder.add(5, ev.Context(), log(BATCH_BYTES - two_empty_lines - 1000 + excess))
-        batches = encoder.take()
-        sent = encode_batches(batches, run="r", boot="b", ts=9, dropped=0)
-        assert len(batches) == len(sent) == 1 + excess
-        assert sum(len(frames[2]) for frames in sent) == BATCH_BYTES
-
-
 def test_a_context_that_changes_is_told_with_the_next_event() -> None:
-    encoder = Encoder(dict.fromkeys(ev.STREAMS, 0))
+    encoder = Encoder(dict.fromkeys(STREAMS, 0))
     told = [
         (ev.Context(round=1), None, ev.RoundStarted(rounds=1)),
         (ev.Context(round=2), None, ev.RoundStarted(rounds=1)),
@@ -218,36 +184,6 @@ def test_a_context_that_changes_is_told_with_the_next_event() -> None:
     expected = [ctx if env is None else dataclasses.replace(ctx, env=env) for ctx, env, _ in told]
     assert [decode_line(line).ctx for line in lines] == expected
     assert lines == [encode_event(n + 1, n, c, told[n][2]) for n, c in enumerate(expected)]
-
-
-def test_a_batch_that_lies_about_itself_is_refused() -> None:
-    encoder = Encoder(dict.fromkeys(ev.STREAMS, 0))
-    for _ in range(3):
-        encoder.add(5, ev.Context(), ev.RoundStarted(rounds=1))
-    ((_, header, body),) = encode_batches(encoder.take(), run="r", boot="b", ts=9, dropped=0)
-    body = bytes(body)
-    for wrong in (body + b"\n{}", body[:3], b""):
-        with pytest.raises(WireError, match="batch"):
-            decode_batch(bytes(header), wrong)
-
-
-def test_heartbeat_round_trip() -> None:
-    heartbeat = Heartbeat(
-        v=1, run="r", boot="b", ts=1, last={"life": 4}, dropped={"log": 2},
-        trainer=TrainerBeat("PAUSED", 3, 7, 250), clients=2, bye="done",
-    )  # fmt: skip
-    assert decode_heartbeat(encode_heartbeat(heartbeat)[1]) == heartbeat
-
-
-def test_a_reply_has_either_a_result_or_an_error() -> None:
-    meta = ReplyMeta(boot="b", ts=1)
-    good = json.loads(encode_reply(Reply(id="1", meta=meta, result={"x": float("nan")})))
-    assert good == {
-        "jsonrpc": "2.0", "id": "1", "result": {"x": "NaN"}, "meta": {"boot": "b", "ts": 1, "replayed": False}
-    }  # fmt: skip
-    bad = json.loads(encode_reply(Reply(id=None, meta=meta, error=ErrorBody(-32700, "no"))))
-    assert "result" not in bad
-    assert bad["id"] is None
 
 
 def test_every_event_names_its_fields_in_words() -> None:

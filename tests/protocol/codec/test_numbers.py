@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from protocol import events as ev
-from protocol.encoding import encode_event
-from protocol.examples import corpus
-from protocol.journal import read
-from protocol.server import Server
-from protocol.wire import WireError, decode_line
+from protocol.codec.json_lines import decode_line, encode_event
+from protocol.errors import WireError
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.server.server import Server
+from tools.message_examples import corpus
 
 EXACT = 2**53
 NODE = """

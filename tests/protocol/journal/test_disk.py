@@ -10,13 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from protocol import connect
-from protocol import events as ev
-from protocol import journal as module
-from protocol.emitter import BOUNDS
-from protocol.journal import read
-from protocol.server import Server
-
-from .harness import Reader
+from protocol.journal import writer as module
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.server.emitter import MAX_QUEUED
+from protocol.server.server import Server
+from tests.protocol.harness import Reader
 
 
 def anomalies(reader: Reader) -> list[ev.Anomaly]:
@@ -29,10 +28,10 @@ def rounds_of(reader: Reader) -> list[int]:
 
 @pytest.mark.fault(9)
 @pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EIO])
-def test_a_disk_that_refuses_is_told_on_the_wire_and_readers_miss_nothing(
+def test_refusing_disk_is_an_anomaly_and_readers_miss_nothing(
     server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setattr(module, "_RETRY_S", 0.1)
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.1)
     one = reader("alpha", streams=("life",))
     one.read(lambda: one.subscriber.state == "live")
     write, refusing = os.write, threading.Event()
@@ -61,7 +60,7 @@ def test_a_disk_that_refuses_is_told_on_the_wire_and_readers_miss_nothing(
 
 
 @pytest.mark.fault(9)
-def test_who_emits_does_not_wait_for_a_write_and_what_does_not_fit_meanwhile_is_counted(
+def test_emitting_never_waits_for_disk_and_losses_are_counted(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The write does not return before all has been emitted: had `emit` waited, this would never end."""
@@ -78,7 +77,7 @@ def test_who_emits_does_not_wait_for_a_write_and_what_does_not_fit_meanwhile_is_
     server.emitter.emit(ev.RoundStarted(rounds=-1))
     try:
         assert inside.wait(60)
-        for n in range(BOUNDS["log"] + 1000):
+        for n in range(MAX_QUEUED["log"] + 1000):
             server.emitter.emit(ev.LogLine(level="INFO", logger="x", message=str(n)))
         for n in range(5000):
             server.emitter.emit(ev.RoundStarted(rounds=n))
@@ -88,7 +87,7 @@ def test_who_emits_does_not_wait_for_a_write_and_what_does_not_fit_meanwhile_is_
     server.close()
     found = list(read(server.run.events))
     assert [e.data.rounds for e in found if e.type == "round.started"] == list(range(-1, 5000))
-    assert [e.data.message for e in found if e.type == "log"] == [str(n) for n in range(BOUNDS["log"])]
+    assert [e.data.message for e in found if e.type == "log"] == [str(n) for n in range(MAX_QUEUED["log"])]
     told = [(e.data.stream, e.data.count) for e in found if e.type == "telemetry.lost"]
     assert told == [("log", 1000)]
 
@@ -123,10 +122,10 @@ def test_nobody_waits_for_the_disk_to_sync(
 
 
 @pytest.mark.fault(9)
-def test_a_disk_that_does_not_sync_is_told_until_it_does(
+def test_failed_sync_is_reported_until_it_succeeds(
     server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_RETRY_S", 0.05)
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.05)
     one = reader("alpha", streams=("life",))
     one.read(lambda: one.subscriber.state == "live")
     synced, refused = os.fdatasync, [0]

@@ -8,21 +8,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from protocol import events as ev
-from protocol import publisher
-from protocol.history import read
-from protocol.journal import JournalLimits
+from protocol.journal.reader import read
+from protocol.journal.writer import JournalLimits
+from protocol.messages import events as ev
 from protocol.runs import RunFolder
-from protocol.server import Server
-
-from .harness import Reader, check_against_journal, load, until
-from .raw import Raw
+from protocol.server import publisher
+from protocol.server.server import Server
+from tests.protocol.harness import Reader, check_against_journal, load, until
+from tests.protocol.raw import Raw
 
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[JournalLimits], Server]]:
     """A server that holds only the newest twenty events of a stream in memory."""
-    monkeypatch.setattr(publisher, "RING_EVENTS", 20)
+    monkeypatch.setattr(publisher, "MAX_RING_EVENTS", 20)
     servers: list[Server] = []
 
     def start(limits: JournalLimits) -> Server:
@@ -75,7 +74,7 @@ def test_replay_reads_closed_segments(start: Callable[[JournalLimits], Server]) 
         assert replayed(raw, 77, 190) == list(range(77, 191))
 
 
-def test_what_retention_takes_is_an_event_and_the_oldest_is_named(
+def test_retention_is_an_event_and_replay_names_the_oldest(
     start: Callable[[JournalLimits], Server],
 ) -> None:
     server = start(JournalLimits(segment_bytes=30_000, keep_bytes=50_000))

@@ -16,18 +16,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import events as ev
-from protocol.compactor import Compactor
-from protocol.encoding import Batch
-from protocol.errors import FolderError
-from protocol.history import Wanted, last_words, lines_newest_first, newest_lines, oldest_numbers, read
-from protocol.journal import Journal, JournalLimits
-from protocol.segments import SegmentFolder, whole_frames
-from protocol.wire import WireError
+from protocol.codec.json_lines import Batch
+from protocol.errors import FolderError, WireError
+from protocol.journal.compactor import Compactor
+from protocol.journal.reader import (
+    JournalRange,
+    last_words,
+    lines_newest_first,
+    newest_lines,
+    oldest_numbers,
+    read,
+)
+from protocol.journal.segments import SegmentFolder, whole_frames
+from protocol.journal.writer import Journal, JournalLimits
+from protocol.messages import events as ev
+from protocol.messages.vocabulary import Stream
 from tests.batches import batch_of
 
 
-def stamp(stream: ev.Stream, seq: int, size: int = 300) -> Batch:
+def stamp(stream: Stream, seq: int, size: int = 300) -> Batch:
     text = random.Random(seq).randbytes(size // 2).hex()
     event: object = ev.LogLine(level="INFO", logger="x", message=text)
     if stream == "life":
@@ -65,7 +72,7 @@ def lines(path: Path) -> list[bytes]:
     return [event.line for event in read(path)]
 
 
-def test_segments_are_closed_by_size_and_named_with_all_that_is_in_them(tmp_path: Path) -> None:
+def test_segments_close_by_size_and_manifest_lists_their_content(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     expected = written(path)
     folder = SegmentFolder(path)
@@ -90,7 +97,7 @@ def test_segments_are_closed_by_size_and_named_with_all_that_is_in_them(tmp_path
     assert list(lines_newest_first(path)) == expected[::-1]
 
 
-def test_a_segment_is_closed_by_age_and_an_empty_one_never(tmp_path: Path, at_once: None) -> None:
+def test_segment_is_closed_by_age_unless_empty(tmp_path: Path, at_once: None) -> None:
     path = tmp_path / "events.jsonl"
     journal = Journal(path, JournalLimits(segment_seconds=0))
     for part in ([], [stamp("life", 1)], [], [], [stamp("life", 2)], []):
@@ -104,12 +111,12 @@ def test_a_segment_is_closed_by_age_and_an_empty_one_never(tmp_path: Path, at_on
 
 
 class Killed(BaseException):
-    """As SIGKILL: nothing after it is carried out."""
+    """As SIGKILL: nothing after it is executed."""
 
 
 @contextmanager
 def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Whatever changes the disk is counted; from the `step`th on nothing is carried out."""
+    """Whatever changes the disk is counted; from the `step`th on nothing is executed."""
     done: list[str] = []
 
     def counted(name: str) -> Any:
@@ -178,7 +185,7 @@ def test_killed_between_any_two_steps_the_journal_reads_whole(
     assert step > 10, "the steps were counted"
 
 
-def test_killed_between_any_two_steps_of_a_removal_the_rest_reads_whole(
+def test_kill_during_removal_leaves_the_rest_readable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
 ) -> None:
     step, ended = 0, False
@@ -213,10 +220,10 @@ def test_killed_between_any_two_steps_of_a_removal_the_rest_reads_whole(
 
 
 @pytest.mark.fault(8)
-def test_a_frame_torn_at_any_byte_costs_what_is_behind_it_in_its_segment_only(
+def test_torn_frame_costs_only_the_rest_of_its_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
 ) -> None:
-    monkeypatch.setattr("protocol.compactor.FRAME_BYTES", 300)
+    monkeypatch.setattr("protocol.journal.compactor.FRAME_BYTES", 300)
     path = tmp_path / "events.jsonl"
     expected = written(path, 7, segment_bytes=1300, size=20)
     folder = SegmentFolder(path)
@@ -315,9 +322,7 @@ def test_the_oldest_go_and_their_numbers_are_not_used_again(tmp_path: Path, at_o
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["life", "log"]), st.integers(0, 2000)), max_size=200), st.data())
-def test_a_range_is_found_in_whatever_segment(
-    parts: list[tuple[ev.Stream, int]], data: st.DataObject
-) -> None:
+def test_a_range_is_found_in_whatever_segment(parts: list[tuple[Stream, int]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.jsonl"
         limits = JournalLimits(segment_bytes=data.draw(st.integers(200, 40_000)))
@@ -342,7 +347,7 @@ def test_a_range_is_found_in_whatever_segment(
         seqs = range(first, min(end, last[stream]) + 1)
         assert found == [(seq, kept[stream, seq]) for seq in seqs]
         journal.close()
-        wanted = Wanted(stream, first, end)
+        wanted = JournalRange(stream, first, end)
         assert [(event.seq, event.line) for event in read(path, wanted=wanted)] == found
         everything = [kept[key] for key in kept]
         assert lines(path) == everything
@@ -350,11 +355,11 @@ def test_a_range_is_found_in_whatever_segment(
 
 
 def test_a_range_decompresses_no_more_than_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.compactor.FRAME_BYTES", 2000)
+    monkeypatch.setattr("protocol.journal.compactor.FRAME_BYTES", 2000)
     path = tmp_path / "events.jsonl"
     written(path, 200, segment_bytes=200_000)
-    monkeypatch.setattr("protocol.segments.FRAME_BYTES", 2000)
-    monkeypatch.setattr("protocol.lines.INDEX_EVENTS", 1)
+    monkeypatch.setattr("protocol.journal.segments.FRAME_BYTES", 2000)
+    monkeypatch.setattr("protocol.journal.line_files.INDEX_EVENTS", 1)
     folder = SegmentFolder(path)
     index = folder.index(1)
     assert index is not None
@@ -367,7 +372,7 @@ def test_a_range_decompresses_no_more_than_it_needs(tmp_path: Path, monkeypatch:
             read_on.append(frame)
             yield frame
 
-    monkeypatch.setattr("protocol.segments.whole_frames", counting)
+    monkeypatch.setattr("protocol.journal.segments.whole_frames", counting)
     found = folder.range(1, "log", 257, 258, limit=1 << 20, scan=1 << 20)
     assert [seq for seq, _ in found] == [257, 258]
     assert len(read_on) <= 2
@@ -393,7 +398,7 @@ def test_the_tail_is_read_across_segments(tmp_path: Path) -> None:
     assert [seq for _, seq, _ in cut] == list(range(50 - len(cut), 50))
 
 
-def test_a_reader_that_has_begun_reads_on_while_segments_are_closed_and_compressed(tmp_path: Path) -> None:
+def test_reader_continues_while_segments_are_closed_and_compressed(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     journal = Journal(path, JournalLimits(segment_bytes=3000))
     parts = batches(60)
@@ -411,7 +416,7 @@ def test_a_reader_that_has_begun_reads_on_while_segments_are_closed_and_compress
     assert lines(path) == expected
 
 
-def test_no_room_to_compress_leaves_the_plain_segment_and_tries_again(
+def test_full_disk_keeps_plain_segment_and_compresses_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
 ) -> None:
     path = tmp_path / "events.jsonl"
@@ -422,7 +427,7 @@ def test_no_room_to_compress_leaves_the_plain_segment_and_tries_again(
         raise FolderError("cannot write: No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("protocol.compactor.write_atomically", full)
+        patch.setattr("protocol.journal.compactor.write_atomically", full)
         journal.rotate()
     folder = SegmentFolder(path)
     assert folder.numbers(".jsonl") == [1]

@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import events as ev
-from protocol import journal as module
-from protocol.encoding import Batch, Encoder, encode_event
-from protocol.errors import FolderError
-from protocol.journal import Journal, last_words, newest_lines, read
-from protocol.wire import WireError
+from protocol.codec.json_lines import Batch, Encoder, encode_event
+from protocol.errors import FolderError, WireError
+from protocol.journal import writer as module
+from protocol.journal.reader import last_words, newest_lines, read
+from protocol.journal.writer import Journal
+from protocol.messages import events as ev
+from protocol.messages.vocabulary import STREAMS, Stream
 from tests.batches import batch_of, batches_of
 
 
-def stamp(stream: ev.Stream, seq: int, text: str = "") -> Batch:
+def stamp(stream: Stream, seq: int, text: str = "") -> Batch:
     event = {
         "log": ev.LogLine(level="INFO", logger="x", message=text),
         "life": ev.RoundStarted(rounds=seq),
@@ -79,7 +80,7 @@ def test_a_tail_of_rubbish_is_cut(tmp_path: Path, tail: bytes) -> None:
     journal.close()
 
 
-def test_a_damaged_line_in_the_middle_is_named_and_not_passed_over(tmp_path: Path) -> None:
+def test_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(stamp("life", 1).line(0) + b"\nrubbish\n" + stamp("life", 2).line(0) + b"\n")
     with pytest.raises(WireError, match=r"events\.jsonl, line 2: not an event"):
@@ -97,7 +98,7 @@ def test_a_line_being_written_is_not_read_yet(tmp_path: Path) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["life", "log"]), st.integers(0, 3000)), max_size=300), st.data())
-def test_a_range_is_found_wherever_it_lies(parts: list[tuple[ev.Stream, int]], data: st.DataObject) -> None:
+def test_a_range_is_found_wherever_it_lies(parts: list[tuple[Stream, int]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.jsonl"
         journal = Journal(path)
@@ -133,7 +134,7 @@ def test_a_range_is_found_in_batches_of_many_lines(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.jsonl"
-        journal, encoder = Journal(path), Encoder(dict.fromkeys(ev.STREAMS, 0))
+        journal, encoder = Journal(path), Encoder(dict.fromkeys(STREAMS, 0))
         lines: dict[str, list[bytes]] = {"life": [], "log": []}
         for tick in ticks:
             for is_life, size in tick:
@@ -155,10 +156,8 @@ def test_a_range_is_found_in_batches_of_many_lines(
         assert found == list(enumerate(lines[stream][first - 1 :], first))
 
 
-def test_a_stream_that_is_rare_is_found_behind_a_common_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SCAN_BYTES", 600_000)
+def test_rare_stream_is_found_behind_a_common_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SCAN_BYTES", 600_000)
     journal = Journal(tmp_path / "events.jsonl")
     for i in range(1, 6):
         journal.append([stamp("life", i)])
@@ -193,10 +192,8 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.mark.fault(9)
-def test_when_the_disk_takes_events_again_none_is_torn_or_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_RETRY_S", 0.0)
+def test_disk_that_recovers_tears_and_loses_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
     path = tmp_path / "events.jsonl"
     journal = Journal(path)
     with largest_file(1000):
@@ -214,8 +211,8 @@ def test_when_the_disk_takes_events_again_none_is_torn_or_missing(
 
 @pytest.mark.fault(9)
 def test_what_cannot_be_kept_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_RETRY_S", 0.0)
-    monkeypatch.setattr(module, "WAITING_BYTES", 2000)
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(module, "MAX_WAITING_BYTES", 2000)
     path = tmp_path / "events.jsonl"
     journal = Journal(path)
     with largest_file(0):

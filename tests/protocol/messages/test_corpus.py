@@ -10,21 +10,23 @@ import jsonschema
 import msgspec
 import pytest
 
-from protocol.commands import METHODS, Request
-from protocol.control import ControlServer, Mailbox
-from protocol.events import EVENTS
-from protocol.examples import FRAMES, complete, corpus, example, lines_made, name_of
-from protocol.immediate import Immediate
-from protocol.peer import Peer
-from protocol.schema import SHIPPED, as_file, json_schema, schema_hash
-from protocol.server import Server
-from protocol.wire import Unknown, decode_heartbeat, decode_line, decode_reply
-
-from .raw import Raw
+from protocol.codec.frames import decode_heartbeat, decode_reply
+from protocol.codec.json_lines import Unknown, decode_line
+from protocol.messages.commands import METHODS, Request
+from protocol.messages.events import EVENTS
+from protocol.messages.roles import Peer
+from protocol.messages.schema import json_schema, schema_bytes, schema_hash
+from protocol.server.immediate_commands import ImmediateCommands
+from protocol.server.mailbox import Mailbox
+from protocol.server.request_handler import RequestHandler
+from protocol.server.server import Server
+from tests.protocol.raw import Raw
+from tools.message_examples import FRAME_TYPES, corpus, line_makers, name_of
+from tools.protocol_page import SCHEMA_FILE
 
 CORPUS = corpus()
 ADMIN = Peer(role="admin")
-HINT = "run: python -m protocol.schema"
+HINT = "run: python -m tools.protocol_page"
 
 
 def named(lines: list[bytes]) -> Any:
@@ -41,12 +43,12 @@ def test_the_corpus_has_every_message() -> None:
     have = {part: {name_of(line) for line in lines} for part, lines in CORPUS.items()}
     assert have["events"] >= set(EVENTS), HINT
     assert have["requests"] >= set(METHODS), HINT
-    assert have["frames"] >= set(FRAMES), HINT
+    assert have["frames"] >= set(FRAME_TYPES), HINT
 
 
 @pytest.mark.fault(45)
 @named(CORPUS["events"])
-def test_every_past_event_decodes_to_the_values_it_was_written_with(line: bytes) -> None:
+def test_past_event_decodes_to_the_values_written(line: bytes) -> None:
     event = decode_line(line)
     assert not isinstance(event.data, Unknown), "a type is never taken away"
     written = json.loads(line)
@@ -55,8 +57,11 @@ def test_every_past_event_decodes_to_the_values_it_was_written_with(line: bytes)
         assert field in held, f"{field} was taken away"
         assert as_words(held[field]) == value, field
     assert (event.seq, event.ts, event.stream, event.tv) == (
-        written["seq"], written["ts"], written["stream"], written["tv"],
-    )  # fmt: skip
+        written["seq"],
+        written["ts"],
+        written["stream"],
+        written["tv"],
+    )
 
 
 def as_words(value: Any) -> Any:
@@ -81,10 +86,14 @@ def test_every_past_request_is_still_taken(line: bytes) -> None:
     validator("requests", tree["method"]).validate(tree["params"])
     validator("frames", "request").validate(tree)
     request = msgspec.json.decode(line, type=Request)
-    plane = ControlServer(
-        boot="b", state=lambda: METHODS[request.method].states[-1], answer=lambda *_: ({}, None),
-        mailbox=Mailbox(), emit=lambda _: None, immediate=Immediate(lambda _: None, lambda: 1),
-    )  # fmt: skip
+    plane = RequestHandler(
+        boot="b",
+        state=lambda: METHODS[request.method].states[-1],
+        answer=lambda *_: ({}, None),
+        mailbox=Mailbox(),
+        emit=lambda _: None,
+        immediate=ImmediateCommands(lambda _: None, lambda: 1),
+    )
     later = msgspec.structs.replace(request, meta=msgspec.structs.replace(request.meta, deadline=None))
     frames = plane.handle(METHODS[request.method].socket, [b"id", b"", msgspec.json.encode(later)], ADMIN)
     assert frames is not None
@@ -100,7 +109,7 @@ def test_every_past_frame_is_still_read(line: bytes) -> None:
     validator("frames", name).validate(body)
     raw = json.dumps(body).encode()
     decode = {"reply": decode_reply, "heartbeat": decode_heartbeat}.get(name)
-    assert decode(raw) if decode else msgspec.json.decode(raw, type=FRAMES[name])
+    assert decode(raw) if decode else msgspec.json.decode(raw, type=FRAME_TYPES[name])
 
 
 @named(CORPUS["events"])
@@ -118,29 +127,19 @@ def test_what_a_newer_version_adds_is_passed_over(line: bytes) -> None:
     assert (unknown.type, unknown.seq) == ("invented.later", today.seq)
 
 
-@pytest.mark.parametrize(("part", "name"), [(p, n) for p, made in lines_made().items() for n in made])
+@pytest.mark.parametrize(("part", "name"), [(p, n) for p, made in line_makers().items() for n in made])
 def test_an_example_made_from_a_type_is_valid(part: str, name: str) -> None:
-    tree = json.loads(lines_made()[part][name]())
+    tree = json.loads(line_makers()[part][name]())
     if part == "events":
         validator(part, name).validate(tree["data"])
-        assert not isinstance(decode_line(lines_made()[part][name]()).data, Unknown)
+        assert not isinstance(decode_line(line_makers()[part][name]()).data, Unknown)
     elif part == "requests":
         validator(part, name).validate(tree["params"])
     else:
         validator(part, name).validate(tree[name])
 
 
-def test_completing_changes_no_line_that_is_there() -> None:
-    complete()
-    assert corpus() == CORPUS, HINT
-
-
-def test_examples_of_hard_types() -> None:
-    assert example(list[list[float | None]]) == [[0.5]]
-    assert example(dict[str, int]) == {"key": 1}
-
-
 def test_the_schema_that_is_shipped_is_that_of_the_types(server: Server) -> None:
-    assert SHIPPED.read_bytes() == as_file(), HINT
+    assert SCHEMA_FILE.read_bytes() == schema_bytes(), HINT
     with Raw() as raw:
         assert raw.ask("qry", "hello")[0]["result"]["schema"] == schema_hash()

@@ -10,21 +10,14 @@ import jsonschema
 import msgspec
 import pytest
 
-from protocol.commands import METHODS
-from protocol.events import EVENTS
-from protocol.schema import PAGE, filled_in, json_schema
-from protocol.server import Server
-
-from .harness import until
-from .raw import Raw
-from .values import NEEDED
-
-
-def test_the_reference_page_is_up_to_date() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert filled_in(page) == page, "run: python -m protocol.schema"
-    for name in (*EVENTS, *METHODS):
-        assert f"`{name}`" in page
+from protocol.messages.commands import METHODS
+from protocol.messages.events import EVENTS
+from protocol.messages.schema import json_schema
+from protocol.server.server import Server
+from tests.protocol.harness import until
+from tests.protocol.raw import Raw
+from tests.protocol.values import NEEDED
+from tools.protocol_page import PAGE
 
 
 def test_the_pages_example_works(server: Server) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from protocol import connect
-from protocol import events as ev
 from protocol.errors import RequestError
-from protocol.operations import ENDED, Operations
-from protocol.server import Server
-
-from .harness import until
+from protocol.messages import events as ev
+from protocol.server.command_registry import MAX_ENDED, CommandRegistry
+from protocol.server.server import Server
+from tests.protocol.harness import until
 
 
 def test_a_command_is_known_from_its_answer_to_its_end(server: Server) -> None:
@@ -75,12 +74,12 @@ def test_a_client_waits_where_it_asks_too_often(server: Server) -> None:
 
 
 def test_only_so_many_ended_ones_are_remembered() -> None:
-    operations = Operations()
-    for n in range(ENDED + 50):
+    operations = CommandRegistry()
+    for n in range(MAX_ENDED + 50):
         accepted = ev.CommandAccepted(id=f"{n}", method="pause", params={}, client="c")
         operations.note(accepted, n)
         operations.note(ev.CommandDone(id=f"{n}", method="pause", result={}, seconds=0.0), n)
         operations.note(accepted, n)
-    assert len(operations.list()) == ENDED
+    assert len(operations.list()) == MAX_ENDED
     assert operations.get("0") is None
-    assert operations.get(f"{ENDED + 49}") is not None
+    assert operations.get(f"{MAX_ENDED + 49}") is not None

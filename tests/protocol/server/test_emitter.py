@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from protocol import events as ev
-from protocol.emitter import BOUNDS, Emitter
+from protocol.messages import events as ev
+from protocol.server.emitter import MAX_QUEUED, Emitter
 
 
 def test_events_carry_the_clock_of_their_moment() -> None:
     emitter = Emitter()
-    emitter.clock(round=3, epoch=1, level="DEBUG")
+    emitter.set_clock(round=3, epoch=1, level="DEBUG")
     emitter.emit(ev.RoundStarted(rounds=1))
-    emitter.clock(epoch=2)
+    emitter.set_clock(epoch=2)
     emitter.emit(ev.RoundStarted(rounds=2), env=5)
     first, second = emitter.drain(10)
     assert first.ctx == ev.Context(round=3, epoch=1, level="DEBUG")
@@ -36,18 +36,18 @@ def test_a_drain_takes_a_bounded_number_per_stream_by_time() -> None:
 
 @pytest.mark.finding("AR-3")
 @pytest.mark.finding("EM-03")
-def test_the_newest_is_refused_and_counted_once_a_queue_is_full() -> None:
+def test_full_queue_refuses_and_counts_the_newest() -> None:
     emitter = Emitter()
-    bound = BOUNDS["log"]
+    bound = MAX_QUEUED["log"]
     before = time.time_ns() // 1000
     for i in range(bound + 7):
         emitter.emit(ev.LogLine(level="INFO", logger="x", message=str(i)))
     emitter.emit(ev.RoundStarted(rounds=1))
     assert emitter.dropped == {"life": 0, "metric": 0, "trace": 0, "log": 7}
-    (loss,) = emitter.losses()
+    (loss,) = emitter.take_losses()
     assert (loss.stream, loss.count) == ("log", 7)
     assert before <= loss.from_ts <= loss.to_ts
-    assert emitter.losses() == []
+    assert emitter.take_losses() == []
     taken = emitter.drain(bound + 10)
     assert [item.event.message for item in taken if isinstance(item.event, ev.LogLine)] == [
         str(i) for i in range(bound)
@@ -57,7 +57,7 @@ def test_the_newest_is_refused_and_counted_once_a_queue_is_full() -> None:
 @pytest.mark.finding("PD-08")
 def test_threads_lose_nothing_and_count_everything() -> None:
     emitter = Emitter()
-    each, bound = 3000, BOUNDS["log"]
+    each, bound = 3000, MAX_QUEUED["log"]
 
     def work(n: int) -> None:
         for i in range(each):
@@ -83,7 +83,7 @@ def test_an_unregistered_class_is_the_callers_error() -> None:
 
 def test_a_signal_handler_may_emit_while_a_full_queue_refuses() -> None:
     emitter = Emitter()
-    for _ in range(BOUNDS["log"]):
+    for _ in range(MAX_QUEUED["log"]):
         emitter.emit(ev.LogLine(level="INFO", logger="x", message=""))
     old = signal.signal(
         signal.SIGUSR1, lambda *_: emitter.emit(ev.LogLine(level="INFO", logger="x", message=""))

@@ -12,17 +12,18 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from protocol import events as ev
-from protocol.emitter import Emitted
-from protocol.encoding import Encoder
-from protocol.examples import example
-from protocol.journal import read
-from protocol.server import Server
-from protocol.view import View
-from protocol.wire import VIEW_TOPIC, WireError, decode_line, decode_view
-
-from .harness import Reader, until
-from .raw import Raw
+from protocol.codec.frames import VIEW_TOPIC, decode_view
+from protocol.codec.json_lines import Encoder, decode_line
+from protocol.errors import WireError
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.messages.vocabulary import STREAMS
+from protocol.server.emitter import Emitted
+from protocol.server.metric_summary import MetricSummary
+from protocol.server.server import Server
+from tests.protocol.harness import Reader, until
+from tests.protocol.raw import Raw
+from tools.message_examples import example
 
 
 def sample(n: int) -> ev.SystemSample:
@@ -34,9 +35,14 @@ def sample(n: int) -> ev.SystemSample:
 def drift(n: int) -> ev.Drift:
     column = [float(n)]
     return ev.Drift(
-        source=["policy"], norm=column, norm_ema=column, norm_drift=column, health=column, health_ema=column,
+        source=["policy"],
+        norm=column,
+        norm_ema=column,
+        norm_drift=column,
+        health=column,
+        health_ema=column,
         health_drift=column,
-    )  # fmt: skip
+    )
 
 
 def update() -> ev.PPOUpdate:
@@ -46,7 +52,7 @@ def update() -> ev.PPOUpdate:
 def test_a_view_holds_the_newest_of_each_type(server: Server) -> None:
     with Raw() as raw:
         socket = raw.subscribe(VIEW_TOPIC)
-        until(lambda: server._subscribed_to(VIEW_TOPIC) == 1)
+        until(lambda: server._count_subscribers(VIEW_TOPIC) == 1)
         for n in range(200):
             server.emitter.emit(sample(n))
             if n % 2 == 0:
@@ -79,7 +85,7 @@ def test_views_come_at_most_five_times_a_second(server: Server) -> None:
 
     with Raw() as raw:
         socket = raw.subscribe(VIEW_TOPIC)
-        until(lambda: server._subscribed_to(VIEW_TOPIC) == 1)
+        until(lambda: server._count_subscribers(VIEW_TOPIC) == 1)
         thread = threading.Thread(target=work)
         thread.start()
         try:
@@ -93,7 +99,7 @@ def test_views_come_at_most_five_times_a_second(server: Server) -> None:
 def test_a_view_sums_up_what_came_between(server: Server) -> None:
     with Raw() as raw:
         socket = raw.subscribe(VIEW_TOPIC)
-        until(lambda: server._subscribed_to(VIEW_TOPIC) == 1)
+        until(lambda: server._count_subscribers(VIEW_TOPIC) == 1)
         views = []
         for first in (0, 100):
             server.emitter.emit(sample(first))
@@ -113,7 +119,7 @@ def test_a_view_sums_up_what_came_between(server: Server) -> None:
 
 
 def test_columns_and_flags_have_no_span() -> None:
-    view, encoder = View(), Encoder(dict.fromkeys(ev.STREAMS, 0))
+    view, encoder = MetricSummary(), Encoder(dict.fromkeys(STREAMS, 0))
     for watched in (False, True):
         items = [Emitted(0, update(), None, ev.Context()) for _ in range(2)]
         for item in items:

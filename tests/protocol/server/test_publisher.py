@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import events as ev
-from protocol import publisher
-from protocol.emitter import Emitter
-from protocol.encoding import Encoder
-from protocol.journal import Journal, read
-from protocol.publisher import Publisher, Ring
-from protocol.wire import decode_batch, decode_line
+from protocol.codec.frames import decode_batch
+from protocol.codec.json_lines import Encoder, decode_line
+from protocol.journal.reader import read
+from protocol.journal.writer import Journal
+from protocol.messages import events as ev
+from protocol.messages.vocabulary import STREAMS
+from protocol.server import publisher
+from protocol.server.emitter import Emitter
+from protocol.server.publisher import Publisher, Ring
 from tests.batches import batches_of
 
 
@@ -26,9 +28,9 @@ def test_a_ring_is_the_newest_batches_within_its_bounds(
     batches: list[list[int]], bounds: tuple[int, int]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publisher, "RING_EVENTS", bounds[0])
-        patch.setattr(publisher, "RING_BYTES", bounds[1])
-        ring, encoder, written = Ring(), Encoder(dict.fromkeys(ev.STREAMS, 0)), []
+        patch.setattr(publisher, "MAX_RING_EVENTS", bounds[0])
+        patch.setattr(publisher, "MAX_RING_BYTES", bounds[1])
+        ring, encoder, written = Ring(), Encoder(dict.fromkeys(STREAMS, 0)), []
         for sizes in batches:
             for size in sizes:
                 encoder.add(5, ev.Context(), ev.LogLine(level="INFO", logger="x", message="x" * size))
@@ -47,7 +49,7 @@ def test_a_ring_is_the_newest_batches_within_its_bounds(
     assert not kept or len(one_more) > bounds[0] or sum(len(line) + 1 for line in one_more) > bounds[1]
 
 
-def test_a_range_of_a_ring_ends_at_its_number_or_its_bytes() -> None:
+def test_ring_range_ends_at_its_number_or_bytes() -> None:
     ring = Ring()
     parts = [batches_of([ev.RoundStarted(rounds=n)] * 5, first) for n, first in ((1, 11), (2, 16))]
     for part in parts:

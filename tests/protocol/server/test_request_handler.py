@@ -10,16 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol import clients
-from protocol import control as module
-from protocol.commands import METHODS, RUN_STATES, EscalateParams, Params, RunState, Socket
-from protocol.control import MAILBOX, REMEMBERED, REQUEST_BYTES, ControlServer, Mailbox
 from protocol.errors import ERRORS, RequestError
-from protocol.events import CommandAccepted, CommandDone, CommandRefused, Lease, Mark
-from protocol.immediate import Immediate
-from protocol.peer import Peer
-
-from .values import NEEDED
+from protocol.messages.commands import METHODS, RUN_STATES, EscalateParams, Params, Socket
+from protocol.messages.events import CommandAccepted, CommandDone, CommandRefused, Lease, Mark
+from protocol.messages.roles import Peer
+from protocol.messages.vocabulary import RunState
+from protocol.server import rate_limiter as clients
+from protocol.server import reply_cache
+from protocol.server.immediate_commands import ImmediateCommands
+from protocol.server.mailbox import MAX_MAILBOX_COMMANDS, Mailbox
+from protocol.server.reply_cache import MAX_REMEMBERED
+from protocol.server.request_handler import MAX_REQUEST_BYTES, RequestHandler
+from tests.protocol.values import NEEDED
 
 PEER = Peer(uid=1000, pid=42, role="admin")
 CTL = [m for m in METHODS.values() if m.socket == "ctl"]
@@ -34,10 +36,14 @@ class Plane:
         self.asked: list[tuple[str, Params]] = []
         self.mailbox = Mailbox()
         self.segment = 4096
-        self.server = ControlServer(
-            boot="b00t", state=lambda: self.state, answer=self.answer, mailbox=self.mailbox,
-            emit=self.audit.append, immediate=Immediate(self.audit.append, lambda: self.segment),
-        )  # fmt: skip
+        self.server = RequestHandler(
+            boot="b00t",
+            state=lambda: self.state,
+            answer=self.answer,
+            mailbox=self.mailbox,
+            emit=self.audit.append,
+            immediate=ImmediateCommands(self.audit.append, lambda: self.segment),
+        )
 
     def answer(self, method: str, params: Params) -> tuple[dict[str, Any], bytes | None]:
         self.asked.append((method, params))
@@ -95,23 +101,32 @@ def test_every_method_in_every_state(plane: Plane, method: Any, state: RunState)
 def test_an_accepted_command_reaches_the_trainer_whole(plane: Plane) -> None:
     before = time.time_ns() // 1000
     reply = plane.ask(
-        "telemetry.escalate", id_="x1", params={"epochs": 7, "env": 3},
+        "telemetry.escalate",
+        id_="x1",
+        params={"epochs": 7, "env": 3},
         meta={"client": "me", "reason": "curious"},
-    )  # fmt: skip
+    )
     assert reply == {
-        "jsonrpc": "2.0", "id": "x1", "result": {"state": "accepted"},
+        "jsonrpc": "2.0",
+        "id": "x1",
+        "result": {"state": "accepted"},
         "meta": {"boot": "b00t", "ts": reply["meta"]["ts"], "replayed": False},
-    }  # fmt: skip
+    }
     (command,) = plane.mailbox.poll()
     assert command.params == EscalateParams(epochs=7, env=3)
     assert (command.id, command.client, command.uid, command.pid) == ("x1", "me", 1000, 42)
     assert before <= command.received <= time.time_ns() // 1000
     assert plane.audit == [
         CommandAccepted(
-            id="x1", method="telemetry.escalate", params={"level": "DEBUG", "epochs": 7, "env": 3},
-            client="me", uid=1000, pid=42, reason="curious",
+            id="x1",
+            method="telemetry.escalate",
+            params={"level": "DEBUG", "epochs": 7, "env": 3},
+            client="me",
+            uid=1000,
+            pid=42,
+            reason="curious",
         )
-    ]  # fmt: skip
+    ]
 
 
 def test_who_gives_no_name_is_named_by_the_kernel(plane: Plane) -> None:
@@ -160,7 +175,7 @@ def test_a_tag_that_is_no_part_of_a_file_name(plane: Plane, tag: str) -> None:
         (b'{"id":"1","method":"pause","params":[]}', "invalid_request"),
         (b'{"id":"1","method":"pause","jsonrpc":"1.0"}', "invalid_request"),
         (b'{"id":"1","method":"pause","meta":{"deadline":"soon"}}', "invalid_request"),
-        (b'{"id":"1","method":"' + b"x" * REQUEST_BYTES + b'"}', "too_large"),
+        (b'{"id":"1","method":"' + b"x" * MAX_REQUEST_BYTES + b'"}', "too_large"),
         (b'{"id":"1","method":"jump"}', "unknown_method"),
         (b'{"id":"1","method":"status"}', "unknown_method"),
         (b'{"id":"1","method":"pause","meta":{"v":9}}', "version"),
@@ -191,7 +206,7 @@ def test_too_late_is_not_carried_out(plane: Plane) -> None:
     now = time.time_ns() // 1000
     reply = plane.ask("stop", meta={"deadline": now - 2_000_000})
     assert kind(reply) == "deadline"
-    assert "too late and was not carried out" in reply["error"]["message"]
+    assert "too late and was not executed" in reply["error"]["message"]
     assert not plane.mailbox.poll()
     assert "result" in plane.ask("stop", meta={"deadline": now + 10_000_000})
 
@@ -223,7 +238,7 @@ def test_a_refusal_is_repeated_too(plane: Plane) -> None:
 
 
 @pytest.mark.fault(15)
-def test_an_id_with_another_body_is_refused_and_the_first_stays(plane: Plane) -> None:
+def test_id_with_another_body_is_refused_first_stays(plane: Plane) -> None:
     plane.ask("pause", id_="same")
     assert kind(plane.ask("stop", id_="same")) == "id_reused"
     assert plane.ask("pause", id_="same")["meta"]["replayed"]
@@ -231,25 +246,25 @@ def test_an_id_with_another_body_is_refused_and_the_first_stays(plane: Plane) ->
 
 
 def test_ids_are_forgotten_by_number_and_by_age(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "BURST", 1e9)
+    monkeypatch.setattr(clients, "BURST_REQUESTS", 1e9)
     plane.ask("pause", id_="old")
-    for i in range(REMEMBERED):
+    for i in range(MAX_REMEMBERED):
         plane.ask("pause", id_=f"n{i}")
         plane.mailbox.poll()
     assert not plane.ask("pause", id_="old")["meta"]["replayed"]
     assert plane.ask("pause", id_="n5")["meta"]["replayed"]
-    monkeypatch.setattr(module, "REMEMBERED_S", -1.0)
+    monkeypatch.setattr(reply_cache, "REMEMBERED_SECONDS", -1.0)
     assert not plane.ask("pause", id_="n5")["meta"]["replayed"]
 
 
 def test_a_full_mailbox_says_when_to_come_back(plane: Plane) -> None:
-    for i in range(MAILBOX):
+    for i in range(MAX_MAILBOX_COMMANDS):
         assert "result" in plane.ask("pause", id_=f"{i}")
     reply = plane.ask("pause", id_="one more")
     assert kind(reply) == "overloaded"
     assert reply["error"]["data"]["retryable"]
     assert reply["error"]["data"]["retry_after_ms"] > 0
-    assert len(plane.mailbox.poll()) == MAILBOX
+    assert len(plane.mailbox.poll()) == MAX_MAILBOX_COMMANDS
     assert "result" in plane.ask("pause", id_="one more"), "what may be retried is not remembered"
 
 
@@ -299,10 +314,7 @@ def test_peer_address(address: str, peer: Peer) -> None:
     assert Peer.parse(address) == peer
 
 
-# --- how often -------------------------------------------------------------------------------------
-
-
-def test_a_connection_that_asks_too_often_is_told_when_to_come_back(plane: Plane) -> None:
+def test_connection_over_its_rate_learns_when_to_retry(plane: Plane) -> None:
     kinds = [plane.ask("ping", "qry") for _ in range(300)]
     refused = [r for r in kinds if "error" in r]
     assert 100 <= len(kinds) - len(refused) < 200
@@ -315,7 +327,7 @@ def test_a_connection_that_asks_too_often_is_told_when_to_come_back(plane: Plane
 
 
 def test_too_often_is_neither_done_nor_remembered_nor_audited(plane: Plane) -> None:
-    for _ in range(clients.CONNECTIONS):
+    for _ in range(clients.MAX_CONNECTIONS):
         plane.ask("ping", "qry")
     told = len(plane.audit)
     assert kind(plane.ask("pause", id_="mine")) == "overloaded"
@@ -334,9 +346,6 @@ def test_who_has_asked_is_remembered_by_client_and_process(plane: Plane) -> None
     assert (you["client"], you["uid"], you["pid"], you["requests"]) == ("you", 1, 2, 1)
     assert (me["client"], me["pid"], me["requests"], me["connections"]) == ("me", 42, 4, 2)
     assert me["first"] <= me["last"] <= time.time_ns() // 1000
-
-
-# --- the lease -------------------------------------------------------------------------------------
 
 
 def lease(plane: Plane, ttl: float = 60.0) -> str:
@@ -359,9 +368,7 @@ def test_while_a_lease_is_held_only_its_holder_commands(plane: Plane) -> None:
 
 
 @pytest.mark.fault(23)
-def test_a_lease_is_lengthened_by_its_holder_and_ends_by_itself(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lease_is_lengthened_by_its_holder_and_expires(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     token = lease(plane)
     again = plane.ask("lease.acquire", params={"ttl": 90}, meta={"lease": token})["result"]
     assert again["lease"] == token
@@ -377,9 +384,6 @@ def test_a_lease_can_be_broken_and_that_is_told(plane: Plane) -> None:
     broken = [e for e in plane.audit if isinstance(e, Lease)][-1]
     assert (broken.state, broken.holder, broken.by) == ("broken", "alice", "bob")
     assert not plane.ask("lease.release")["result"]["released"], "there is none any more"
-
-
-# --- what needs no trainer -------------------------------------------------------------------------
 
 
 def test_a_mark_is_an_event_with_who_made_it(plane: Plane) -> None:
@@ -417,13 +421,16 @@ near_requests = st.fixed_dictionaries(
         "method": st.sampled_from(sorted(METHODS)) | st.text(max_size=8) | json_values,
         "params": st.dictionaries(
             st.sampled_from(["tag", "level", "epochs", "env", "mode", "stream", "first", "last", "x"]),
-            json_values, max_size=3,
-        ) | json_values,
+            json_values,
+            max_size=3,
+        )
+        | json_values,
         "meta": st.fixed_dictionaries(
             {}, optional=dict.fromkeys(("v", "expect", "deadline", "client", "reason"), json_values)
-        ) | json_values,
+        )
+        | json_values,
     },
-)  # fmt: skip
+)
 junk = st.binary(max_size=60) | near_requests.map(lambda value: json.dumps(value).encode())
 
 
@@ -439,3 +446,8 @@ def test_no_message_goes_without_an_answer_or_harms(socket: Socket, frames: list
     assert kind(reply) if "error" in reply else True
     assert len(plane.mailbox.poll()) == (socket == "ctl" and "result" in reply)
     assert "result" in plane.ask("ping", "qry"), "it answers the next one"
+
+
+def test_every_immediate_command_of_the_table_has_its_handler() -> None:
+    at_once = {method.name for method in CTL if method.at == "once"}
+    assert set(ImmediateCommands(lambda _: None, lambda: 0).handlers) == at_once

@@ -16,18 +16,17 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol import events as ev
-from protocol.commands import METHODS
-from protocol.control import REQUEST_BYTES
 from protocol.errors import FolderError
-from protocol.journal import read
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.messages.commands import METHODS
+from protocol.messages.thresholds import THRESHOLDS
 from protocol.runs import RunFolder, find_run
-from protocol.server import Server
-from protocol.sockets import INBOUND_BYTES
-from protocol.thresholds import THRESHOLDS
-
-from .harness import DAEMON, Start, until
-from .raw import Raw, ipc_path
+from protocol.server.request_handler import MAX_REQUEST_BYTES
+from protocol.server.server import Server
+from protocol.server.sockets import MAX_INBOUND_BYTES
+from tests.protocol.harness import DAEMON, Start, until
+from tests.protocol.raw import Raw, ipc_path
 
 
 def system(n: int) -> ev.SystemSample:
@@ -68,18 +67,36 @@ def test_hello_says_who_what_and_within_which_limits(server: Server) -> None:
     assert hello["thresholds"]["kl"]["critical"] == THRESHOLDS["kl"].critical
     assert set(hello["methods"]) == set(METHODS)
     assert set(hello["events"]) == set(ev.EVENTS)
-    assert hello["limits"]["request_bytes"] == REQUEST_BYTES
+    assert hello["limits"]["request_bytes"] == MAX_REQUEST_BYTES
 
 
 def test_status_tells_what_the_run_is_about(server: Server) -> None:
-    server.emitter.clock(round=2, epoch=5, level="DEBUG")
+    server.emitter.set_clock(round=2, epoch=5, level="DEBUG")
     server.emitter.emit(
         ev.RunStarted(
-            run="r", name="alpha", boot="b", pid=1, host="h", version="0", torch="2", device="cpu",
-            task="digits", policy="ppo", envs=8, slots=[], blueprints=[], stages=[], ops=[], heads=[],
-            episode_epochs=4, rounds=9, host_parameters=1, seed=0, config={},
+            run="r",
+            name="alpha",
+            boot="b",
+            pid=1,
+            host="h",
+            version="0",
+            torch="2",
+            device="cpu",
+            task="digits",
+            policy="ppo",
+            envs=8,
+            slots=[],
+            blueprints=[],
+            stages=[],
+            ops=[],
+            heads=[],
+            episode_epochs=4,
+            rounds=9,
+            host_parameters=1,
+            seed=0,
+            config={},
         )
-    )  # fmt: skip
+    )
     server.beat(2, 5)
     with Raw() as raw:
         status = until(lambda: (s := raw.ask("qry", "status")[0]["result"])["task"] and s)
@@ -208,9 +225,6 @@ def test_an_event_that_cannot_be_encoded_costs_only_itself(
     assert "round.started was left out" in caplog.text
 
 
-# --- junk ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.fault(13)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=80), min_size=1, max_size=4), st.sampled_from(["qry", "ctl"]))
@@ -224,12 +238,12 @@ def test_junk_gets_an_error_and_the_daemon_lives(server: Server, frames: list[by
 
 
 @pytest.mark.fault(13)
-def test_too_large_is_told_and_far_too_large_costs_the_connection(server: Server) -> None:
+def test_too_large_is_answered_far_too_large_costs_the_connection(server: Server) -> None:
     with Raw() as raw:
         dealer = raw.open(zmq.DEALER, "ctl")
-        dealer.send_multipart([b"", b'{"id":"1","method":"pause"}' + b" " * REQUEST_BYTES])
+        dealer.send_multipart([b"", b'{"id":"1","method":"pause"}' + b" " * MAX_REQUEST_BYTES])
         assert json.loads(dealer.recv_multipart()[-1])["error"]["data"]["kind"] == "too_large"
-        dealer.send_multipart([b"", b" " * (INBOUND_BYTES + 1)])
+        dealer.send_multipart([b"", b" " * (MAX_INBOUND_BYTES + 1)])
         assert not dealer.poll(200)
         assert raw.ask("qry", "ping")[0]["result"] == {}
     assert not server.mailbox.poll()
@@ -260,9 +274,6 @@ def test_askers_who_leave_before_the_answer_do_no_harm(server: Server) -> None:
             dealer.close()
         assert raw.ask("qry", "ping")[0]["result"] == {}
     assert server.error is None
-
-
-# --- files, modes, locks ---------------------------------------------------------------------------
 
 
 def test_sockets_are_for_the_owner_and_gone_afterwards(server: Server) -> None:
@@ -331,9 +342,6 @@ def test_a_folder_that_cannot_be_used_stops_the_start(home: Any) -> None:
         again.close()
 
 
-# --- ends ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.fault(37)
 def test_closing_delivers_what_was_emitted_and_never_hangs(server: Server) -> None:
     """A reader that takes nothing, an asker that reads nothing, and a queue full of events."""
@@ -362,12 +370,12 @@ def test_closing_twice_is_closing_once(server: Server) -> None:
     server.emitter.emit(ev.RoundStarted(rounds=1))
 
 
-def test_a_defect_in_the_thread_is_told_and_the_trainer_goes_on(
+def test_defect_in_wire_thread_is_logged_and_trainer_continues(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server._publisher, "tick", lambda: 1 / 0)
     assert until(lambda: server.error) == "ZeroDivisionError: division by zero"
-    assert "training goes on without it" in caplog.text
+    assert "training goes on" in caplog.text
     for i in range(100):
         server.emitter.emit(ev.RoundStarted(rounds=i))
     server.set_state("STOPPING")
@@ -375,7 +383,7 @@ def test_a_defect_in_the_thread_is_told_and_the_trainer_goes_on(
 
 
 @pytest.mark.fault(7)
-def test_a_killed_daemon_leaves_a_readable_journal_and_a_free_name(start: Start) -> None:
+def test_killed_daemon_leaves_readable_journal_and_free_name(start: Start) -> None:
     daemon = subprocess.Popen([sys.executable, "-c", DAEMON, "alpha"], stdout=subprocess.PIPE)
     assert daemon.stdout is not None
     assert daemon.stdout.readline()

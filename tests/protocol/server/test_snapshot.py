@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from protocol import events as ev
-from protocol.emitter import Emitted
-from protocol.encoding import Encoder
-from protocol.snapshot import Snapshot
-from protocol.wire import decode_line
+from protocol.codec.json_lines import Encoder, decode_line
+from protocol.messages import events as ev
+from protocol.messages.vocabulary import STREAMS
+from protocol.server.emitter import Emitted
+from protocol.server.snapshot import Snapshot
 
 
 class Log:
     def __init__(self) -> None:
         self.snapshot = Snapshot()
-        self.encoder = Encoder(dict.fromkeys(ev.STREAMS, 0))
+        self.encoder = Encoder(dict.fromkeys(STREAMS, 0))
 
     def add(self, *events: object, env: int | None = None) -> None:
         """Events of one type, which come together."""
@@ -24,7 +24,7 @@ class Log:
         self.snapshot.extend(spec, items, batch, 0)
 
     def held(self, *streams: str) -> list[object]:
-        count, body = self.snapshot.lines(streams or ev.STREAMS)
+        count, body = self.snapshot.lines(streams or STREAMS)
         lines = body.split(b"\n") if body else []
         assert len(lines) == count
         return [decode_line(line).data for line in lines]

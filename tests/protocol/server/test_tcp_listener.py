@@ -19,18 +19,24 @@ from click.testing import CliRunner
 
 from overwatch_tui.cli import main as terminal
 from protocol import Subscriber, connect
-from protocol.commands import METHODS
-from protocol.errors import NoReply, RequestError
-from protocol.handshake import Handshakes
-from protocol.journal import read
-from protocol.keys import AllowList, KeysUnusable, Pair, client_pair, make_client, new_pair, write_secret
-from protocol.remote import KeyRefused, with_key
+from protocol.client.handshake import HandshakeMonitor
+from protocol.codec.addresses import with_key
+from protocol.errors import KeyRefused, KeysUnusable, NoReply, RequestError
+from protocol.journal.reader import read
+from protocol.messages.commands import METHODS
 from protocol.runs import RunFolder
-from protocol.server import Server
-from trainer.cli import main
-
-from .harness import Reader, until
-from .sshd import free_ports
+from protocol.server.server import Server
+from protocol.storage.keys import (
+    AllowList,
+    KeyPair,
+    client_pair,
+    make_client,
+    new_pair,
+    write_secret,
+)
+from tests.protocol.harness import Reader, until
+from tests.protocol.sshd import free_ports
+from trainer.cli.main import main
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +71,8 @@ def refused(server: Server) -> list[dict[str, object]]:
 def test_a_viewer_watches_and_may_not_stop(listening: Server, address: str) -> None:
     with connect(address, key="viewer", client="me") as run:
         assert run.run.name == "alpha"
-        assert run.status()["listen"] == {"address": address, "authorized": 3, "denied": 0}
+        listen = run.status()["listen"]
+        assert (listen["address"], listen["authorized"], listen["denied"]) == (address, 3, 0)
         assert until(run.snapshot)
         for method in (m for m in METHODS.values() if m.socket == "ctl"):
             with pytest.raises(RequestError) as caught:
@@ -115,8 +122,10 @@ def test_a_revoked_key_counts_for_nothing_on_live_connections(
         with pytest.raises(RequestError) as caught:
             run.pause()
         assert (caught.value.kind, caught.value.data["role"]) == ("forbidden", None)
-        with pytest.raises(RequestError, match="nobody"):
+        with pytest.raises(RequestError, match="key operator is nobody here"):
             run.status()
+        rows = until(lambda: [r for r in refused(listening) if r["method"] == "pause"])
+        assert rows[-1]["key"] == "operator"
     AllowList().revoke("viewer")
     until(lambda: listening.listening["authorized"] == 1)  # type: ignore[index]
     cut.read(lambda: cut.subscriber.problem)
@@ -165,7 +174,7 @@ def test_unknown_keys_and_wrong_servers_are_told_within_a_second(
 ) -> None:
     make_client("stranger", server=client_pair("viewer")[1].server, role=None)
     make_client("astray", server=new_pair().public, role=None)
-    monkeypatch.setattr("protocol.client.STARTING_S", 1.0)
+    monkeypatch.setattr("protocol.client.client.STARTING_SECONDS", 1.0)
     with pytest.raises(KeyRefused, match="does not let key stranger in: it is not authorized there"):
         connect(address, key="stranger")
     with pytest.raises(KeyRefused, match="and key astray do not understand each other"):
@@ -184,7 +193,7 @@ def test_without_encryption_nothing_is_answered(
 ) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(kind)
-    handshakes = Handshakes(socket, "none", address)
+    handshakes = HandshakeMonitor(socket, "none", address)
     try:
         host, _, port = address.rpartition(":")
         socket.connect(f"{host}:{int(port) + more}")
@@ -199,6 +208,7 @@ def test_without_encryption_nothing_is_answered(
         handshakes.close()
         context.destroy(linger=0)
     assert listening.counters["requests"] == 0
+    until(lambda: listening.listening["denied"])  # type: ignore[index]
 
 
 @pytest.mark.fault(32)
@@ -252,7 +262,7 @@ def test_captured_bytes_open_nothing(listening: Server, address: str) -> None:
     assert listening.mailbox.poll() == []
 
 
-def test_it_does_not_start_without_keys_and_somebody_to_let_in(address: str, config: Path) -> None:
+def test_listener_needs_a_key_and_an_authorized_client(address: str, config: Path) -> None:
     run = RunFolder.claim("alpha")
     with pytest.raises(KeysUnusable, match=r"server\.key cannot be read: No such file"):
         Server(run, hello={}, listen=address)
@@ -261,12 +271,12 @@ def test_it_does_not_start_without_keys_and_somebody_to_let_in(address: str, con
     with pytest.raises(KeysUnusable, match=r"nobody is authorized .* esper-daemon keys new"):
         Server(run, hello={}, listen=address)
     for wrong in ("tcp://x", "tcp://127.0.0.1:0", "tcp://127.0.0.1:65535", "ipc:///tmp/x", "tcp://a b:5555"):
-        with pytest.raises(KeysUnusable, match="is no address"):
+        with pytest.raises(KeysUnusable, match="is not an address"):
             Server(run, hello={}, listen=wrong)
     run.release()
 
 
-def test_a_port_that_is_taken_is_an_error_and_leaves_nothing(address: str) -> None:
+def test_taken_port_is_an_error_and_leaves_nothing(address: str) -> None:
     make_client("laptop", server=None, role="viewer")
     port = int(address.rpartition(":")[2])
     run = RunFolder.claim("alpha")
@@ -285,7 +295,7 @@ def test_a_dead_handler_lets_nobody_in(
 ) -> None:
     assert listening._listener is not None
     listening._listener.authenticate = lambda: None  # type: ignore[method-assign]
-    monkeypatch.setattr("protocol.client.STARTING_S", 1.0)
+    monkeypatch.setattr("protocol.client.client.STARTING_SECONDS", 1.0)
     with pytest.raises((NoReply, KeyRefused)):
         connect(address, key="admin")
 
@@ -296,8 +306,9 @@ def test_the_command_line_over_tcp(listening: Server, address: str) -> None:
     assert json.loads(status.output)["name"] == "alpha"
     stop = runner.invoke(main, ["stop", address, "--key", "viewer"])
     assert (stop.exit_code, stop.output) == (
-        4, "esper-daemon: stop refused: key viewer is viewer here; it takes operator\n",
-    )  # fmt: skip
+        4,
+        "esper-daemon: stop refused: key viewer is viewer here; it takes operator\n",
+    )
     for words in (["query", address, "SELECT 1"], ["doctor", address]):
         refused = runner.invoke(main, [*words, "--key", "viewer"])
         assert (refused.exit_code, "use --ssh" in refused.output) == (3, True)
@@ -317,21 +328,21 @@ def test_the_key_to_use_is_found_or_asked_for(listening: Server, address: str) -
 def test_a_key_is_not_shown() -> None:
     pair = new_pair()
     assert pair.secret not in repr(pair) + str(pair)
-    from protocol.target import Curve
+    from protocol.client.endpoint import CurveKeys
 
-    assert "hidden" not in repr(Curve("n", "s", "p", "hidden"))
+    assert "hidden" not in repr(CurveKeys("n", "s", "p", "hidden"))
 
 
 def test_secrets_are_never_written_over(tmp_path: Path) -> None:
     write_secret(tmp_path / "k", new_pair())
     with pytest.raises(KeysUnusable, match="is there already"):
-        write_secret(tmp_path / "k", Pair("a", "b"))
+        write_secret(tmp_path / "k", KeyPair("a", "b"))
 
 
 ORPHANED = """
 import os, sys, time
 from protocol.runs import RunFolder
-from protocol.server import Server
+from protocol.server.server import Server
 server = Server(RunFolder.claim("alpha"), hello={}, listen=sys.argv[1])
 server.start()
 if os.fork() == 0:
@@ -343,7 +354,7 @@ time.sleep(60)
 
 
 @pytest.mark.fault(33)
-def test_a_port_that_an_orphan_of_the_killed_daemon_holds_is_told_and_free_after_it(address: str) -> None:
+def test_port_held_by_orphan_is_named_and_freed_with_it(address: str) -> None:
     make_client("laptop", server=None, role="viewer")
     daemon = subprocess.Popen([sys.executable, "-c", ORPHANED, address], stdout=subprocess.PIPE)
     assert daemon.stdout is not None

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol import keys
-from protocol.errors import FolderError
-from protocol.keys import AllowList, KeysUnusable, client_pair, make_client, new_pair, read_secret
-from protocol.peer import ROLES, may
-from trainer.cli import main
+from protocol.errors import FolderError, KeysUnusable
+from protocol.messages.roles import ROLES, is_allowed
+from protocol.storage import keys
+from protocol.storage.keys import AllowList, client_pair, make_client, new_pair, read_secret
+from trainer.cli.main import main
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +35,12 @@ def test_files_are_private_whatever_the_umask(config: Path) -> None:
         os.umask(old)
     modes = {p.relative_to(config).as_posix(): stat.S_IMODE(p.stat().st_mode) for p in config.rglob("*")}
     assert modes == {
-        "server.key": 0o600, "keys": 0o700, "keys/laptop.key": 0o600, "authorized_clients.d": 0o700,
+        "server.key": 0o600,
+        "keys": 0o700,
+        "keys/laptop.key": 0o600,
+        "authorized_clients.d": 0o700,
         "authorized_clients.d/laptop.pub": 0o600,
-    }  # fmt: skip
+    }
     name, pair = client_pair(None)
     assert (name, pair.server) == ("laptop", keys.server_pair().public)
     (one,) = AllowList().clients.values()
@@ -57,7 +60,7 @@ def test_a_secret_that_others_can_read_is_refused(config: Path, mode: int) -> No
         keys.server_pair()
 
 
-def test_a_secret_behind_a_link_or_of_somebody_else_is_refused(config: Path) -> None:
+def test_secret_behind_a_link_or_of_another_is_refused(config: Path) -> None:
     make_client("laptop", server=None, role="viewer")
     path = config / "keys/laptop.key"
     (config / "keys/other.key").symlink_to(path)
@@ -99,7 +102,7 @@ def test_nothing_is_written_over(config: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "-x", "a\n", "x" * 65])
 def test_names_that_lead_elsewhere(name: str) -> None:
-    with pytest.raises(KeysUnusable, match="is no name for a key"):
+    with pytest.raises(KeysUnusable, match="is not a name for a key"):
         make_client(name, server=None, role="viewer")
     with pytest.raises(KeysUnusable):
         AllowList().authorize(name, new_pair().public, "viewer")
@@ -119,9 +122,10 @@ def test_a_wrong_entry_lets_nobody_in_and_harms_no_other(config: Path) -> None:
     folder = config / "authorized_clients.d"
     public = new_pair().public
     for name, text in {
-        "broken": "{", "role": json.dumps({"public": public, "role": "root"}),
+        "broken": "{",
+        "role": json.dumps({"public": public, "role": "root"}),
         "key": json.dumps({"public": "short", "role": "admin"}),
-    }.items():  # fmt: skip
+    }.items():
         (folder / f"{name}.pub").write_text(text)
     (folder / "open.pub").write_text(json.dumps({"public": public, "role": "admin"}))
     (folder / "open.pub").chmod(0o666)
@@ -148,10 +152,12 @@ def test_changes_are_seen_and_tell_who_lost_access(config: Path) -> None:
 
 
 def test_roles_contain_each_other() -> None:
-    assert [[may(role, need) for need in ROLES] for role in ROLES] == [
-        [True, False, False], [True, True, False], [True, True, True],
-    ]  # fmt: skip
-    assert not any(may(None, need) for need in ROLES)
+    assert [[is_allowed(role, need) for need in ROLES] for role in ROLES] == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+    ]
+    assert not any(is_allowed(None, need) for need in ROLES)
 
 
 def run(*words: str) -> tuple[int, str]:

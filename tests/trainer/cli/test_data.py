@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.trainer.data import folders
-from trainer.cli import main
+from trainer.cli.main import main
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +25,15 @@ def call(*arguments: object) -> Result:
 def test_register_then_list_then_check(tmp_path: Path) -> None:
     folder = folders.idx_folder(tmp_path / "files")
     expected = {
-        "name": "mine", "format": "idx", "folder": str(folder), "classes": 3, "shape": [1, 6, 5],
-        "train": 54, "val": 6, "test": 20,
-    }  # fmt: skip
+        "name": "mine",
+        "format": "idx",
+        "folder": str(folder),
+        "classes": 3,
+        "shape": [1, 6, 5],
+        "train": 54,
+        "val": 6,
+        "test": 20,
+    }
     registered = call("data", "mine", "--from", folder, "--json")
     assert registered.exit_code == 0, registered.output
     assert json.loads(registered.stdout) == expected
@@ -57,7 +63,7 @@ def test_a_damaged_file_is_not_registered(tmp_path: Path, home: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     result = call("data", "mine", "--from", tmp_path / "files")
     assert result.exit_code == 9
-    assert f"esper-daemon: {path}: the gzip file is cut short; get the file anew" in result.stderr
+    assert f"esper-daemon: {path}: the gzip file is cut short; get the file again" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not (home / "datasets").exists()
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from protocol import events as ev
-from protocol import publisher
-from protocol.journal import JournalLimits
-from protocol.keys import make_client
+from protocol.journal.writer import JournalLimits
+from protocol.messages import events as ev
 from protocol.runs import RunFolder
-from protocol.server import Server
+from protocol.server import publisher
+from protocol.server.server import Server
+from protocol.storage.keys import make_client
 from tests.protocol.harness import until
 from tests.protocol.sshd import free_ports
-from trainer.cli import main
+from trainer.cli.main import main
 
 KEEP_BYTES = 8_000
 
@@ -39,7 +39,7 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def server(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A run of which the memory holds little and whose oldest segments are gone."""
-    monkeypatch.setattr(publisher, "RING_EVENTS", 300)
+    monkeypatch.setattr(publisher, "MAX_RING_EVENTS", 300)
     limits = JournalLimits(segment_bytes=60_000, keep_bytes=KEEP_BYTES)
     server = Server(RunFolder.claim("alpha"), hello={}, listen=address, limits=limits)
     server.start()

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from trainer.cli import main
+from tests.trainer.journals import at, epoch, round_finished, round_started, stage, started, write_run
+from trainer.cli.main import main
 from trainer.query import database
 from trainer.query.tables import COLUMNS
-
-from ..journals import at, epoch, round_finished, round_started, stage, started, write_run
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 EXAMPLES = re.findall(r"^esper-daemon query my-run (\"[^\"]*\")", PAGE.read_text(encoding="utf-8"), re.M)
@@ -89,8 +88,9 @@ def test_errors_have_one_line_and_a_code(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(database, "_missing", "duckdb")
     code, _, err = query("my-run", "SELECT 1")
     assert (code, err) == (
-        9, "esper-daemon: duckdb is not installed; run: pip install 'esper-overwatch[export]'\n",
-    )  # fmt: skip
+        9,
+        "esper-daemon: duckdb is not installed; run: pip install 'esper-overwatch[export]'\n",
+    )
 
 
 def test_the_page_has_three_examples() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from protocol.tunnel import DAEMON_VARIABLE
-from trainer.cli import main
+from protocol.client.ssh import DAEMON_VARIABLE
+from trainer.cli.main import main
 
 
 @pytest.fixture
@@ -28,17 +28,23 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("words", "there"),
     [
-        (["tail", "--ssh", "box:alpha", "-n", "3", "--type", "epoch", "--type", "a b", "-f"],
-         "esper-daemon tail -f -n 3 --type epoch --type 'a b' -- alpha"),
+        (
+            ["tail", "--ssh", "box:alpha", "-n", "3", "--type", "epoch", "--type", "a b", "-f"],
+            "esper-daemon tail -f -n 3 --type epoch --type 'a b' -- alpha",
+        ),
         (["tail", "--ssh", "me@box"], "esper-daemon tail -n 20"),
-        (["replay", "alpha", "--ssh", "box", "--stream", "life", "--first", "2", "--json"],
-         "esper-daemon replay --stream life --first 2 --json -- alpha"),
+        (
+            ["replay", "alpha", "--ssh", "box", "--stream", "life", "--first", "2", "--json"],
+            "esper-daemon replay --stream life --first 2 --json -- alpha",
+        ),
         (["doctor", "alpha", "--ssh", "box"], "esper-daemon doctor -- alpha"),
-        (["query", "--ssh", "box", "alpha", "SELECT 1; -- $(x)"],
-         "esper-daemon query -- alpha 'SELECT 1; -- $(x)'"),
+        (
+            ["query", "--ssh", "box", "alpha", "SELECT 1; -- $(x)"],
+            "esper-daemon query -- alpha 'SELECT 1; -- $(x)'",
+        ),
         (["list", "--ssh", "box", "--all", "--json"], "esper-daemon list --all --json"),
     ],
-)  # fmt: skip
+)
 def test_commands_on_files_are_run_over_there(box: Path, words: list[str], there: str) -> None:
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 7, result.output
@@ -67,7 +73,7 @@ def test_the_list_tells_a_client_elsewhere_where_the_sockets_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from protocol.runs import RunFolder
-    from protocol.server import Server
+    from protocol.server.server import Server
 
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     server = Server(RunFolder.claim("alpha"), hello={})

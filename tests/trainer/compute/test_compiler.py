@@ -8,22 +8,28 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from trainer import settings
-from trainer.compiled import LONGEST, Compiler, Program, difference
+from trainer.compute.compiler import MAX_UNROLLED_EPOCHS, CompiledProgram, Compiler, first_mismatch
+from trainer.config import load as settings
 from trainer.data.registry import load
 from trainer.loop import Trainer
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
 SMALL = (
-    "envs.count=4", "envs.group_size=4", "envs.plan=masked", "episode_epochs=2", "host.channels=4",
-    "seeds.blueprints=norm,conv_light", "task.batches_per_epoch=2", "policy.hidden=16", "ppo.epochs=2",
-)  # fmt: skip
+    "envs.count=4",
+    "envs.group_size=4",
+    "envs.plan=masked",
+    "episode_epochs=2",
+    "host.channels=4",
+    "seeds.blueprints=norm,conv_light",
+    "task.batches_per_epoch=2",
+    "policy.hidden=16",
+    "ppo.epochs=2",
+)
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, compiled: Callable[..., Any]) -> Non
 
 
 class Quiet:
-    """An observer of two rounds."""
+    """Hooks of two rounds."""
 
     layer_envs = None
 
@@ -48,9 +54,6 @@ class Quiet:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         yield
-
-    def see(self, columns: dict[str, Tensor], layers: object) -> dict[str, np.ndarray[Any, Any]]:
-        return {name: column.cpu().numpy() for name, column in columns.items()}
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
@@ -84,7 +87,7 @@ def runs_as_uncompiled() -> None:
 @pytest.mark.slow
 @pytest.mark.finding("PD-03")
 @pytest.mark.finding("HP-2")
-def test_policy_loss_gae_reward_and_masked_step_compile_whole_and_are_what_runs(quick: None) -> None:
+def test_policy_loss_gae_reward_and_masked_step_run_compiled(quick: None) -> None:
     runs_as_uncompiled()
 
 
@@ -105,10 +108,10 @@ def test_what_cannot_be_compiled_says_why(quick: None, caplog: pytest.LogCapture
     assert sorted(reasons) == ["the training step of hosts 0 to 1", "the training step of hosts 2 to 3"]
     assert all("envs.plan=masked" in reason for reason in reasons.values())
     assert "runs uncompiled" in caplog.text
-    long = Compiler("default", CPU, steps=LONGEST + 1)
+    long = Compiler("default", CPU, steps=MAX_UNROLLED_EPOCHS + 1)
     program = long.wrap("a loop", lambda x: x, loops=True)
-    assert isinstance(program, Program)
-    assert str(LONGEST) in program.reason
+    assert isinstance(program, CompiledProgram)
+    assert str(MAX_UNROLLED_EPOCHS) in program.reason
     alone = Trainer(
         settings.load(sets=[*SMALL, "compile.mode=default", "envs.group_size=1"]), load("digits"), CPU
     )
@@ -119,9 +122,9 @@ def product(x: Tensor, w: Tensor) -> Tensor:
     return x * w
 
 
-def wrapped(w: Tensor) -> Program[..., Tensor]:
+def wrapped(w: Tensor) -> CompiledProgram[..., Tensor]:
     program = Compiler("default", CPU).wrap("it", product, weights=lambda: [w], objective=torch.sum)
-    assert isinstance(program, Program)
+    assert isinstance(program, CompiledProgram)
     return program
 
 
@@ -132,10 +135,12 @@ def wrapped(w: Tensor) -> Program[..., Tensor]:
         (lambda x, w: (x * w).detach() + 0 * w, "gradients: result 0"),
     ],
 )
-def test_a_miscompiled_program_goes_on_uncompiled_with_its_reason_in_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    compiled: Callable[..., Tensor], words: str,
-) -> None:  # fmt: skip
+def test_miscompiled_program_runs_uncompiled_and_logs_why(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    compiled: Callable[..., Tensor],
+    words: str,
+) -> None:
     broken(monkeypatch, compiled)
     x, w = torch.arange(1.0, 5.0), torch.full((4,), 2.0, requires_grad=True)
     program = wrapped(w)
@@ -173,8 +178,8 @@ def test_other_shapes_are_checked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_differences_are_told_beside_rounding() -> None:
     nan, x = float("nan"), torch.tensor([1.0, 1000.0])
-    assert difference([x, torch.tensor([nan])], [x + 1e-4, torch.tensor([nan])]) == ""
-    assert difference([x], [torch.tensor([1.0, 1002.0])]).startswith("result 0 of shape [2] by up to 2")
-    assert difference([torch.tensor([3])], [torch.tensor([4])]) != ""
-    assert difference([torch.tensor([nan])], [torch.tensor([1.0])]) != ""
-    assert partial(difference, tolerance=0.1)([x], [x * 1.05]) == ""
+    assert first_mismatch([x, torch.tensor([nan])], [x + 1e-4, torch.tensor([nan])]) == ""
+    assert first_mismatch([x], [torch.tensor([1.0, 1002.0])]).startswith("result 0 of shape [2] by up to 2")
+    assert first_mismatch([torch.tensor([3])], [torch.tensor([4])]) != ""
+    assert first_mismatch([torch.tensor([nan])], [torch.tensor([1.0])]) != ""
+    assert partial(first_mismatch, tolerance=0.1)([x], [x * 1.05]) == ""

@@ -8,15 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from tests.trainer.test_compiled import SMALL, Quiet
-from trainer import loop, settings
+from trainer import loop
+from trainer.compute.cuda_graphs import (
+    MAX_CACHED_GRAPHS,
+    CudaGraphProgram,
+    CudaGraphs,
+    iter_tensors,
+    map_tensors,
+)
+from trainer.config import load as settings
 from trainer.data.registry import load
-from trainer.graphs import HELD, Graphed, Graphs, rebuilt, tensors
 from trainer.loop import Trainer
-from trainer.seeds.blend import Block, Segment
-from trainer.telemetry.transfer import Transfer
+from trainer.seeds.blend import RowBlock, SeedSegment
+
+from .test_compiler import SMALL, Quiet
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -28,19 +34,19 @@ def record(work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
     out = work()
 
     def replay() -> None:
-        for mine, fresh in zip(tensors(out), tensors(work()), strict=True):
+        for mine, fresh in zip(iter_tensors(out), iter_tensors(work()), strict=True):
             mine.copy_(fresh)
 
     return replay, out
 
 
-def graphed(function: Callable[..., Any], capture: Callable[..., Any] = record) -> Graphed[..., Any]:
-    program = Graphs(on=True, capture=capture).wrap("it", function)
-    assert isinstance(program, Graphed)
+def graphed(function: Callable[..., Any], capture: Callable[..., Any] = record) -> CudaGraphProgram[..., Any]:
+    program = CudaGraphs(on=True, capture=capture).wrap("it", function)
+    assert isinstance(program, CudaGraphProgram)
     return program
 
 
-def test_inputs_are_written_in_place_and_results_are_the_callers_own() -> None:
+def test_replay_copies_inputs_in_and_results_out() -> None:
     weight = torch.ones(3, requires_grad=True)
     program = graphed(lambda x, w: {"sum": (x * w).detach() + 1})
     xs = [torch.full((3,), float(i)) for i in range(4)]
@@ -60,15 +66,15 @@ def test_a_graph_belongs_to_its_shapes_and_the_oldest_goes() -> None:
         return record(work)
 
     program = graphed(lambda x: x + 1, counting)
-    for size in (*range(1, HELD + 2), 2, HELD + 1):
+    for size in (*range(1, MAX_CACHED_GRAPHS + 2), 2, MAX_CACHED_GRAPHS + 1):
         assert torch.equal(program(torch.zeros(size)), torch.ones(size))
-    assert len(captured) == HELD + 1, "2 and the last one were still held"
+    assert len(captured) == MAX_CACHED_GRAPHS + 1, "2 and the last one were still held"
     program(torch.zeros(1))
-    assert len(captured) == HELD + 2
+    assert len(captured) == MAX_CACHED_GRAPHS + 2
 
 
 @pytest.mark.parametrize("fault", ["wrong", "refused"])
-def test_a_graph_that_fails_is_told_and_the_program_goes_on(
+def test_failed_capture_is_logged_and_the_program_runs_on(
     caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     def capture(work: Callable[[], Any]) -> Any:
@@ -90,10 +96,10 @@ def test_a_graph_that_fails_is_told_and_the_program_goes_on(
 
 
 def test_tensors_are_found_and_exchanged_in_whatever_holds_them() -> None:
-    segment = Segment(None, torch.tensor([True]), (Block(0, 1, None, torch.tensor([False]), True),))
+    segment = SeedSegment(None, torch.tensor([True]), (RowBlock(0, 1, None, torch.tensor([False]), True),))
     value = {"a": [segment, 3], "b": (torch.zeros(1), None)}
-    assert [t.dtype for t in tensors(value)] == [torch.bool, torch.bool, torch.float32]
-    other = rebuilt(value, lambda x: x + 1)
+    assert [t.dtype for t in iter_tensors(value)] == [torch.bool, torch.bool, torch.float32]
+    other = map_tensors(value, lambda x: x + 1)
     assert float(other["b"][0]) == 1
     assert other["a"][1] == 3
     assert bool(other["a"][0].blocks[0].multiply)
@@ -121,7 +127,7 @@ def test_policy_and_masked_step_replayed_train_as_they_do_without(
 ) -> None:
     plain = train(CPU, f"amp.dtype={dtype}")
     assert plain.graphs.programs == {}
-    monkeypatch.setattr(loop, "Graphs", lambda on: Graphs(on=True, capture=record))
+    monkeypatch.setattr(loop, "CudaGraphs", lambda on: CudaGraphs(on=True, capture=record))
     replayed = train(CPU, f"amp.dtype={dtype}")
     programs = replayed.graphs.programs
     assert sorted(programs) == ["the policy", "the training step of hosts 0 to 3"]
@@ -150,7 +156,7 @@ def test_groups_on_streams_train_as_one_after_the_other() -> None:
     sets = ("amp.dtype=off", "envs.group_size=2", "cuda.graphs=false")
     streams = train(device, *sets)
     alone = Trainer(settings.load(sets=[*SMALL, *sets]), load("digits", device), device)
-    alone.population._lanes._streams = []
+    alone.population._executor._streams = []
     alone.run(Quiet())  # type: ignore[arg-type]
     same(alone, streams, tolerance=1e-4)
 
@@ -160,24 +166,20 @@ def test_groups_on_streams_train_as_one_after_the_other() -> None:
 @pytest.mark.finding("HP-1")
 @pytest.mark.finding("DT-02")
 @pytest.mark.parametrize("debug", [False, True])
-def test_the_host_waits_once_an_epoch_for_the_telemetry_and_never_else(debug: bool) -> None:
+def test_host_waits_for_the_gpu_once_per_epoch(debug: bool) -> None:
     device = torch.device("cuda", 0)
     trainer = Trainer(settings.load(sets=[*SMALL, "episode_epochs=8"]), load("digits", device), device)
 
     class Strict(Quiet):
         def __init__(self) -> None:
-            self.transfer = Transfer()
             envs = trainer.cfg.envs.count
             self.layer_envs = torch.ones(envs, dtype=torch.bool, device=device) if debug else None
 
-        def see(self, columns: dict[str, Tensor], layers: object) -> Any:
-            return self.transfer(columns)
-
-        def epoch_begins(self, epoch: int, epochs: int) -> None:
+        def on_epoch_begin(self, epoch: int, epochs: int) -> None:
             if epoch == 3:
                 torch.cuda.set_sync_debug_mode("error")
 
-        def epoch_finished(self, trainer: Trainer) -> None:
+        def on_epoch_end(self, round: int, epoch: int) -> None:
             torch.cuda.set_sync_debug_mode("default")
 
     try:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from trainer import settings
-from trainer.config import CudaConfig
-from trainer.device import configure, configure_allocator, is_out_of_memory
-from trainer.settings import ConfigError
+from trainer.compute.device import configure_allocator, is_out_of_memory, set_float32_precision
+from trainer.config import load as settings
+from trainer.config.load import ConfigError
+from trainer.config.schema import CudaConfig
 
 CUDA = torch.device("cuda", 0)
 
@@ -25,15 +25,15 @@ def _put_back() -> Iterator[None]:
 
 def test_tf32_is_set_on_cuda_devices_only() -> None:
     before = torch.get_float32_matmul_precision()
-    configure(CudaConfig(tf32=False), torch.device("cpu"))
+    set_float32_precision(CudaConfig(tf32=False), torch.device("cpu"))
     assert torch.get_float32_matmul_precision() == before
-    configure(CudaConfig(tf32=True), CUDA)
+    set_float32_precision(CudaConfig(tf32=True), CUDA)
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("high", True)
-    configure(CudaConfig(tf32=False), CUDA)
+    set_float32_precision(CudaConfig(tf32=False), CUDA)
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
 
 
-def test_the_allocator_is_told_by_the_environment_and_left_alone_by_default() -> None:
+def test_allocator_is_configured_by_environment_only_when_asked() -> None:
     environ = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
     configure_allocator(CudaConfig(), environ)
     assert environ == {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}

@@ -12,68 +12,74 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from protocol.commands import SeedGerminateParams, SeedPruneParams
 from protocol.errors import RequestError
-from protocol.events import PPOUpdate
-from trainer import parcels
+from protocol.messages.commands import SeedGerminateParams, SeedPruneParams
+from trainer.compute.execution_plan import Execution
+from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError
+from trainer.config.load import load as configured
+from trainer.control.seed_control import SeedControl
 from trainer.data.registry import load
-from trainer.execution import Execution
-from trainer.intervention import Intervention
 from trainer.loop import Trainer
-from trainer.parcels import Parcel
-from trainer.ranks import RankLost, RanksError, World
-from trainer.settings import load as configured
-from trainer.telemetry.transfer import Frame, Transfer
+from trainer.policy.update_statistics import UpdateStatistics
+from trainer.ranks.rank_report import RankReport, decode, encode, merge_reports
+from trainer.telemetry.transfer import HostFrame
+from trainer.telemetry.update_events import update_event
 
 CONFIG = configured(
     sets=[
-        "envs.count=8", "envs.threads=1", "envs.group_size=4", "episode_epochs=4", "task.batches_per_epoch=2",
-        "task.batch_size=16", "ppo.epochs=3", "policy.hidden=16",
+        "envs.count=8",
+        "envs.threads=1",
+        "envs.group_size=4",
+        "episode_epochs=4",
+        "task.batches_per_epoch=2",
+        "task.batch_size=16",
+        "ppo.epochs=3",
+        "policy.hidden=16",
     ]
-)  # fmt: skip
+)
 ROUNDS = 2
 
 
 class Recording:
-    """A `Watcher` that keeps what it sees."""
+    """A `Hooks` that keeps what it sees."""
 
     layer_envs = None
 
     def __init__(self) -> None:
-        self.transfer = Transfer()
-        self.frames: list[Frame] = []
-        self.updates: list[PPOUpdate] = []
+        self.frames: list[HostFrame] = []
+        self.updates: list[UpdateStatistics] = []
 
     def wants_round(self, finished: int) -> bool:
         return finished < ROUNDS
 
-    def round_begins(self, round: int) -> None: ...
+    def on_round_begin(self, round: int) -> None: ...
 
-    def epoch_begins(self, epoch: int, epochs: int) -> None: ...
+    def on_epoch_begin(self, epoch: int, epochs: int) -> None: ...
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def trained(self, seconds: dict[str, float]) -> None: ...
+    def on_phase_times(self, seconds: dict[str, float]) -> None: ...
 
-    def see(self, columns: dict[str, torch.Tensor], layers: Any) -> Frame:
-        frame = self.transfer(columns)
+    def on_frame(self, frame: HostFrame, layers: Any) -> None:
         self.frames.append(frame)
-        return frame
 
-    def epoch_finished(self, trainer: Trainer) -> None: ...
+    def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
-    def round_finished(self, trainer: Trainer, update: PPOUpdate | None, test_accuracy: Any) -> None:
+    def on_round_end(
+        self, round: int, update: UpdateStatistics | None, frame: HostFrame, *, is_best: bool
+    ) -> None:
         assert update is not None
         self.updates.append(update)
 
 
-def train(world: World, folder: Path) -> None:
+def train(world: ProcessGroup, folder: Path) -> None:
     """Train the whole run in this world and leave what this rank has seen in the folder."""
     torch.set_num_threads(1)
-    trainer = Trainer(CONFIG, load("digits"), torch.device("cpu"), Execution.plain(CONFIG), world)
+    trainer = Trainer(CONFIG, load("digits"), torch.device("cpu"), Execution.as_configured(CONFIG), world)
     assert trainer.agent.ppo is not None
     network = trainer.agent.ppo.network.double()
     seen = Recording()
@@ -82,7 +88,7 @@ def train(world: World, folder: Path) -> None:
         {
             "losses": np.stack([f["train_loss"] for f in seen.frames if "train_loss" in f], 1),
             "returns": np.stack([f["reward"] for f in seen.frames if "reward" in f], 1),
-            "updates": [vars(update) for update in seen.updates],
+            "updates": [vars(update_event(update)) for update in seen.updates],
             "network": network.state_dict(),
         },
         folder / f"{world.size}-{world.rank}.pt",
@@ -91,9 +97,9 @@ def train(world: World, folder: Path) -> None:
 
 def one_of_two(rank: int, port: int, folder: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-    world = World.join()
+    world = ProcessGroup.join()
     train(world, folder)
-    world.leave()
+    dist.destroy_process_group()
 
 
 def free_port() -> int:
@@ -107,8 +113,9 @@ def seen(folder: Path, name: str) -> dict[str, Any]:
     return state
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one(tmp_path: Path) -> None:
-    train(World(), tmp_path)
+    train(ProcessGroup(), tmp_path)
     mp.spawn(one_of_two, args=(free_port(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     alone, first, second = (seen(tmp_path, name) for name in ("1-0", "2-0", "2-1"))
     for column in ("losses", "returns"):
@@ -141,31 +148,34 @@ ACTS = (
 class Acting(Recording):
     """Acts by hand in the first epoch, on every rank."""
 
-    def __init__(self, intervention: Intervention) -> None:
+    def __init__(self, seed_control: SeedControl) -> None:
         super().__init__()
-        self._intervention = intervention
+        self._seed_control = seed_control
         self.outcomes: list[str] = []
 
-    def epoch_finished(self, trainer: Trainer) -> None:
-        if (trainer.round, trainer.epoch) != (1, 1):
+    def on_epoch_end(self, round: int, epoch: int) -> None:
+        if (round, epoch) != (1, 1):
             return
         for params in ACTS:
-            self._intervention.check(params)
-            act = self._intervention.act_of(params)
+            self._seed_control.check(params)
+            action = self._seed_control.action_of(params)
             try:
-                stage = self._intervention.carry_out(act, lambda columns: self.see(columns, ()))
+                stage, frame = self._seed_control.execute(action)
+                self.on_frame(frame, ())
                 self.outcomes.append(stage.name)
             except RequestError as error:
                 self.outcomes.append(f"{error.kind}: {error.message}")
 
-    def round_finished(self, trainer: Trainer, update: PPOUpdate | None, columns: Frame) -> None: ...
+    def on_round_end(
+        self, round: int, update: UpdateStatistics | None, frame: HostFrame, *, is_best: bool
+    ) -> None: ...
 
 
-def act_by_hand(world: World, folder: Path) -> None:
+def act_by_hand(world: ProcessGroup, folder: Path) -> None:
     torch.set_num_threads(1)
     config = msgspec.structs.replace(CONFIG, policy=msgspec.structs.replace(CONFIG.policy, kind="no_growth"))
-    trainer = Trainer(config, load("digits"), torch.device("cpu"), Execution.plain(config), world)
-    seen = Acting(Intervention(trainer, world))
+    trainer = Trainer(config, load("digits"), torch.device("cpu"), Execution.as_configured(config), world)
+    seen = Acting(SeedControl(trainer, world))
     trainer.run(seen)
     columns = {
         name: np.stack([frame[name] for frame in seen.frames if name in frame], 1)
@@ -176,13 +186,14 @@ def act_by_hand(world: World, folder: Path) -> None:
 
 def one_of_two_by_hand(rank: int, port: int, folder: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-    world = World.join()
+    world = ProcessGroup.join()
     act_by_hand(world, folder)
-    world.leave()
+    dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_seeds_by_hand_on_two_ranks_are_those_on_one(tmp_path: Path) -> None:
-    act_by_hand(World(), tmp_path)
+    act_by_hand(ProcessGroup(), tmp_path)
     mp.spawn(one_of_two_by_hand, args=(free_port(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     alone, first, second = (seen(tmp_path, name) for name in ("1-0", "2-0", "2-1"))
     assert alone["outcomes"] == [
@@ -200,11 +211,11 @@ def test_seeds_by_hand_on_two_ranks_are_those_on_one(tmp_path: Path) -> None:
 
 def one_that_leaves(rank: int, port: int, folder: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-    world = World.join()
+    world = ProcessGroup.join()
     if rank == 1:
         os._exit(0)
-    with pytest.raises(RankLost, match=r"rank 0 of 2: rank 1 \(pid \d+\) is gone"):
-        world.hear()
+    with pytest.raises(RankLostError, match=r"rank 0 of 2: rank 1 \(pid \d+\) is gone"):
+        world.receive_order()
     (folder / "told").touch()
     os._exit(0)
 
@@ -216,22 +227,23 @@ def test_a_rank_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_envs_and_minibatches_must_divide() -> None:
-    World(0, 2).check_split(CONFIG)
+    ProcessGroup(0, 2).check_split(CONFIG)
     with pytest.raises(RanksError, match=r"envs\.count = 8: 3 ranks need a multiple of 3, and at least 6"):
-        World(0, 3).check_split(CONFIG)
+        ProcessGroup(0, 3).check_split(CONFIG)
     with pytest.raises(RanksError, match="at least 16"):
-        World(0, 8).check_split(CONFIG)
+        ProcessGroup(0, 8).check_split(CONFIG)
 
 
-def test_parcels_join_columns_by_env_and_layers_by_name() -> None:
-    def parcel(layers: list[str], first: int) -> Parcel:
+def test_reports_merge_columns_by_env_and_layers_by_name() -> None:
+    def report(layers: list[str], first: int) -> RankReport:
         frame = {
-            "op": np.arange(first, first + 2), "stage": np.full((2, 3), first, np.int64),
+            "op": np.arange(first, first + 2),
+            "stage": np.full((2, 3), first, np.int64),
             "layer.grad_norm": np.full((len(layers), 2), first, np.float32),
-        }  # fmt: skip
-        return parcels.decode(parcels.encode(Parcel.of(frame, layers)))
+        }
+        return decode(encode(RankReport.of(frame, layers)))
 
-    whole, names = parcels.side_by_side([parcel(["host", "a"], 0), parcel(["host", "b"], 2)])
+    whole, names = merge_reports([report(["host", "a"], 0), report(["host", "b"], 2)])
     assert names == ["host", "a", "b"]
     assert whole["op"].tolist() == [0, 1, 2, 3]
     assert whole["stage"].shape == (4, 3)
@@ -240,7 +252,7 @@ def test_parcels_join_columns_by_env_and_layers_by_name() -> None:
     np.testing.assert_array_equal(whole["layer.grad_norm"], np.array(expected, np.float32))
 
 
-def test_a_rank_without_the_layers_of_another_has_none_of_their_numbers() -> None:
-    with_layers = Parcel.of({"op": np.zeros(1), "layer.grad_norm": np.ones((1, 1), np.float32)}, ["host"])
-    whole, _ = parcels.side_by_side([with_layers, Parcel.of({"op": np.zeros(1)})])
+def test_layers_that_a_rank_lacks_are_nan() -> None:
+    with_layers = RankReport.of({"op": np.zeros(1), "layer.grad_norm": np.ones((1, 1), np.float32)}, ["host"])
+    whole, _ = merge_reports([with_layers, RankReport.of({"op": np.zeros(1)})])
     np.testing.assert_array_equal(whole["layer.grad_norm"], [[1.0, np.nan]])

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from trainer import rng
-from trainer.rng import Purpose
+from trainer.compute import rng
+from trainer.compute.rng import Purpose
 
 torch.set_num_threads(1)
 MASK = (1 << 64) - 1
@@ -47,7 +47,7 @@ def test_a_key_depends_on_every_coordinate_and_on_their_order() -> None:
     assert int(rng.key(1, Purpose.HOST, 2)) != int(rng.key(1, Purpose.HOST, 2, 0))
 
 
-def test_a_draw_does_not_depend_on_what_is_drawn_beside_it() -> None:
+def test_draws_are_independent_of_their_neighbours() -> None:
     envs = torch.arange(100)
     together = rng.normal(rng.key(7, Purpose.SEED, envs, 3), 6)
     assert torch.equal(together[42], rng.normal(rng.key(7, Purpose.SEED, 42, 3), 6))

@@ -11,13 +11,13 @@ import torch
 from click.testing import CliRunner
 
 from tests.trainer.hosts.plots import tiny
-from trainer.cli import main
-from trainer.config import Config
+from trainer.cli.main import main
+from trainer.config.load import load
+from trainer.config.presets import UnknownPreset, presets
+from trainer.config.schema import Config
 from trainer.data.registry import load as dataset
-from trainer.hosts.families import fitted
 from trainer.hosts.population import Population
-from trainer.presets import UnknownPreset, presets
-from trainer.settings import load
+from trainer.hosts.task_defaults import resolve_task_defaults
 
 torch.set_num_threads(1)
 SHAPES = {"digits": (1, 8, 8), "fashion-mnist": (1, 28, 28), "synthetic": (3, 32, 32)}
@@ -33,11 +33,11 @@ def test_it_loads_is_described_and_trains(name: str) -> None:
     small = load(preset=name, sets=["envs.count=2", "ppo.minibatches=2", "task.batches_per_epoch=1"])
     name = config.task.dataset
     data = tiny(10, SHAPES[name], train=80) if name in SHAPES else dataset(name)
-    population = Population(fitted(small, data), data, "cpu")
+    population = Population(resolve_task_defaults(small, data), data, "cpu")
     population.begin_episode(1)
     table = population.table
-    population.prepare(table.stage, table.blueprint, table.style)
-    assert population.run_epoch(1, 0).val_loss.isfinite().all()
+    population.set_topology(table.stage, table.blueprint, table.style)
+    assert population.run_epoch(1, 0).measurements.val_loss.isfinite().all()
     population.close()
 
 

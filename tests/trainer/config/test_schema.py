@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer import config
-from trainer.settings import OPTIONS
+from trainer.config import schema as config
+from trainer.config.load import OPTIONS
 
-TRAINER = Path(config.__file__).parent
+TRAINER = Path(config.__file__).parents[1]
 
 
 @cache

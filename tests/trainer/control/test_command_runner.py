@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from protocol import connect
 from protocol.errors import RequestError
-from protocol.journal import read
+from protocol.journal.reader import read
 from protocol.runs import RunFolder
-from protocol.server import Server
+from protocol.server.server import Server
+from tests.protocol.harness import until
 from trainer.checkpoint import Checkpoints
-from trainer.operator import Operator, StopRun, WireFailed
-from trainer.telemetry.levels import Levels
+from trainer.config.schema import TelemetryConfig
+from trainer.control.checkpoint_saver import CheckpointSaver
+from trainer.control.command_runner import CommandRunner
+from trainer.control.run_control import RunControl
+from trainer.hooks import StopRun
+from trainer.telemetry.collection.plan import CollectionPlan
 
 
 class Run:
@@ -35,7 +41,7 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         return {"weights": torch.ones(3)}
 
-    def hold(self) -> None: ...
+    def keep_waiting(self) -> None: ...
 
 
 class Rig:
@@ -45,9 +51,11 @@ class Rig:
         self.server.start()
         self.server.set_state("TRAINING")
         self.checkpoints = Checkpoints(self.run.checkpoints, keep=2)
-        self.levels = Levels("NORMAL", 4)
+        self.plan = CollectionPlan(self.server.emitter, TelemetryConfig(), envs=4, episode_epochs=12)
         self.trained = Run()
-        self.operator = Operator(self.trained, self.server, self.checkpoints, self.levels, self.run.traces)
+        control = cast("RunControl", self.trained)
+        self.saver = CheckpointSaver(control, self.checkpoints, self.server.emitter)
+        self.commands = CommandRunner(control, self.server, self.saver, self.plan, self.run.traces)
 
     def checkpoint(self, tag: str = "") -> dict[str, Any]:
         """Send the command and play epochs until its effect has been told."""
@@ -63,7 +71,7 @@ class Rig:
         thread = threading.Thread(target=client)
         thread.start()
         while thread.is_alive():
-            self.operator.at_epoch_end()
+            self.commands.at_epoch_end()
             thread.join(0.02)
         if isinstance(told[0], RequestError):
             raise told[0]
@@ -91,7 +99,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 
 def test_a_full_disk_is_told_and_the_run_goes_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = rig.operator.save("round").path
+    old = rig.saver.save("round").path
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -99,8 +107,8 @@ def test_a_full_disk_is_told_and_the_run_goes_on(rig: Rig, monkeypatch: pytest.M
     monkeypatch.setattr(rig.checkpoints, "save", full)
     with pytest.raises(RequestError, match="No space left on device"):
         rig.checkpoint()
-    rig.operator.save_or_say("round")
-    rig.operator.at_epoch_end()
+    rig.saver.try_save("round")
+    rig.commands.at_epoch_end()
     assert old.exists()
     assert rig.close().count("checkpoint.failed") == 2
 
@@ -111,19 +119,95 @@ def test_a_checkpoint_on_command_says_where_it_is(rig: Rig) -> None:
     assert Path(result["path"]).stat().st_size == result["bytes"]
 
 
-def test_a_dead_wire_ends_the_run(rig: Rig) -> None:
-    rig.operator.at_epoch_end()
-    rig.server.error = "RuntimeError: gone"
-    with pytest.raises(WireFailed, match="gone"):
-        rig.operator.at_epoch_end()
+def test_failing_wire_does_not_end_the_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> bool:
+        raise RuntimeError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.server._publisher, "tick", fail)
+        until(lambda: rig.server.error == "RuntimeError: gone")
+        rig.commands.at_epoch_end()
+    until(lambda: rig.server.error is None)
+    assert rig.checkpoint("later")["bytes"] > 0
+
+
+def fill_disk(rig: Rig, patch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    patch.setattr(rig.checkpoints, "save", full)
+
+
+def stop(rig: Rig, *, checkpoint: bool = True, mode: str = "after_epoch") -> str:
+    with connect("rig", home=rig.run.path.parents[1]) as client:
+        id_: str = client.stop(mode=mode, checkpoint=checkpoint, wait=False)["id"]
+        return id_
+
+
+def failure(rig: Rig, id_: str) -> str:
+    assert rig.server.flush(60)
+    (event,) = [e for e in read(rig.run.events) if e.type == "command.failed" and e.data.id == id_]
+    message: str = event.data.message
+    return message
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_stop_that_cannot_save_fails_and_the_run_goes_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    if paused:
+        rig.commands._paused = True
+        threading.Timer(0.3, lambda: setattr(rig.commands, "_paused", False)).start()
+    with monkeypatch.context() as patch:
+        fill_disk(rig, patch)
+        first = stop(rig)
+        rig.commands.at_epoch_end()
+    assert "No space left on device), the run goes on" in failure(rig, first)
+    assert rig.server.state == "TRAINING"
+    stop(rig)
+    with pytest.raises(StopRun) as ended:
+        rig.commands.at_epoch_end()
+    assert ended.value.failed is None
+    assert rig.close().count("checkpoint.saved") == 1
+
+
+def test_stop_without_checkpoint_ends_on_a_full_disk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_disk(rig, monkeypatch)
+    stop(rig, checkpoint=False)
+    with pytest.raises(StopRun) as ended:
+        rig.commands.at_epoch_end()
+    assert ended.value.failed is None
+
+
+def test_signal_ends_the_run_and_tells_what_was_not_saved(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_disk(rig, monkeypatch)
+    rig.commands.request_stop("SIGTERM")
+    with pytest.raises(StopRun) as ended:
+        rig.commands.at_epoch_end()
+    assert ended.value.failed == "No space left on device"
+
+
+def test_stop_after_unsaved_round_fails(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rig.commands.goes_on_after_round()
+    with monkeypatch.context() as patch:
+        fill_disk(rig, patch)
+        first = stop(rig, mode="after_round")
+        rig.commands.at_epoch_end()
+        rig.saver.try_save("round")
+        assert rig.commands.goes_on_after_round()
+    assert "the run goes on" in failure(rig, first)
+    stop(rig, mode="after_round")
+    rig.commands.at_epoch_end()
+    rig.saver.try_save("round")
+    assert not rig.commands.goes_on_after_round()
 
 
 def test_a_signal_ends_a_paused_run(rig: Rig) -> None:
     """Pausing holds the loop inside `at_epoch_end`; a signal's request gets it out."""
-    threading.Timer(0.5, lambda: rig.operator.request_stop("SIGTERM")).start()
-    rig.operator._paused = True
+    threading.Timer(0.5, lambda: rig.commands.request_stop("SIGTERM")).start()
+    rig.commands._paused = True
     with pytest.raises(StopRun, match="SIGTERM"):
-        rig.operator.at_epoch_end()
+        rig.commands.at_epoch_end()
 
 
 def test_what_is_open_at_the_end_is_answered(rig: Rig) -> None:
@@ -139,32 +223,32 @@ def test_what_is_open_at_the_end_is_answered(rig: Rig) -> None:
 
     thread = threading.Thread(target=client)
     thread.start()
-    while not rig.levels.debug_envs.any():
-        rig.operator.at_epoch_end()
+    while not rig.plan.layer_envs.any():
+        rig.commands.at_epoch_end()
         thread.join(0.02)
     thread.join(0.5)
-    rig.operator.close()
+    rig.commands.close()
     thread.join(20)
     assert told == ["cancelled"]
 
 
-def test_behind_an_episode_a_seed_waits_unless_the_run_is_paused(rig: Rig) -> None:
+def test_seed_waits_behind_episode_unless_paused(rig: Rig) -> None:
     """What waits for a new episode would wait for ever in a paused run, and nobody would know why."""
     rig.trained.can_intervene = False
     with connect("rig", home=rig.run.path.parents[1]) as client:
         waits = client.prune(0, "r0c0", wait=False)["id"]
-        rig.operator.at_epoch_end()
+        rig.commands.at_epoch_end()
         assert {op["op"]: op["state"] for op in client.ops()}[waits] == "waiting"
         rig.trained.can_intervene = True
-        rig.operator.at_epoch_end()
+        rig.commands.at_epoch_end()
         assert client.wait_for(waits, timeout=60)["slot"] == "r0c0"
 
         rig.trained.can_intervene = False
         client.pause(wait=False)
         refused = client.prune(0, "r0c0", wait=False)["id"]
-        threading.Timer(0.5, lambda: rig.operator.request_stop("end")).start()
+        threading.Timer(0.5, lambda: rig.commands.request_stop("end")).start()
         with pytest.raises(StopRun):
-            rig.operator.at_epoch_end()
+            rig.commands.at_epoch_end()
         with pytest.raises(RequestError, match=r"paused behind the last epoch.*resume") as told:
             client.wait_for(refused, timeout=60)
     assert told.value.kind == "wrong_state"

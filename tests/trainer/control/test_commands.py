@@ -12,34 +12,55 @@ import msgspec
 import pytest
 import torch
 
-from protocol.commands import METHODS
-from protocol.control import Command
 from protocol.errors import RequestError
-from protocol.events import CommandDone, CommandFailed, CommandProgress, ParamChanged, PPOUpdate, SeedStage
+from protocol.messages.commands import METHODS
+from protocol.messages.events import (
+    CommandDone,
+    CommandFailed,
+    CommandProgress,
+    ParamChanged,
+    PPOUpdate,
+    SeedStage,
+)
+from protocol.messages.vocabulary import Stage
 from protocol.runs import RunFolder
-from trainer import settings
-from trainer.daemon import Daemon
+from protocol.server.mailbox import Command
+from trainer.compute.process_group import ProcessGroup
+from trainer.config import load as settings
+from trainer.daemon.daemon import Daemon
 from trainer.data.registry import load
-from trainer.hosts.families import fitted
+from trainer.hooks import StopRun
+from trainer.hosts.task_defaults import resolve_task_defaults
 from trainer.loop import Trainer
-from trainer.operator import StopRun
-from trainer.ranks import World
-from trainer.seeds.stages import Stage
 
 torch.set_num_threads(1)
 SETS = [
-    "envs.count=4", "episode_epochs=6", "task.batches_per_epoch=2", "host.channels=4,8", "ppo.minibatches=2",
-    "rounds=2", "envs.threads=1", "device=cpu", "envs.group_size=4", "envs.convolution=grouped",
-]  # fmt: skip
+    "envs.count=4",
+    "episode_epochs=6",
+    "task.batches_per_epoch=2",
+    "host.channels=4,8",
+    "ppo.minibatches=2",
+    "rounds=2",
+    "envs.threads=1",
+    "device=cpu",
+    "envs.group_size=4",
+    "envs.convolution=grouped",
+]
 _numbers = itertools.count()
 Script = dict[tuple[int, int], list[Command]]
 
 
 def command(method: str, **params: Any) -> Command:
     return Command(
-        id=f"c{next(_numbers)}", method=method, params=msgspec.convert(params, METHODS[method].params),
-        client="tester", uid=7, pid=8, reason="", received=0,
-    )  # fmt: skip
+        id=f"c{next(_numbers)}",
+        method=method,
+        params=msgspec.convert(params, METHODS[method].params),
+        client="tester",
+        uid=7,
+        pid=8,
+        reason="",
+        received=0,
+    )
 
 
 class Rig:
@@ -50,7 +71,12 @@ class Rig:
         config = settings.load(sets=[*SETS, *sets])
         data = load("digits")
         self.daemon = Daemon(
-            self.run, fitted(config, data), torch.device("cpu"), data, resumed=resumed, world=World()
+            self.run,
+            resolve_task_defaults(config, data),
+            torch.device("cpu"),
+            data,
+            resumed=resumed,
+            process_group=ProcessGroup(),
         )
         self.events: list[tuple[Any, int | None]] = []
 
@@ -66,21 +92,20 @@ class Rig:
         watch: Callable[[Rig], None] = lambda _: None,
     ) -> None:
         """Train to the end, or to a boundary where it saves and stops."""
-        finished = self.daemon.observer.epoch_finished
+        finished = self.daemon.hooks.on_epoch_end
 
-        def boundary(trainer: Trainer) -> None:
-            here = (trainer.round, trainer.epoch)
-            for one in script.get(here, []):
+        def boundary(*here: int) -> None:
+            for one in script.get((here[0], here[1]), []):
                 self.daemon.server.mailbox.put(one)
-            finished(trainer)
+            finished(*here)
             watch(self)
             if here == until:
-                self.daemon.operator.save("test")
+                self.daemon.saver.save("test")
                 raise StopRun("here", checkpoint=False)
 
-        self.daemon.observer.epoch_finished = boundary  # type: ignore[method-assign]
+        self.daemon.hooks.on_epoch_end = boundary  # type: ignore[method-assign]
         with contextlib.suppress(StopRun):
-            self.trainer.run(self.daemon.observer)
+            self.trainer.run(self.daemon.hooks)
         self.events += [(e.event, e.env) for e in self.daemon.server.emitter.drain(1_000_000)]
 
     def told(self, kind: type) -> list[Any]:
@@ -126,9 +151,6 @@ def differing(a: Any, b: Any) -> list[str]:
     return [key for key in one if not same(one[key], other[key])]
 
 
-# --- parameters ------------------------------------------------------------------------------------
-
-
 def script() -> Script:
     return {
         (1, 2): [command("param.set", key="host.learning_rate", value=0.02)],
@@ -149,9 +171,11 @@ def test_a_resumed_run_goes_on_with_what_was_set(rig: Callable[..., Rig]) -> Non
     cut.close()
     again = rig("cut", resumed=True)
     assert again.trainer.epoch == 3, "in mid-episode"
-    assert again.daemon.parameters.changed == {
-        "host.learning_rate": (0.05, 0.02), "ppo.learning_rate": (1e-3, 5e-4), "reward.rent": (0.01, 0.5),
-    }  # fmt: skip
+    assert again.daemon.control.parameters.changed == {
+        "host.learning_rate": (0.05, 0.02),
+        "ppo.learning_rate": (1e-3, 5e-4),
+        "reward.rent": (0.01, 0.5),
+    }
     again.play({})
     assert not differing(whole.trainer.state_dict(), again.trainer.state_dict())
     untouched = rig("plain")
@@ -164,7 +188,7 @@ def test_a_weight_of_the_reward_waits_for_the_next_round(rig: Callable[..., Rig]
     seen: list[tuple[int, int, float]] = []
     one.play(
         {(1, 2): [command("param.set", key="reward.stage", value=0.9)]},
-        watch=lambda r: seen.append((r.trainer.round, r.trainer.epoch, r.trainer.reward.terms.cfg.stage)),
+        watch=lambda r: seen.append((r.trainer.round, r.trainer.epoch, r.trainer.reward.run.cfg.stage)),
     )
     assert [stage for _, _, stage in seen] == [0.2] * 6 + [0.9] * 6
     (changed,) = one.told(ParamChanged)
@@ -193,23 +217,23 @@ def test_ppo_learns_at_the_rate_that_was_set(rig: Callable[..., Rig]) -> None:
 )
 def test_what_cannot_be_set_is_refused(rig: Callable[..., Rig], key: str, value: float, text: str) -> None:
     with pytest.raises(RequestError, match=text.replace(".", r"\.")) as refused:
-        rig().daemon.parameters.check(key, value)
+        rig().daemon.control.parameters.check(key, value)
     assert refused.value.kind == "invalid_params"
 
 
 def test_a_run_without_ppo_has_none_of_its_parameters(rig: Callable[..., Rig]) -> None:
-    parameters = rig("a", "policy.kind=fixed").daemon.parameters
+    parameters = rig("a", "policy.kind=fixed").daemon.control.parameters
     assert set(parameters.describe()) == {
-        "host.learning_rate", "reward.rent", "reward.contribution", "reward.stage",
-    }  # fmt: skip
+        "host.learning_rate",
+        "reward.rent",
+        "reward.contribution",
+        "reward.stage",
+    }
     with pytest.raises(RequestError):
         parameters.check("ppo.learning_rate", 1e-4)
 
 
-# --- seeds -----------------------------------------------------------------------------------------
-
-
-def test_the_operator_plants_and_prunes_and_it_is_told_who_did(rig: Callable[..., Rig]) -> None:
+def test_operator_seeds_are_reported_with_who_acted(rig: Callable[..., Rig]) -> None:
     one = rig("a", "policy.kind=no_growth", "seeds.blueprints=norm,conv_light")
     one.play(
         {
@@ -234,7 +258,7 @@ def test_a_seed_of_the_operator_learns(rig: Callable[..., Rig]) -> None:
     grown: list[float] = []
 
     def watch(r: Rig) -> None:
-        grown.append(float(r.trainer.signals.seed_grad_norm[2, 1]))
+        grown.append(float(r.trainer.measurements.seed_grad_norm[2, 1]))
 
     one.play({(1, 1): [command("seed.germinate", env=2, slot="r0c1", blueprint="norm")]}, watch=watch)
     assert grown[1] > 0.0, "its gradients are there from the coming epoch on"
@@ -266,7 +290,7 @@ def test_the_gates_bind_the_operator(rig: Callable[..., Rig]) -> None:
     assert all((stage == Stage.DORMANT).all() for stage in before)
 
 
-def test_behind_an_episodes_last_epoch_an_act_waits_for_the_next_episode(rig: Callable[..., Rig]) -> None:
+def test_seed_action_behind_last_epoch_waits_for_next_episode(rig: Callable[..., Rig]) -> None:
     one = rig("a", "policy.kind=no_growth")
     one.play({(1, 6): [command("seed.germinate", env=0, slot="r0c0", blueprint="norm")]})
     (done,) = one.told(CommandDone)
@@ -293,10 +317,7 @@ def test_seeds_that_cannot_be_are_refused_at_once(
     rig: Callable[..., Rig], method: str, params: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(RequestError, match=text):
-        rig().daemon.server.check(command(method, **params).params)
-
-
-# --- operations ------------------------------------------------------------------------------------
+        rig().daemon.control.check(command(method, **params).params, "TRAINING")
 
 
 def outcome(rig: Rig, id_: str) -> str:
@@ -322,9 +343,9 @@ def test_long_commands_can_be_cancelled(rig: Callable[..., Rig], method: str, pa
     one.play({(1, 1): [long], (1, 3): [cancel]})
     assert (outcome(one, long.id), outcome(one, cancel.id)) == ("cancelled", "done")
     assert one.trainer.round == 2, "a stop that was cancelled does not stop"
-    assert not one.daemon.levels.debug_envs.any()
-    assert not one.daemon.operator.profiler.active
-    assert not one.daemon.parameters.changed
+    assert not one.daemon.plan.layer_envs.any()
+    assert not one.daemon.commands.profiler.active
+    assert not one.daemon.control.parameters.changed
     assert not list(one.run.traces.glob("*")) if one.run.traces.exists() else True
 
 
@@ -356,4 +377,4 @@ def test_long_commands_tell_how_far_they_are(rig: Callable[..., Rig]) -> None:
 
 def test_every_command_of_the_table_has_its_action(rig: Callable[..., Rig]) -> None:
     at_epoch = {m.name for m in METHODS.values() if m.socket == "ctl" and m.at == "epoch"}
-    assert set(rig().daemon.operator._actions) == at_epoch
+    assert set(rig().daemon.commands.handlers) == at_epoch

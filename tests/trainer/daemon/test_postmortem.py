@@ -16,12 +16,15 @@ from typing import Any
 import pytest
 import torch
 
-from protocol.events import LogLine, RoundStarted
+from protocol.codec.json_lines import decode_line
+from protocol.messages.events import LogLine, RoundStarted
 from protocol.runs import RunFolder
-from protocol.server import Server
-from protocol.wire import decode_line
-from trainer import postmortem, settings
+from protocol.server.server import Server
+from tests.protocol.harness import until
+from trainer.config import load as settings
+from trainer.daemon import postmortem
 from trainer.data.registry import load
+from trainer.doctor.bundle import PostmortemReport, list_bundles
 from trainer.hosts.population import Population
 
 torch.set_num_threads(1)
@@ -40,7 +43,7 @@ class Rig:
         self.population.begin_episode(1)
 
     def write(self, cause: BaseException | None = None, **changes: Any) -> Path | None:
-        subject = postmortem.Subject(
+        subject = postmortem.PostmortemSubject(
             folder=self.run.postmortem,
             server=self.server,
             config=CONFIG,
@@ -48,7 +51,7 @@ class Rig:
             population=self.population,
         )
         known = {"run": "rig", "boot": self.server.boot, "reason": "training failed", "exit_code": 11}
-        report = postmortem.Report(**(known | {"error": "e", "at": 1, "round": 2, "epoch": 3} | changes))
+        report = PostmortemReport(**(known | {"error": "e", "at": 1, "round": 2, "epoch": 3} | changes))
         return postmortem.write(subject, report, cause)
 
 
@@ -123,13 +126,11 @@ def test_the_sick_envs_rows_are_read_back_without_running_code(rig: Rig) -> None
     assert json.loads((path / "report.json").read_bytes())["sick_env"] == 2
 
 
-def test_a_part_that_fails_is_named_and_the_others_are_there(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_part_is_named_and_others_are_written(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     def dead() -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
-    monkeypatch.setattr(rig.population, "sick_env", dead)
+    monkeypatch.setattr(rig.population, "failed_env", dead)
     path = rig.write(boom())
     assert path is not None
     assert {p.name for p in path.iterdir()} == PARTS
@@ -163,10 +164,7 @@ def test_what_a_dead_wire_left_in_its_queues_is_there(rig: Rig, monkeypatch: pyt
         raise RuntimeError("no more")
 
     monkeypatch.setattr(rig.server._publisher, "tick", dead)
-    thread = rig.server._thread
-    assert thread is not None
-    thread.join(10)
-    assert rig.server.error is not None
+    until(lambda: rig.server.error)
     rig.server.emitter.emit(LogLine(level="ERROR", logger="t", message="the last words"))
     path = rig.write()
     assert path is not None
@@ -176,12 +174,12 @@ def test_what_a_dead_wire_left_in_its_queues_is_there(rig: Rig, monkeypatch: pyt
 
 
 def test_only_the_newest_bundles_stay(rig: Rig) -> None:
-    for n in range(postmortem.KEEP + 3):
+    for n in range(postmortem.MAX_BUNDLES + 3):
         path = rig.write(boot=f"{n:08d}")
         assert path is not None
-    names = [p.name for p in postmortem.bundles(rig.run.postmortem)]
-    assert len(names) == postmortem.KEEP
-    assert names[-1] == f"{postmortem.KEEP + 2:08d}"
+    names = [p.name for p in list_bundles(rig.run.postmortem)]
+    assert len(names) == postmortem.MAX_BUNDLES
+    assert names[-1] == f"{postmortem.MAX_BUNDLES + 2:08d}"
 
 
 def test_flush_waits_for_what_was_emitted(rig: Rig) -> None:

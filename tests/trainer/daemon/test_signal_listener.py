@@ -13,7 +13,7 @@ import pytest
 
 from protocol import Subscriber
 from tests.protocol.conftest import home as home
-from trainer.wakeup import Wakeup
+from trainer.daemon.signal_listener import SignalListener
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_each_signal_is_heard_and_afterwards_all_is_as_before() -> None:
 
     before = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(before)
-    wakeup = Wakeup(hear)
+    wakeup = SignalListener(hear)
     for _ in range(3):
         os.kill(os.getpid(), signal.SIGUSR1)
     assert three.wait(60)
@@ -48,7 +48,7 @@ def test_each_signal_is_heard_and_afterwards_all_is_as_before() -> None:
 @pytest.mark.usefixtures("handled")
 def test_a_forked_childs_signals_are_its_own() -> None:
     heard: list[int] = []
-    wakeup = Wakeup(heard.append)
+    wakeup = SignalListener(heard.append)
     child = os.fork()
     if child == 0:
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -61,15 +61,15 @@ def test_a_forked_childs_signals_are_its_own() -> None:
 DAEMON = """
 import signal, sys, torch
 from protocol.runs import RunFolder
-from protocol.server import Server
-from trainer.wakeup import Wakeup
+from protocol.server.server import Server
+from trainer.daemon.signal_listener import SignalListener
 torch.set_num_threads(1)
 server = Server(RunFolder.claim("alpha"), hello={})
 server.start()
 server.set_state("TRAINING")
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: print("handled", flush=True))
-Wakeup(lambda number: server.set_state("STOPPING", signal.Signals(number).name))
+SignalListener(lambda number: server.set_state("STOPPING", signal.Signals(number).name))
 matrix = torch.randn(3500, 3500, dtype=torch.float64)
 print("ready", flush=True)
 torch.linalg.eigvals(matrix)  # far longer than the test takes, without one line of Python
@@ -80,7 +80,7 @@ print("over", flush=True)
 @pytest.mark.fault(35)
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_in_a_long_operation_of_torch_is_on_the_wire_before_it_is_over(
+def test_signal_in_long_torch_operation_is_published_at_once(
     number: signal.Signals,
 ) -> None:
     process = subprocess.Popen([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE)

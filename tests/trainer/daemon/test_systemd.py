@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.wire import TrainerBeat
-from trainer import systemd
-from trainer.cli import main
-from trainer.systemd import Notifier, unit
+from protocol.messages.headers import TrainerBeat
+from trainer.cli.main import main
+from trainer.daemon import systemd
+from trainer.daemon.systemd import Notifier, render_unit
 
 
 class Manager:
@@ -57,7 +57,7 @@ def manager(
 
 
 @pytest.mark.fault(36)
-def test_the_watchdog_is_fed_while_the_trainer_lives_and_only_then(manager: Manager) -> None:
+def test_watchdog_is_fed_only_while_trainer_lives(manager: Manager) -> None:
     trainer = Trainer()
     notifier = Notifier(trainer.beat)
     assert "NOTIFY_SOCKET" not in os.environ, "children are no business of the manager's"
@@ -87,7 +87,7 @@ def test_an_end_may_take_its_time_while_it_moves(manager: Manager) -> None:
     assert int(seen["EXTEND_TIMEOUT_USEC"]) > 0
     later = manager.next()
     assert (later["WATCHDOG"], int(later["EXTEND_TIMEOUT_USEC"]) > 0) == ("1", True)
-    trainer.age_ms = int(systemd.STUCK_S * 1000)
+    trainer.age_ms = int(systemd.MAX_SILENCE_SECONDS * 1000)
     manager.next()
     stuck = manager.next()
     assert "EXTEND_TIMEOUT_USEC" not in stuck
@@ -130,7 +130,7 @@ def test_a_manager_that_went_away_harms_nobody(manager: Manager) -> None:
 
 def test_somebody_elses_watchdog_is_not_fed(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHDOG_PID", "1")
-    monkeypatch.setattr(systemd, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(systemd, "POLL_SECONDS", 0.05)
     notifier = Notifier(Trainer().beat)
     notifier.ready()
     manager.next()
@@ -152,12 +152,12 @@ def parsed(text: str) -> configparser.ConfigParser:
 
 @given(st.lists(st.text(st.characters(max_codepoint=0x2FF).filter(str.isprintable))))
 def test_the_units_command_line_is_the_one_that_was_given(arguments: list[str]) -> None:
-    line = parsed(unit("alpha", arguments))["Service"]["ExecStart"]
+    line = parsed(render_unit("alpha", arguments))["Service"]["ExecStart"]
     assert words_of(line) == [sys.executable, "-m", "trainer", "start", "alpha", "--or-resume", *arguments]
 
 
-def test_a_line_break_does_not_begin_another_line_of_the_unit() -> None:
-    line = parsed(unit("alpha", ["a\nExecStop=/bin/true\x85"]))["Service"]["ExecStart"]
+def test_line_break_does_not_begin_a_unit_line() -> None:
+    line = parsed(render_unit("alpha", ["a\nExecStop=/bin/true\x85"]))["Service"]["ExecStart"]
     assert line.endswith('"a\\x0aExecStop=/bin/true\\xc2\\x85"')
 
 

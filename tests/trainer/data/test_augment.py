@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.trainer.data import folders
-from trainer import rng
+from trainer.compute import rng
 from trainer.data.augment import Augment
 from trainer.data.batches import Batches
 from trainer.data.dataset import Dataset, Split
@@ -87,7 +87,7 @@ def test_a_batch_depends_on_seed_env_round_and_step_alone() -> None:
     assert not any(torch.equal(draws[0], other) for other in draws[1:])
 
 
-def test_off_is_bit_for_bit_the_images_and_on_changes_neither_shape_nor_labels() -> None:
+def test_augmentation_keeps_shape_and_labels_and_can_be_off() -> None:
     plain, on = walk([0, 1, 2]), walk([0, 1, 2], "crop", "flip")
     x, labels = plain.at(1, 3)
     assert torch.equal(x, DATA.examples("train", torch.float32).batch(plain.indices(1, 3))[0])

@@ -15,7 +15,7 @@ def batches(envs: list[int], size: int = 100, seed: int = 1) -> Batches:
     return Batches(DIGITS.examples("train", torch.float32), torch.tensor(envs), seed, size)
 
 
-def test_a_pass_shows_every_image_once_and_the_next_is_shuffled_anew() -> None:
+def test_each_pass_shows_every_image_once_in_new_order() -> None:
     total = len(DIGITS.train)
     walk = batches([0, 1], size=77)
     steps = torch.cat([walk.indices(1, step) for step in range(30)], dim=1)
@@ -56,7 +56,7 @@ def test_steps_that_are_made_together_are_those_made_alone() -> None:
         assert not torch.equal(walk.at(1, step)[0], x)
 
 
-def test_inputs_are_the_normalised_images_of_each_env_side_by_side() -> None:
+def test_inputs_are_normalised_images_of_each_env() -> None:
     for name in ("digits", "synthetic"):
         data = load(name)
         channels = data.shape[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.data.dataset import DataError, Dataset, Split, stratified
+from trainer.data.dataset import DataError, Dataset, Split, split_stratified
 from trainer.data.registry import load
 
 torch.set_num_threads(1)
@@ -37,7 +37,7 @@ def test_digits_are_split_60_20_20_in_every_class() -> None:
 
 def test_stratified_holds_every_index_once_and_keeps_proportions() -> None:
     labels = torch.tensor([0] * 70 + [1] * 20 + [2] * 10)[torch.randperm(100, generator=torch.Generator())]
-    parts = stratified(labels, (0.5, 0.3, 0.2))
+    parts = split_stratified(labels, (0.5, 0.3, 0.2))
     assert torch.equal(torch.cat(parts).sort().values, torch.arange(100))
     for share, part in zip((0.5, 0.3, 0.2), parts, strict=True):
         assert torch.bincount(labels[part]).tolist() == [70 * share, 20 * share, 10 * share]
@@ -66,7 +66,7 @@ def good(count: int = 6) -> Split:
         (Split(good().images[:, :, :3], good().labels), "not uint8 [M, 1x4x4]"),
     ],
 )
-def test_damaged_data_is_an_error_of_one_line_that_names_it(bad: Split, words: str) -> None:
+def test_damaged_data_is_a_one_line_error(bad: Split, words: str) -> None:
     with pytest.raises(DataError, match="shapes: validation split") as caught:
         Dataset.of("shapes", 3, good(), bad, good())
     assert words in str(caught.value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import struct
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.trainer.data import folders
 from trainer.data.dataset import DataError
+from trainer.data.files import read
 from trainer.data.idx import read_folder, read_idx
 
 torch.set_num_threads(1)
@@ -46,8 +49,8 @@ def header(content: bytes, at: int, value: int) -> bytes:
     [
         (TRAIN_IMAGES, cut, "1793 bytes after the header, which says 60x6x5"),
         (TRAIN_IMAGES, lambda c: c + b"x", "1801 bytes"),
-        (TRAIN_IMAGES, lambda c: header(c, 0, 1), "no IDX file"),
-        (TRAIN_IMAGES, lambda c: b"", "no IDX file"),
+        (TRAIN_IMAGES, lambda c: header(c, 0, 1), "not an IDX file"),
+        (TRAIN_IMAGES, lambda c: b"", "not an IDX file"),
         (TRAIN_IMAGES, lambda c: header(c, 2, 0x0D), "type 0x0d in 3 dimensions"),
         (TRAIN_IMAGES, lambda c: header(c, 3, 1), "in 1 dimensions, not unsigned bytes in 3"),
         (TRAIN_IMAGES, lambda c: header(c, 4, 255), "which says 4278190140x6x5"),
@@ -70,7 +73,7 @@ def test_a_fault_is_a_line_that_names_the_file(
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert words in message
-    assert message.endswith("get the file anew")
+    assert message.endswith("get the file again")
     assert "\n" not in message
     assert caught.value.exit_code == 9
 
@@ -100,3 +103,31 @@ def test_no_damage_gets_past_as_another_error(
     path.write_bytes(whole[:length])
     with suppress(DataError):
         assert read_idx(path, 3).dim() == 3
+
+
+def bomb(path: Path, head: bytes, size: int) -> None:
+    """A small gzip file that holds a header and `size` zeros."""
+    with gzip.open(path, "wb", compresslevel=9) as file:
+        file.write(head)
+        for _ in range(size >> 20):
+            file.write(bytes(1 << 20))
+
+
+@pytest.mark.parametrize("head", [b"", struct.pack(">4B3I", 0, 0, 8, 3, 60, 6, 5)])
+def test_gzip_bomb_is_not_unpacked(tmp_path: Path, head: bytes) -> None:
+    folder = folders.idx_folder(tmp_path, zipped=True)
+    path = folder / f"{TRAIN_IMAGES}.gz"
+    bomb(path, head, 64 << 20)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=TRAIN_IMAGES):
+        read_folder(folder, None)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 8 << 20
+
+
+def test_gzip_bomb_of_other_formats_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data_batch_1.bin"
+    bomb(path, b"", 8 << 20)
+    with pytest.raises(DataError, match="more than 4194304 bytes"):
+        read(path, 4 << 20)

@@ -10,13 +10,13 @@ import torch
 
 from tests.trainer.data import folders
 from trainer.data import registry
-from trainer.data.dataset import DataError, Split, held_out
-from trainer.data.registrations import Holds
-from trainer.data.registry import PUBLISHED, entries, load, register
+from trainer.data.dataset import DataError, Split, split_off_validation
+from trainer.data.registrations import DatasetContents
+from trainer.data.registry import KNOWN_DATASETS, list_datasets, load, register
 
 torch.set_num_threads(1)
 
-INSTALLED = PUBLISHED["fashion-mnist"].folder
+INSTALLED = KNOWN_DATASETS["fashion-mnist"].folder
 assert INSTALLED is not None
 
 
@@ -29,25 +29,33 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("form", "folder", "holds"),
     [
-        ("idx", lambda path: folders.idx_folder(path), Holds(3, (1, 6, 5), 54, 6, 20)),
-        ("cifar10", lambda path: folders.cifar10_folder(path, "binary"), Holds(10, (3, 32, 32), 90, 10, 20)),
-        ("cifar10", lambda path: folders.cifar10_folder(path, "python"), Holds(10, (3, 32, 32), 90, 10, 20)),
+        ("idx", lambda path: folders.idx_folder(path), DatasetContents(3, (1, 6, 5), 54, 6, 20)),
+        (
+            "cifar10",
+            lambda path: folders.cifar10_folder(path, "binary"),
+            DatasetContents(10, (3, 32, 32), 90, 10, 20),
+        ),
+        (
+            "cifar10",
+            lambda path: folders.cifar10_folder(path, "python"),
+            DatasetContents(10, (3, 32, 32), 90, 10, 20),
+        ),
         ("cifar100", lambda path: folders.cifar100_folder(path, "python", 1000), None),
     ],
 )
 def test_a_registered_folder_is_a_dataset_from_then_on(
-    tmp_path: Path, form: str, folder: object, holds: Holds | None
+    tmp_path: Path, form: str, folder: object, holds: DatasetContents | None
 ) -> None:
     assert callable(folder)
     where = folder(tmp_path / "files")
     registration = register("mine", where)
     assert registration.format == form
     data = load("mine")
-    assert Holds.of(data) == registration.holds
+    assert DatasetContents.of(data) == registration.holds
     if holds is not None:
         assert registration.holds == holds
     assert data.name == "mine"
-    (row,) = [entry for entry in entries() if entry.name == "mine"]
+    (row,) = [entry for entry in list_datasets() if entry.name == "mine"]
     assert (row.folder, row.ready, row.holds) == (str(where), True, registration.holds)
 
 
@@ -59,7 +67,7 @@ def test_data_dir_goes_before_the_registered_folder(tmp_path: Path) -> None:
     assert len(load("mine", folder=str(tmp_path / "two")).train) == 54
 
 
-def test_the_splits_of_files_are_disjoint_and_the_same_every_time(tmp_path: Path) -> None:
+def test_splits_of_files_are_disjoint_and_reproducible(tmp_path: Path) -> None:
     register("mine", folders.idx_folder(tmp_path / "files"))
     one, two = load("mine"), load("mine")
     assert torch.equal(one.train.images, two.train.images)
@@ -70,10 +78,10 @@ def test_the_splits_of_files_are_disjoint_and_the_same_every_time(tmp_path: Path
 
 
 @pytest.mark.finding("PD-13")
-def test_the_validation_part_is_a_tenth_and_no_more_than_a_thousand() -> None:
+def test_validation_split_is_a_tenth_up_to_a_thousand() -> None:
     for total, val in ((1000, 100), (60_000, 1000)):
         labels = torch.arange(total) % 10
-        train, held = held_out(Split(torch.zeros(total, 1, 1, 1, dtype=torch.uint8), labels))
+        train, held = split_off_validation(Split(torch.zeros(total, 1, 1, 1, dtype=torch.uint8), labels))
         assert (len(train), len(held)) == (total - val, val)
         assert held.labels.bincount().tolist() == [val // 10] * 10
 
@@ -84,13 +92,13 @@ def test_the_validation_part_is_a_tenth_and_no_more_than_a_thousand() -> None:
         ("nope", "", ["'nope'", "digits, synthetic, text, mnist, fashion-mnist, cifar10", "--from"]),
         ("../mine", "", ["no dataset named '../mine'"]),
         ("digits", "/somewhere", ["task.data_dir = /somewhere", "digits has no files"]),
-        ("text", "relative", ["task.data_dir = relative", "the whole path"]),
+        ("text", "relative", ["task.data_dir = relative", "the complete path"]),
         ("text", "/nowhere/a.txt", ["/nowhere/a.txt: no such file"]),
-        ("mnist", "relative", ["task.data_dir = relative", "the whole path"]),
+        ("mnist", "relative", ["task.data_dir = relative", "the complete path"]),
         ("mnist", "/nowhere/at/all", ["/nowhere/at/all: no such folder", "mnist"]),
         ("mnist", "", ["mnist: its files are not here", "task.data_dir", "esper-daemon data mnist --from"]),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_loaded_says_why_and_what_to_do(name: str, folder: str, words: list[str]) -> None:
     with pytest.raises(DataError) as caught:
         load(name, folder=folder)
@@ -99,7 +107,7 @@ def test_what_cannot_be_loaded_says_why_and_what_to_do(name: str, folder: str, w
     assert "\n" not in str(caught.value)
 
 
-def test_a_part_of_a_published_dataset_does_not_pass_for_it(tmp_path: Path) -> None:
+def test_part_of_a_known_dataset_is_refused_under_its_name(tmp_path: Path) -> None:
     folders.cifar10_folder(tmp_path, "binary")
     with pytest.raises(DataError, match="100 training and 20 test images; cifar10 has 50000 and 10000"):
         load("cifar10", folder=str(tmp_path))
@@ -117,8 +125,8 @@ def test_files_that_changed_since_are_not_taken_silently(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("a/b", "is no name for a dataset"),
-        ("x" * 33, "is no name for a dataset"),
+        ("a/b", "is not a name for a dataset"),
+        ("x" * 33, "is not a name for a dataset"),
         ("digits", "digits comes with the package; choose another name"),
         ("cifar10", "holds idx files, and cifar10 is cifar10"),
     ],
@@ -130,7 +138,7 @@ def test_names_that_cannot_be_registered(tmp_path: Path, home: Path, name: str, 
     assert not list(home.glob("datasets/*"))
 
 
-def test_a_folder_without_a_dataset_points_to_the_one_below_that_has_it(tmp_path: Path) -> None:
+def test_folder_without_dataset_suggests_the_subfolder_that_has_one(tmp_path: Path) -> None:
     inner = folders.idx_folder(tmp_path / "outer" / "MNIST" / "raw")
     with pytest.raises(DataError, match=f"did you mean {inner}"):
         register("mine", tmp_path / "outer")
@@ -145,7 +153,7 @@ def test_a_damaged_registration_is_named(home: Path) -> None:
     (home / "datasets").mkdir(parents=True)
     path = home / "datasets" / "old.json"
     path.write_text('{"format": 3}')
-    with pytest.raises(DataError, match=r"old\.json: .*remove it and register the dataset anew"):
+    with pytest.raises(DataError, match=r"old\.json: .*remove it and register the dataset again"):
         load("mnist")
     assert load("digits").classes == 10, "what is made here needs no registration"
 
@@ -153,8 +161,8 @@ def test_a_damaged_registration_is_named(home: Path) -> None:
 def test_a_published_name_can_have_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = registry.Published("idx", 3, 60, 20)
-    monkeypatch.setitem(PUBLISHED, "mnist", small)
+    small = registry.KnownDataset("idx", 3, 60, 20)
+    monkeypatch.setitem(KNOWN_DATASETS, "mnist", small)
     register("mnist", folders.idx_folder(tmp_path / "files"))
     assert load("mnist").shape == (1, 6, 5)
 
@@ -177,7 +185,7 @@ def test_images_of_one_channel_are_in_channels_last_memory_too() -> None:
 @pytest.mark.skipif(not INSTALLED.is_dir(), reason="the package dataset-fashion-mnist is not installed")
 def test_the_real_fashion_mnist() -> None:
     data = load("fashion-mnist")
-    assert Holds.of(data) == Holds(10, (1, 28, 28), 59_000, 1_000, 10_000)
+    assert DatasetContents.of(data) == DatasetContents(10, (1, 28, 28), 59_000, 1_000, 10_000)
     assert data.val.labels.bincount().tolist() == [100] * 10
     assert data.test.labels[:8].tolist() == [9, 2, 1, 1, 6, 1, 4, 6]
     assert data.mean.item() / 255 == pytest.approx(0.2860, abs=5e-4)

@@ -11,9 +11,9 @@ import torch
 
 from trainer.data.batches import Batches
 from trainer.data.dataset import DataError
-from trainer.data.registrations import Holds
-from trainer.data.registry import entries, load, register
-from trainer.data.text import TEST_MOST, UNKNOWN, VALIDATION_MOST, Text, Windows
+from trainer.data.registrations import DatasetContents
+from trainer.data.registry import list_datasets, load, register
+from trainer.data.text import MAX_TEST, MAX_VALIDATION, UNKNOWN, Text, Windows
 
 torch.set_num_threads(1)
 LETTERS = "abcdefghij" * 100
@@ -34,7 +34,7 @@ def test_the_parts_are_the_text_in_its_order() -> None:
     assert spelled(text, torch.cat([text.train, text.val, text.test])) == words
     assert (len(text.train), len(text.val), len(text.test)) == (800, 100, 100)
     long = Text.of("t", "ab" * 1_000_000, 8)
-    assert (len(long.val), len(long.test)) == (VALIDATION_MOST, TEST_MOST)
+    assert (len(long.val), len(long.test)) == (MAX_VALIDATION, MAX_TEST)
 
 
 def test_what_the_training_part_does_not_have_is_unknown() -> None:
@@ -109,10 +109,10 @@ def test_the_shipped_text() -> None:
     assert 50 < text.classes < 100
     assert "Alice was beginning to get very tired" in spelled(text, text.train[:500])
     assert (text.val == UNKNOWN).float().mean() < 0.01
-    assert "text" in {entry.name for entry in entries() if entry.ready}
+    assert "text" in {entry.name for entry in list_datasets() if entry.ready}
 
 
-def test_a_file_of_ones_own_named_or_registered_with_any_line_ends(tmp_path: Path) -> None:
+def test_own_text_file_may_have_any_line_ends(tmp_path: Path) -> None:
     one = tmp_path / "one.txt"
     one.write_bytes("\ufeffzeile eins\r\nzeile zwei\rñ\n".encode() * 60)
     text = load("text", folder=str(one), context=16)
@@ -121,7 +121,7 @@ def test_a_file_of_ones_own_named_or_registered_with_any_line_ends(tmp_path: Pat
     assert "\n" in text.alphabet
     registration = register("mine", one)
     assert registration.format == "text"
-    assert registration.holds == Holds.of(load("mine", context=8))
+    assert registration.holds == DatasetContents.of(load("mine", context=8))
     assert "characters (train, validation, test) of" in str(registration.holds)
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -156,7 +156,7 @@ def test_a_file_that_is_no_use_says_why(tmp_path: Path, content: bytes, words: s
         assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_just_long_enough_is_and_one_less_is_not() -> None:
+def test_text_has_a_minimum_length() -> None:
     Text.of("t", "x" * 660, 64)
     with pytest.raises(DataError, match="too short"):
         Text.of("t", "x" * 649, 64)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from protocol.keys import make_client
+from protocol.storage.keys import make_client
 from tests.protocol.sshd import free_ports
-from trainer.cli import main
+from trainer.cli.main import main
 from trainer.doctor import machine
 
 
@@ -50,8 +50,17 @@ def test_this_machine_carries_a_run(folder: Path) -> None:
     assert result.exit_code == 0, result.stdout
     assert all(line.split()[0] in ("ok", "warn") for line in result.stdout.splitlines())
     assert set(checks()) >= {
-        "home", "disk", "sockets", "clock", "cores", "memory", "torch", "device", "zeromq", "extra",
-    }  # fmt: skip
+        "home",
+        "disk",
+        "sockets",
+        "clock",
+        "cores",
+        "memory",
+        "torch",
+        "device",
+        "zeromq",
+        "extra",
+    }
     assert list((folder / "rt" / "esper").iterdir()) == []
     assert list((folder / "home").iterdir()) == []
 

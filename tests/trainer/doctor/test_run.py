@@ -8,13 +8,13 @@ import msgspec
 import pytest
 import torch
 
-from protocol import events as ev
+from protocol.messages import events as ev
 from protocol.runs import RunFolder, find_run
+from tests.trainer.journals import Told, at, epoch, round_finished, round_started, started, write_run
 from trainer.checkpoint import Checkpoints
-from trainer.doctor.run import Diagnosis, diagnose, in_words
-from trainer.postmortem import Report
-
-from ..journals import Told, at, epoch, round_finished, round_started, started, write_run
+from trainer.doctor.bundle import PostmortemReport
+from trainer.doctor.run import Diagnosis, diagnose
+from trainer.doctor.run_text import diagnosis_lines
 
 torch.set_num_threads(1)
 PLAYED = [started("b1"), round_started(1), epoch(1, 1), epoch(1, 2), epoch(1, 3), round_finished(1)]
@@ -26,7 +26,7 @@ def stopped(code: int, reason: str = "done", error: str | None = None) -> Told:
 
 def look(home: Path) -> tuple[Diagnosis, str]:
     found = diagnose(find_run("r", home=home))
-    return found, "\n".join(in_words(found))
+    return found, "\n".join(diagnosis_lines(found))
 
 
 def save(run: RunFolder, round_: int, epoch_: int | None = None) -> Path:
@@ -36,10 +36,12 @@ def save(run: RunFolder, round_: int, epoch_: int | None = None) -> Path:
 
 @pytest.mark.parametrize(
     ("code", "ending", "words"),
-    [(0, "in order", "it ended in order: done (exit code 0)"),
-     (130, "interrupted", "it was interrupted: done (exit code 130)"),
-     (11, "failed", "it failed: done (exit code 11)")],
-)  # fmt: skip
+    [
+        (0, "in order", "it ended in order: done (exit code 0)"),
+        (130, "interrupted", "it was interrupted: done (exit code 130)"),
+        (11, "failed", "it failed: done (exit code 11)"),
+    ],
+)
 def test_a_last_word(tmp_path: Path, code: int, ending: str, words: str) -> None:
     write_run(tmp_path, "r", [*PLAYED, stopped(code)]).release()
     found, text = look(tmp_path)
@@ -123,10 +125,18 @@ def test_the_last_rollback_of_the_last_boot(tmp_path: Path) -> None:
 
 def test_where_the_wire_died_the_bundle_has_the_last_word(tmp_path: Path) -> None:
     run = write_run(tmp_path, "r", PLAYED)
-    report = Report(
-        run="r", boot="b1", reason="the wire failed", exit_code=11, error="gone", at=1, round=1, epoch=3,
-        sick_env=4, missing={"events.ndjson": "OSError"},
-    )  # fmt: skip
+    report = PostmortemReport(
+        run="r",
+        boot="b1",
+        reason="the wire failed",
+        exit_code=11,
+        error="gone",
+        at=1,
+        round=1,
+        epoch=3,
+        sick_env=4,
+        missing={"events.ndjson": "OSError"},
+    )
     for boot in ("b0", "b1"):
         folder = run.postmortem / boot
         folder.mkdir(parents=True)

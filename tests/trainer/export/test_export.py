@@ -15,15 +15,16 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import events as ev
-from protocol.encoding import encode_event
-from protocol.history import read
-from protocol.journal import Journal, JournalLimits
+from protocol.codec.json_lines import encode_event
+from protocol.journal.reader import read
+from protocol.journal.writer import Journal, JournalLimits
+from protocol.messages import events as ev
 from protocol.runs import RunFolder, find_run
 from tests.batches import batch_of
 from tests.protocol.values import values_of
-from trainer.cli import main
-from trainer.config import Config
+from tests.trainer import journals
+from trainer.cli.main import main
+from trainer.config.schema import Config
 
 pa = pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -35,12 +36,28 @@ EPISODE = 6
 def epoch(value: float | None) -> ev.EpochFinished:
     floats, rows = [value, 0.5], [[value, None], [None, None]]
     return ev.EpochFinished(
-        seconds=0.25, train_loss=floats, train_accuracy=floats, val_loss=floats, val_accuracy=floats,
-        reward=floats, episode_return=[1.0, 2.0], op=[0, 1], action_slot=[None, 1], host_grad_norm=floats,
-        host_health=floats, stage=[[1, 2], [3, 4]], epochs_in_stage=[[0, 0], [1, 1]], alpha=[[0.0, 0.5]] * 2,
-        blueprint=[[None, 1]] * 2, contribution=rows, seed_grad_norm=rows, seed_health=rows,
-        parameters=[100, 300], reward_components={"rent": [0.0, -1.0]}, phases={"train": 0.2},
-    )  # fmt: skip
+        seconds=0.25,
+        train_loss=floats,
+        train_accuracy=floats,
+        val_loss=floats,
+        val_accuracy=floats,
+        reward=floats,
+        episode_return=[1.0, 2.0],
+        op=[0, 1],
+        action_slot=[None, 1],
+        host_grad_norm=floats,
+        host_health=floats,
+        stage=[[1, 2], [3, 4]],
+        epochs_in_stage=[[0, 0], [1, 1]],
+        alpha=[[0.0, 0.5]] * 2,
+        blueprint=[[None, 1]] * 2,
+        contribution=rows,
+        seed_grad_norm=rows,
+        seed_health=rows,
+        parameters=[100, 300],
+        reward_components={"rent": [0.0, -1.0]},
+        phases={"train": 0.2},
+    )
 
 
 class Written:
@@ -166,7 +183,7 @@ def test_parquet_holds_every_event_with_typed_columns(tmp_path: Path) -> None:
 def test_every_type_can_be_written(type_: str, data: st.DataObject) -> None:
     import tempfile
 
-    from protocol.wire import decode_line
+    from protocol.codec.json_lines import decode_line
     from trainer.export import parquet
 
     event = data.draw(values_of_event(type_))
@@ -198,25 +215,49 @@ def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
+ROUND = ev.RoundFinished(
+    seconds=2.0,
+    env_epochs_per_second=5.0,
+    return_mean=0.5,
+    return_p10=0.0,
+    return_p50=0.5,
+    return_p90=1.0,
+    accuracy_mean=0.75,
+    accuracy_best=0.9,
+    best_env=1,
+    final_return=[1.0],
+)
+UPDATE = ev.PPOUpdate(
+    seconds=0.1,
+    policy_loss=-0.5,
+    value_loss=1.0,
+    entropy=0.8,
+    head_entropy={"op": 0.25, "slot": None},
+    approx_kl=0.01,
+    clip_fraction=0.1,
+    ratio_min=0.9,
+    ratio_max=1.1,
+    explained_variance=None,
+    grad_norm=0.5,
+    head_grad_norm={},
+    critic_grad_norm=None,
+    advantage_mean=0.0,
+    advantage_std=1.0,
+    learning_rate=0.001,
+    entropy_coefficient=0.01,
+    epochs=4,
+    minibatches=2,
+    early_stop=False,
+    skipped_nonfinite=0,
+    op_fraction={"wait": 1.0},
+)
+
+
 def test_tensorboard_holds_rounds_updates_and_epoch_means(tmp_path: Path) -> None:
     written = Written()
     written.train(2)
-    written.add(
-        ev.RoundFinished(
-            seconds=2.0, env_epochs_per_second=5.0, return_mean=0.5, return_p10=0.0, return_p50=0.5,
-            return_p90=1.0, accuracy_mean=0.75, accuracy_best=0.9, best_env=1, final_return=[1.0],
-        ), round=2,
-    )  # fmt: skip
-    written.add(
-        ev.PPOUpdate(
-            seconds=0.1, policy_loss=-0.5, value_loss=1.0, entropy=0.8,
-            head_entropy={"op": 0.25, "slot": None},
-            approx_kl=0.01, clip_fraction=0.1, ratio_min=0.9, ratio_max=1.1, explained_variance=None,
-            grad_norm=0.5, head_grad_norm={}, critic_grad_norm=None, advantage_mean=0.0, advantage_std=1.0,
-            learning_rate=0.001, entropy_coefficient=0.01, epochs=4, minibatches=2, early_stop=False,
-            skipped_nonfinite=0, op_fraction={"wait": 1.0},
-        ), round=2,
-    )  # fmt: skip
+    written.add(ROUND, round=2)
+    written.add(UPDATE, round=2)
     folder = tmp_path / "tb"
     assert call("export", "alpha", "--to", str(folder), "--format", "tensorboard").exit_code == 0
     found = scalars_in(folder)
@@ -269,3 +310,30 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     result = call("export", "alpha", "--to", str(tmp_path / "file" / "out"), "--format", "parquet")
     assert result.exit_code == 10
     assert "cannot export" in result.stderr
+
+
+def test_export_has_no_epoch_twice_and_names_the_boot(tmp_path: Path) -> None:
+    told = [
+        journals.started("b1"),
+        journals.round_started(1),
+        *(journals.epoch(1, n) for n in (1, 2, 3)),
+        journals.round_finished(1),
+        journals.round_started(2),
+        *(journals.epoch(2, n) for n in (1, 2)),
+        journals.started("b2", resumed_round=1),
+        journals.round_started(2),
+        *(journals.epoch(2, n) for n in (1, 2, 3)),
+        journals.round_finished(2),
+    ]
+    run = journals.write_run(tmp_path / "home", "alpha", told)
+    (run.path / "config.json").write_bytes(msgspec.json.encode(Config(episode_epochs=3)))
+    run.release()
+    assert call("export", "alpha", "--to", str(tmp_path), "--format", "parquet").exit_code == 0
+    epochs = pq.read_table(tmp_path / "epoch.parquet").to_pylist()
+    played = [(row["boot"], row["ctx_round"], row["ctx_epoch"]) for row in epochs]
+    assert played == [("b1", 1, n) for n in (1, 2, 3)] + [("b2", 2, n) for n in (1, 2, 3)]
+    boots = pq.read_table(tmp_path / "run.started.parquet").to_pylist()
+    assert [row["boot"] for row in boots] == ["b1", "b2"]
+    assert call("export", "alpha", "--to", str(tmp_path), "--format", "tensorboard").exit_code == 0
+    steps = [step for step, _ in scalars_in(tmp_path)["epoch/seconds"]]
+    assert steps == [1, 2, 3, 4, 5, 6]

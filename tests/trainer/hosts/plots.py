@@ -9,19 +9,25 @@ import msgspec
 import torch
 from torch import Tensor
 
-from trainer import rng
-from trainer.config import Config
+from protocol.messages.vocabulary import Stage, Style
+from trainer.compute import rng
+from trainer.config.schema import Config
 from trainer.data.dataset import Dataset, Split
 from trainer.hosts.population import Population
-from trainer.seeds.blueprints import BLUEPRINTS
-from trainer.seeds.stages import Stage, Style
+from trainer.seeds.image_blueprints import BLUEPRINTS
 
 TABLE = ("stage", "pruning", "style", "blueprint", "alpha")
 STATES = (
-    (Stage.DORMANT, False, 0.0), (Stage.GERMINATED, False, 0.0), (Stage.TRAINING, False, 0.0),
-    (Stage.BLENDING, False, 0.0), (Stage.BLENDING, False, 0.37), (Stage.BLENDING, True, 0.37),
-    (Stage.HOLDING, False, 1.0), (Stage.FOSSILIZED, False, 1.0), (Stage.EMBARGOED, False, 0.0),
-)  # fmt: skip
+    (Stage.DORMANT, False, 0.0),
+    (Stage.GERMINATED, False, 0.0),
+    (Stage.TRAINING, False, 0.0),
+    (Stage.BLENDING, False, 0.0),
+    (Stage.BLENDING, False, 0.37),
+    (Stage.BLENDING, True, 0.37),
+    (Stage.HOLDING, False, 1.0),
+    (Stage.FOSSILIZED, False, 1.0),
+    (Stage.EMBARGOED, False, 0.0),
+)
 
 
 def tiny(classes: int = 5, shape: tuple[int, int, int] = (2, 8, 8), train: int = 50) -> Dataset:
@@ -38,10 +44,13 @@ def tiny(classes: int = 5, shape: tuple[int, int, int] = (2, 8, 8), train: int =
 def config(n: int, channels: tuple[int, ...] = (8, 4, 16), **changes: Any) -> Config:
     """A small run with all blueprints; `changes` by dotted name with __ for the dot."""
     tree: dict[str, Any] = {
-        "seed": 5, "episode_epochs": 12, "task": {"batch_size": 6, "batches_per_epoch": 3},
-        "host": {"channels": channels, "kernel": 3}, "envs": {"count": n, "threads": 1},
+        "seed": 5,
+        "episode_epochs": 12,
+        "task": {"batch_size": 6, "batches_per_epoch": 3},
+        "host": {"channels": channels, "kernel": 3},
+        "envs": {"count": n, "threads": 1},
         "seeds": {"blueprints": list(BLUEPRINTS)},
-    }  # fmt: skip
+    }
     for name, value in changes.items():
         *section, field = name.split("__")
         (tree.setdefault(section[0], {}) if section else tree)[field] = value
@@ -68,13 +77,13 @@ def plant(population: Population, columns: dict[str, Tensor], round_: int = 1) -
     table = population.table
     for name, values in columns.items():
         getattr(table, name).copy_(values)
-    population.prepare(table.stage, table.blueprint, table.style)
+    population.set_topology(table.stage, table.blueprint, table.style)
     state = population.state_dict()
     position = 0
     for slot in range(len(population.slots)):
         for module in [*(kind.name for kind in population.pool.kinds), "gate"]:
-            here = population.pool.holders(module, table)[:, slot]
-            learns = population.pool.learners(slot, module, table)
+            here = population.pool.owner_mask(module, table)[:, slot]
+            learns = population.pool.learner_mask(slot, module, table)
             name = population.pool.name(slot, module)
             weight, momentum = state["weights"][name], state["momentum"][name]
             position += 1

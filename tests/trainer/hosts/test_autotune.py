@@ -9,19 +9,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
-from trainer import stacked
-from trainer.execution import Execution
-from trainer.hosts.population import Population, spans
-from trainer.hosts.sizing import Bench, candidates, choose, measure
+from trainer.compute import stacked_ops as stacked
+from trainer.compute.execution_plan import Execution
+from trainer.hosts.autotune import StepTimer, candidate_sizes, choose_size, measure_execution
+from trainer.hosts.population import Population, group_spans
+
+from .plots import config, every_state, plant, rows, tiny
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
 
 
 @given(hosts=st.integers(1, 200), size=st.integers(1, 200))
-def test_groups_hold_all_hosts_in_order_about_evenly_and_none_alone(hosts: int, size: int) -> None:
-    found = spans(hosts, size)
+def test_groups_split_hosts_evenly_and_leave_none_alone(hosts: int, size: int) -> None:
+    found = group_spans(hosts, size)
     assert [host for a, b in found for host in range(a, b)] == list(range(hosts))
     sizes = [b - a for a, b in found]
     assert max(sizes) - min(sizes) <= 1
@@ -30,30 +31,30 @@ def test_groups_hold_all_hosts_in_order_about_evenly_and_none_alone(hosts: int, 
 
 
 def test_sizes_to_measure_feed_every_thread_and_are_never_one() -> None:
-    assert candidates(1, 2, CPU) == [1]
-    assert candidates(4, 2, CPU) == [2, 4], "a few hosts are not worth two threads"
-    assert candidates(64, 2, CPU) == [2, 4, 8, 16, 32]
-    assert candidates(50, 2, CPU) == [2, 4, 8, 16, 25]
-    assert candidates(6, 1, torch.device("cuda")) == [2, 4, 6]
+    assert candidate_sizes(1, 2, CPU) == [1]
+    assert candidate_sizes(4, 2, CPU) == [2, 4], "a few hosts are not worth two threads"
+    assert candidate_sizes(64, 2, CPU) == [2, 4, 8, 16, 32]
+    assert candidate_sizes(50, 2, CPU) == [2, 4, 8, 16, 25]
+    assert candidate_sizes(6, 1, torch.device("cuda")) == [2, 4, 6]
 
 
-def test_groups_whose_activations_are_far_beyond_a_cache_are_not_tried_on_a_cpu() -> None:
-    assert candidates(64, 2, CPU, bytes_per_host=2 << 20) == [2, 4]
-    assert candidates(64, 2, CPU, bytes_per_host=64 << 20) == [2]
-    assert candidates(1, 2, CPU, bytes_per_host=64 << 20) == [1]
-    assert candidates(6, 1, torch.device("cuda"), bytes_per_host=64 << 20) == [2, 4, 6]
+def test_groups_far_beyond_the_cache_are_not_measured() -> None:
+    assert candidate_sizes(64, 2, CPU, bytes_per_host=2 << 20) == [2, 4]
+    assert candidate_sizes(64, 2, CPU, bytes_per_host=64 << 20) == [2]
+    assert candidate_sizes(1, 2, CPU, bytes_per_host=64 << 20) == [1]
+    assert candidate_sizes(6, 1, torch.device("cuda"), bytes_per_host=64 << 20) == [2, 4, 6]
 
 
-def test_the_larger_of_two_that_tie_is_chosen_and_hopeless_ones_are_not_measured() -> None:
+def test_larger_size_wins_ties_and_abandoned_ones_are_not_measured() -> None:
     def seconds(*costs: float) -> list[tuple[int, float]]:
         return [(2 << i, cost) for i, cost in enumerate(costs)]
 
-    assert choose([seconds(1.0, 0.9, 0.92)]) == 8
-    assert choose([seconds(1.0, 0.9, 0.99)]) == 4
-    assert choose([seconds(1.0)]) == 2
-    assert choose([[]]) == 0
+    assert choose_size([seconds(1.0, 0.9, 0.92)]) == 8
+    assert choose_size([seconds(1.0, 0.9, 0.99)]) == 4
+    assert choose_size([seconds(1.0)]) == 2
+    assert choose_size([[]]) == 0
     measured = iter(seconds(1.0, 2.0, 0.1))
-    assert choose([measured]) == 2
+    assert choose_size([measured]) == 2
     assert list(measured) == [(8, 0.1)], "it was read on after a size that costs twice as much"
 
 
@@ -63,39 +64,43 @@ def test_a_spell_in_which_all_is_slower_does_not_decide(costs: list[float], slow
     costs = sorted(costs, reverse=True)
     disturbed = [cost * (2.0 if i >= slow_from else 1.0) for i, cost in enumerate(costs)]
     quiet = list(zip(sizes, costs, strict=True))
-    assert choose([zip(sizes, disturbed, strict=True), quiet]) == choose([quiet])
+    assert choose_size([zip(sizes, disturbed, strict=True), quiet]) == choose_size([quiet])
 
 
 def test_a_measurement_takes_real_steps_and_a_set_size_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    costs = dict(Bench(config(8), tiny(), CPU).seconds_per_host([2, 8]))
+    costs = dict(StepTimer(config(8), tiny(), CPU).seconds_per_host([2, 8]))
     assert set(costs) == {2, 8}
     assert all(cost > 0 for cost in costs.values())
-    assert measure(config(8), tiny(), CPU).group_size in (2, 4, 8)
-    monkeypatch.setattr(Bench, "_step", lambda *_: pytest.fail("measured"))
+    assert measure_execution(config(8), tiny(), CPU).group_size in (2, 4, 8)
+    monkeypatch.setattr(StepTimer, "_step", lambda *_: pytest.fail("measured"))
     cfg = config(8, envs__group_size=3, envs__convolution="unfold")
-    assert measure(cfg, tiny(), CPU) == Execution(group_size=3, convolution="unfold")
+    assert measure_execution(cfg, tiny(), CPU) == Execution(group_size=3, convolution="unfold")
 
 
-def test_what_was_measured_is_kept_by_a_population_and_survives_a_checkpoint() -> None:
+def test_population_keeps_its_measured_execution_and_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
     execution = Execution(group_size=2, convolution="unfold")
     population = Population(config(4), tiny(), CPU, execution=execution)
     assert [len(group) for group in population.groups] == [2, 2]
-    assert Execution.read(population.execution.told()) == execution
-    assert stacked._convolution == "unfold"
-    Population(config(4), tiny(), CPU)
-    assert stacked._convolution == "grouped"
+    assert Execution.from_dict(population.execution.to_dict()) == execution
+    unfolded, by_products = [], stacked._conv_by_products
+    monkeypatch.setattr(stacked, "_conv_by_products", lambda *args: unfolded.append(1) or by_products(*args))
+    other = Population(config(4), tiny(), CPU)
+    other.warm_up_memory()
+    assert not unfolded
+    population.warm_up_memory()
+    assert unfolded
 
 
 def test_memory_that_runs_out_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Bench._step
+    take = StepTimer._step
 
-    def short(self: Bench, *arguments: object) -> float:
+    def short(self: StepTimer, *arguments: object) -> float:
         if arguments[-1] == 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return take(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Bench, "_step", short)
-    assert measure(config(8), tiny(), CPU).group_size == 2
+    monkeypatch.setattr(StepTimer, "_step", short)
+    assert measure_execution(config(8), tiny(), CPU).group_size == 2
 
 
 @pytest.mark.parametrize(("share", "chosen"), [(1.2, "grouped"), (0.9, "grouped"), (0.5, "unfold")])
@@ -103,8 +108,8 @@ def test_unfolded_convolutions_are_chosen_where_they_win_by_far(
     monkeypatch: pytest.MonkeyPatch, share: float, chosen: str
 ) -> None:
     costs = {"grouped": 1.0, "unfold": share}
-    monkeypatch.setattr(Bench, "_step", lambda self, size: size * costs[self.convolution])
-    assert measure(config(4, envs__group_size=4), tiny(), CPU).convolution == chosen
+    monkeypatch.setattr(StepTimer, "_step", lambda self, size: size * costs[self.convolution])
+    assert measure_execution(config(4, envs__group_size=4), tiny(), CPU).convolution == chosen
 
 
 @pytest.mark.parametrize("plan", ["gather", "masked"])
@@ -115,8 +120,8 @@ def test_unfolded_convolutions_train_as_grouped_ones_do(plan: str) -> None:
         cfg = config(9, envs__plan=plan, envs__convolution=name)
         population = Population(cfg, tiny(), CPU, dtype=torch.float64)
         plant(population, columns)
-        signals = [population.run_epoch(1, epoch) for epoch in range(2)][-1]
-        results.append((vars(signals), population.state_dict()["weights"]))
+        measurements = [population.run_epoch(1, epoch).measurements for epoch in range(2)][-1]
+        results.append((vars(measurements), population.state_dict()["weights"]))
         population.close()
     for one, other in zip(*results, strict=True):
         for name, value in one.items():
@@ -133,7 +138,7 @@ def test_groups_share_one_copy_of_the_images() -> None:
 def test_a_rehearsal_leaves_a_fresh_population() -> None:
     cfg = config(4)
     rehearsed, plain = Population(cfg, tiny(), CPU), Population(cfg, tiny(), CPU)
-    rehearsed.rehearse()
+    rehearsed.warm_up_memory()
     for population in (rehearsed, plain):
         population.begin_episode(1)
     one, other = rehearsed.state_dict(), plain.state_dict()
@@ -149,8 +154,8 @@ def test_one_lucky_measurement_does_not_choose_the_convolution(
     """A machine that was slow for a moment would give a run other last bits than its like."""
     unfolded = itertools.count()
 
-    def step(self: Bench, size: int) -> float:
+    def step(self: StepTimer, size: int) -> float:
         return 0.1 if self.convolution == "unfold" and next(unfolded) < wins else 1.0
 
-    monkeypatch.setattr(Bench, "_step", step)
-    assert measure(config(8), tiny(), CPU).convolution == chosen
+    monkeypatch.setattr(StepTimer, "_step", step)
+    assert measure_execution(config(8), tiny(), CPU).convolution == chosen

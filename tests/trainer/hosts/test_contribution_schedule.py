@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
-from trainer.hosts.budget import asked
+from protocol.messages.vocabulary import BLENDED
+from trainer.hosts.contribution_schedule import select_contributions
 from trainer.hosts.population import Population
-from trainer.seeds.stages import BLENDED
+
+from .plots import config, every_state, plant, rows, tiny
 
 torch.set_num_threads(1)
 DATA = tiny()
@@ -32,7 +33,7 @@ def test_it_keeps_within_the_budget_and_forgets_nobody(
     allowed = budget * n * (slots + 1)
     last = np.zeros(shape, dtype=np.int64)
     for epoch in range(1, n * slots + 1):
-        chosen = asked(blended, age, budget)
+        chosen = select_contributions(blended, age, budget)
         assert not (chosen & ~blended).any()
         assert work[chosen].sum() <= allowed or chosen.sum() == 1
         left_out = blended & ~chosen
@@ -45,12 +46,12 @@ def test_it_keeps_within_the_budget_and_forgets_nobody(
     assert (last[blended] > 0).all()
 
 
-def test_a_budget_for_all_asks_all_and_the_least_asks_one() -> None:
+def test_contribution_budget_measures_between_one_and_all() -> None:
     blended = np.ones((4, 3), dtype=np.bool_)
     never = np.full((4, 3), -1)
-    assert asked(blended, never, 1.5).all(), "(3 + 2 + 1) / 4 blocks for each host"
-    assert asked(blended, never, 1.4).sum() < 12
-    assert asked(blended, never, 0.01).sum() == 1
+    assert select_contributions(blended, never, 1.5).all(), "(3 + 2 + 1) / 4 blocks for each host"
+    assert select_contributions(blended, never, 1.4).sum() < 12
+    assert select_contributions(blended, never, 0.01).sum() == 1
 
 
 def grown(budget: float, group_size: int = 0) -> Population:
@@ -66,12 +67,12 @@ def advance(population: Population, epochs: range) -> list[torch.Tensor]:
     for epoch in epochs:
         table = population.table
         columns = (table.stage, table.blueprint, table.style, table.contribution_age)
-        population.prepare(*(column.numpy() for column in columns))
-        measured.append(population.run_epoch(1, epoch).contribution)
+        population.set_topology(*(column.numpy() for column in columns))
+        measured.append(population.run_epoch(1, epoch).measurements.contribution)
     return measured
 
 
-def test_what_is_measured_is_the_same_and_the_rest_keeps_its_value_and_its_age() -> None:
+def test_unmeasured_contributions_keep_their_value_and_age() -> None:
     full, little = grown(100.0), grown(0.25)
     all_of_them, some = advance(full, range(6)), advance(little, range(6))
     blended = torch.isin(full.table.stage, torch.tensor(BLENDED))

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from protocol.messages.vocabulary import BLENDED
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from tests.trainer.oracle import Env, env_from
-from trainer.config import Config
-from trainer.hosts import seeding
-from trainer.hosts.group import CALIBRATION
-from trainer.hosts.plan import Topology
+from trainer.config.schema import Config
+from trainer.hosts import seed_pool as seeding
+from trainer.hosts.host_group import NUM_CALIBRATION_BATCHES
 from trainer.hosts.population import Population
-from trainer.seeds.stages import BLENDED
+from trainer.hosts.slot_plan import Topology
 
 torch.set_num_threads(1)
 DATA = tiny()
@@ -31,7 +31,7 @@ def populate(columns: dict[str, Tensor], **changes: object) -> tuple[Config, Pop
     topology = Topology.of(table.stage, table.blueprint, table.style)
     at = 0
     for group in population.groups:
-        group.prepare(topology.rows(at, at + len(group)), 1, 0)
+        group.plan_epoch(topology.rows(at, at + len(group)), 1, 0)
         at += len(group)
     return cfg, population
 
@@ -46,22 +46,26 @@ CLIP = 0.05
 
 
 APART = 0
-"""Instead of `seeding.LARGE`: all seeds with convolutions run one by one."""
+"""Instead of `seeding.ALONE_MIN_NUMBERS`: all seeds with convolutions run one by one."""
 
 
 @pytest.fixture(
     params=[
-        ("gather", CLIP, seeding.LARGE), ("gather", CLIP, APART), ("masked", CLIP, seeding.LARGE),
-        ("gather", 0.0, seeding.LARGE),
+        ("gather", CLIP, seeding.ALONE_MIN_NUMBERS),
+        ("gather", CLIP, APART),
+        ("masked", CLIP, seeding.ALONE_MIN_NUMBERS),
+        ("gather", 0.0, seeding.ALONE_MIN_NUMBERS),
     ],
     ids=str,
-)  # fmt: skip
+)
 def planted(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Config, Population]]:
     plan, clip, large = request.param
-    monkeypatch.setattr(seeding, "LARGE", large)
-    cfg, population = populate(every_state(), envs__plan=plan, envs__group_size=63, seeds__max_grad_norm=clip)
+    monkeypatch.setattr(seeding, "ALONE_MIN_NUMBERS", large)
+    columns = every_state()
+    size = len(columns["stage"])
+    cfg, population = populate(columns, envs__plan=plan, envs__group_size=size, seeds__max_grad_norm=clip)
     yield cfg, population
     population.close()
 
@@ -109,21 +113,23 @@ def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Popu
     sequential = oracles(cfg, population)
     batches = population.groups[0].batches
     indices = [batches.indices(1, step) for step in range(cfg.task.batches_per_epoch)]
-    signals = population.run_epoch(1, 0)
+    measurements = population.run_epoch(1, 0).measurements
     test_loss, test_accuracy = population.test()
     for env, (oracle, _) in enumerate(sequential):
         seen = [(oracle.inputs(DATA.train, i[env]), DATA.train.labels[i[env]]) for i in indices]
         steps = [oracle.step(x, labels) for x, labels in seen]
-        oracle.measure([x for x, _ in seen[-CALIBRATION:]])
+        oracle.measure([x for x, _ in seen[-NUM_CALIBRATION_BATCHES:]])
         loss, accuracy = oracle.validate(DATA.val)
         what = about(population, env)
-        assert float(signals.train_loss[env]) == pytest.approx(np.mean([s[0] for s in steps]), rel=1e-5), what
+        assert float(measurements.train_loss[env]) == pytest.approx(
+            np.mean([s[0] for s in steps]), rel=1e-5
+        ), what
         hits = sum(int(s[1]) for s in steps) / (len(steps) * cfg.task.batch_size)
-        assert float(signals.train_accuracy[env]) == pytest.approx(hits), what
-        assert float(signals.val_loss[env]) == pytest.approx(loss, rel=1e-5), what
-        assert float(signals.val_accuracy[env]) == pytest.approx(accuracy), what
+        assert float(measurements.train_accuracy[env]) == pytest.approx(hits), what
+        assert float(measurements.val_loss[env]) == pytest.approx(loss, rel=1e-5), what
+        assert float(measurements.val_accuracy[env]) == pytest.approx(accuracy), what
         for slot in range(3):
-            measured = float(signals.contribution[env, slot])
+            measured = float(measurements.contribution[env, slot])
             if int(population.table.stage[env, slot]) in BLENDED:
                 without = oracle.validate(DATA.val, without=slot)[1]
                 assert measured == pytest.approx(accuracy - without, abs=1e-6), f"slot {slot}, {what}"
@@ -139,7 +145,7 @@ def test_gradient_norms_are_those_of_the_last_step(planted: tuple[Config, Popula
     cfg, population = planted
     sequential = oracles(cfg, population)
     batches = population.groups[0].batches
-    signals = population.run_epoch(1, 0)
+    measurements = population.run_epoch(1, 0).measurements
     for env, (oracle, _) in enumerate(sequential):
         for step in range(cfg.task.batches_per_epoch):
             index = batches.indices(1, step)[env]
@@ -150,9 +156,9 @@ def test_gradient_norms_are_those_of_the_last_step(planted: tuple[Config, Popula
             (seeds[int(slot)] if part in ("seed", "gate") else host).append(gradient.norm())
         what = about(population, env)
         expected = float(torch.stack(host).norm())
-        assert float(signals.host_grad_norm[env]) == pytest.approx(expected, rel=1e-5), what
+        assert float(measurements.host_grad_norm[env]) == pytest.approx(expected, rel=1e-5), what
         for slot, norms in seeds.items():
-            measured = float(signals.seed_grad_norm[env, slot])
+            measured = float(measurements.seed_grad_norm[env, slot])
             if norms:
                 assert measured == pytest.approx(float(torch.stack(norms).norm()), rel=1e-5), what
             else:
@@ -167,7 +173,7 @@ def test_grouping_does_not_matter(size: int) -> None:
     for group_size in (7, size):
         _, population = populate(columns, envs__group_size=group_size)
         population.run_epoch(1, 0)
-        results.append((population.run_epoch(1, 1), population.state_dict()))
+        results.append((population.run_epoch(1, 1).measurements, population.state_dict()))
         population.close()
     (one, state_one), (other, state_other) = results
     for name, value in vars(one).items():

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from trainer import settings
+from trainer.config import load as settings
 from trainer.data.registry import load
 from trainer.hosts.population import Population
 
@@ -19,7 +19,7 @@ CONFIG = settings.load(sets=["envs.count=5", "envs.group_size=2", "ppo.minibatch
 def population() -> Population:
     made = Population(CONFIG, load("digits"), torch.device("cpu"))
     made.begin_episode(1)
-    made.keep(torch.ones(5, dtype=torch.bool))
+    made.snapshot(torch.ones(5, dtype=torch.bool))
     return made
 
 
@@ -37,7 +37,7 @@ def envs(*which: int) -> torch.Tensor:
 
 def test_nothing_is_kept_of_the_well(population: Population) -> None:
     population.restore(envs())
-    assert population.sick_env() is None
+    assert population.failed_env() is None
 
 
 @pytest.mark.parametrize("env", range(5))
@@ -47,7 +47,7 @@ def test_the_rows_are_those_before_the_restore(population: Population, env: int)
     population.restore(envs(env))
     population.restore(envs())
     assert weight_of(population, env).isfinite().all()
-    found = population.sick_env()
+    found = population.failed_env()
     assert found is not None
     assert found["env"] == env
     name = next(iter(population.groups[0].weights))
@@ -64,7 +64,7 @@ def test_of_several_the_last_and_of_two_epochs_the_later(population: Population)
     population.restore(envs(0, 3))
     weight_of(population, 1).fill_(555.0)
     population.restore(envs(1))
-    found = population.sick_env()
+    found = population.failed_env()
     assert found is not None
     assert found["env"] == 1
     name = next(iter(population.groups[0].weights))
@@ -74,7 +74,7 @@ def test_of_several_the_last_and_of_two_epochs_the_later(population: Population)
 def test_who_is_not_finite_now_comes_before_who_was(population: Population) -> None:
     population.restore(envs(0))
     weight_of(population, 4).view(-1)[-1] = math.inf
-    found = population.sick_env()
+    found = population.failed_env()
     assert found is not None
     assert found["env"] == 4
     assert any(rows.isinf().any() for rows in found["rows"].values())

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from trainer.hosts.gradients import (
-    PIECE,
-    PIECE_OF_ACTIVATION,
+    MAX_ACTIVATION_PIECE_NUMBERS,
+    MAX_PIECE_NUMBERS,
     collected_norms,
     layer_statistics,
     of_activations,
@@ -20,7 +20,14 @@ from trainer.hosts.gradients import (
 )
 
 torch.set_num_threads(1)
-SHAPES = [(3, 7), (2, PIECE), (2, PIECE + 1), (3, 5, 9 * PIECE), (4, 2 * PIECE, 3), (2, 40, 30, 3, 3)]
+SHAPES = [
+    (3, 7),
+    (2, MAX_PIECE_NUMBERS),
+    (2, MAX_PIECE_NUMBERS + 1),
+    (3, 5, 9 * MAX_PIECE_NUMBERS),
+    (4, 2 * MAX_PIECE_NUMBERS, 3),
+    (2, 40, 30, 3, 3),
+]
 
 
 def random(shape: tuple[int, ...]) -> torch.Tensor:
@@ -33,7 +40,7 @@ def random(shape: tuple[int, ...]) -> torch.Tensor:
 def test_pieces_are_the_whole_and_never_long(shape: tuple[int, ...]) -> None:
     tensor = random(shape)
     parts = list(pieces(tensor))
-    assert all(0 < part.shape[1] <= PIECE for part in parts)
+    assert all(0 < part.shape[1] <= MAX_PIECE_NUMBERS for part in parts)
     together = torch.cat(parts, dim=1).sort(dim=1).values
     assert torch.equal(together, tensor.reshape(shape[0], -1).sort(dim=1).values)
 
@@ -49,7 +56,7 @@ def test_norms_in_pieces_are_those_in_float64(shape: tuple[int, ...], scale: flo
 
 
 def test_a_summary_is_that_of_the_whole_row() -> None:
-    tensor = random((3, 5, 3 * PIECE))
+    tensor = random((3, 5, 3 * MAX_PIECE_NUMBERS))
     tensor[1, 0, 0] = float("nan")
     tensor[2, 4, -1] = float("-inf")
     found = summary([tensor])
@@ -62,8 +69,16 @@ def test_a_summary_is_that_of_the_whole_row() -> None:
     torch.testing.assert_close(found.rms[0, 0], flat[0].square().mean().sqrt())
 
 
-def test_a_summary_keeps_the_order_of_tensors_that_are_looked_at_together() -> None:
-    shapes = [(3, 7), (3, PIECE + 1), (3, 4, 8), (3, 7), *[(3, 2, PIECE // 4)] * 5, (3, 32), (3, 1)]
+def test_summary_keeps_the_order_of_its_tensors() -> None:
+    shapes = [
+        (3, 7),
+        (3, MAX_PIECE_NUMBERS + 1),
+        (3, 4, 8),
+        (3, 7),
+        *[(3, 2, MAX_PIECE_NUMBERS // 4)] * 5,
+        (3, 32),
+        (3, 1),
+    ]
     tensors = [random(shape) * 10.0**i for i, shape in enumerate(shapes)]
     tensors[2][0] = 0.0
     tensors[5][1, 0, 3] = float("nan")
@@ -78,7 +93,7 @@ def test_a_summary_keeps_the_order_of_tensors_that_are_looked_at_together() -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("shape", [(5, 3, 4), (PIECE_OF_ACTIVATION // 8 * 2 + 1, 2, 8), (1, 4, 1)])
+@pytest.mark.parametrize("shape", [(5, 3, 4), (MAX_ACTIVATION_PIECE_NUMBERS // 8 * 2 + 1, 2, 8), (1, 4, 1)])
 def test_activations_are_summed_up_host_by_host(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     out = (random(shape) * 1e30).relu().to(dtype)
     out[-1, -1, -1] = float("nan")

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from protocol.messages.vocabulary import Stage
 from tests.trainer.hosts.plots import config, every_state, plant, rows
 from trainer.data.registry import load
 from trainer.hosts.population import Population
-from trainer.seeds.blueprints import BLUEPRINTS
-from trainer.seeds.stages import Stage
+from trainer.seeds.image_blueprints import BLUEPRINTS
 
 torch.set_num_threads(1)
 DIGITS = load("digits")
@@ -21,22 +21,29 @@ SICK = 3
 
 
 def run(
-    columns: dict[str, Tensor], plan: str, channels: tuple[int, ...] = (8, 8, 8), kernel: int = 1,
+    columns: dict[str, Tensor],
+    plan: str,
+    channels: tuple[int, ...] = (8, 8, 8),
+    kernel: int = 1,
     spoil: Callable[[Population], None] = lambda population: None,
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:  # fmt: skip
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Two epochs; what was measured, and the weights at the end."""
     cfg = config(
-        columns["stage"].shape[0], channels, host__kernel=kernel, envs__plan=plan, envs__group_size=64,
+        columns["stage"].shape[0],
+        channels,
+        host__kernel=kernel,
+        envs__plan=plan,
+        envs__group_size=64,
         task__batch_size=64,
-    )  # fmt: skip
+    )
     population = Population(cfg, DIGITS, "cpu")
     plant(population, columns)
     spoil(population)
     population.run_epoch(1, 0)
-    signals = population.run_epoch(1, 1)
+    measurements = population.run_epoch(1, 1).measurements
     weights = {name: w.clone() for name, w in population.state_dict()["weights"].items()}
     population.close()
-    return vars(signals), weights
+    return vars(measurements), weights
 
 
 def same_but(env: int, one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -83,15 +90,18 @@ def test_a_sick_env_infects_nobody(plan: str) -> None:
 
 
 @pytest.mark.parametrize("plan", ["gather", "masked"])
-def test_a_host_trains_as_if_its_isolated_seeds_were_not_there(plan: str) -> None:
+def test_isolated_seeds_do_not_change_how_a_host_trains(plan: str) -> None:
     n = 2 * len(BLUEPRINTS)
     blueprint = torch.arange(n).unsqueeze(1).expand(n, 3) % len(BLUEPRINTS)
     stage = torch.full((n, 3), int(Stage.TRAINING))
     stage[n // 2 :] = int(Stage.GERMINATED)
     columns = {
-        "stage": stage, "blueprint": blueprint, "style": torch.arange(3).expand(n, 3),
-        "alpha": torch.zeros(n, 3), "pruning": torch.zeros(n, 3, dtype=torch.bool),
-    }  # fmt: skip
+        "stage": stage,
+        "blueprint": blueprint,
+        "style": torch.arange(3).expand(n, 3),
+        "alpha": torch.zeros(n, 3),
+        "pruning": torch.zeros(n, 3, dtype=torch.bool),
+    }
     empty = columns | {"stage": torch.zeros_like(stage), "blueprint": torch.full_like(stage, -1)}
     (grown, weights), (bare, bare_weights) = run(columns, plan), run(empty, plan)
     for name in ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "host_grad_norm"):
@@ -101,20 +111,22 @@ def test_a_host_trains_as_if_its_isolated_seeds_were_not_there(plan: str) -> Non
     assert (grown["seed_grad_norm"] > 0).all(), "the seeds must learn nevertheless"
 
 
-def test_a_frozen_seed_stays_as_it_is_and_its_host_learns_through_it() -> None:
+def test_frozen_seed_keeps_its_weights_while_its_host_learns() -> None:
     n = len(BLUEPRINTS)
     columns = {
-        "stage": torch.full((n, 3), int(Stage.BLENDING)), "alpha": torch.full((n, 3), 0.5),
-        "blueprint": torch.arange(n).unsqueeze(1).expand(n, 3), "style": torch.arange(3).expand(n, 3),
+        "stage": torch.full((n, 3), int(Stage.BLENDING)),
+        "alpha": torch.full((n, 3), 0.5),
+        "blueprint": torch.arange(n).unsqueeze(1).expand(n, 3),
+        "style": torch.arange(3).expand(n, 3),
         "pruning": torch.ones(n, 3, dtype=torch.bool),
-    }  # fmt: skip
+    }
     before: dict[str, Tensor] = {}
 
     def remember(population: Population) -> None:
         before.update({k: w.clone() for k, w in population.state_dict()["weights"].items()})
 
-    signals, after = run(columns, "gather", spoil=remember)
+    measurements, after = run(columns, "gather", spoil=remember)
     for name, weight in before.items():
         assert torch.equal(weight, after[name]) == name.startswith("r0c"), name
-    assert signals["seed_grad_norm"].isnan().all()
-    assert (signals["host_grad_norm"] > 0).all()
+    assert measurements["seed_grad_norm"].isnan().all()
+    assert (measurements["host_grad_norm"] > 0).all()

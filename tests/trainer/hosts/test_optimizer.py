@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.hosts.optimizer import StackedSGD, with_room
+from trainer.hosts.optimizer import StackedSGD, padded_zeros
 
 
 def stepped(weights: torch.Tensor, gradients: list[torch.Tensor]) -> torch.Tensor:
-    weights = with_room(weights.shape, weights.dtype).copy_(weights)
+    weights = padded_zeros(weights.shape, weights.dtype).copy_(weights)
     optimizer = StackedSGD({"w": weights}, 0.05, 0.9)
     for gradient in gradients:
         optimizer.step({"w": gradient})

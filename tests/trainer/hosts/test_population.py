@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage, Style
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
-from trainer.config import Config, EnvsConfig, SeedsConfig
+from trainer.config.schema import Config, EnvsConfig, SeedsConfig
 from trainer.data.registry import load
-from trainer.hosts.gradients import EXPLODED, norm_and_health, row_norms
-from trainer.hosts.group import LOOKED_AT
-from trainer.hosts.optimizer import StackedSGD, with_room
+from trainer.hosts.gradients import EXPLODED_NORM, norm_and_health, row_norms
+from trainer.hosts.host_group import NUM_PROBED_EXAMPLES
+from trainer.hosts.optimizer import StackedSGD, padded_zeros
 from trainer.hosts.population import Population
-from trainer.seeds.blueprints import BLUEPRINTS, BlueprintError
+from trainer.measurements import Measurements
+from trainer.seeds.image_blueprints import BLUEPRINTS, BlueprintError
 from trainer.seeds.lifecycle import Lifecycle
-from trainer.seeds.stages import HEAD_NAMES, Op, Stage, Style
-from trainer.signals import Signals
 
 torch.set_num_threads(1)
 DATA = tiny()
@@ -28,7 +28,7 @@ def population(cfg: Config, **options: object) -> Population:
 
 
 def prepare(made: Population) -> None:
-    made.prepare(made.table.stage, made.table.blueprint, made.table.style)
+    made.set_topology(made.table.stage, made.table.blueprint, made.table.style)
 
 
 def germinate(made: Population, envs: list[int], slot: int, blueprint: int, style: Style = Style.ADD) -> None:
@@ -50,7 +50,7 @@ def test_the_default_host_has_the_274_parameters_of_the_design() -> None:
     assert made.parameters().tolist()[2] == 274 + 593 + 9
 
 
-def test_an_episode_begins_with_fresh_hosts_that_depend_on_env_and_round_alone() -> None:
+def test_fresh_hosts_depend_on_env_and_round_alone() -> None:
     made, later = population(config(3)), population(config(2), first_env=1)
     made.begin_episode(1)
     later.begin_episode(1)
@@ -101,26 +101,26 @@ def test_a_seed_that_left_leaves_nothing_behind() -> None:
         assert all((w == 0).all() for name, w in state[part].items() if name.startswith("r0c"))
 
 
-def act(made: Population, life: Lifecycle, epoch: int, signals: Signals) -> None:
+def act(made: Population, life: Lifecycle, epoch: int, measurements: Measurements) -> None:
     """One scripted epoch of decisions: every env grows in every slot, in its own way."""
     n, slots = made.table.shape
     actions = torch.zeros(n, len(HEAD_NAMES), dtype=torch.int64)
     actions[:, 1] = torch.arange(n).add(epoch) % slots
     actions[:, 2:] = torch.arange(n).add(epoch).unsqueeze(1) % 3
-    legal = life.legal(made.table, signals)
+    legal = life.legal(made.table, measurements)
     wanted = (Op.FOSSILIZE, Op.ADVANCE, Op.GERMINATE, Op.WAIT)
     for env in range(n):
         actions[env, 0] = next(op for op in wanted if legal[env, op, actions[env, 1]])
-    life.apply(made.table, actions, legal, signals)
+    life.apply(made.table, actions, legal, measurements)
 
 
-def play(made: Population, life: Lifecycle, epochs: range, signals: Signals) -> Signals:
+def play(made: Population, life: Lifecycle, epochs: range, measurements: Measurements) -> Measurements:
     for epoch in epochs:
-        life.advance(made.table, signals)
-        act(made, life, epoch, signals)
+        life.advance(made.table, measurements)
+        act(made, life, epoch, measurements)
         prepare(made)
-        signals = made.run_epoch(1, epoch)
-    return signals
+        measurements = made.run_epoch(1, epoch).measurements
+    return measurements
 
 
 @pytest.mark.parametrize("plan", ["gather", "masked"])
@@ -129,7 +129,7 @@ def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
     life = Lifecycle(cfg)
     made = population(cfg)
     made.begin_episode(1)
-    halfway = play(made, life, range(5), Signals.unmeasured(5, 3))
+    halfway = play(made, life, range(5), Measurements.unmeasured(5, 3))
     state = made.state_dict()
     assert len(state["table"]["stage"].unique()) > 1, "the script must lead somewhere"
     end = play(made, life, range(5, 12), halfway)
@@ -145,7 +145,7 @@ def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
 
 @pytest.mark.finding("GC-03")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
-def test_layer_statistics_are_of_those_asked_for_and_of_what_they_have(plan: str) -> None:
+def test_layer_statistics_cover_the_requested_envs_and_their_layers(plan: str) -> None:
     cfg = config(4, envs__plan=plan, envs__group_size=2)
     made = population(cfg, dtype=torch.float64)
     made.begin_episode(1)
@@ -153,40 +153,42 @@ def test_layer_statistics_are_of_those_asked_for_and_of_what_they_have(plan: str
     germinate(made, [0, 3], 1, conv_light)
     prepare(made)
     asked = torch.tensor([True, True, False, True])
-    signals = made.run_epoch(1, 0, layers=asked)
-    found = made.layer_statistics
+    trained = made.run_epoch(1, 0, layers=asked)
+    measurements, found = trained.measurements, trained.layers
     assert found is not None
     at = {name: row for row, name in enumerate(found.names)}
     host = found.grad_norm[: len(made.model.specs())]
     assert host[:, 2].isnan().all()
-    torch.testing.assert_close(host.norm(dim=0)[asked], signals.host_grad_norm[asked])
+    torch.testing.assert_close(host.norm(dim=0)[asked], measurements.host_grad_norm[asked])
     seed = found.grad_norm[at["r0c1.conv_light.conv.weight"]]
     assert seed.isnan().tolist() == [False, True, True, False]
     names = [name for name in found.names if name.startswith("r0c1.conv_light.")]
     total = found.grad_norm[[at[name] for name in names]].norm(dim=0)
-    torch.testing.assert_close(total[[0, 3]], signals.seed_grad_norm[[0, 3], 1])
+    torch.testing.assert_close(total[[0, 3]], measurements.seed_grad_norm[[0, 3], 1])
     row = at["block0.conv.weight"]
     count = made.groups[0].weights["block0.conv.weight"][0].numel()
     torch.testing.assert_close(found.grad_rms[row] * count**0.5, found.grad_norm[row], equal_nan=True)
     assert (found.grad_max[row] <= found.grad_norm[row])[asked].all()
     assert (found.nonfinite[row] == 0)[asked].all()
-    made.run_epoch(1, 1)
-    assert made.layer_statistics is None
+    assert made.run_epoch(1, 1).layers is None
 
 
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_modules_put_out_is_that_of_each_host_alone(plan: str, shared: bool) -> None:
     cfg = config(
-        4, envs__plan=plan, envs__group_size=2, task__shared_batches=shared, task__batch_size=LOOKED_AT + 8
+        4,
+        envs__plan=plan,
+        envs__group_size=2,
+        task__shared_batches=shared,
+        task__batch_size=NUM_PROBED_EXAMPLES + 8,
     )
     made = population(cfg, dtype=torch.float64)
     made.begin_episode(1)
     germinate(made, [0, 3], 1, list(BLUEPRINTS).index("conv_light"))
     prepare(made)
     asked = torch.tensor([True, True, False, True])
-    made.run_epoch(1, 0, layers=asked)
-    found = made.layer_statistics
+    found = made.run_epoch(1, 0, layers=asked).layers
     assert found is not None
     at = {name: row for row, name in enumerate(found.names)}
     told = [n for n, row in at.items() if not found.activation_rms[row].isnan().all()]
@@ -196,7 +198,7 @@ def test_what_modules_put_out_is_that_of_each_host_alone(plan: str, shared: bool
     assert found.grad_norm[at["block0.out"]].isnan().all()
     assert found.activation_rms[at["block0.conv.weight"]].isnan().all()
     group = made.groups[1]  # hosts 2 and 3; a seed in TRAINING leaves what passes it as it is
-    x = group.batches.at(1, cfg.task.batches_per_epoch - 1)[0][:LOOKED_AT]
+    x = group.batches.at(1, cfg.task.batches_per_epoch - 1)[0][:NUM_PROBED_EXAMPLES]
     with torch.no_grad():
         for block in range(3):
             x = made.model.train_block(block, x, group.weights)
@@ -218,17 +220,17 @@ def test_norms_are_finite_where_squares_overflow_and_health_tells_why() -> None:
     )
     _, health = norm_and_health(norms, torch.ones_like(norms, dtype=torch.bool))
     assert health.tolist() == pytest.approx([2 / 3, 1 / 3, 1 / 3])
-    assert norms[0, 0] > EXPLODED
+    assert norms[0, 0] > EXPLODED_NORM
     total, health = norm_and_health(norms, torch.zeros_like(norms, dtype=torch.bool))
     assert total.isnan().all()
     assert health.isnan().all()
 
 
-def test_the_optimizer_is_sgd_with_momentum_whatever_the_strides_of_a_gradient() -> None:
-    weight = with_room((2, 3, 4), torch.float32).normal_(generator=torch.Generator().manual_seed(1))
+def test_optimizer_is_sgd_with_momentum_for_any_gradient_strides() -> None:
+    weight = padded_zeros((2, 3, 4), torch.float32).normal_(generator=torch.Generator().manual_seed(1))
     reference = torch.nn.Parameter(weight.clone())
     sgd = torch.optim.SGD([reference], lr=0.1, momentum=0.9)
-    stacked = StackedSGD({"w": weight, "other": with_room((2,), torch.float32)}, 0.1, 0.9)
+    stacked = StackedSGD({"w": weight, "other": padded_zeros((2,), torch.float32)}, 0.1, 0.9)
     for step in range(3):
         gradient = torch.arange(24.0).add(step).view(2, 4, 3).transpose(1, 2)
         reference.grad = gradient.contiguous()
@@ -238,8 +240,8 @@ def test_the_optimizer_is_sgd_with_momentum_whatever_the_strides_of_a_gradient()
     assert (stacked.momentum["other"] == 0).all()
 
 
-def test_each_row_is_clipped_as_torch_clips_a_network_and_the_gradient_is_left_as_measured() -> None:
-    weight, host = with_room((4, 6), torch.float32), with_room((4, 6), torch.float32)
+def test_each_row_is_clipped_as_torch_clips_a_network() -> None:
+    weight, host = padded_zeros((4, 6), torch.float32), padded_zeros((4, 6), torch.float32)
     stacked = StackedSGD({"seed": weight, "host": host}, 1.0, 0.0, clipped=["seed"], max_grad_norm=0.5)
     gradient = torch.tensor([1e-3, 0.2, 1.0, 1e30]).unsqueeze(1) * torch.arange(1.0, 7.0)
     expected = []
@@ -263,10 +265,10 @@ def test_a_seed_that_nobody_stops_does_not_explode() -> None:
     germinate(made, [0, 1, 2, 3], 1, 0)
     for epoch in range(30):
         prepare(made)
-        signals = made.run_epoch(1, epoch)
+        measurements = made.run_epoch(1, epoch).measurements
         made.table.stage[:, 1] = int(Stage.TRAINING)
     made.close()
-    assert signals.seed_grad_norm[:, 1].isfinite().all()
+    assert measurements.seed_grad_norm[:, 1].isfinite().all()
     steps, host = 30 * cfg.task.batches_per_epoch, cfg.host
     farthest = steps * cfg.seeds.max_grad_norm * host.learning_rate / (1 - host.momentum)
     assert (made.groups[0].weights["r0c1.conv_light"].norm(dim=1) < farthest).all()

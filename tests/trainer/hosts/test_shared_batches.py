@@ -8,7 +8,7 @@ import torch
 from tests.trainer.hosts.plots import config, every_state, plant, tiny
 from trainer.data.batches import ALL_ENVS
 from trainer.hosts.population import Population
-from trainer.signals import Signals
+from trainer.measurements import Measurements
 
 torch.set_num_threads(1)
 
@@ -22,8 +22,8 @@ def population(*, shared: bool, size: int = 0, augment: tuple[str, ...] = ()) ->
     return made
 
 
-def epochs(made: Population) -> list[Signals]:
-    return [made.run_epoch(1, epoch) for epoch in range(2)]
+def epochs(made: Population) -> list[Measurements]:
+    return [made.run_epoch(1, epoch).measurements for epoch in range(2)]
 
 
 def assert_same(one: Population, other: Population) -> None:

@@ -8,26 +8,28 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from trainer.cli import main
+from trainer.cli.main import main
+from trainer.config.load import load as settings
+from trainer.config.load import to_toml
 from trainer.data.registry import load
-from trainer.hosts.families import build, fitted
+from trainer.hosts.task_defaults import build_model, resolve_task_defaults
 from trainer.hosts.transformer import Transformer
-from trainer.settings import load as settings
-from trainer.settings import to_toml
 
 torch.set_num_threads(1)
 
 
-def test_images_get_the_configuration_as_it_is_and_a_text_the_transformers_defaults() -> None:
-    images = fitted(settings(), load("digits"))
+def test_text_gets_transformer_defaults_and_images_none() -> None:
+    images = resolve_task_defaults(settings(), load("digits"))
     assert images == settings(sets=["host.family=cnn"])
-    text = fitted(settings(), load("text"))
+    text = resolve_task_defaults(settings(), load("text"))
     assert (text.host.family, text.host.learning_rate) == ("transformer", 0.5)
     assert text.seeds.blueprints == ("norm", "lora", "attention", "mlp")
-    assert fitted(text, load("text")) == text, "a resumed run has it decided already"
+    assert resolve_task_defaults(text, load("text")) == text, "a resumed run has it decided already"
     assert "transformer" in to_toml(text)
-    assert fitted(settings(sets=["host.heads=2"]), load("text")).host.learning_rate == 0.2
-    chosen = fitted(settings(sets=["host.learning_rate=0.1", "seeds.blueprints=mlp"]), load("text"))
+    assert resolve_task_defaults(settings(sets=["host.heads=2"]), load("text")).host.learning_rate == 0.2
+    chosen = resolve_task_defaults(
+        settings(sets=["host.learning_rate=0.1", "seeds.blueprints=mlp"]), load("text")
+    )
     assert (chosen.host.learning_rate, chosen.seeds.blueprints) == (0.1, ("mlp",))
 
 
@@ -35,7 +37,7 @@ def test_images_get_the_configuration_as_it_is_and_a_text_the_transformers_defau
 def test_depth_width_heads_and_mlp_shape_the_host(depth: int) -> None:
     task = load("text", context=8)
     sets = [f"host.depth={depth}", "host.width=12", "host.heads=3", "host.mlp=20"]
-    model, pool = build(fitted(settings(sets=sets), task), task)
+    model, pool = build_model(resolve_task_defaults(settings(sets=sets), task), task)
     assert isinstance(model, Transformer)
     assert pool.slots == [f"r0c{i}" for i in range(depth)]
     block = 4 * 12 * 12 + 2 * 12 * 20
@@ -60,7 +62,7 @@ def test_depth_width_heads_and_mlp_shape_the_host(depth: int) -> None:
         (["task.dataset=text", "task.data_dir=/nowhere.txt"], "/nowhere.txt: no such file"),
     ],
 )
-def test_what_does_not_go_together_is_one_line_and_no_run(
+def test_settings_that_contradict_the_task_are_one_line_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], words: str
 ) -> None:
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))

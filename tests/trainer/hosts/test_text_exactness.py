@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from protocol.messages.vocabulary import BLENDED, Stage
 from tests.trainer import text_oracle
 from tests.trainer.hosts.plots import config, every_state, plant, rows
 from tests.trainer.oracle import env_from
 from tests.trainer.packages import POINTWISE, install
 from tests.trainer.text_oracle import TextEnv
-from trainer.config import Config
+from trainer.config.schema import Config
 from trainer.data.text import Text
-from trainer.hosts.plan import Topology
 from trainer.hosts.population import Population
-from trainer.seeds.stages import BLENDED, Stage
+from trainer.hosts.slot_plan import Topology
 
 torch.set_num_threads(1)
 SENTENCE = "the cat sat on the mat; a dog ran off with my hat, and that was that. "
@@ -31,9 +31,11 @@ Made = tuple[Config, Population]
 @pytest.fixture(scope="module", autouse=True)
 def third_party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     site = install(
-        tmp_path_factory.mktemp("site"), "pointwise_text", POINTWISE,
+        tmp_path_factory.mktemp("site"),
+        "pointwise_text",
+        POINTWISE,
         esper_blueprints={"pointwise": "pointwise"},
-    )  # fmt: skip
+    )
     sys.path.insert(0, str(site))
     import pointwise_text  # type: ignore[import-not-found]
 
@@ -45,16 +47,22 @@ def third_party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def populate(columns: dict[str, Tensor], dtype: torch.dtype = torch.float64, **changes: object) -> Made:
     settings = {
-        "host__width": 16, "host__depth": 3, "host__heads": 2, "host__mlp": 12, "host__learning_rate": 0.1,
-        "seeds__blueprints": BLUEPRINTS, "task__batch_size": 4, **changes,
-    }  # fmt: skip
+        "host__width": 16,
+        "host__depth": 3,
+        "host__heads": 2,
+        "host__mlp": 12,
+        "host__learning_rate": 0.1,
+        "seeds__blueprints": BLUEPRINTS,
+        "task__batch_size": 4,
+        **changes,
+    }
     cfg = config(columns["stage"].shape[0], **settings)
     population = Population(cfg, DATA, "cpu", dtype=dtype)
     plant(population, columns)
     table, at = population.table, 0
     topology = Topology.of(table.stage, table.blueprint, table.style)
     for group in population.groups:
-        group.prepare(topology.rows(at, at + len(group)), 1, 0)
+        group.plan_epoch(topology.rows(at, at + len(group)), 1, 0)
         at += len(group)
     return cfg, population
 
@@ -108,19 +116,21 @@ def test_validation_test_and_contributions_are_those_of_modules(planted: Made) -
     cfg, population = planted
     sequential = oracles(cfg, population)
     batches = [population.groups[0].batches.at(1, step) for step in range(cfg.task.batches_per_epoch)]
-    signals = population.run_epoch(1, 0)
+    measurements = population.run_epoch(1, 0).measurements
     test_loss, test_accuracy = population.test()
     for env, (oracle, _) in enumerate(sequential):
         what = about(population, env)
         steps = [oracle.step(tokens[:, env, :, 0], labels[env]) for tokens, labels in batches]
         loss, accuracy = oracle.scores(DATA.val)
-        assert float(signals.train_loss[env]) == pytest.approx(np.mean([s[0] for s in steps]), rel=1e-5), what
+        assert float(measurements.train_loss[env]) == pytest.approx(
+            np.mean([s[0] for s in steps]), rel=1e-5
+        ), what
         hits = sum(int(s[1]) for s in steps) / (len(steps) * cfg.task.batch_size * DATA.context)
-        assert float(signals.train_accuracy[env]) == pytest.approx(hits), what
-        assert float(signals.val_loss[env]) == pytest.approx(loss, rel=1e-5), what
-        assert float(signals.val_accuracy[env]) == pytest.approx(accuracy), what
+        assert float(measurements.train_accuracy[env]) == pytest.approx(hits), what
+        assert float(measurements.val_loss[env]) == pytest.approx(loss, rel=1e-5), what
+        assert float(measurements.val_accuracy[env]) == pytest.approx(accuracy), what
         for slot in range(3):
-            measured = float(signals.contribution[env, slot])
+            measured = float(measurements.contribution[env, slot])
             if int(population.table.stage[env, slot]) in BLENDED:
                 without = oracle.scores(DATA.val, without=slot)[1]
                 assert measured == pytest.approx(accuracy - without, abs=1e-6), f"slot {slot}, {what}"
@@ -132,7 +142,7 @@ def test_validation_test_and_contributions_are_those_of_modules(planted: Made) -
 
 
 @pytest.mark.parametrize("heads", [0, 2])
-def test_hosts_without_a_part_of_the_block_train_as_modules_do(heads: int) -> None:
+def test_hosts_without_attention_or_mlp_train_as_modules(heads: int) -> None:
     columns = rows(every_state(5), [3, 4])
     cfg, population = populate(columns, host__heads=heads, host__mlp=0 if heads else 12)
     sequential = oracles(cfg, population)
@@ -150,7 +160,7 @@ def test_grouping_does_not_matter(size: int, shared: bool) -> None:
     for group_size in (5, size):
         _, population = populate(columns, envs__group_size=group_size, task__shared_batches=shared)
         population.run_epoch(1, 0)
-        results.append((population.run_epoch(1, 1), population.state_dict()))
+        results.append((population.run_epoch(1, 1).measurements, population.state_dict()))
         population.close()
     (one, state_one), (other, state_other) = results
     for name, value in vars(one).items():
@@ -172,7 +182,7 @@ def test_what_one_env_grows_changes_no_bit_of_another(plan: str) -> None:
             table, torch.float32, envs__plan=plan, envs__group_size=64, host__width=32, task__batch_size=8
         )
         population.run_epoch(1, 0)
-        results.append((vars(population.run_epoch(1, 1)), population.state_dict()["weights"]))
+        results.append((vars(population.run_epoch(1, 1).measurements), population.state_dict()["weights"]))
         population.close()
     others = torch.arange(len(columns["stage"])) != 3
     for one, two in zip(*results, strict=True):
@@ -213,8 +223,8 @@ def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
         for population in (whole, resumed):
             table = population.table
             table.stage[:, 1], table.blueprint[:, 1] = int(Stage.GERMINATED), epoch + 2
-            population.prepare(table.stage, table.blueprint, table.style)
-        one, other = (vars(population.run_epoch(1, epoch)) for population in (whole, resumed))
+            population.set_topology(table.stage, table.blueprint, table.style)
+        one, other = (vars(population.run_epoch(1, epoch).measurements) for population in (whole, resumed))
         for name, value in one.items():
             assert torch.equal(value.nan_to_num(7e7), other[name].nan_to_num(7e7)), name
     state = resumed.state_dict()["weights"]

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from protocol.events import PPOUpdate
-from trainer.config import Config
+from protocol.messages.vocabulary import Op, Stage
+from trainer.config.schema import Config
+from trainer.measurements import Measurements
 from trainer.policy.agent import Agent
 from trainer.policy.gae import gae
 from trainer.policy.rollout import Rollout
-from trainer.reward.kernel import Reward, total
-from trainer.reward.modes import Terms
-from trainer.seeds.stages import Op, Stage
+from trainer.policy.update_statistics import UpdateStatistics
+from trainer.reward.compute import Reward, total
+from trainer.reward.modes import RunContext
 from trainer.seeds.table import SlotTable
-from trainer.signals import Signals
 
 WORTH = (0.25, 0.3, -0.1)
 """Accuracy that each slot adds with the right blueprint; half of it with a wrong one."""
@@ -67,47 +67,47 @@ class Garden:
         self.table.epochs_in_stage[env, slot] *= op == Op.WAIT
         return torch.ones(self.n, dtype=torch.bool)
 
-    def measure(self) -> Signals:
+    def measure(self) -> Measurements:
         """The epoch's outcome."""
         worth = torch.tensor(WORTH).expand(self.n, -1)
         worth = torch.where(self.table.blueprint == RIGHT_BLUEPRINT, worth, worth / 2)
         blended = (self.table.stage >= Stage.BLENDING) & (self.table.stage <= Stage.FOSSILIZED)
         contribution = worth * blended
         accuracy = BARREN + contribution.sum(1)
-        signals = Signals.unmeasured(self.n, len(WORTH))
-        signals.val_accuracy = signals.train_accuracy = accuracy
-        signals.val_loss = signals.train_loss = 1 - accuracy
-        signals.contribution = contribution.where(blended, torch.nan)
-        self.table.contribution = signals.contribution.clone()
+        measurements = Measurements.unmeasured(self.n, len(WORTH))
+        measurements.val_accuracy = measurements.train_accuracy = accuracy
+        measurements.val_loss = measurements.train_loss = 1 - accuracy
+        measurements.contribution = contribution.where(blended, torch.nan)
+        self.table.contribution = measurements.contribution.clone()
         live = self.table.stage != Stage.DORMANT
-        signals.parameters = HOST_PARAMETERS + SEED_PARAMETERS * live.sum(1).float()
-        return signals
+        measurements.parameters = HOST_PARAMETERS + SEED_PARAMETERS * live.sum(1).float()
+        return measurements
 
 
 def make(cfg: Config) -> tuple[Agent, Reward]:
-    terms = Terms(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 0.1, HOST_PARAMETERS, 2)
+    terms = RunContext(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 0.1, HOST_PARAMETERS, 2)
     agent = Agent(cfg, slots=len(WORTH), host_parameters=HOST_PARAMETERS)
     return agent, Reward(terms, cfg.envs.count, len(WORTH))
 
 
-def play(agent: Agent, reward: Reward, round: int) -> tuple[Rollout, Signals]:
+def play(agent: Agent, reward: Reward, round: int) -> tuple[Rollout, Measurements]:
     """One episode of all envs."""
     cfg = agent.cfg
     garden = Garden(cfg.envs.count)
-    signals = Signals.unmeasured(cfg.envs.count, len(WORTH))
-    rollout = Rollout(cfg.episode_epochs, cfg.envs.count, len(WORTH))
+    measurements = Measurements.unmeasured(cfg.envs.count, len(WORTH))
+    rollout = Rollout.zeros(cfg.episode_epochs, cfg.envs.count, len(WORTH))
     agent.begin_episode(round)
     reward.begin_episode()
     unharmed = torch.zeros(cfg.envs.count, dtype=torch.bool)
     for epoch in range(cfg.episode_epochs):
-        decision = agent.act(garden.table, signals, garden.legal(), epoch)
-        agent.acted(decision, garden.apply(decision.actions))
-        signals = garden.measure()
-        rollout.store(epoch, decision, total(reward(garden.table, signals, epoch, unharmed)))
-    return rollout, signals
+        decision = agent.act(garden.table, measurements, garden.legal(), epoch)
+        agent.record_executed(decision, garden.apply(decision.actions))
+        measurements = garden.measure()
+        rollout.store(epoch, decision, total(reward(garden.table, measurements, epoch, unharmed)))
+    return rollout, measurements
 
 
-def learn(agent: Agent, rollout: Rollout) -> PPOUpdate:
+def learn(agent: Agent, rollout: Rollout) -> UpdateStatistics:
     assert agent.ppo is not None
     cfg = agent.cfg.ppo
     advantage, returns = gae(rollout.reward, rollout.value, gamma=cfg.gamma, lam=cfg.gae_lambda)

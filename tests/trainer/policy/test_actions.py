@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer import rng
+from protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
+from trainer.compute import rng
 from trainer.policy.actions import ActionSpace, Logits
-from trainer.seeds.stages import HEAD_NAMES, HEADS_OF_OP, Op
 
 SPACE = ActionSpace(slots=3, blueprints=4)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.config import Config
+from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
+from trainer.config.load import load
+from trainer.config.schema import Config
+from trainer.measurements import Measurements
 from trainer.policy.agent import Agent, PolicyMismatch
 from trainer.policy.gae import gae
 from trainer.policy.observation import LAYOUT_VERSION
 from trainer.policy.ppo import ppo_loss
 from trainer.reward.modes import MODES
-from trainer.seeds.stages import HEAD_NAMES, Op, Stage
 from trainer.seeds.table import SlotTable
-from trainer.settings import load
-from trainer.signals import Signals
 
 from .garden import WORTH, Garden, learn, make, play
 
@@ -48,16 +48,16 @@ def test_what_was_stored_is_what_the_network_says_again() -> None:
 
 def test_no_growth_never_acts() -> None:
     agent, reward = make(config("policy.kind=no_growth"))
-    rollout, signals = play(agent, reward, 1)
+    rollout, measurements = play(agent, reward, 1)
     assert agent.ppo is None
     assert rollout.actions.eq(0).all()
-    assert signals.parameters.eq(274).all()
+    assert measurements.parameters.eq(274).all()
     assert rollout.log_prob.eq(0).all()
 
 
 def test_the_fixed_schedule_fills_two_slots_and_keeps_them() -> None:
     agent, reward = make(config("policy.kind=fixed"))
-    rollout, signals = play(agent, reward, 1)
+    rollout, measurements = play(agent, reward, 1)
     taken = [[tuple(a[:2].tolist()) for a in rollout.actions[:, env]] for env in range(4)]
     assert all(one == taken[0] for one in taken)
     done = [pair for pair in taken[0] if pair[0] != Op.WAIT]
@@ -65,7 +65,7 @@ def test_the_fixed_schedule_fills_two_slots_and_keeps_them() -> None:
     assert per_slot == [[Op.GERMINATE, Op.ADVANCE, Op.ADVANCE, Op.FOSSILIZE]] * 2 + [[]]
     germinated = rollout.actions[rollout.actions[..., 0] == Op.GERMINATE]
     assert germinated[:, HEAD_NAMES.index("blueprint")].eq(3).all()
-    torch.testing.assert_close(signals.val_accuracy, torch.full((4,), 0.85))
+    torch.testing.assert_close(measurements.val_accuracy, torch.full((4,), 0.85))
 
 
 def test_random_draws_every_legal_op_alike() -> None:
@@ -80,8 +80,8 @@ def test_random_draws_every_legal_op_alike() -> None:
 
 def test_a_rollback_starts_the_memory_of_that_env_afresh() -> None:
     agent, _ = make(config())
-    garden, signals = Garden(4), Signals.unmeasured(4, S)
-    agent.act(garden.table, signals, garden.legal(), 0)
+    garden, measurements = Garden(4), Measurements.unmeasured(4, S)
+    agent.act(garden.table, measurements, garden.legal(), 0)
     agent.reset_hidden(torch.tensor([False, True, False, False]))
     decision = agent.act(garden.table, garden.measure(), garden.legal(), 1)
     assert decision.reset.tolist() == [False, True, False, False]
@@ -107,11 +107,11 @@ def test_a_checkpoint_of_another_policy_is_refused_in_one_line() -> None:
 def test_any_number_of_slots_and_blueprints(slots: int) -> None:
     cfg = load(sets=["envs.count=2", "seeds.blueprints=norm", "policy.hidden=8"])
     agent = Agent(cfg, slots=slots, host_parameters=10)
-    table, signals = SlotTable.empty(2, slots), Signals.unmeasured(2, slots)
+    table, measurements = SlotTable.empty(2, slots), Measurements.unmeasured(2, slots)
     legal = torch.zeros(2, len(Op), slots, dtype=torch.bool)
     legal[:, Op.GERMINATE] = table.stage == Stage.DORMANT
     legal[:, Op.GERMINATE, -1] = True
-    decision = agent.act(table, signals, legal, 0)
+    decision = agent.act(table, measurements, legal, 0)
     assert decision.actions[:, 0].eq(Op.GERMINATE).all()
     assert decision.actions[:, 2].eq(0).all()
 
@@ -121,10 +121,10 @@ def mean_accuracy(kind: str, rounds: int, last: int, mode: str = "shaped") -> fl
     agent, reward = make(load(sets=[f"policy.kind={kind}", f"reward.mode={mode}"]))
     accuracies = []
     for round in range(1, rounds + 1):
-        rollout, signals = play(agent, reward, round)
+        rollout, measurements = play(agent, reward, round)
         if agent.ppo is not None:
             learn(agent, rollout)
-        accuracies.append(signals.val_accuracy.mean().item())
+        accuracies.append(measurements.val_accuracy.mean().item())
     return sum(accuracies[-last:]) / last
 
 

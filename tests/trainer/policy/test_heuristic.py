@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from protocol.messages.vocabulary import ALPHA_TARGETS, HEAD_NAMES, Op, Stage
 from tests.trainer.test_governor import play
-from trainer import settings
+from trainer.config import load as settings
+from trainer.measurements import Measurements
 from trainer.policy.agent import Agent
-from trainer.policy.observation import HISTORY
+from trainer.policy.observation import NUM_HISTORY_EPOCHS
 from trainer.seeds.lifecycle import Lifecycle
-from trainer.seeds.stages import ALPHA_TARGETS, HEAD_NAMES, Op, Stage
 from trainer.seeds.table import SlotTable
-from trainer.signals import Signals
 
 torch.set_num_threads(1)
 CONFIG = settings.load(sets=["envs.count=1", "ppo.minibatches=1", "policy.kind=heuristic"])
@@ -24,17 +24,17 @@ S = 3
 def choose(table: SlotTable, accuracies: list[float], config: settings.Config = CONFIG) -> dict[str, int]:
     """What it does after epochs with those accuracies, the slots being as in `table` (N = 1)."""
     agent, lifecycle = Agent(config, slots=S, host_parameters=274), Lifecycle(config)
-    signals = Signals.unmeasured(1, S)
-    signals.seed_grad_norm = torch.ones(1, S)
-    signals.seed_health = torch.ones(1, S)
+    measurements = Measurements.unmeasured(1, S)
+    measurements.seed_grad_norm = torch.ones(1, S)
+    measurements.seed_health = torch.ones(1, S)
     actions: Tensor = torch.empty(0)
     for epoch, accuracy in enumerate(accuracies):
-        signals.val_accuracy = torch.tensor([accuracy])
-        actions = agent.act(table, signals, lifecycle.legal(table, signals), epoch).actions[0]
+        measurements.val_accuracy = torch.tensor([accuracy])
+        actions = agent.act(table, measurements, lifecycle.legal(table, measurements), epoch).actions[0]
     return dict(zip(HEAD_NAMES, actions.tolist(), strict=True))
 
 
-STILL = [0.3] * (HISTORY + 2)
+STILL = [0.3] * (NUM_HISTORY_EPOCHS + 2)
 RISING = [0.1, 0.3, 0.5, 0.6, 0.7]
 
 
@@ -51,7 +51,9 @@ def test_it_plants_where_the_host_stands_still_and_nowhere_else() -> None:
     assert (chosen["op"], chosen["slot"]) == (Op.GERMINATE, 0)
     assert CONFIG.seeds.blueprints[chosen["blueprint"]] == "conv_light"
     assert choose(SlotTable.empty(1, S), RISING)["op"] == Op.WAIT
-    assert choose(SlotTable.empty(1, S), STILL[:HISTORY])["op"] == Op.WAIT, "too little was seen to judge"
+    assert choose(SlotTable.empty(1, S), STILL[:NUM_HISTORY_EPOCHS])["op"] == Op.WAIT, (
+        "too little was seen to judge"
+    )
     assert choose(with_seed(Stage.TRAINING), STILL)["op"] == Op.WAIT, "one at a time"
     assert choose(SlotTable.empty(1, S), STILL + [0.3] * 16)["op"] == Op.WAIT, "too late"
 
@@ -86,6 +88,7 @@ def test_a_seed_that_may_never_blend_is_given_up() -> None:
         assert choose(with_seed(Stage.TRAINING, epochs_in_stage=epochs), RISING, config)["op"] == op
 
 
+@pytest.mark.slow
 @pytest.mark.finding("PD-11")
 def test_on_the_default_task_it_fossilises_and_beats_not_growing() -> None:
     accuracy = {}

@@ -7,7 +7,7 @@ import torch
 
 from trainer.policy.actions import ActionSpace
 from trainer.policy.network import LSTM, ActorCritic
-from trainer.policy.observation import BASE, SLOT, Observation
+from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
 
 T, N, S = 7, 4, 3
 
@@ -18,10 +18,10 @@ def network(seed: int = 0) -> ActorCritic:
 
 def sequence(seed: int = 0) -> Observation:
     g = torch.Generator().manual_seed(seed)
-    base = torch.randn(T, N, len(BASE.names), generator=g, dtype=torch.float64)
-    slot = torch.randn(T, N, S, len(SLOT.names), generator=g, dtype=torch.float64)
+    base = torch.randn(T, N, len(BASE_COLUMNS.names), generator=g, dtype=torch.float64)
+    slot = torch.randn(T, N, S, len(SLOT_COLUMNS.names), generator=g, dtype=torch.float64)
     base[torch.rand(base.shape, generator=g) < 0.1] = torch.nan
-    base[..., len(BASE.measured) :] = base[..., len(BASE.measured) :].nan_to_num()
+    base[..., len(BASE_COLUMNS.measured) :] = base[..., len(BASE_COLUMNS.measured) :].nan_to_num()
     return Observation(base, slot, torch.randint(-1, 4, (T, N, S), generator=g))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from typing import Any
@@ -13,16 +14,17 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from protocol.events import PPOUpdate
-from trainer.config import PPOConfig
+from protocol.messages.events import PPOUpdate
+from protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
+from trainer.config.load import load
+from trainer.config.schema import PPOConfig
 from trainer.policy.agent import Agent
 from trainer.policy.gae import gae
 from trainer.policy.network import ActorCritic
-from trainer.policy.observation import BASE, SLOT
+from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS
 from trainer.policy.ppo import PPO, PolicyDiverged, ppo_loss
 from trainer.policy.rollout import Rollout
-from trainer.seeds.stages import HEAD_NAMES, HEADS_OF_OP, Op
-from trainer.settings import load
+from trainer.telemetry.update_events import update_event
 
 from .garden import WORTH, learn, make, play
 
@@ -94,7 +96,7 @@ def test_loss_and_gradients_are_those_of_the_definition(seed: int) -> None:
 
     loss = ppo_loss(network, agent.space, batch, advantage, target, cfg)
     expected = reference(network, batch, advantage, target, cfg)
-    assert loss.clipped > 0.2
+    assert loss.clip_fraction > 0.2
     torch.testing.assert_close(loss.total, expected, rtol=1e-10, atol=1e-12)
     parameters = list(network.parameters())
     mine = torch.autograd.grad(loss.total, parameters)
@@ -105,11 +107,11 @@ def test_loss_and_gradients_are_those_of_the_definition(seed: int) -> None:
         )
 
 
-def test_before_the_first_step_the_policy_is_the_one_that_acted() -> None:
+def test_before_the_first_step_all_ratios_are_one() -> None:
     agent, ppo, rollout = setup()
     flat = torch.zeros_like(rollout.reward)
     loss = ppo_loss(ppo.network, agent.space, rollout, flat, flat, agent.cfg.ppo)
-    assert loss.kl.abs() < 1e-6
+    assert loss.approx_kl.abs() < 1e-6
     torch.testing.assert_close(loss.ratio_min, torch.ones(len(HEAD_NAMES)), rtol=0, atol=1e-5)
     torch.testing.assert_close(loss.ratio_max, torch.ones(len(HEAD_NAMES)), rtol=0, atol=1e-5)
 
@@ -130,8 +132,8 @@ def known_features(ppo: PPO, rollout: Rollout) -> np.ndarray[Any, Any]:
     """The measured features in float64, normalised and clipped; NaN where not measured."""
     parts = []
     for norm, seen, columns in (
-        (ppo.network.base_norm, rollout.observation.base, BASE),
-        (ppo.network.slot_norm, rollout.observation.slot, SLOT),
+        (ppo.network.base_norm, rollout.observation.base, BASE_COLUMNS),
+        (ppo.network.slot_norm, rollout.observation.slot, SLOT_COLUMNS),
     ):
         x = seen[..., : len(columns.measured)].double().numpy()
         parts.append(np.clip((x - norm.mean.numpy()) / norm.std.numpy(), -8, 8).reshape(-1))
@@ -143,7 +145,7 @@ def test_what_an_update_reports() -> None:
     advantage, returns = advantages(rollout)
     before = weights(ppo)
     seen = known_features(ppo, rollout)
-    event = ppo.update(rollout, advantage, returns)
+    event = update_event(ppo.update(rollout, advantage, returns))
     cfg = agent.cfg.ppo
     known = ~np.isnan(seen)
     assert event.observation_missing == pytest.approx(1 - known.mean())
@@ -179,7 +181,9 @@ def test_what_an_update_reports() -> None:
 
 def test_the_returns_of_a_constant_world_explain_nothing() -> None:
     _, ppo, rollout = setup()
-    event = ppo.update(rollout, torch.zeros_like(rollout.reward), torch.ones_like(rollout.reward))
+    event = update_event(
+        ppo.update(rollout, torch.zeros_like(rollout.reward), torch.ones_like(rollout.reward))
+    )
     assert event.explained_variance is None
 
 
@@ -221,7 +225,7 @@ def test_three_in_a_row_end_the_training_with_the_reason() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_policy_that_moved_too_far_is_left_where_it_is() -> None:
+def test_update_stops_early_beyond_target_kl() -> None:
     _, ppo, rollout = setup("ppo.target_kl=1e-6", "ppo.minibatches=2", "ppo.epochs=5")
     event = ppo.update(rollout, *advantages(rollout))
     assert event.early_stop
@@ -289,8 +293,7 @@ def test_a_resumed_run_goes_on_bit_for_bit() -> None:
         events = []
         for one, pay in ((agent, reward), (resumed, other_reward)):
             rollout, _ = play(one, pay, round)
-            event = learn(one, rollout)
-            event.seconds = 0.0
+            event = update_event(dataclasses.replace(learn(one, rollout), seconds=0.0))
             events.append((event, rollout.state_dict()))
         assert events[0][0] == events[1][0]
         for name, value in events[0][1].items():

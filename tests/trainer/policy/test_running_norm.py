@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.policy.normalise import RunningNorm
+from trainer.policy.running_norm import RunningNorm
 
 numbers = st.floats(-1e3, 1e3, allow_nan=False) | st.just(float("nan"))
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from protocol import events as ev
+from protocol.messages import events as ev
+from tests.trainer.journals import Told, at, epoch, round_finished, round_started, stage, started, write_run
 from trainer.query.database import Database, QueryError
 from trainer.query.tables import COLUMNS
-
-from ..journals import Told, at, epoch, round_finished, round_started, stage, started, write_run
 
 
 def database(home: Path, told: Iterable[Told]) -> Database:
@@ -94,7 +93,7 @@ def test_seeds_from_birth_to_end(tmp_path: Path) -> None:
     ]
 
 
-def test_a_rollback_undoes_a_seed_or_gives_back_a_pruned_one(tmp_path: Path) -> None:
+def test_rollback_undoes_or_restores_a_seed(tmp_path: Path) -> None:
     told = [
         started("b1"),
         round_started(1),
@@ -110,22 +109,56 @@ def test_a_rollback_undoes_a_seed_or_gives_back_a_pruned_one(tmp_path: Path) -> 
 
 def test_what_a_resumed_boot_plays_anew_counts_once(tmp_path: Path) -> None:
     told = [
-        started("b1"), round_started(1), epoch(1, 1), epoch(1, 2), epoch(1, 3), round_finished(1),
-        round_started(2), stage(at(2, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
-        epoch(2, 1, 0.1), epoch(2, 2, 0.1), epoch(2, 3, 0.1), round_finished(2, accuracy=0.1),
-        round_started(3), epoch(3, 1, 0.1),
-        started("b2", resumed_round=1), round_started(2), epoch(2, 1, 0.9), epoch(2, 2, 0.9),
-        started("b3", resumed_round=1), epoch(2, 2, 0.95),
-    ]  # fmt: skip
+        started("b1"),
+        round_started(1),
+        epoch(1, 1),
+        epoch(1, 2),
+        epoch(1, 3),
+        round_finished(1),
+        round_started(2),
+        stage(at(2, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
+        epoch(2, 1, 0.1),
+        epoch(2, 2, 0.1),
+        epoch(2, 3, 0.1),
+        round_finished(2, accuracy=0.1),
+        round_started(3),
+        epoch(3, 1, 0.1),
+        started("b2", resumed_round=1),
+        round_started(2),
+        epoch(2, 1, 0.9),
+        epoch(2, 2, 0.9),
+        started("b3", resumed_round=1),
+        epoch(2, 2, 0.95),
+    ]
     db = database(tmp_path, told)
     assert ask(db, "SELECT round, epoch, val_accuracy FROM epochs WHERE env = 0 ORDER BY ALL") == [
-        (1, 1, 0.5), (1, 2, 0.5), (1, 3, 0.5), (2, 1, 0.9), (2, 2, 0.95),
-    ]  # fmt: skip
+        (1, 1, 0.5),
+        (1, 2, 0.5),
+        (1, 3, 0.5),
+        (2, 1, 0.9),
+        (2, 2, 0.95),
+    ]
     assert ask(db, "SELECT round, boot FROM rounds") == [(1, "b1")]
     assert ask(db, "SELECT count(*) FROM seeds") == [(0,)]
 
 
-def test_a_boot_that_resumes_at_a_rounds_end_keeps_its_last_epoch(tmp_path: Path) -> None:
+def test_round_end_reported_as_round_zero_keeps_its_place(tmp_path: Path) -> None:
+    """As journals of 0.1.0 have it after a resume from an episode's last epoch."""
+    told = [
+        *ONE_ROUND,
+        round_started(2),
+        *(epoch(2, n) for n in (1, 2, 3)),
+        started("b2", resumed_round=1),
+        (round_finished(0)[0], at(0, 0)),
+        round_started(3),
+        epoch(3, 1),
+    ]
+    db = database(tmp_path, told)
+    assert ask(db, "SELECT round, boot FROM rounds ORDER BY ALL") == [(1, "b1"), (2, "b2")]
+    assert ask(db, "SELECT round, count(*) FROM epochs GROUP BY ALL ORDER BY ALL") == [(1, 6), (2, 6), (3, 2)]
+
+
+def test_resume_at_round_end_keeps_last_epoch(tmp_path: Path) -> None:
     told = [*ONE_ROUND, started("b2", resumed_round=0), round_finished(1, accuracy=0.6)]
     db = database(tmp_path, told)
     assert ask(db, "SELECT max(epoch) FROM epochs") == [(3,)]
@@ -166,7 +199,7 @@ def test_torn_and_damaged_lines_are_passed_over(tmp_path: Path) -> None:
     lines[3] = b"\x00\x01 not an event\n"
     run.events.write_bytes(b"".join(lines)[:-20])
     db = Database(run.events)
-    assert db.damaged == 1
+    assert db.damage.num_places == 1
     assert ask(db, "SELECT count(*) FROM epochs") == [(4,)]
     assert ask(db, "SELECT count(*) FROM rounds") == [(0,)]
 
@@ -191,3 +224,36 @@ def test_wrong_sql_is_one_line(tmp_path: Path, sql: str) -> None:
 @pytest.mark.parametrize("sql", ["", " -- nothing", "SELECT * FROM seeds"])
 def test_no_answer_is_no_rows(tmp_path: Path, sql: str) -> None:
     assert database(tmp_path, ONE_ROUND).ask(sql).rows == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_text('{file}')",
+        "SELECT * FROM read_csv('{file}')",
+        "SELECT * FROM glob('{file}')",
+        "SELECT * FROM '{file}'",
+        "COPY rounds TO '{new}'",
+        "ATTACH '{new}'",
+        "EXPORT DATABASE '{new}'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+    ],
+)
+def test_sql_reaches_nothing_outside_its_tables(tmp_path: Path, sql: str) -> None:
+    db = database(tmp_path, ONE_ROUND)
+    file, new = tmp_path / "secret.csv", tmp_path / "new"
+    file.write_text("secret\n1\n")
+    with pytest.raises(QueryError):
+        db.ask(sql.format(file=file, new=new))
+    assert not new.exists()
+    assert ask(db, "SELECT count(*) FROM rounds") == [(1,)]
+
+
+def test_times_with_a_zone_are_utc(tmp_path: Path) -> None:
+    pytest.importorskip("pytz", reason="an environment made before the extra had it")
+    db = database(tmp_path, ONE_ROUND)
+    ((now, zone),) = ask(db, "SELECT now(), current_setting('TimeZone')")
+    assert zone == "UTC"
+    assert now.utcoffset().total_seconds() == 0

@@ -9,33 +9,33 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.config import RewardConfig
+from protocol.messages.vocabulary import Stage
+from trainer.config.schema import RewardConfig
+from trainer.measurements import Measurements
 from trainer.policy.gae import gae
-from trainer.reward.kernel import PROGRESS, Reward, total
-from trainer.reward.modes import MODES, Terms
-from trainer.seeds.stages import Stage
+from trainer.reward.compute import STAGE_PROGRESS, Reward, total
+from trainer.reward.modes import MODES, RunContext
 from trainer.seeds.table import SlotTable
-from trainer.signals import Signals
 
 S, T, HOST, YOUNG = 3, 24, 274, 2
 
 
-def terms(gamma: float = 0.99, **cfg: Any) -> Terms:
-    return Terms(RewardConfig(**cfg), gamma, T, 0.1, HOST, YOUNG)
+def terms(gamma: float = 0.99, **cfg: Any) -> RunContext:
+    return RunContext(RewardConfig(**cfg), gamma, T, 0.1, HOST, YOUNG)
 
 
-def world(n: int, seed: int) -> tuple[SlotTable, Signals]:
+def world(n: int, seed: int) -> tuple[SlotTable, Measurements]:
     g = torch.Generator().manual_seed(seed)
-    table, signals = SlotTable.empty(n, S), Signals.unmeasured(n, S)
+    table, measurements = SlotTable.empty(n, S), Measurements.unmeasured(n, S)
     table.stage = torch.randint(0, len(Stage), (n, S), generator=g)
     table.contribution = torch.rand(n, S, generator=g) - 0.3
     table.contribution[torch.rand(n, S, generator=g) < 0.3] = torch.nan
     table.alpha = torch.rand(n, S, generator=g)
     table.age = torch.randint(0, 6, (n, S), generator=g)
-    signals.val_accuracy = torch.rand(n, generator=g)
-    signals.val_accuracy[torch.rand(n, generator=g) < 0.1] = torch.nan
-    signals.parameters = (HOST + torch.randint(0, 3000, (n,), generator=g)).float()
-    return table, signals
+    measurements.val_accuracy = torch.rand(n, generator=g)
+    measurements.val_accuracy[torch.rand(n, generator=g) < 0.1] = torch.nan
+    measurements.parameters = (HOST + torch.randint(0, 3000, (n,), generator=g)).float()
+    return table, measurements
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,15 @@ class Env:
     parameters: float
 
 
-def envs(table: SlotTable, signals: Signals) -> list[Env]:
+def envs(table: SlotTable, measurements: Measurements) -> list[Env]:
     columns = (
-        table.stage, table.contribution, table.alpha, table.age, signals.val_accuracy, signals.parameters,
-    )  # fmt: skip
+        table.stage,
+        table.contribution,
+        table.alpha,
+        table.age,
+        measurements.val_accuracy,
+        measurements.parameters,
+    )
     return [Env(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
@@ -63,16 +68,16 @@ def given(env: Env) -> list[float]:
     return [c if s in blended and not math.isnan(c) else 0.0 for s, c in pairs]
 
 
-def potentials(t: Terms, env: Env, epoch: int, gain: float) -> dict[str, float]:
+def potentials(t: RunContext, env: Env, epoch: int, gain: float) -> dict[str, float]:
     left = 1 - (epoch + 1) / t.epochs
     return {
         "gain": gain if math.isnan(env.accuracy) else env.accuracy - t.chance,
         "contribution": t.cfg.contribution * left * sum(given(env)),
-        "stage": t.cfg.stage * left * sum(PROGRESS.get(Stage(s), 0.0) for s in env.stage),
+        "stage": t.cfg.stage * left * sum(STAGE_PROGRESS.get(Stage(s), 0.0) for s in env.stage),
     }
 
 
-def scalar(t: Terms, earlier: Env, env: Env, epoch: int, rolled_back: bool) -> dict[str, float]:
+def scalar(t: RunContext, earlier: Env, env: Env, epoch: int, rolled_back: bool) -> dict[str, float]:
     """One env's components by their definition, in Python floats."""
     cfg, last = t.cfg, epoch == t.epochs - 1
     before = potentials(t, earlier, epoch - 1, 0.0)
@@ -134,26 +139,28 @@ def name_is_due(name: str, epoch: int) -> bool:
     return epoch == T - 1 or name in ("shock", "early_prune", "stage", "rollback")
 
 
-def episode(reward: Reward, n: int, seed: int, hit: int | None = None) -> tuple[torch.Tensor, list[Signals]]:
+def episode(
+    reward: Reward, n: int, seed: int, hit: int | None = None
+) -> tuple[torch.Tensor, list[Measurements]]:
     """Rewards [T, N] of an episode of random states; env 0 is rolled back in epoch `hit`."""
     reward.begin_episode()
     rows, seen = [], []
     for epoch in range(T):
-        table, signals = world(n, seed * 1000 + epoch)
+        table, measurements = world(n, seed * 1000 + epoch)
         rolled_back = torch.zeros(n, dtype=torch.bool)
         rolled_back[0] = epoch == hit
-        rows.append(total(reward(table, signals, epoch, rolled_back)))
-        seen.append(signals)
+        rows.append(total(reward(table, measurements, epoch, rolled_back)))
+        seen.append(measurements)
     return torch.stack(rows), seen
 
 
-def test_without_discount_an_episode_earns_its_final_accuracy_less_the_rent() -> None:
+def test_undiscounted_episode_earns_final_accuracy_less_rent() -> None:
     n = 50
     for mode in ("shaped", "sparse"):
         rewards, seen = episode(Reward(terms(gamma=1.0, mode=mode), n, S), n, seed=3)
         final = torch.zeros(n)
-        for signals in seen:
-            final = signals.val_accuracy.where(~signals.val_accuracy.isnan(), final)
+        for measurements in seen:
+            final = measurements.val_accuracy.where(~measurements.val_accuracy.isnan(), final)
         growth = torch.stack([(s.parameters - HOST) / HOST for s in seen])
         paid = growth[-1] if mode == "sparse" else growth.mean(0)
         torch.testing.assert_close(rewards.sum(0), final - 0.1 - 0.01 * paid, atol=1e-5, rtol=0)
@@ -192,22 +199,22 @@ def test_a_rollback_reaches_ppo_whichever_epoch_it_happens_in(hit: int, mode: st
 def test_rewards_are_finite_whatever_was_measured(mode: str) -> None:
     n = 4
     reward = Reward(terms(mode=mode), n, S)
-    table, signals = world(n, 6)
-    signals.val_loss.fill_(math.inf)
-    signals.val_accuracy.fill_(math.nan)
+    table, measurements = world(n, 6)
+    measurements.val_loss.fill_(math.inf)
+    measurements.val_accuracy.fill_(math.nan)
     table.contribution.fill_(math.nan)
     for epoch in range(T):
-        assert total(reward(table, signals, epoch, torch.ones(n, dtype=torch.bool))).isfinite().all()
+        assert total(reward(table, measurements, epoch, torch.ones(n, dtype=torch.bool))).isfinite().all()
 
 
 def test_seeds_share_no_more_than_their_host_has_gained() -> None:
     """Two seeds that each claim the whole gain are paid it once; what a third takes away counts in full."""
     reward = Reward(terms(gamma=1.0, mode="contribution", contribution=0.6, stage=0.0, rent=0.0), 3, S)
-    table, signals = SlotTable.empty(3, S), Signals.unmeasured(3, S)
+    table, measurements = SlotTable.empty(3, S), Measurements.unmeasured(3, S)
     table.stage.fill_(Stage.HOLDING)
     table.contribution = torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.0], [0.5, 0.5, -0.3]])
-    signals.val_accuracy, signals.parameters = torch.full((3,), 0.6), torch.full((3,), float(HOST))
-    paid = reward(table, signals, 3, torch.zeros(3, dtype=torch.bool))["contribution"]
+    measurements.val_accuracy, measurements.parameters = torch.full((3,), 0.6), torch.full((3,), float(HOST))
+    paid = reward(table, measurements, 3, torch.zeros(3, dtype=torch.bool))["contribution"]
     torch.testing.assert_close(paid, 0.6 * torch.tensor([0.5, 0.3, 0.2]) / T)
 
 
@@ -215,9 +222,9 @@ def test_alpha_in_small_steps_costs_less_than_at_once() -> None:
     def cost(path: list[float]) -> float:
         reward, paid = Reward(terms(mode="contribution", shock=0.5), 1, S), 0.0
         for epoch, alpha in enumerate(path):
-            table, signals = SlotTable.empty(1, S), Signals.unmeasured(1, S)
+            table, measurements = SlotTable.empty(1, S), Measurements.unmeasured(1, S)
             table.alpha[0, 0] = alpha
-            paid += float(reward(table, signals, epoch, torch.tensor([False]))["shock"])
+            paid += float(reward(table, measurements, epoch, torch.tensor([False]))["shock"])
         return paid
 
     assert cost([0.0, 1.0, 1.0]) == pytest.approx(-0.5)
@@ -238,12 +245,12 @@ def test_memory_travels_in_the_state(mode: str) -> None:
         assert torch.equal(a, b)
 
 
-def test_the_third_slot_of_the_default_task_does_not_pay_and_the_first_two_do() -> None:
+def test_first_two_slots_of_the_default_task_pay() -> None:
     """Accuracies and sizes measured for the pointwise host: .31 (274), .94 (1,460), .95 (2,053)."""
     reward = Reward(terms(gamma=1.0, mode="sparse"), 3, S)
-    signals = Signals.unmeasured(3, S)
-    signals.val_accuracy = torch.tensor([0.31, 0.94, 0.95])
-    signals.parameters = torch.tensor([274.0, 1460.0, 2053.0])
-    worth = total(reward(SlotTable.empty(3, S), signals, T - 1, torch.zeros(3, dtype=torch.bool)))
+    measurements = Measurements.unmeasured(3, S)
+    measurements.val_accuracy = torch.tensor([0.31, 0.94, 0.95])
+    measurements.parameters = torch.tensor([274.0, 1460.0, 2053.0])
+    worth = total(reward(SlotTable.empty(3, S), measurements, T - 1, torch.zeros(3, dtype=torch.bool)))
     assert worth.argmax() == 1
     assert worth[2] > worth[0]

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from trainer import rng
-from trainer.reward.shapley import MIN_ORDERS, Measure, MissingCoalition, Shares, Worths, shares, student
+from trainer.compute import rng
+from trainer.reward.shapley import (
+    MIN_ORDERS,
+    CoalitionTable,
+    Measure,
+    MissingCoalition,
+    ShapleyValues,
+    shapley_values,
+    student_t_quantile,
+)
 
 
 def game(seed: int) -> Measure:
@@ -48,7 +56,7 @@ BLENDED = np.array(
 )
 
 
-def check_efficiency(found: Shares, measure: Measure, blended: np.ndarray) -> None:
+def check_efficiency(found: ShapleyValues, measure: Measure, blended: np.ndarray) -> None:
     for env, row in enumerate(blended):
         if row.any():
             everyone, nobody = measure(np.array([env] * 2), np.array([0, (1 << np.flatnonzero(row)).sum()]))
@@ -57,7 +65,7 @@ def check_efficiency(found: Shares, measure: Measure, blended: np.ndarray) -> No
 
 def test_exact_values_are_the_mean_over_all_orders() -> None:
     measure = game(3)
-    found = shares(BLENDED, measure, 32, keys(len(BLENDED)))
+    found = shapley_values(BLENDED, measure, 32, keys(len(BLENDED)))
     for env, row in enumerate(BLENDED):
         expected = by_definition(measure, env, np.flatnonzero(row).tolist())
         for slot in range(5):
@@ -72,10 +80,10 @@ def test_exact_values_are_the_mean_over_all_orders() -> None:
 
 
 @pytest.mark.finding("AR-8")
-def test_random_orders_estimate_them_without_bias_and_within_the_interval_they_claim() -> None:
+def test_random_orders_are_unbiased_within_their_interval() -> None:
     measure, row = game(4), np.ones((1, 5), dtype=np.bool_)
-    exact = shares(row, measure, 32, keys(1)).value[0]
-    runs = [shares(row, measure, 31, keys(1, seed)) for seed in range(400)]
+    exact = shapley_values(row, measure, 32, keys(1)).value[0]
+    runs = [shapley_values(row, measure, 31, keys(1, seed)) for seed in range(400)]
     values = np.stack([run.value[0] for run in runs])
     half = np.stack([run.half_width[0] for run in runs])
     error = values.std(0, ddof=1) / math.sqrt(len(runs))
@@ -87,30 +95,30 @@ def test_random_orders_estimate_them_without_bias_and_within_the_interval_they_c
         assert run.coalitions[0] <= 31
 
 
-def test_more_orders_make_the_interval_narrower_and_cost_what_they_may() -> None:
+def test_more_orders_narrow_the_interval_within_budget() -> None:
     measure, many = game(5), np.ones((2, 10), dtype=np.bool_)
-    narrow, wide = (shares(many, measure, budget, keys(2)) for budget in (900, 60))
+    narrow, wide = (shapley_values(many, measure, budget, keys(2)) for budget in (900, 60))
     assert narrow.half_width.mean() < 0.4 * wide.half_width.mean()
     assert (wide.coalitions <= 60).all()
     assert (narrow.coalitions <= 900).all()
-    least = shares(many, measure, 4, keys(2))
+    least = shapley_values(many, measure, 4, keys(2))
     assert (least.coalitions <= 2 + MIN_ORDERS * 9).all()
     assert (least.half_width > 0).all()
 
 
-def test_envs_do_not_depend_on_one_another_and_the_same_key_draws_the_same() -> None:
+def test_envs_are_independent_and_keys_reproducible() -> None:
     measure, many = game(6), np.ones((3, 7), dtype=np.bool_)
-    together = shares(many, measure, 40, keys(3))
-    again = shares(many, measure, 40, keys(3))
+    together = shapley_values(many, measure, 40, keys(3))
+    again = shapley_values(many, measure, 40, keys(3))
     np.testing.assert_array_equal(together.value, again.value)
     some = many.copy()
     some[1] = False
-    alone = shares(some, measure, 40, keys(3))
+    alone = shapley_values(some, measure, 40, keys(3))
     np.testing.assert_array_equal(alone.value[[0, 2]], together.value[[0, 2]])
 
 
-def test_a_coalition_that_was_not_measured_is_an_error_and_never_a_number() -> None:
-    worths = Worths(np.array([0, 2]), np.array([0, 5]), np.array([0.5, 0.25]))
+def test_unmeasured_coalition_is_an_error() -> None:
+    worths = CoalitionTable(np.array([0, 2]), np.array([0, 5]), np.array([0.5, 0.25]))
     assert worths.of(np.array([2]), np.array([5])).tolist() == [0.25]
     for env, removed in ((0, 5), (1, 0), (3, 0)):
         with pytest.raises(MissingCoalition, match=f"env {env} without the seeds of slots"):
@@ -119,4 +127,4 @@ def test_a_coalition_that_was_not_measured_is_an_error_and_never_a_number() -> N
 
 @pytest.mark.parametrize(("freedom", "quantile"), [(3, 3.1824), (5, 2.5706), (10, 2.2281), (100, 1.9840)])
 def test_students_quantile(freedom: int, quantile: float) -> None:
-    assert student(freedom) == pytest.approx(quantile, rel=0.01)
+    assert student_t_quantile(freedom) == pytest.approx(quantile, rel=0.01)

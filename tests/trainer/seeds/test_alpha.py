@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
+from protocol.messages.vocabulary import Curve
 from trainer.seeds import alpha
-from trainer.seeds.stages import Curve
 from trainer.seeds.table import SlotTable
 
 torch.set_num_threads(1)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from tests.trainer.oracle import make_seed
-from trainer import rng
-from trainer.seeds.blueprints import BLUEPRINTS, Blueprint, BlueprintError, verify
-from trainer.seeds.catalogue import blueprint
-from trainer.stacked import Init, Parameters, initialise
+from trainer.compute import rng
+from trainer.compute.stacked_ops import Init, Parameters, conv, initialise
+from trainer.seeds.image_blueprints import BLUEPRINTS, Blueprint, BlueprintError, verify
+from trainer.seeds.registry import blueprint
 
 torch.set_num_threads(1)
 KINDS = list(BLUEPRINTS.values())
@@ -32,12 +32,12 @@ def images(rows: int, channels: int, size: int = 4) -> Tensor:
 def test_a_newborn_is_the_identity_and_can_wake_up(kind: Blueprint, channels: int) -> None:
     weights = {name: w.requires_grad_() for name, w in newborn(kind, 2, channels).items()}
     x = images(2, channels).requires_grad_()
-    y = kind.forward(x, weights)
+    y = kind.forward(x, weights, conv)
     assert (y - x).abs().max() < 1e-6
     pull = rng.normal(rng.key(3, rng.Purpose.SEED), x.numel(), torch.float64).view_as(x)
     rate = 0.1
     for step in range(2):
-        _, *gradients = torch.autograd.grad(kind.forward(x, weights), [x, *weights.values()], pull)
+        _, *gradients = torch.autograd.grad(kind.forward(x, weights, conv), [x, *weights.values()], pull)
         moved = [name for name, g in zip(weights, gradients, strict=True) if g.abs().max() > 0]
         assert moved, f"step {step}: nothing learns"
         with torch.no_grad():
@@ -71,12 +71,12 @@ def test_an_unknown_blueprint_is_named_with_those_there_are() -> None:
         blueprint("conv_lihgt", "cnn")
 
 
-def test_a_blueprint_that_changes_the_shape_or_lies_about_its_birth_is_refused() -> None:
+def test_blueprint_that_breaks_its_contract_is_refused() -> None:
     halves = Blueprint(
-        "halves", lambda c: {"gain": Init()}, lambda x, p: x[:, :, ::2], identity_at_birth=False
+        "halves", lambda c: {"gain": Init()}, lambda x, p, _: x[:, :, ::2], identity_at_birth=False
     )
     with pytest.raises(BlueprintError, match=r"halves turns .* a seed must keep the shape"):
         verify(halves, 8, (4, 4))
-    doubles = Blueprint("doubles", lambda c: {"gain": Init()}, lambda x, p: 2 * x, identity_at_birth=True)
+    doubles = Blueprint("doubles", lambda c: {"gain": Init()}, lambda x, p, _: 2 * x, identity_at_birth=True)
     with pytest.raises(BlueprintError, match="doubles claims to be the identity"):
         verify(doubles, 8, (4, 4))

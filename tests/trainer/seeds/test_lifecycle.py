@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from torch import Tensor
 
-from tests.trainer.hosts.plots import config
-from trainer.seeds import alpha
-from trainer.seeds.lifecycle import Lifecycle, passed
-from trainer.seeds.stages import (
+from protocol.messages.vocabulary import (
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
     BLENDED,
@@ -27,29 +24,40 @@ from trainer.seeds.stages import (
     Stage,
     Style,
 )
+from tests.trainer.hosts.plots import config
+from trainer.measurements import Measurements
+from trainer.seeds import alpha
+from trainer.seeds.lifecycle import Lifecycle, passed
 from trainer.seeds.table import SlotTable, is_in
-from trainer.signals import Signals
 
 torch.set_num_threads(1)
 N, S = 2, 2
 SIZES = (len(Op), S, 7, len(Style), len(TEMPOS), len(ALPHA_TARGETS), len(ALPHA_SPEEDS), len(Curve))
 WISHES: tuple[tuple[Op, ...], ...] = (
     (),
-    (Op.ADVANCE, Op.GERMINATE, Op.WAIT), (Op.WAIT,), (Op.FOSSILIZE, Op.ADVANCE, Op.GERMINATE, Op.WAIT),
-    (Op.SET_ALPHA, Op.ADVANCE, Op.GERMINATE, Op.WAIT), (Op.PRUNE, Op.WAIT),
-)  # fmt: skip
+    (Op.ADVANCE, Op.GERMINATE, Op.WAIT),
+    (Op.WAIT,),
+    (Op.FOSSILIZE, Op.ADVANCE, Op.GERMINATE, Op.WAIT),
+    (Op.SET_ALPHA, Op.ADVANCE, Op.GERMINATE, Op.WAIT),
+    (Op.PRUNE, Op.WAIT),
+)
 """What an env would do, the first legal op of a row; the empty row is any action, legal or not."""
 EXECUTED_BY_POLICY = {
-    (Stage.DORMANT, Stage.GERMINATED), (Stage.TRAINING, Stage.BLENDING), (Stage.HOLDING, Stage.BLENDING),
-    (Stage.HOLDING, Stage.FOSSILIZED), (Stage.GERMINATED, Stage.PRUNED), (Stage.TRAINING, Stage.PRUNED),
-    (Stage.BLENDING, Stage.PRUNED), (Stage.HOLDING, Stage.PRUNED),
-}  # fmt: skip
+    (Stage.DORMANT, Stage.GERMINATED),
+    (Stage.TRAINING, Stage.BLENDING),
+    (Stage.HOLDING, Stage.BLENDING),
+    (Stage.HOLDING, Stage.FOSSILIZED),
+    (Stage.GERMINATED, Stage.PRUNED),
+    (Stage.TRAINING, Stage.PRUNED),
+    (Stage.BLENDING, Stage.PRUNED),
+    (Stage.HOLDING, Stage.PRUNED),
+}
 
 
-def signals(
+def measurements(
     n: int = N, s: int = S, *, health: float = 1.0, norm: float = 0.5, accuracy: float = 0.5
-) -> Signals:
-    out = Signals.unmeasured(n, s)
+) -> Measurements:
+    out = Measurements.unmeasured(n, s)
     out.seed_health.fill_(health)
     out.seed_grad_norm.fill_(norm)
     out.val_accuracy.fill_(accuracy)
@@ -62,7 +70,7 @@ def action(op: Op, slot: int = 0, **heads: int) -> list[int]:
     return [choice.get(name, 0) for name in HEAD_NAMES]
 
 
-def act(life: Lifecycle, table: SlotTable, seen: Signals, *rows: list[int]) -> Tensor:
+def act(life: Lifecycle, table: SlotTable, seen: Measurements, *rows: list[int]) -> Tensor:
     return life.apply(table, torch.tensor(rows), life.legal(table, seen), seen)
 
 
@@ -94,10 +102,15 @@ class Life(RuleBasedStateMachine):
         contribution=st.sampled_from([0.2, 0.0, -0.1, float("nan")]),
     )
     def epoch(
-        self, codes: tuple[int, ...], wishes: tuple[tuple[Op, ...], ...], health: float, norm: float,
-        accuracy: float, contribution: float,
-    ) -> None:  # fmt: skip
-        seen = signals(health=health, norm=norm, accuracy=accuracy)
+        self,
+        codes: tuple[int, ...],
+        wishes: tuple[tuple[Op, ...], ...],
+        health: float,
+        norm: float,
+        accuracy: float,
+        contribution: float,
+    ) -> None:
+        seen = measurements(health=health, norm=norm, accuracy=accuracy)
         blended = is_in(self.table.stage, BLENDED)
         self.table.record_contribution(torch.where(blended, contribution, float("nan")))
         stage = self.table.stage.clone()
@@ -191,7 +204,7 @@ def test_legal_is_executed_and_executed_changes_what_it_should(op: Op, gates: st
     life = Lifecycle(config(1, seeds__gates=gates, seeds__min_training_epochs=2))
     table = every_cell()
     n = table.shape[0]
-    seen = signals(n)
+    seen = measurements(n)
     table.accuracy_at_stage.fill_(0.3)
     legal = life.legal(table, seen)[:, op, 0]
     before = table.state_dict()
@@ -206,7 +219,7 @@ def test_legal_is_executed_and_executed_changes_what_it_should(op: Op, gates: st
         assert torch.equal(changed, legal)
 
 
-def grown(life: Lifecycle, table: SlotTable, seen: Signals, target: int = 2) -> None:
+def grown(life: Lifecycle, table: SlotTable, seen: Measurements, target: int = 2) -> None:
     """Env 0, slot 0 from germination to the first epoch of BLENDING, the others waiting."""
     act(life, table, seen, action(Op.GERMINATE, blueprint=3, style=1, tempo=0))
     while not life.legal(table, seen)[0, Op.ADVANCE, 0]:
@@ -214,8 +227,8 @@ def grown(life: Lifecycle, table: SlotTable, seen: Signals, target: int = 2) -> 
     act(life, table, seen, action(Op.ADVANCE, alpha_target=target))
 
 
-def one_env(**changes: object) -> tuple[Lifecycle, SlotTable, Signals]:
-    return Lifecycle(config(1, **changes)), SlotTable.empty(1, 1), signals(1, 1)
+def one_env(**changes: object) -> tuple[Lifecycle, SlotTable, Measurements]:
+    return Lifecycle(config(1, **changes)), SlotTable.empty(1, 1), measurements(1, 1)
 
 
 def test_a_whole_life_epoch_by_epoch() -> None:
@@ -253,9 +266,16 @@ def test_pruning_fades_freezes_closes_and_frees() -> None:
         life.advance(table, seen)
         act(life, table, seen, action(Op.WAIT))
     assert seen_stages == [
-        ("BLENDING", 0.667), ("BLENDING", 0.333), ("BLENDING", 0.0), ("PRUNED", 0.0), ("EMBARGOED", 0.0),
-        ("EMBARGOED", 0.0), ("EMBARGOED", 0.0), ("RESETTING", 0.0), ("DORMANT", 0.0),
-    ]  # fmt: skip
+        ("BLENDING", 0.667),
+        ("BLENDING", 0.333),
+        ("BLENDING", 0.0),
+        ("PRUNED", 0.0),
+        ("EMBARGOED", 0.0),
+        ("EMBARGOED", 0.0),
+        ("EMBARGOED", 0.0),
+        ("RESETTING", 0.0),
+        ("DORMANT", 0.0),
+    ]
 
 
 @pytest.mark.parametrize("speed", range(len(ALPHA_SPEEDS)))
@@ -295,9 +315,7 @@ def test_alpha_is_retargeted_only_when_it_rests() -> None:
         ("G2", "gradient_ratio", {"norm": 0.09}),
     ],
 )
-def test_each_check_of_the_strict_gate_can_stop_a_seed_alone(
-    gate: str, check: str, spoil: dict[str, float]
-) -> None:
+def test_each_strict_gate_check_can_stop_a_seed(gate: str, check: str, spoil: dict[str, float]) -> None:
     life = Lifecycle(config(1, seeds__gates="strict", seeds__min_training_epochs=1))
     table = SlotTable.empty(1, 1)
     table.stage[0, 0], table.epochs_in_stage[0, 0], table.accuracy_at_stage[0, 0] = (
@@ -305,8 +323,8 @@ def test_each_check_of_the_strict_gate_can_stop_a_seed_alone(
         1,
         0.5,
     )
-    assert passed(life.gates(table, signals(1, 1, accuracy=0.6))[gate])[0, 0]
-    checks = life.gates(table, signals(1, 1, **({"accuracy": 0.6} | spoil)))[gate]
+    assert passed(life.gates(table, measurements(1, 1, accuracy=0.6))[gate])[0, 0]
+    checks = life.gates(table, measurements(1, 1, **({"accuracy": 0.6} | spoil)))[gate]
     failed = {name for name, ok in checks.items() if not ok[0, 0]}
     assert check in failed
     assert (
@@ -321,7 +339,7 @@ def test_strict_fossilising_needs_a_contribution() -> None:
     table = SlotTable.empty(1, 3)
     table.stage.fill_(int(Stage.HOLDING))
     table.contribution[0] = torch.tensor([0.02, 0.005, float("nan")])
-    assert life.legal(table, signals(1, 3))[0, Op.FOSSILIZE].tolist() == [True, False, False]
+    assert life.legal(table, measurements(1, 3))[0, Op.FOSSILIZE].tolist() == [True, False, False]
 
 
 def test_contributions_keep_value_velocity_and_age() -> None:

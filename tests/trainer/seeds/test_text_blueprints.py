@@ -8,18 +8,21 @@ from torch import Tensor
 
 from tests.trainer.text_oracle import Attention as SelfAttention
 from tests.trainer.text_oracle import Behind, Lora, Norm, mlp
-from trainer import rng
-from trainer.seeds import blueprints, causal
-from trainer.seeds.blueprints import Blueprint, BlueprintError, verify
-from trainer.seeds.catalogue import blueprint
-from trainer.stacked import Init, Parameters, initialise
+from trainer.compute import rng
+from trainer.compute.stacked_ops import Init, Parameters, conv, initialise
+from trainer.seeds import image_blueprints as blueprints
+from trainer.seeds import text_blueprints as causal
+from trainer.seeds.image_blueprints import Blueprint, BlueprintError, verify
+from trainer.seeds.registry import blueprint
 
 torch.set_num_threads(1)
 KINDS = list(causal.BLUEPRINTS.values())
 MODULES = {
-    "norm": Norm, "lora": Lora, "mlp": lambda c: Behind(mlp(c, 4 * c)),
+    "norm": Norm,
+    "lora": Lora,
+    "mlp": lambda c: Behind(mlp(c, 4 * c)),
     "attention": lambda c: Behind(SelfAttention(c, 1)),
-}  # fmt: skip
+}
 
 
 def newborn(kind: Blueprint, rows: int, channels: int) -> Parameters:
@@ -37,10 +40,10 @@ def texts(rows: int, channels: int, width: int = 6) -> Tensor:
 def test_a_newborn_is_the_identity_and_can_wake_up(kind: Blueprint, channels: int) -> None:
     weights = {name: w.requires_grad_() for name, w in newborn(kind, 2, channels).items()}
     x = texts(2, channels).requires_grad_()
-    assert (kind.forward(x, weights) - x).abs().max() < 1e-6
+    assert (kind.forward(x, weights, conv) - x).abs().max() < 1e-6
     pull = rng.normal(rng.key(3, rng.Purpose.SEED), x.numel(), torch.float64).view_as(x)
     for step in range(2):
-        _, *gradients = torch.autograd.grad(kind.forward(x, weights), [x, *weights.values()], pull)
+        _, *gradients = torch.autograd.grad(kind.forward(x, weights, conv), [x, *weights.values()], pull)
         moved = [name for name, g in zip(weights, gradients, strict=True) if g.abs().max() > 0]
         assert moved, f"step {step}: nothing learns"
         with torch.no_grad():
@@ -69,7 +72,7 @@ def test_what_looks_ahead_is_refused_in_a_text_host(name: str) -> None:
 
 
 def test_what_begins_with_nonsense_is_refused() -> None:
-    nan = Blueprint("nan", lambda c: {"gain": Init()}, lambda x, p: x / 0.0 * 0.0, identity_at_birth=False)
+    nan = Blueprint("nan", lambda c: {"gain": Init()}, lambda x, p, _: x / 0.0 * 0.0, identity_at_birth=False)
     with pytest.raises(BlueprintError, match="nan puts out NaN"):
         verify(nan, 8, (4, 4))
 

@@ -1,4 +1,4 @@
-"""A recorder on real parts: slot table, signals, transfer, emitter and codec, fed by hand."""
+"""A recorder on real parts: slot table, measurements, transfer, emitter and codec, fed by hand."""
 
 from __future__ import annotations
 
@@ -9,43 +9,51 @@ from typing import Any
 import numpy as np
 import torch
 
-from protocol.emitter import Emitter
-from protocol.encoding import encode_event
-from protocol.events import Level, PPOUpdate, SystemSample
-from protocol.wire import Event, decode_line
-from trainer.config import Config
+from protocol.codec.json_lines import Event, decode_line, encode_event
+from protocol.messages.events import SystemSample
+from protocol.messages.vocabulary import HEAD_NAMES, Level, Op, Stage
+from protocol.server.emitter import Emitter
+from trainer.config.schema import Config, TelemetryConfig
+from trainer.measurements import Measurements
+from trainer.policy.update_statistics import UpdateStatistics
 from trainer.seeds.lifecycle import Lifecycle
-from trainer.seeds.stages import HEAD_NAMES, Op, Stage
 from trainer.seeds.table import SlotTable
-from trainer.signals import Signals
+from trainer.telemetry.collection.plan import CollectionPlan
 from trainer.telemetry.columns import decision_columns, outcome_columns
-from trainer.telemetry.levels import Levels
 from trainer.telemetry.recorder import Recorder, RunShape
-from trainer.telemetry.transfer import Frame, Transfer
+from trainer.telemetry.timer import PhaseTimes
+from trainer.telemetry.transfer import HostFrame, Transfer
 
 SLOTS = ("r0c0", "r0c1")
 BLUEPRINTS = ("norm", "conv_light")
 EPISODE = 24
-Fault = Callable[[Signals], None]
+Fault = Callable[[Measurements], None]
 
 
 class Rig:
     """N envs whose seed in slot 0 trains and whose numbers are healthy unless a fault says otherwise."""
 
     def __init__(
-        self, envs: int = 4, *, level: Level = "NORMAL", rounds: int = 20, seeded: bool = True
+        self,
+        envs: int = 4,
+        *,
+        level: Level = "NORMAL",
+        rounds: int = 20,
+        seeded: bool = True,
+        stride: int = 0,
     ) -> None:
         torch.set_num_threads(1)
         self.n, self.s = envs, len(SLOTS)
         self.seeded = seeded
         self.emitter = Emitter()
-        self.levels = Levels(level, envs)
+        config = TelemetryConfig(level=level, escalate_on="off", stride=stride)
+        self.plan = CollectionPlan(self.emitter, config, envs=envs, episode_epochs=EPISODE)
         self.transfer = Transfer()
         self.lifecycle = Lifecycle(Config())
         self.recorder = self.new_recorder(rounds)
         self.random = np.random.default_rng(5)
         self.table = SlotTable.empty(self.n, self.s)
-        self.signals = Signals.unmeasured(self.n, self.s)
+        self.measurements = Measurements.unmeasured(self.n, self.s)
         self.round = self.epoch = 0
 
     def new_recorder(self, rounds: int = 20) -> Recorder:
@@ -56,32 +64,30 @@ class Rig:
             seed_parameters=[[16, 80], [16, 80]],
             rounds=rounds,
         )
-        return Recorder(self.emitter, shape, self.levels)
-
-    # --- the loop, as short as it gets -------------------------------------------------------------
+        return Recorder(self.emitter, shape, self.plan)
 
     def begin_round(self) -> None:
         self.round, self.epoch = self.round + 1, 0
         self.table.reset()
-        self.signals = Signals.unmeasured(self.n, self.s)
-        self.recorder.round_started(self.round)
+        self.measurements = Measurements.unmeasured(self.n, self.s)
+        self.recorder.begin_round(self.round)
 
     def decide(self, actions: torch.Tensor | None = None) -> None:
         """One epoch's decisions by the real rules; WAIT unless told, but for the seed in slot 0."""
         before = self.table.stage.clone()
-        self.lifecycle.advance(self.table, self.signals)
+        self.lifecycle.advance(self.table, self.measurements)
         advanced = self.table.stage.clone()
-        gates = self.lifecycle.gates(self.table, self.signals)
-        legal = self.lifecycle.legal(self.table, self.signals)
+        gates = self.lifecycle.gates(self.table, self.measurements)
+        legal = self.lifecycle.legal(self.table, self.measurements)
         if actions is None:
             actions = self.action(Op.GERMINATE if self.seeded and self.epoch == 0 else Op.WAIT)
-        self.lifecycle.apply(self.table, actions, legal, self.signals)
+        self.lifecycle.apply(self.table, actions, legal, self.measurements)
         self.frame = self.transfer(
             decision_columns(
                 stage_before=before, stage_advanced=advanced, table=self.table, actions=actions, gates=gates
             )
         )
-        self.recorder.decided(self.frame)
+        self.recorder.record_decision(self.frame)
 
     def action(self, op: Op, slot: int = 0, **heads: int) -> torch.Tensor:
         """[N, heads] the same action in every env."""
@@ -96,27 +102,26 @@ class Rig:
         seconds: float = 1.0,
         layers: dict[str, torch.Tensor] | None = None,
     ) -> None:
-        """One epoch from its beginning to its outcome and the tick of the levels."""
-        self.recorder.epoch_begins()
+        """One epoch from its beginning to its outcome and the plan's end of it."""
+        self.recorder.begin_epoch()
         frame = self.outcome(fault, layers)
         parts = {"train": 0.9, "telemetry": telemetry, "other": 0.1 - telemetry}
         phases = {name: seconds * part for name, part in parts.items()}
         names = [f"layer{i}" for i in range(len(layers["grad_norm"]))] if layers else ()
-        self.recorder.finished(frame, seconds=seconds, phases=phases, layer_names=names)
-        for event in self.levels.tick():
-            self.emitter.emit(event)
+        self.recorder.record_outcome(frame, PhaseTimes(seconds, phases), names)
+        self.plan.end_epoch(())
 
-    def outcome(self, fault: Fault | None = None, layers: dict[str, torch.Tensor] | None = None) -> Frame:
+    def outcome(self, fault: Fault | None = None, layers: dict[str, torch.Tensor] | None = None) -> HostFrame:
         """The frame of an epoch's outcome: healthy, but for the fault."""
-        self.signals = self.healthy_signals()
-        self.table.contribution.copy_(self.signals.contribution)
+        self.measurements = self.healthy_measurements()
+        self.table.contribution.copy_(self.measurements.contribution)
         if fault is not None:
-            fault(self.signals)
+            fault(self.measurements)
         self.epoch += 1
         components = {"gain": torch.full((self.n,), 0.25), "rent": torch.full((self.n,), -0.05)}
         return self.transfer(
             outcome_columns(
-                signals=self.signals,
+                measurements=self.measurements,
                 reward=components["gain"] + components["rent"],
                 components=components,
                 layers=layers,
@@ -133,11 +138,9 @@ class Rig:
             self.decide()
 
     def update(self, **changes: Any) -> None:
-        self.recorder.updated(dataclasses.replace(healthy_update(), **changes))
+        self.recorder.record_update(dataclasses.replace(healthy_update(), **changes))
 
-    # --- healthy numbers ---------------------------------------------------------------------------
-
-    def healthy_signals(self) -> Signals:
+    def healthy_measurements(self) -> Measurements:
         def noisy(value: float, *shape: int, spread: float = 0.05) -> torch.Tensor:
             return torch.from_numpy(value * self.random.normal(1.0, spread, shape)).float()
 
@@ -145,7 +148,7 @@ class Rig:
         progress = (self.epoch + 1) / EPISODE
         runs = (self.table.stage >= Stage.GERMINATED) & (self.table.stage <= Stage.FOSSILIZED)
         nan = torch.full((n, s), float("nan"))
-        return Signals(
+        return Measurements(
             train_loss=noisy(2.3 - 2.0 * progress, n),
             train_accuracy=noisy(0.1 + 0.8 * progress, n, spread=0.001),
             val_loss=noisy(2.3 - 1.9 * progress, n),
@@ -158,8 +161,6 @@ class Rig:
             parameters=torch.full((n,), 274.0),
         )
 
-    # --- what came out -----------------------------------------------------------------------------
-
     def take(self, type_: str | None = None) -> list[Event]:
         """Everything emitted since the last call, through the codec and back."""
         events = []
@@ -169,20 +170,21 @@ class Rig:
         return [e for e in events if type_ is None or e.type == type_]
 
 
-def healthy_update() -> PPOUpdate:
-    return PPOUpdate(
+def healthy_update() -> UpdateStatistics:
+    return UpdateStatistics(
         seconds=0.2,
         policy_loss=-0.02,
         value_loss=0.2,
         entropy=0.7,
-        head_entropy=dict.fromkeys(HEAD_NAMES, 0.7),
+        head_entropy=np.full(len(HEAD_NAMES), 0.7),
         approx_kl=0.008,
         clip_fraction=0.1,
         ratio_min=0.8,
         ratio_max=1.3,
+        head_ratio_max=np.full(len(HEAD_NAMES), 1.3),
         explained_variance=0.6,
         grad_norm=1.0,
-        head_grad_norm=dict.fromkeys(HEAD_NAMES, 0.3),
+        head_grad_norm=np.full(len(HEAD_NAMES), 0.3),
         critic_grad_norm=0.8,
         advantage_mean=0.0,
         advantage_std=1.0,
@@ -192,11 +194,14 @@ def healthy_update() -> PPOUpdate:
         minibatches=8,
         early_stop=False,
         skipped_nonfinite=0,
-        op_fraction={op.name: 1 / len(Op) for op in Op},
+        op_fraction=np.full(len(Op), 1 / len(Op)),
         lstm_h_rms=0.4,
         lstm_c_rms=0.8,
         return_std=0.5,
         value_nrmse=0.7,
+        observation_rms=1.0,
+        observation_clipped=0.0,
+        observation_missing=0.1,
     )
 
 

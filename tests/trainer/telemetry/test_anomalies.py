@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.emitter import Emitter
-from protocol.events import Anomaly
-from protocol.thresholds import THRESHOLDS, Threshold
+from protocol.messages.events import Anomaly
+from protocol.messages.thresholds import THRESHOLDS, Threshold
+from protocol.server.emitter import Emitter
 from trainer.telemetry.anomalies import CHECKS, AnomalyDetector
 
 ENVS = 3
@@ -85,7 +85,7 @@ def test_all_sources_at_once_equal_one_at_a_time(kind: str, data: st.DataObject)
     found = detector(emitter)
     reference = [OneSource(threshold) for _ in range(ENVS)]
     for values in stream:
-        found.check_all({check.signal: np.array(values)})
+        found.check_all({check.reading: np.array(values)})
         expected = []
         for env, (source, x) in enumerate(zip(reference, values, strict=True)):
             change = source.step(x)
@@ -95,7 +95,7 @@ def test_all_sources_at_once_equal_one_at_a_time(kind: str, data: st.DataObject)
         assert [(env, e.active, e.value, e.count) for env, e in events] == expected  # type: ignore[attr-defined]
 
 
-def test_a_raise_says_all_there_is_to_say_and_is_said_once() -> None:
+def test_raised_anomaly_is_complete_and_emitted_once() -> None:
     emitter = Emitter()
     found = detector(emitter)
     before = time.time_ns() // 1000
@@ -148,7 +148,7 @@ def test_gone_seeds_take_their_anomalies_along() -> None:
     found.check_all({"seed.gradient_nonfinite": np.array([1.0, 0.0, 1.0])})
     found.check_all({"seed.norm_drift": np.array([0.9, 0.9, 0.9])})
     assert len(told(emitter)) == 2
-    found.retire("seed", np.array([True, True, False]))
+    found.remove_sources("seed", np.array([True, True, False]))
     (cleared,) = told(emitter)
     assert (cleared.source, cleared.active, cleared.value) == ("env00.r0c0", False, None)
     found.check_all({"seed.norm_drift": np.array([0.9, 0.9, 0.9])})  # the second in a row for the third only
@@ -195,6 +195,6 @@ def test_resume_is_exact() -> None:
 
 
 def test_every_check_has_its_threshold_and_its_hint() -> None:
-    assert len({c.signal for c in CHECKS}) == len(CHECKS)
+    assert len({c.reading for c in CHECKS}) == len(CHECKS)
     for check in CHECKS:
         assert THRESHOLDS[check.threshold].hint

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.telemetry.drift import EPSILON, UNUSUAL, DriftMonitor, Smoothing
+from trainer.telemetry.drift import EPSILON, UNUSUAL_FACTOR, DriftMonitor, Smoothing
 
 POOLS = {
     "env": (["env00"], Smoothing(0.99, 20)),
@@ -144,7 +144,7 @@ def test_what_all_sources_do_is_usual() -> None:
     assert limits(spread=0.01) == (0.5, 1.0)  # a calm run is held to the table
     warning, critical = limits(spread=0.3)
     median = 0.6745 * 0.3  # of |x - mean| under a normal distribution
-    assert warning == pytest.approx(UNUSUAL * median, rel=0.25)
+    assert warning == pytest.approx(UNUSUAL_FACTOR * median, rel=0.25)
     assert critical == 2 * warning
 
 

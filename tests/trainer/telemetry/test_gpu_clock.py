@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.telemetry.gpu_clock import EVERY, GpuClock
+from trainer.telemetry.gpu_clock import SAMPLE_EVERY_EPOCHS, GpuClock
 from trainer.telemetry.timer import PhaseTimer
 
 
@@ -38,21 +38,21 @@ class Event:
 def epoch(timer: PhaseTimer) -> dict[str, float]:
     with timer.phase("train"), timer.phase("data"):
         pass
-    timer.lap()
-    return timer.gpu_phases
+    return timer.lap().gpu_phases
 
 
 @pytest.mark.finding("HP-8")
-def test_one_epoch_in_so_many_is_told_once_the_gpu_is_past_it() -> None:
+def test_sampled_epoch_is_reported_after_gpu_passed_it() -> None:
     device = Device()
     timer = PhaseTimer(GpuClock(device.event))
     timer.lap()
-    assert [epoch(timer) for _ in range(EVERY)] == [{}] * EVERY, "the device has not come so far"
+    early = [epoch(timer) for _ in range(SAMPLE_EVERY_EPOCHS)]
+    assert early == [{}] * SAMPLE_EVERY_EPOCHS, "the device has not come so far"
     device.passed = device.issued
     assert epoch(timer) == pytest.approx({"train": 0.02, "data": 0.01, "other": 0.02})
     assert epoch(timer) == {}
     issued = device.issued
-    for _ in range(EVERY - 4):
+    for _ in range(SAMPLE_EVERY_EPOCHS - 4):
         epoch(timer)
     assert device.issued == issued, "epochs between are not marked"
 
@@ -60,7 +60,7 @@ def test_one_epoch_in_so_many_is_told_once_the_gpu_is_past_it() -> None:
 def test_a_sample_that_is_not_read_yet_is_not_overtaken() -> None:
     device = Device()
     timer = PhaseTimer(GpuClock(device.event))
-    for _ in range(3 * EVERY):
+    for _ in range(3 * SAMPLE_EVERY_EPOCHS):
         assert epoch(timer) == {}
     device.passed = device.issued
     assert epoch(timer)
@@ -72,10 +72,9 @@ def test_a_real_gpu_tells_its_seconds() -> None:
     timer = PhaseTimer(GpuClock())
     x = torch.ones(2048, 2048, device="cuda")
     told = {}
-    for _ in range(3 * EVERY):
+    for _ in range(3 * SAMPLE_EVERY_EPOCHS):
         with timer.phase("train"):
             x = x @ x.clamp(-1, 1)
         torch.cuda.synchronize()
-        timer.lap()
-        told |= timer.gpu_phases
+        told |= timer.lap().gpu_phases
     assert told["train"] > 0

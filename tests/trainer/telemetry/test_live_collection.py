@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from protocol.events import (
+from protocol.messages.events import (
     Anomaly,
     Drift,
     EpochFinished,
@@ -18,8 +18,7 @@ from protocol.events import (
     RoundFinished,
     TelemetryLevel,
 )
-
-from ..test_steering import Rig, command, leaves
+from tests.trainer.control.test_commands import Rig, command, leaves
 
 torch.set_num_threads(1)
 EPISODE, ROUNDS = 6, 2
@@ -99,10 +98,8 @@ def test_an_escalation_asked_for_is_collected_whatever_the_stride(run: Runs) -> 
         assert [value is not None for value in event.grad_norm[0]] == [False, True, False, False]
 
 
-def test_an_anomaly_has_its_env_looked_at_from_the_next_epoch_on(
-    run: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainer.hosts.group import HostGroup
+def test_anomaly_escalates_its_env_from_next_epoch(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainer.hosts.host_group import HostGroup
 
     trained = HostGroup.train
 
@@ -114,9 +111,11 @@ def test_an_anomaly_has_its_env_looked_at_from_the_next_epoch_on(
 
     monkeypatch.setattr(HostGroup, "train", ill)
     rig = run(
-        "envs.group_size=4", "telemetry.escalate_on=critical", "telemetry.escalate_epochs=2",
+        "envs.group_size=4",
+        "telemetry.escalate_on=critical",
+        "telemetry.escalate_epochs=2",
         "telemetry.escalate_share=0.4",
-    )  # fmt: skip
+    )
     (raised,) = [e for e, env in rig.events if isinstance(e, Anomaly) and e.active and env == 2][:1]
     told = [e for e in rig.told(TelemetryLevel) if e.epochs and e.env == 2]
     assert [(e.level, e.epochs) for e in told][:1] == [("DEBUG", 2)]
@@ -124,7 +123,7 @@ def test_an_anomaly_has_its_env_looked_at_from_the_next_epoch_on(
     assert epochs_with(rig, LayerStatistics)[:2] == [2, 3]
 
 
-def test_phases_sum_to_the_epochs_and_the_epochs_to_the_round(run: Runs) -> None:
+def test_phases_sum_to_epochs_and_epochs_to_round(run: Runs) -> None:
     rig = run()
     for event in rig.told(EpochFinished):
         assert sum(event.phases.values()) == pytest.approx(event.seconds, rel=1e-6)
@@ -139,19 +138,23 @@ def test_phases_sum_to_the_epochs_and_the_epochs_to_the_round(run: Runs) -> None
         assert summary.device_syncs is summary.allocator_retries is None
 
 
+@pytest.mark.slow
 @pytest.mark.finding("DT-01")
 @pytest.mark.finding("PT-07")
-def test_a_compiled_step_is_one_graph_and_never_compiled_anew_at_level_debug(
-    run: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_step_is_one_graph_also_at_level_debug(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced whole by torch.compile, without the minutes of the C++ compiler."""
     torch._dynamo.reset()
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, mode, **options: compile_(f, backend="eager", **options))
     rig = run(
-        "telemetry.level=DEBUG", "telemetry.stride=1", "compile.mode=default", "envs.plan=masked",
-        "envs.group_size=4", "seeds.blueprints=norm,conv_light", "ppo.epochs=2",
-    )  # fmt: skip
+        "telemetry.level=DEBUG",
+        "telemetry.stride=1",
+        "compile.mode=default",
+        "envs.plan=masked",
+        "envs.group_size=4",
+        "seeds.blueprints=norm,conv_light",
+        "ppo.epochs=2",
+    )
     programs = rig.trainer.compiler.programs
     assert {name: p.reason for name, p in programs.items() if p.reason} == {}
     assert all(p.calls > 0 for p in programs.values())
@@ -162,7 +165,7 @@ def test_a_compiled_step_is_one_graph_and_never_compiled_anew_at_level_debug(
 
 
 @pytest.mark.finding("PR-01")
-def test_the_rounds_that_the_configuration_names_are_profiled_with_their_update(run: Runs) -> None:
+def test_configured_rounds_are_profiled_with_their_update(run: Runs) -> None:
     rig = run("profiler.rounds=2", "profiler.epochs=1", "ppo.epochs=1")
     (finished,) = rig.told(ProfilerFinished)
     assert (finished.epochs, finished.error) == (1, None)

@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.events import Anomaly, LogLine
-from protocol.history import read
+from protocol.journal.reader import read
+from protocol.messages.events import Anomaly, LogLine
 from protocol.runs import RunFolder
-from trainer.daemon import Daemon
+from trainer.compute.process_group import ProcessGroup
+from trainer.config.load import load as configured
+from trainer.daemon.daemon import Daemon
 from trainer.data.registry import load
-from trainer.hosts.group import HostGroup
+from trainer.hosts.host_group import HostGroup
 from trainer.policy.ppo import PPO
-from trainer.ranks import World
-from trainer.settings import load as configured
 
 SICK = 2
 ENV = f"env{SICK:02d}"
@@ -42,7 +42,7 @@ class Live:
         self.run = RunFolder.claim("live", home=home)
         config = configured(sets=[*SMALL, *sets])
         self.daemon = Daemon(
-            self.run, config, torch.device("cpu"), load("digits"), resumed=False, world=World()
+            self.run, config, torch.device("cpu"), load("digits"), resumed=False, process_group=ProcessGroup()
         )
         self.trainer = self.daemon.trainer
         self.daemon.server.start()
@@ -71,8 +71,8 @@ class Live:
         self._fault = fault
         first = self.trainer.round
         for _ in range(count):
-            self.trainer.play(self.daemon.observer)
-            self.trainer.learn(self.daemon.observer)
+            self.trainer.play(self.daemon.hooks)
+            self.trainer.learn(self.daemon.hooks)
         length = self.trainer.cfg.episode_epochs
         return [
             ((event.ctx.round - first - 1) * length + event.ctx.epoch, event.data)
@@ -85,7 +85,7 @@ class Live:
         return [event for event in read(self.run.events) if event.type == "anomaly"]
 
     def close(self) -> None:
-        self.daemon.operator.close()
+        self.daemon.commands.close()
         self.daemon.server.close()
         self.run.release()
 

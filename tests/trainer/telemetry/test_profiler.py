@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity
 
-from protocol.events import ProfilerFinished, ProfilerStarted
+from protocol.messages.events import ProfilerFinished, ProfilerStarted
 from trainer.telemetry import profiler
 from trainer.telemetry.profiler import Profiler
 from trainer.telemetry.timer import PhaseTimer
-from trainer.telemetry.trace import figures, top_operators
+from trainer.telemetry.trace import top_operators, utilisation
 
 torch.set_num_threads(1)
 
@@ -145,7 +145,7 @@ def test_two_windows_at_the_same_place_keep_both_traces(tmp_path: Path) -> None:
     assert all(Path(path).exists() for path in paths)
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_unwritable_trace_folder_is_reported_and_run_continues(tmp_path: Path) -> None:
     (tmp_path / "traces").write_text("a file")
     run = Run(tmp_path / "traces")
     run.profiler.start(1, command="c")
@@ -195,17 +195,19 @@ def test_how_well_the_machine_was_used() -> None:
         event("matmul", 450, 100, tid=7, cat="kernel"),
         event("copy", 500, 150, tid=8, cat="gpu_memcpy"),
     ]
-    assert figures({"traceEvents": events}) == {
-        "gpu_utilisation": 0.2, "kernels": 1, "allocator_seconds": pytest.approx(1e-4),
+    assert utilisation({"traceEvents": events}) == {
+        "gpu_utilisation": 0.2,
+        "kernels": 1,
+        "allocator_seconds": pytest.approx(1e-4),
         "python_share": 0.73,
-    }  # fmt: skip
-    on_cpu = figures({"traceEvents": events[:4]})
+    }
+    on_cpu = utilisation({"traceEvents": events[:4]})
     assert (on_cpu["gpu_utilisation"], on_cpu["kernels"], on_cpu["python_share"]) == (None, None, 0.8)
-    assert figures({"traceEvents": []}) == {}
+    assert utilisation({"traceEvents": []}) == {}
 
 
 @pytest.mark.finding("AR-10")
-def test_a_real_trace_sums_up_and_has_an_epoch_a_step(tmp_path: Path) -> None:
+def test_real_trace_has_one_step_per_epoch(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.profiler.start(2, with_update=True)
     run.round(1)
@@ -249,3 +251,14 @@ def test_every_kind_of_device_that_is_there_is_recorded(
     run.profiler.start(1, command=None)
     run.round(1)
     assert asked == [there]
+
+
+def test_full_disk_is_named_where_torch_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    run.profiler.start(1)
+    monkeypatch.setattr("torch.profiler.profile.export_chrome_trace", lambda *_: None)
+    run.round(1)
+    assert "could not write its trace" in run.told[-1].error
+    assert "bytes of the disk are free" in run.told[-1].error

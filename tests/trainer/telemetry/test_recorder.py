@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.events import EpochFinished, LayerStatistics, RoundFinished, SeedGate, SeedStage
-from trainer.reward.shapley import Shares
-from trainer.seeds.stages import Op, Stage
-from trainer.signals import Signals
+from protocol.messages.events import EpochFinished, LayerStatistics, RoundFinished, SeedGate, SeedStage
+from protocol.messages.vocabulary import Op, Stage
+from trainer.measurements import Measurements
+from trainer.reward.shapley import ShapleyValues
 from trainer.telemetry.columns import ACTIVATIONS, LAYER_STATISTICS, shapley_columns
+from trainer.telemetry.timer import PhaseTimes
 
 from .rig import BLUEPRINTS, EPISODE, SLOTS, Rig, healthy_update
 
@@ -30,10 +31,10 @@ def test_an_epoch_says_what_the_signals_said() -> None:
     rig.train()
     (event,) = rig.take("epoch")
     epoch: EpochFinished = event.data
-    signals: Signals = rig.signals
+    measurements: Measurements = rig.measurements
     assert (event.ctx.round, event.ctx.epoch, event.ctx.level) == (1, 1, "NORMAL")
     for name in ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "host_grad_norm", "host_health"):
-        assert np.float32(getattr(epoch, name)).tolist() == getattr(signals, name).tolist(), name
+        assert np.float32(getattr(epoch, name)).tolist() == getattr(measurements, name).tolist(), name
     assert epoch.parameters == [274] * rig.n
     assert epoch.op == [Op.GERMINATE] * rig.n
     assert epoch.action_slot == [0] * rig.n
@@ -56,13 +57,13 @@ def test_waiting_has_no_slot_and_returns_add_up() -> None:
     assert [e.episode_return[0] for e in epochs] == pytest.approx([0.2, 0.4, 0.6])
 
 
-def test_not_measured_is_none_and_a_nan_that_was_measured_is_nan() -> None:
+def test_unmeasured_is_none_and_measured_nan_stays() -> None:
     rig = Rig()
 
-    def sick(signals: Signals) -> None:
-        signals.train_loss[1] = float("nan")
-        signals.host_grad_norm[1] = float("nan")
-        signals.host_grad_norm[2] = signals.host_health[2] = float("nan")
+    def sick(measurements: Measurements) -> None:
+        measurements.train_loss[1] = float("nan")
+        measurements.host_grad_norm[1] = float("nan")
+        measurements.host_grad_norm[2] = measurements.host_health[2] = float("nan")
 
     rig.run_epoch(sick)
     (epoch,) = data(rig.take("epoch"))
@@ -165,15 +166,14 @@ def test_each_level_publishes_what_it_says(level: Any) -> None:
 
 def test_trouble_is_told_even_when_telemetry_is_off() -> None:
     rig = Rig(level="OFF")
-    rig.run_epoch(lambda signals: signals.val_loss[3].fill_(float("inf")))
+    rig.run_epoch(lambda measurements: measurements.val_loss[3].fill_(float("inf")))
     assert [(e.data.kind, e.ctx.env) for e in rig.take("anomaly")] == [("loss_nonfinite", 3)]
 
 
 def test_layers_of_exactly_the_epochs_and_envs_asked_for() -> None:
     rig = Rig()
     rig.run_epoch(layers=layers(rig))
-    for event in rig.levels.escalate("DEBUG", 2, env=1, reason="test", command="c7"):
-        rig.emitter.emit(event)
+    rig.plan.escalate("DEBUG", 2, env=1, reason="test", command="c7")
     for _ in range(4):
         rig.run_epoch(layers=layers(rig))
     events = rig.take()
@@ -197,12 +197,12 @@ def test_layers_of_exactly_the_epochs_and_envs_asked_for() -> None:
 
 def test_an_outcome_that_arrives_late_keeps_its_epochs_level() -> None:
     rig = Rig(level="MINIMAL")
-    rig.levels.escalate("NORMAL", 1, reason="test")
+    rig.plan.escalate("NORMAL", 1, reason="test")
     rig.begin_round()
     rig.decide()
-    rig.recorder.epoch_begins()
-    rig.levels.tick()  # the epoch is over before its outcome is read
-    rig.recorder.finished(rig.outcome(), seconds=1.0, phases={})
+    rig.recorder.begin_epoch()
+    rig.plan.end_epoch(())  # the epoch is over before its outcome is read
+    rig.recorder.record_outcome(rig.outcome(), PhaseTimes(1.0))
     (event,) = rig.take("epoch")
     assert event.ctx.level == "NORMAL"
     assert event.data.host_grad_norm[0] is not None
@@ -226,8 +226,8 @@ def test_drift_names_its_sources() -> None:
 def test_shapley_values_are_told_and_what_has_none_is_null() -> None:
     rig = Rig(envs=2)
     nan = float("nan")
-    found = Shares(np.array([[0.25], [nan]]), np.array([[0.0], [nan]]), np.array([2, 0]))
-    rig.recorder.shapley(shapley_columns(found))
+    found = ShapleyValues(np.array([[0.25], [nan]]), np.array([[0.0], [nan]]), np.array([2, 0]))
+    rig.recorder.record_shapley(shapley_columns(found))
     (told,) = data(rig.take("shapley.computed"))
     assert (told.value, told.half_width, told.coalitions) == ([[0.25], [None]], [[0.0], [None]], [2, 0])
 
@@ -236,7 +236,7 @@ def test_a_round_adds_up() -> None:
     rig = Rig(envs=4)
     for _ in range(EPISODE):
         rig.run_epoch()
-    rig.recorder.round_finished(2.0, test_accuracy=np.array([0.1, 0.2, 0.3, 0.6]))
+    rig.recorder.finish_round(PhaseTimes(2.0), np.array([0.1, 0.2, 0.3, 0.6]))
     events = rig.take()
     last = data([e for e in events if e.type == "epoch"])[-1]
     *_, event = events
@@ -254,7 +254,7 @@ def test_a_round_adds_up() -> None:
     rig.begin_round()
     rig.decide()
     rig.train()
-    rig.recorder.round_finished(1.0)
+    rig.recorder.finish_round(PhaseTimes(1.0))
     (second,) = data(rig.take("round.finished"))
     assert (second.germinated, second.test_accuracy_mean) == (4, None)
 
@@ -271,14 +271,14 @@ def test_resume_goes_on_as_if_never_interrupted() -> None:
                 rig.recorder.load_state_dict(torch.load(buffer, weights_only=True))
             sick = i % 7 < 3
 
-            def fault(signals: Signals, sick: bool = sick) -> None:
+            def fault(measurements: Measurements, sick: bool = sick) -> None:
                 if sick:
-                    signals.host_grad_norm[1] = 40.0
+                    measurements.host_grad_norm[1] = 40.0
 
             rig.run_epoch(fault)
             if rig.epoch == EPISODE:
                 rig.update()
-                rig.recorder.round_finished(1.0)
+                rig.recorder.finish_round(PhaseTimes(1.0))
         told = rig.take()
         for event in told:
             if event.type == "anomaly":
@@ -286,3 +286,19 @@ def test_resume_goes_on_as_if_never_interrupted() -> None:
         return [repr((e.type, e.ctx, e.data)) for e in told]
 
     assert events(cut=EPISODE + 9) == events(cut=None)
+
+
+def test_round_end_after_resume_has_its_own_clock() -> None:
+    """A checkpoint of an episode's last epoch: the next event is the update, before any epoch begins."""
+    rig = Rig()
+    for _ in range(EPISODE):
+        rig.run_epoch()
+    state = rig.recorder.state_dict()
+    rig.recorder._emitter.set_clock(round=0, epoch=0)
+    rig.recorder = rig.new_recorder()
+    rig.recorder.load_state_dict(state)
+    rig.take()
+    rig.update()
+    rig.recorder.finish_round(PhaseTimes(1.0))
+    found = {(event.type, event.ctx.round, event.ctx.epoch) for event in rig.take()}
+    assert {("ppo.update", 1, EPISODE), ("round.finished", 1, EPISODE)} <= found

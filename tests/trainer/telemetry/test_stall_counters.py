@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch._dynamo.utils as dynamo
 
-from trainer.telemetry import counters as module
-from trainer.telemetry.counters import Counters, Hindrances
+from trainer.telemetry import stall_counters as module
+from trainer.telemetry.stall_counters import StallCounters, StallCounts
 
 torch.set_num_threads(1)
 
@@ -23,7 +23,7 @@ def _fresh() -> Iterator[None]:
 
 
 def test_graph_breaks_and_recompilations() -> None:
-    counters = Counters(torch.device("cpu"))
+    counters = StallCounters(torch.device("cpu"))
 
     def broken(x: torch.Tensor) -> torch.Tensor:
         torch._dynamo.graph_break()
@@ -33,11 +33,11 @@ def test_graph_breaks_and_recompilations() -> None:
     for n in (2, 3, 4):
         program(torch.ones(n))
     torch.compile(broken, backend="eager")(torch.ones(2))
-    assert counters.take(5) == Hindrances(
+    assert counters.take(5) == StallCounts(
         device_syncs=None, graph_breaks=1, recompiles=2, allocator_retries=None
     )
     program(torch.ones(4))
-    assert counters.take(6) == Hindrances(
+    assert counters.take(6) == StallCounts(
         device_syncs=None, graph_breaks=0, recompiles=0, allocator_retries=None
     )
 
@@ -50,7 +50,7 @@ def test_waits_for_a_gpu_are_counted_from_torchs_warnings(monkeypatch: pytest.Mo
         monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: seen.append(mode))
         monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: retries)
         monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: seen.append(str(message)))
-        counters = Counters(torch.device("cuda"))
+        counters = StallCounters(torch.device("cuda"))
         for _ in range(3):
             warnings.warn(f"{module._SYNC} (Triggered internally at CUDAFunctions.cpp:145.)", stacklevel=1)
         warnings.warn("something else", stacklevel=1)
@@ -66,7 +66,7 @@ def test_each_wait_of_a_gpu_is_counted() -> None:
     x = torch.ones(4, device="cuda")
     try:
         with warnings.catch_warnings():
-            counters = Counters(x.device)
+            counters = StallCounters(x.device)
             for _ in range(3):
                 x.sum().item()
             assert counters.take(0).device_syncs == 3

@@ -12,8 +12,8 @@ import psutil
 import pytest
 import torch
 
-from protocol.events import SystemSample
-from trainer.telemetry.gpu import NvidiaGPU
+from protocol.messages.events import SystemSample
+from trainer.telemetry.nvml import NvidiaGPU
 from trainer.telemetry.system import SystemSampler, memory
 
 CPU = torch.device("cpu")

@@ -25,23 +25,24 @@ def test_phases_nest_and_sum(timer: PhaseTimer) -> None:
         pass
     with timer.phase("act"):
         pass
-    seconds, phases = timer.lap()
+    times = timer.lap()
+    seconds, phases = times.seconds, times.phases
     assert phases == {"other": 3.0, "train": 2.0, "data": 1.0, "act": 1.0}
     assert seconds == sum(phases.values()) == 7.0
-    assert timer.cpu_phases == {"other": 6.0, "train": 4.0, "data": 2.0, "act": 2.0}
+    assert times.cpu_phases == {"other": 6.0, "train": 4.0, "data": 2.0, "act": 2.0}
 
 
 def test_an_epoch_starts_at_nothing(timer: PhaseTimer) -> None:
     with timer.phase("train"):
         pass
     timer.lap()
-    assert timer.lap() == (1.0, {"other": 1.0})
+    assert timer.lap().phases == {"other": 1.0}
 
 
 def test_a_lap_within_a_phase_splits_it(timer: PhaseTimer) -> None:
     with timer.phase("telemetry"):
-        assert timer.lap() == (2.0, {"other": 1.0, "telemetry": 1.0})
-    assert timer.lap()[1] == {"other": 1.0, "telemetry": 1.0}
+        assert timer.lap().phases == {"other": 1.0, "telemetry": 1.0}
+    assert timer.lap().phases == {"other": 1.0, "telemetry": 1.0}
 
 
 def test_a_phase_that_fails_is_counted_too(timer: PhaseTimer) -> None:
@@ -49,15 +50,16 @@ def test_a_phase_that_fails_is_counted_too(timer: PhaseTimer) -> None:
         raise RuntimeError
     with timer.phase("act"):
         pass
-    assert timer.lap()[1] == {"other": 3.0, "train": 1.0, "act": 1.0}
+    assert timer.lap().phases == {"other": 3.0, "train": 1.0, "act": 1.0}
 
 
 def test_work_that_timed_its_own_parts(timer: PhaseTimer) -> None:
     with timer.phase("train"):
         pass
     timer.divide("train", {"train": 0.5, "validate": 0.25})
-    assert timer.lap()[1] == {"other": 3.0, "train": 0.75, "validate": 0.25}
-    assert timer.cpu_phases == {"other": 6.0, "train": 1.5, "validate": 0.5}
+    times = timer.lap()
+    assert times.phases == {"other": 3.0, "train": 0.75, "validate": 0.25}
+    assert times.cpu_phases == {"other": 6.0, "train": 1.5, "validate": 0.5}
 
 
 def test_no_more_is_divided_than_there_is(timer: PhaseTimer) -> None:
@@ -65,6 +67,7 @@ def test_no_more_is_divided_than_there_is(timer: PhaseTimer) -> None:
         pass
     timer.divide("train", {"validate": 99.0})
     timer.divide("nothing", {"validate": 1.0})
-    seconds, phases = timer.lap()
+    times = timer.lap()
+    seconds, phases = times.seconds, times.phases
     assert (phases["train"], phases["validate"]) == (0.0, 1.0)
     assert seconds == sum(phases.values())

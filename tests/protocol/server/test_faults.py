@@ -1,0 +1,182 @@
+"""Whatever step of the I/O thread fails: the thread lives, the journal is dense, clients are served."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from protocol import connect
+from protocol.codec.zmq_options import terminate_context
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.runs import RunFolder
+from protocol.server import faults as faults_module
+from protocol.server import server as server_module
+from protocol.server.faults import Faults
+from protocol.server.server import Server
+from protocol.storage.keys import AllowList, client_pair, make_client
+from tests.protocol.harness import Reader, until
+from tests.protocol.raw import Raw
+from tests.protocol.sshd import free_ports
+
+
+@pytest.fixture
+def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server on Unix sockets and on TCP, for one key."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(server_module, "HEARTBEAT_SECONDS", 0.2)
+    make_client("laptop", server=None, role="viewer")
+    server = Server(RunFolder.claim("alpha"), hello={}, listen=f"tcp://127.0.0.1:{free_ports(3)}")
+    server.start()
+    server.set_state("TRAINING")
+    yield server
+    server.close()
+    server.run.release()
+
+
+STEPS: dict[str, Callable[[Server], tuple[object, str]]] = {
+    "poll": lambda _: (zmq.Poller, "poll"),
+    "look for requests": lambda _: (server_module, "is_waiting"),
+    "serve requests": lambda server: (server, "_serve_requests"),
+    "handle a request": lambda server: (server._handler, "handle"),
+    "subscriptions": lambda server: (server._subscriber_counts, "update"),
+    "drain": lambda server: (server.emitter, "drain"),
+    "losses": lambda server: (server.emitter, "take_losses"),
+    "batches": lambda server: (server._publisher._encoder, "take"),
+    "snapshot": lambda server: (server._publisher.snapshot, "extend"),
+    "append": lambda server: (server._journal, "append"),
+    "rotation": lambda server: (server._journal, "_is_rotation_due"),
+    "sync": lambda server: (server._journal, "sync"),
+    "ring": lambda server: (server._publisher.rings["life"], "extend"),
+    "removed segments": lambda server: (server._journal, "take_removed"),
+    "tick": lambda server: (server._publisher, "tick"),
+    "sockets": lambda server: (server._local, "restore"),
+    "view": lambda server: (server, "_send_view"),
+    "leases": lambda server: (server._immediate.leases, "expire"),
+    "heartbeat": lambda server: (server, "_send_heartbeat"),
+    "serve tcp": lambda server: (server, "_serve_listener"),
+    "connections": lambda server: (server._listener.connections, "update"),  # type: ignore[union-attr]
+    "read keys": lambda _: (AllowList, "reload"),
+    "look for keys": lambda _: (os, "scandir"),
+    "list keys": lambda _: (os, "listdir"),
+    "tcp ev": lambda server: (server._listener, "restore"),
+    "authenticate": lambda server: (server._listener, "authenticate"),
+    "one handshake": lambda server: (server._listener, "_authenticate"),
+    "tcp subscriptions": lambda server: (server._listener, "count_subscribers"),
+    "tcp send": lambda server: (server._listener, "send"),
+}
+
+
+def fail_in_wire(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[Exception]:
+    """Let the next calls in the I/O thread fail, each with another error; gives those still to come."""
+    real = getattr(owner, name)
+    errors = [
+        OSError(errno.EIO, "Input/output error"),
+        MemoryError(),
+        OSError(errno.EMFILE, "Too many open files"),
+        zmq.ZMQError(errno.EMFILE),
+    ]
+
+    def fail(*args: Any, **more: Any) -> Any:
+        if threading.current_thread().name == "esper-wire" and errors:
+            raise errors.pop()
+        return real(*args, **more)
+
+    monkeypatch.setattr(owner, name, fail)
+    return errors
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_failing_step_ends_neither_thread_nor_service(
+    listening: Server, monkeypatch: pytest.MonkeyPatch, reader: Callable[..., Reader], step: str
+) -> None:
+    errors = fail_in_wire(monkeypatch, *STEPS[step](listening))
+    sent = 0
+
+    def is_over() -> bool:
+        """Give each step something to do until it has failed in all ways."""
+        nonlocal sent
+        sent += 1
+        listening.emitter.emit(ev.RoundStarted(rounds=sent))
+        listening.reload()
+        with Raw("alpha") as raw:
+            dealer = raw.open(zmq.DEALER, "qry")
+            dealer.send_multipart([b"", b'{"jsonrpc":"2.0","id":"0","method":"ping"}'])
+            raw.subscribe(b"none")
+            dealer.poll(20)
+            if step == "one handshake":
+                greet(listening._listener.address)  # type: ignore[union-attr]
+        return not errors
+
+    until(is_over)
+    one = reader("alpha")
+    one.read(lambda: one.subscriber.state == "live")
+    for _ in range(20):
+        sent += 1
+        listening.emitter.emit(ev.RoundStarted(rounds=sent))
+    one.read(lambda: any(e.type == "round.started" and e.data.rounds == sent for e in one.events))
+    address = listening._listener.address  # type: ignore[union-attr]
+    with connect("alpha") as local, connect(address, key="laptop") as remote:
+        until(lambda: local.status()["wire"]["failing"] == {})
+        assert remote.status()["wire"]["failing"] == {}
+    listening.close()
+    assert listening.error is None
+    events = [e for e in read(listening.run.events) if e.stream == "life"]
+    assert [e.seq for e in events] == list(range(1, len(events) + 1))
+    assert [e.data.rounds for e in events if e.type == "round.started"] == list(range(1, sent + 1))
+
+
+def greet(address: str) -> None:
+    """Begin a handshake with a key that is authorized; libzmq may hold its context until it has ended."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    _, pair = client_pair("laptop")
+    socket = context.socket(zmq.DEALER)
+    socket.set(zmq.CURVE_SERVERKEY, pair.server.encode())
+    socket.set(zmq.CURVE_PUBLICKEY, pair.public.encode())
+    socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode())
+    socket.connect(address)
+    socket.poll(20)
+    socket.close(linger=0)
+    terminate_context(context, patience_seconds=0.0)
+
+
+def test_keys_stay_valid_while_they_cannot_be_read(
+    listening: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of file numbers nobody is revoked: the list that was read last counts."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", full)
+    listening.reload()
+    until(lambda: listening.faults.counts["keys"])
+    assert listening.listening is not None
+    assert listening.listening["authorized"] == 1
+
+
+def test_faults_are_counted_and_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(faults_module.time, "monotonic", lambda: clock[0])
+    faults = Faults()
+
+    def fail() -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for second in range(120):
+        clock[0] = float(second)
+        assert faults.attempt("keys", fail) is None
+    assert faults.counts == {"keys": 120}
+    assert faults.current == {"keys": "OSError: [Errno 24] Too many open files"}
+    assert caplog.text.count("training goes on") == 2
+    assert faults.attempt("keys", lambda: 1) == 1
+    assert faults.current == {}

@@ -1,0 +1,84 @@
+"""Socket files that are removed while the daemon lives: noticed, bound again, nobody loses a connection."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from protocol import connect
+from protocol.messages import events as ev
+from protocol.runs import find_run
+from protocol.server import local_sockets
+from protocol.server.server import Server
+from tests.protocol.harness import Reader, until
+from tests.protocol.raw import Raw, ipc_path
+
+
+@pytest.fixture(autouse=True)
+def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_sockets, "CHECK_SECONDS", 0.05)
+
+
+def paths() -> list[Path]:
+    return [ipc_path(endpoint) for endpoint in find_run("alpha").connection.endpoints.values()]  # type: ignore[union-attr]
+
+
+def check_service(server: Server, reader: Callable[..., Reader]) -> None:
+    """A new client gets events and answers."""
+    one = reader("alpha")
+    one.read(lambda: one.subscriber.state == "live")
+    server.emitter.emit(ev.RoundStarted(rounds=7))
+    one.read(lambda: any(e.type == "round.started" and e.data.rounds == 7 for e in one.events))
+    with connect("alpha") as run:
+        assert run.status()["wire"]["sockets_restored"] > 0
+        assert run.pause()["state"] == "accepted"
+
+
+def test_removed_sockets_are_bound_again(
+    server: Server, reader: Callable[..., Reader], caplog: pytest.LogCaptureFixture
+) -> None:
+    early = reader("alpha")
+    early.read(lambda: early.subscriber.state == "live")
+    for path in paths():
+        path.unlink()
+    until(lambda: all(path.exists() for path in paths()))
+    assert [path.stat().st_mode & 0o777 for path in paths()] == [0o600] * 3
+    check_service(server, reader)
+    early.read(lambda: any(e.type == "round.started" for e in early.events))
+    assert "were removed; they are bound again in" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["sockets", "connection file", "foreign file"])
+def test_removed_folder_and_replaced_files_are_restored(
+    server: Server, reader: Callable[..., Reader], what: str
+) -> None:
+    if what == "sockets":
+        shutil.rmtree(paths()[0].parents[1])
+        until(lambda: server._local.rebound >= 3)
+    elif what == "connection file":
+        server.run.connection.unlink()
+        until(server.run.connection.exists)
+        server._local.rebound += 1
+    else:
+        path = paths()[1]
+        path.unlink()
+        path.write_text("in the way")
+        until(lambda: server._local.rebound)
+    check_service(server, reader)
+
+
+def test_sockets_move_where_the_runtime_folder_has_gone(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What logind does at a user's last logout: the folder is gone for good."""
+    runtime, old = paths()[0].parents[2], paths()
+    other = runtime.with_name("other")
+    other.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(other))
+    shutil.rmtree(runtime)
+    until(lambda: server._local.rebound >= 3 and paths() != old)
+    with Raw("alpha") as raw:
+        assert raw.ask("qry", "ping")[0]["result"] == {}

@@ -1,0 +1,141 @@
+"""More connections than a daemon may have file numbers: it trains on, answers, and lets its clients in."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from protocol import connect
+from protocol.codec.addresses import with_key
+from protocol.codec.zmq_options import terminate_context
+from protocol.runs import RunFolder
+from protocol.server import tcp_connections
+from protocol.server.server import Server
+from protocol.storage.keys import client_pair, make_client
+
+from .harness import DAEMON, Reader, until
+from .sshd import free_ports
+
+FILE_LIMIT = 200
+LISTENING = DAEMON.replace(
+    "RunFolder.claim(sys.argv[1]), hello={}", "RunFolder.claim(sys.argv[1]), hello={}, listen=sys.argv[2]"
+)
+
+
+@pytest.fixture
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    make_client("laptop", server=None, role="viewer")
+    make_client("other", server=None, role="viewer")
+    return f"tcp://127.0.0.1:{free_ports(3)}"
+
+
+@pytest.fixture
+def flooded(address: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A daemon in its own process that may have few files."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LISTENING, "alpha", address],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (FILE_LIMIT, FILE_LIMIT)),
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def strangers(address: str, count: int) -> list[socket.socket]:
+    """Connections that say nothing, on all three ports in turn."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return [socket.create_connection((host, int(port) + n % 3)) for n in range(count)]
+
+
+@pytest.mark.fault(30)
+def test_strangers_take_no_file_numbers(flooded: subprocess.Popen[bytes], address: str) -> None:
+    """Three times as many connections as the process may have files, while a client watches over TCP."""
+    with connect("alpha") as local, connect(address, key="laptop") as remote:
+        before = local.status()["round"]
+        open_ones = strangers(address, 3 * FILE_LIMIT)
+        listen: dict[str, Any] = until(
+            lambda: (found := local.status()["listen"])["closed"] >= FILE_LIMIT and found
+        )
+        assert listen["unproven"] <= listen["limits"]["unproven"] < FILE_LIMIT / 4
+        assert until(lambda: local.status()["round"] > before), "it trains on"
+        assert remote.status()["name"] == "alpha"
+        with connect(address, key="other") as newcomer:
+            assert newcomer.status()["name"] == "alpha"
+        for one in open_ones:
+            one.close()
+        until(lambda: local.status()["wire"]["failing"] == {})
+        assert local.status()["dropped"] == {"life": 0, "metric": 0, "trace": 0, "log": 0}
+    assert flooded.poll() is None
+
+
+@pytest.fixture
+def listening(address: str) -> Iterator[Server]:
+    server = Server(RunFolder.claim("beta"), hello={}, listen=address)
+    server.start()
+    yield server
+    server.close()
+    server.run.release()
+
+
+@contextmanager
+def dealers(address: str, key: str, count: int) -> Iterator[None]:
+    """Connections of a key, each with one request; libzmq may hold their context for a while."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    _, pair = client_pair(key)
+    made = []
+    for _ in range(count):
+        dealer = context.socket(zmq.DEALER)
+        dealer.set(zmq.CURVE_SERVERKEY, pair.server.encode())
+        dealer.set(zmq.CURVE_PUBLICKEY, pair.public.encode())
+        dealer.set(zmq.CURVE_SECRETKEY, pair.secret.encode())
+        dealer.set(zmq.RECONNECT_IVL, -1)
+        dealer.connect(address)
+        dealer.send_multipart([b"", b'{"jsonrpc":"2.0","id":"0","method":"ping"}'])
+        made.append(dealer)
+    try:
+        yield
+    finally:
+        for dealer in made:
+            dealer.close(linger=0)
+        terminate_context(context, patience_seconds=0.0)
+
+
+def test_one_key_leaves_connections_to_others(
+    listening: Server, address: str, reader: Callable[..., Reader]
+) -> None:
+    assert listening._listener is not None
+    connections = listening._listener.connections
+    connections.limit, connections.max_per_key, connections.max_unproven = 16, 8, 6
+    with dealers(address, "laptop", 30):
+        until(lambda: connections.cut >= 14)
+        assert len(connections) <= 16
+        one = reader(with_key(address, "other"))
+        one.read(lambda: one.subscriber.state == "live")
+        with connect(address, key="other") as run:
+            assert run.status()["name"] == "beta"
+    until(lambda: len(connections) <= 8)
+
+
+def test_limits_follow_the_file_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for files in (200, 1024, 65_536):
+        monkeypatch.setattr(tcp_connections.resource, "getrlimit", lambda _, files=files: (files, files))
+        one = tcp_connections.TcpConnections(set(), lambda _why: None)
+        found.append((one.limit, one.max_unproven, one.max_per_key))
+    assert found == [(50, 25, 25), (256, 64, 128), (256, 64, 128)]
+    assert found[-1][0] == tcp_connections.MAX_CONNECTIONS

@@ -1,0 +1,53 @@
+"""The pages that people write: every file and every link that they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = (
+    "README",
+    "CONTRIBUTING",
+    "SECURITY",
+    "docs/architecture",
+    "docs/glossary",
+    "docs/benchmarks",
+    "docs/operations",
+    "docs/training",
+)
+"""CHANGELOG names what has been; docs/findings.md and docs/faults.md are generated."""
+PATH = re.compile(r"(?<![\w./~-])(?:protocol|trainer|overwatch_tui|tools|tests|benchmarks|docs)/[\w./]*\w")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def text_of(page: str) -> str:
+    return (ROOT / f"{page}.md").read_text(encoding="utf-8")
+
+
+def anchors(page: Path) -> set[str]:
+    """Names by which GitHub links to the headings of a page."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_named_in_a_page_exist(page: str) -> None:
+    missing = {path for path in PATH.findall(text_of(page)) if not (ROOT / path).exists()}
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_of_a_page_lead_somewhere(page: str) -> None:
+    folder = (ROOT / f"{page}.md").parent
+    for link in LINK.findall(text_of(page)):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = folder / file if file else ROOT / f"{page}.md"
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link

@@ -1,0 +1,71 @@
+"""The command line's own start: what it needs and what it costs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+WITHOUT = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("numpy", "torch"):
+            raise ModuleNotFoundError(f"{name} is blocked here")
+
+sys.meta_path.insert(0, Blocked())
+sys.argv = ["esper-daemon", *sys.argv[1:]]
+from trainer.cli.main import main
+main()
+"""
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def test_list_needs_neither_numpy_nor_torch(tmp_path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "list"],
+        env={**os.environ, "ESPER_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_list_over_ssh_needs_neither_numpy_nor_torch(tmp_path) -> None:
+    """A host that cannot be resolved ends in ssh's words, not in an ImportError."""
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "list", "--ssh", "nobody@host.invalid"],
+        env={**os.environ, "ESPER_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert "is blocked here" not in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_help_costs_under_half_a_second_of_cpu() -> None:
+    """The least of three: what else the machine does cannot make it less."""
+    costs = []
+    for _ in range(3):
+        before = cpu_seconds()
+        subprocess.run([sys.executable, "-m", "trainer", "--help"], check=True, stdout=subprocess.DEVNULL)
+        costs.append(cpu_seconds() - before)
+    assert min(costs) < 0.5
+
+
+def test_wrong_name_is_refused_before_torch_is_loaded(tmp_path) -> None:
+    for option in ([], ["--or-resume"], ["--detach"]):
+        result = subprocess.run(
+            [sys.executable, "-c", WITHOUT, "start", "../evil", *option],
+            env={**os.environ, "ESPER_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+        assert "'../evil' is not a name for a run" in result.stderr

@@ -1,0 +1,159 @@
+"""What commands print never steers a terminal, whoever's words are in it."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from overwatch_tui import cli as terminal
+from overwatch_tui.panels import VIEWS
+from protocol import connect
+from protocol.client.command_line import exit_on_error
+from protocol.codec.json_lines import decode_line, encode_event
+from protocol.errors import EsperError, RequestError
+from protocol.messages import events as ev
+from protocol.messages.events import Context
+from protocol.runs import RunFolder
+from protocol.server.server import Server
+from tests.protocol.codec.test_text import HOSTILE
+from tests.trainer.journals import at, epoch, started, write_run
+from trainer.cli import journal, output, query
+from trainer.cli.main import main
+from trainer.daemon.logging_setup import LineFormatter
+from trainer.doctor.run import Diagnosis
+from trainer.doctor.run_text import diagnosis_lines
+
+FOLDER = Path(output.__file__).parent
+
+
+def mark(text: str) -> bytes:
+    return encode_event(1, 0, Context(), ev.Mark(text=text, client=text, uid=None, pid=None))
+
+
+def fail(text: str) -> None:
+    with exit_on_error("esper-daemon"):
+        raise EsperError(text)
+
+
+def diagnosis(text: str) -> Diagnosis:
+    return Diagnosis(run=text, id="id", ending="failed", reason=text, error=text, advice=[text], bundle=text)
+
+
+PATHS: dict[str, Callable[[str], object]] = {
+    "line": lambda text: output.print_lines([text]),
+    "colour": lambda text: output.print_lines([text], colour="red"),
+    "note": lambda text: output.print_note(text),
+    "result": lambda text: output.print_result({"text": text, "list": [text], text: {"a": text}}, False),
+    "result as JSON": lambda text: output.print_result({"text": text, text: 1}, True),
+    "table": lambda text: output.print_table([{"client": text, "n": 1}], {"client": 4, "n": 0}, False),
+    "table as JSON": lambda text: output.print_table([{"client": text}], {"client": 4}, True),
+    "query": lambda text: output.print_lines(query._table(["x"], [(text,)])),
+    "CSV": lambda text: output.print_lines(query._csv(["x", text], [(text, 1)])),
+    "event": lambda text: journal._print_event(decode_line(mark(text)), as_json=False),
+    "event as JSON": lambda text: journal._print_event(decode_line(mark(text)), as_json=True),
+    "doctor": lambda text: output.print_lines(diagnosis_lines(diagnosis(text))),
+    "error": fail,
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(text=st.text())
+def test_no_printing_path_lets_control_characters_through(path: str, text: str) -> None:
+    printed = [_printed(PATHS[path], t) for t in (text, HOSTILE)]
+    plain = _printed(PATHS[path], "x")
+    for out in printed:
+        assert all(line.isprintable() for line in out.split("\n"))
+        assert out.count("\n") == plain.count("\n"), "no row is forged"
+
+
+def _printed(call: Callable[[str], object], text: str) -> str:
+    result = CliRunner().invoke(click.Command("x", callback=lambda: call(text)))
+    assert result.exit_code == 0 or isinstance(result.exception, SystemExit), result.exception
+    return result.stdout + result.stderr
+
+
+@given(st.text())
+def test_a_log_record_forges_no_other(text: str) -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "client %s", (text,), None)
+    first, *others = LineFormatter().format(record).split("\n")
+    assert all(line.isprintable() and line.startswith("    ") for line in others)
+    assert first.isprintable()
+
+
+def test_only_one_module_of_the_command_line_prints() -> None:
+    printing = {"click.echo", "click.secho", "print", "sys.stdout.write", "sys.stderr.write"}
+    for path in FOLDER.glob("*.py"):
+        if path.name == "output.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                assert ast.unparse(node.func) not in printing, f"{path.name}:{node.lineno}"
+
+
+@pytest.fixture
+def hostile_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A run that a client of a hostile name has asked, with and without success."""
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", tempfile.mkdtemp(prefix="esper-"))
+    server = Server(RunFolder.claim("alpha"), hello={})
+    server.start()
+    server.set_state("TRAINING")
+    with connect("alpha", client=HOSTILE) as client:
+        client.mark(HOSTILE)
+        client.pause(wait=False, reason=HOSTILE)
+        with pytest.raises(RequestError):
+            client.prune(0, HOSTILE, epochs=99, wait=False)
+    assert server.flush(60.0)
+    yield server
+    server.close()
+    server.run.release()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("clients", "alpha"),
+        ("tail", "alpha"),
+        ("tail", "alpha", "--json"),
+        ("replay", "alpha"),
+        ("ops", "alpha"),
+        ("query", "alpha", "SELECT * FROM commands"),
+        ("query", "alpha", "SELECT * FROM commands", "--csv"),
+        ("status", "alpha"),
+        ("mark", "alpha", HOSTILE),
+    ],
+)
+def test_a_hostile_client_reaches_no_terminal(hostile_run: Server, words: tuple[str, ...]) -> None:
+    assert hostile_run.run.name == "alpha"
+    result = CliRunner().invoke(main, words, color=True)
+    assert result.exit_code == 0, result.output
+    assert result.output
+    assert all(line.isprintable() for line in result.output.split("\n"))
+    assert not any(line.startswith("root") for line in result.output.split("\n")), "a row was forged"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_hostile_mark_reaches_no_screen(tmp_path: Path, view: str) -> None:
+    told = [started("b"), epoch(1, 1), (ev.Mark(text=HOSTILE, client=HOSTILE, uid=None, pid=None), at(1, 1))]
+    run = write_run(tmp_path, "alpha", told)
+    run.release()
+    words = ["--once", "--view", view, "--replay", str(run.events)]
+    result = CliRunner().invoke(terminal.main, words, color=True)
+    assert result.exit_code == 0, result.output
+    assert all(line.isprintable() for line in result.output.split("\n"))
+
+
+def test_escalate_takes_a_level_in_lower_case(hostile_run: Server) -> None:
+    result = CliRunner().invoke(main, ["escalate", "alpha", "--level", "debug", "--no-wait"])
+    assert result.exit_code == 0, result.output
+    assert hostile_run.mailbox.poll()[-1].params.level == "DEBUG"

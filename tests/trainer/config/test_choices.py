@@ -1,0 +1,31 @@
+"""Choices of the configuration are those that the code has, by the same names."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from trainer.compute.stacked_ops import CONVOLUTIONS
+from trainer.config.load import OPTIONS
+from trainer.hosts.precision import DTYPES
+from trainer.hosts.task_defaults import FAMILY_OF_KIND
+from trainer.policy.agent import RULES
+from trainer.reward.modes import MODES
+
+
+def choices(key: str) -> set[str]:
+    annotated = OPTIONS[key].type
+    return set(get_args(get_args(annotated)[0]))
+
+
+def test_choices_are_those_of_the_tables_that_implement_them() -> None:
+    assert choices("reward.mode") == set(MODES)
+    assert choices("policy.kind") == {"ppo", *RULES}
+    assert choices("envs.convolution") == {"auto", *CONVOLUTIONS}
+    assert choices("amp.dtype") == {"auto", *DTYPES}
+    assert choices("host.family") == {"auto", *FAMILY_OF_KIND.values()}
+
+
+def test_descriptions_stand_alone() -> None:
+    for key, option in OPTIONS.items():
+        assert option.description[0].isupper(), key
+        assert not option.description.startswith(("It ", "They ", "Of ")), key
