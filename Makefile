@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	&& { echo $$p; break; }; done)
 BIN := .venv/bin
 RUN ?= first-light
-BENCHES := $(filter-out benchmarks/report.py benchmarks/course.py,$(wildcard benchmarks/[a-z]*.py))
+BENCHES := $(filter-out benchmarks/report.py benchmarks/daemon_rounds.py,$(wildcard benchmarks/[a-z]*.py))
 
 .PHONY: run test test-all lint bench docs clean
 
@@ -31,10 +31,10 @@ bench: .venv/dev
 	@scripts/bench $(BENCHES)
 
 docs: .venv/dev
-	$(BIN)/python -m protocol.schema
-	$(BIN)/python -m trainer.reference
-	$(BIN)/python -m tests.findings
-	$(BIN)/python -m tests.faults
+	$(BIN)/python -m tools.protocol_page
+	$(BIN)/python -m tools.configuration_page
+	$(BIN)/python -m tools.findings_page
+	$(BIN)/python -m tools.faults_page
 
 # torch goes first and pinned: a bare `torch` would fetch gigabytes of CUDA libraries where none are wanted.
 .venv/trainer: pyproject.toml constraints.txt

@@ -1,4 +1,4 @@
-"""Whole rounds by the real daemon, read from its journal: what each phase of an epoch costs, peak memory."""
+"""Complete rounds by the real daemon: the seconds of an epoch by phase and peak memory, from its journal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MANAGEMENT = ("decide", "act", "reward", "telemetry")
-"""Phases of an epoch that are about its envs and train none of them."""
+"""Phases of an epoch that neither train nor validate."""
 
 
 @dataclass(frozen=True)
-class Course:
-    """What a daemon's epochs took, the first round left out."""
+class EpochCosts:
+    """Durations of a daemon's epochs, without those of the first round."""
 
     seconds: float
     """Median of an epoch."""
@@ -28,12 +28,17 @@ class Course:
 
     @property
     def management(self) -> float:
-        """Seconds of an epoch spent on deciding, acting, rewarding and telling."""
+        """Seconds of an epoch spent on decisions, actions, rewards and telemetry."""
         return sum(self.phases.get(name, 0.0) for name in MANAGEMENT)
 
 
-def run(sets: dict[str, object], *, rounds: int = 2) -> Course:
-    """Train some rounds in a process of their own."""
+def run(sets: dict[str, object], *, rounds: int = 2) -> EpochCosts:
+    """Train some rounds in a process of their own.
+
+    Args:
+        sets: configuration keys and their values.
+        rounds: at least 2, since the first one is not measured.
+    """
     with tempfile.TemporaryDirectory(prefix="esper-bench-") as folder:
         environment = {**os.environ, "ESPER_HOME": f"{folder}/home", "XDG_RUNTIME_DIR": folder}
         options = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
@@ -43,7 +48,7 @@ def run(sets: dict[str, object], *, rounds: int = 2) -> Course:
     events = [json.loads(line) for line in journal]
     epochs = [e["data"] for e in events if e["type"] == "epoch" and e["ctx"]["round"] > 1]
     names = {name for epoch in epochs for name in epoch["phases"]}
-    return Course(
+    return EpochCosts(
         seconds=statistics.median(epoch["seconds"] for epoch in epochs),
         phases={n: statistics.median(epoch["phases"].get(n, 0.0) for epoch in epochs) for n in names},
         rss=max((event["data"]["rss"] for event in events if event["type"] == "system"), default=0),

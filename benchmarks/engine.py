@@ -1,12 +1,12 @@
 """Env-epochs per second of the stacked engine, against one module per env, in one run.
 
 Both train and validate the same hosts with the same seeds on the same images. Windows of one epoch alternate
-and medians are compared, so that what else the machine does meets both; small populations have short windows
-and get more of them. One thread, and seconds of CPU; with more threads, which the modules cannot use, seconds
-of the clock.
+and medians are compared, so that other load on the machine meets both; small populations have short windows
+and get more of them. With one thread the times are CPU time; with more, which the modules cannot use, wall
+time.
 
-Then whole rounds by the real daemon: env-epochs per second with everything that an epoch has, its phases, its
-peak memory, and what decisions, actions, rewards and telemetry of 256 envs cost over those of 4.
+Then complete rounds by the real daemon: env-epochs per second of complete epochs, their phases, the daemon's
+peak memory, and the cost of decisions, actions, rewards and telemetry of 256 envs over that of 4.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import msgspec
 import torch
 from torch import Tensor
 
-from benchmarks.course import run
-from benchmarks.report import finish
+from protocol.messages.vocabulary import BLENDED, Stage, Style
 from tests.trainer.oracle import Env, env_from
-from trainer.config import Config
+from trainer.config.schema import Config
 from trainer.data.dataset import Dataset
 from trainer.data.registry import load
-from trainer.hosts.group import CALIBRATION
+from trainer.hosts.autotune import create_population, measure_execution
+from trainer.hosts.host_group import NUM_CALIBRATION_BATCHES
 from trainer.hosts.population import Population
-from trainer.hosts.sizing import measure as measure_start
-from trainer.hosts.sizing import populate
-from trainer.seeds.stages import BLENDED, Stage, Style
+
+from .daemon_rounds import run
+from .report import finish
 
 CPU = torch.device("cpu")
 TASKS = {"digits": ((8, 8, 8), 1, (4, 16, 64)), "synthetic": ((8, 16, 32), 3, (4, 16))}
 """Dataset -> widths, kernel, and the numbers of envs to measure."""
 TARGETS = {"digits": 2.0, "synthetic": 1.2}
-SECONDS = 40.0
-"""A size is measured for at least so long."""
+MIN_SECONDS = 40.0
+"""Least time for which a size is measured."""
 SEEDS_PER_ENV = 0.57
-"""Live seeds per env, as many as an agent in training keeps."""
+"""Live seeds per env; an agent in training keeps about as many."""
 
 
 def config(task: str, n: int, threads: int, plan: str) -> Config:
@@ -64,17 +64,17 @@ def plant(population: Population) -> None:
     table.blueprint[env, slot] = index % len(population.pool.kinds)
     table.style[env, slot] = torch.where(index % 5 == 0, int(Style.MULTIPLY), int(Style.ADD))
     table.stage[env, slot] = int(Stage.GERMINATED)
-    population.prepare(table.stage, table.blueprint, table.style)
+    population.set_topology(table.stage, table.blueprint, table.style)
     population.run_epoch(1, 0)
     blended = table.stage.bool() & (table.blueprint % 2 == 1)
     table.stage[table.stage.bool()] = int(Stage.TRAINING)
     table.stage[blended] = int(Stage.HOLDING)
     table.alpha[blended] = 1.0
-    population.prepare(table.stage, table.blueprint, table.style)
+    population.set_topology(table.stage, table.blueprint, table.style)
 
 
 class Sequential:
-    """The same envs, one module each; only live seeds run."""
+    """The same envs as one module each, of which only the live seeds run."""
 
     def __init__(self, cfg: Config, data: Dataset, population: Population) -> None:
         state, table = population.state_dict(), population.table
@@ -99,7 +99,7 @@ class Sequential:
 
     def validate(self) -> None:
         for env, slots, inputs in zip(self._envs, self._blended, self._inputs, strict=True):
-            env.measure([inputs] * CALIBRATION)
+            env.measure([inputs] * NUM_CALIBRATION_BATCHES)
             env.validate(self._data.val)
             for slot in slots:
                 env.validate(self._data.val, without=slot)
@@ -107,8 +107,9 @@ class Sequential:
 
 def measure(task: str, n: int, threads: int, plan: str, windows: int) -> dict[str, float]:
     data = load(task)
+    assert isinstance(data, Dataset)
     cfg = config(task, n, threads, plan)
-    population = populate(cfg, data, CPU, measure_start(cfg, data, CPU))
+    population = create_population(cfg, data, CPU, measure_execution(cfg, data, CPU))
     population.begin_episode(1)
     plant(population)
     sequential = Sequential(cfg, data, population)
@@ -117,16 +118,16 @@ def measure(task: str, n: int, threads: int, plan: str, windows: int) -> dict[st
     shares = []
     begun = time.perf_counter()
     for epoch in itertools.count(1):
-        if epoch > windows + 1 and time.perf_counter() - begun > SECONDS:
+        if epoch > windows + 1 and time.perf_counter() - begun > MIN_SECONDS:
             break
         times = [clock()]
-        for work in (
-            partial(population.run_epoch, 1, epoch), partial(sequential.train, epoch), sequential.validate
-        ):  # fmt: skip
+        seconds = population.run_epoch(1, epoch).seconds
+        times.append(clock())
+        for work in (partial(sequential.train, epoch), sequential.validate):
             work()
             times.append(clock())
         rows.append([after - before for before, after in pairwise(times)])
-        shares.append(population.seconds["train"] / sum(population.seconds.values()))
+        shares.append(seconds["train"] / sum(seconds.values()))
     population.close()
     stacked, loop_train, loop_val = (statistics.median(column[1:]) for column in zip(*rows, strict=True))
     share = statistics.median(shares[1:])
@@ -140,30 +141,26 @@ def measure(task: str, n: int, threads: int, plan: str, windows: int) -> dict[st
     }
 
 
-def whole_loop(task: str, n: int, threads: int) -> dict[str, float]:
-    """Figures of the real daemon, and a line about them."""
+def daemon_epochs(task: str, n: int, threads: int) -> dict[str, float]:
+    """Figures of the real daemon; prints a line about them."""
     channels, kernel, _ = TASKS[task]
-    course = run({
-        "task.dataset": task, "host.channels": ",".join(map(str, channels)), "host.kernel": kernel,
-        "envs.count": n, "envs.threads": threads, "episode_epochs": 6,
-    })  # fmt: skip
-    whole = sum(course.phases.values())
-    shares = {name: 100 * seconds / whole for name, seconds in course.phases.items()}
-    told = ", ".join(f"{name} {share:.1f}" for name, share in sorted(shares.items(), key=lambda kv: -kv[1]))
-    click.echo(f"{task:9} {n:3} {n / course.seconds:13.1f} {course.rss / 2**20:9.0f}  {told}")
-    return {
-        "loop_per_second": n / course.seconds, "peak_mib": course.rss / 2**20,
-        **{f"{name}_percent": share for name, share in shares.items()},
-    }  # fmt: skip
+    sets = {"task.dataset": task, "host.channels": ",".join(map(str, channels)), "host.kernel": kernel}
+    costs = run({**sets, "envs.count": n, "envs.threads": threads, "episode_epochs": 6})
+    total = sum(costs.phases.values())
+    shares = {name: 100 * seconds / total for name, seconds in costs.phases.items()}
+    text = ", ".join(f"{name} {share:.1f}" for name, share in sorted(shares.items(), key=lambda kv: -kv[1]))
+    click.echo(f"{task:9} {n:3} {n / costs.seconds:13.1f} {costs.rss / 2**20:9.0f}  {text}")
+    figures = {f"{name}_percent": share for name, share in shares.items()}
+    return {"loop_per_second": n / costs.seconds, "peak_mib": costs.rss / 2**20, **figures}
 
 
-def management() -> float:
-    """What an epoch of 256 envs costs over one of 4, training and validation apart."""
-    courses = {
+def management_ratio() -> float:
+    """Cost of an epoch of 256 envs over that of 4, without training and validation."""
+    costs_of = {
         n: [run({"envs.count": n, "episode_epochs": 8, "task.batches_per_epoch": 1}) for _ in range(2)]
         for n in (4, 256)
     }
-    few, many = (min(course.management for course in courses[n]) for n in (4, 256))
+    few, many = (min(costs.management for costs in costs_of[n]) for n in (4, 256))
     click.echo(
         f"decide, act, reward, telemetry: {1e3 * few:.1f} ms with 4 envs, {1e3 * many:.1f} ms with 256"
     )
@@ -190,12 +187,12 @@ def main(threads: int, plan: str, windows: int, tasks: tuple[str, ...]) -> None:
             )
             figures |= {f"{task}_{n}_{name}": value for name, value in row.items()}
             targets[f"{task}_{n}_ratio"] = (">=", TARGETS[task])
-    click.echo("whole loop  N  env-epochs/s  peak MiB  percent of an epoch")
+    click.echo("daemon      N  env-epochs/s  peak MiB  percent of an epoch")
     for task in tasks or TASKS:
         for n in TASKS[task][2]:
-            row = whole_loop(task, n, threads)
+            row = daemon_epochs(task, n, threads)
             figures |= {f"{task}_{n}_{name}": value for name, value in row.items()}
-    figures["management_256_over_4"] = management()
+    figures["management_256_over_4"] = management_ratio()
     targets["management_256_over_4"] = ("<=", 3.0)
     finish("engine", figures, targets)
 

@@ -1,4 +1,4 @@
-"""Does the policy learn? The default run for ten minutes, beside the fixed policies on the same hosts.
+"""Whether the policy learns: ten minutes of the default run, and the fixed policies on the same hosts.
 
     python -m benchmarks.learning [--minutes 10] [--rounds 3]
 
@@ -17,35 +17,36 @@ import time
 import click
 import torch
 
-from benchmarks.report import finish
-from protocol.events import RoundFinished
+from protocol.messages.events import RoundFinished
 from protocol.runs import RunFolder
-from trainer import settings
-from trainer.daemon import Daemon
+from trainer.config import load as settings
+from trainer.daemon.daemon import Daemon
 from trainer.data.registry import load
 
+from .report import finish
+
 WINDOW = 10
-"""Rounds that a mean is taken over."""
+"""Rounds over which a mean is taken."""
 
 
 def rounds_of(kind: str, *, rounds: int = 0, seconds: float = 0.0) -> list[RoundFinished]:
-    """The summaries of a run of a policy, for a number of rounds or a time."""
+    """Summaries of a run with a policy, for a number of rounds or of seconds."""
     config = settings.load(sets=[f"policy.kind={kind}", "device=cpu"])
     summaries: list[RoundFinished] = []
     with RunFolder.claim(f"bench-{kind}") as run:
         daemon = Daemon(run, config, torch.device("cpu"), load("digits"), resumed=False)
         daemon.server.start()
-        tell = daemon.recorder.round_finished
+        tell = daemon.recorder.finish_round
 
         def keep(*args: object, **kwargs: object) -> RoundFinished:
             summaries.append(tell(*args, **kwargs))  # type: ignore[arg-type]
             return summaries[-1]
 
-        daemon.recorder.round_finished = keep  # type: ignore[method-assign, assignment]
+        daemon.recorder.finish_round = keep  # type: ignore[method-assign]
         end = time.perf_counter() + seconds
         while len(summaries) < rounds or time.perf_counter() < end:
-            daemon.trainer.play(daemon.observer)
-            daemon.trainer.learn(daemon.observer)
+            daemon.trainer.play(daemon.hooks)
+            daemon.trainer.learn(daemon.hooks)
         daemon.server.close()
     return summaries
 
@@ -59,8 +60,8 @@ def mean_return(summaries: list[RoundFinished]) -> float:
 
 
 @click.command()
-@click.option("--minutes", default=10.0, show_default=True, help="Of the default run.")
-@click.option("--rounds", default=3, show_default=True, help="Of each of the other policies.")
+@click.option("--minutes", default=10.0, show_default=True, help="Duration of the default run.")
+@click.option("--rounds", default=3, show_default=True, help="Rounds of each fixed policy.")
 def main(minutes: float, rounds: int) -> None:
     """Print the learning curve and end with a JSON line."""
     figures: dict[str, float] = {}

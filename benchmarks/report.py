@@ -1,4 +1,4 @@
-"""How every benchmark ends: one JSON line, and exit code 0 only if its targets hold."""
+"""The end of every benchmark: one line of JSON, and exit code 0 only if its targets hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPERATORS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": opera
 
 
 def machine() -> dict[str, object]:
-    """What the figures were taken on."""
+    """The machine that the figures are from, and the date."""
     import psutil
 
     return {
@@ -37,12 +37,12 @@ def _cpu() -> str:
 
 
 def finish(name: str, figures: Mapping[str, float], targets: Mapping[str, tuple[str, float]]) -> NoReturn:
-    """Print `{name, figures, targets, held, machine}` as one line of JSON and leave.
+    """Print `{name, figures, targets, held, machine}` as one line of JSON and exit.
 
     Args:
-        name: of the benchmark.
-        figures: what was measured; NaN becomes null.
-        targets: figure -> (operator, bound); each is to be among the figures. NaN holds nothing.
+        name: the benchmark.
+        figures: figure -> measured value; NaN becomes null.
+        targets: figure -> (operator, bound); every one must be among the figures. NaN misses its target.
     """
     for key, (op, bound) in targets.items():
         mark = "ok  " if _OPERATORS[op](figures[key], bound) else "MISS"

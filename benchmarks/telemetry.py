@@ -1,13 +1,13 @@
-"""What telemetry costs the trainer: the same rounds with it off and on, in one run.
+"""The cost of telemetry: the same rounds without and with it, in one run.
 
     python -m benchmarks.telemetry [--pairs 16] [--envs 8] [--envs 32]
 
 Off is the level OFF (life events only). Both sides have the I/O thread, the journal and a subscriber in a
 process of its own. A pair plays one round twice from the same state, so both sides compute the same numbers;
-which side goes first alternates. An epoch and its like are a window, and the figure is the median of the
-ratios of their env-epochs per second: on cores that others use, rounds differ by several percent whatever is
-collected. Beside it are told the ratios of whole rounds and of CPU time. Collecting is not thinned out here,
-as it is where it passes its budget. Memory is as torch's profiler has it.
+which side goes first alternates. An epoch and its counterpart are a window, and the figure is the median of
+the windows' ratios of env-epochs per second: on shared cores, rounds differ by several percent whatever is
+collected. Ratios of complete rounds and of CPU time are printed too. Every epoch is collected here, without
+the stride that keeps a run within its budget. Memory is what torch's profiler reports.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ import orjson
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.report import finish
-from protocol.events import Level
+from protocol.messages.vocabulary import Level
 from protocol.runs import RunFolder
-from trainer import settings
-from trainer.daemon import Daemon
+from trainer.compute.process_group import ProcessGroup
+from trainer.config import load as settings
+from trainer.daemon.daemon import Daemon
 from trainer.data.registry import load
-from trainer.hosts.group import HostGroup
+from trainer.hosts.host_group import HostGroup
 from trainer.hosts.population import Population
-from trainer.loop import Trainer
-from trainer.ranks import World
+
+from .report import finish
 
 
 class Played(NamedTuple):
-    """A round that was played."""
+    """Measurements of one round."""
 
     seconds: list[float]
     """Of each epoch."""
@@ -70,16 +70,16 @@ class Bench:
         """One round at a level."""
         daemon, marks = self.daemon, [time.perf_counter()]
         if level != "OFF":
-            daemon.levels.escalate(level, self.epochs, reason="benchmark")
-        finished = daemon.observer.epoch_finished
+            daemon.plan.escalate(level, self.epochs, reason="benchmark")
+        finished = daemon.hooks.on_epoch_end
 
-        def marked(trainer: Trainer) -> None:
-            finished(trainer)
+        def marked(round: int, epoch: int) -> None:
+            finished(round, epoch)
             marks.append(time.perf_counter())
 
         cpu = time.process_time()
-        with patch.object(daemon.observer, "epoch_finished", marked):
-            daemon.trainer.play(daemon.observer)
+        with patch.object(daemon.hooks, "on_epoch_end", marked):
+            daemon.trainer.play(daemon.hooks)
         cpu = time.process_time() - cpu
         epochs = [after - before for before, after in pairwise(marks)]
         return Played(epochs, cpu, daemon.trainer.rollout.reward.clone())
@@ -91,7 +91,7 @@ class Bench:
         for current in (level, "OFF") if on_first else ("OFF", level):
             self.daemon.trainer.load_state_dict(copy.deepcopy(before))
             seen[current] = self.play(current)
-        self.daemon.trainer.learn(self.daemon.observer)
+        self.daemon.trainer.learn(self.daemon.hooks)
         on, off = seen[level], seen["OFF"]
         assert torch.equal(on.reward, off.reward), "telemetry changed what was trained"
         return Ratios(
@@ -102,7 +102,7 @@ class Bench:
 
 
 def peak(group: HostGroup, layers: torch.Tensor | None) -> int:
-    """Bytes that an epoch's training has allocated at most, beyond what was there before."""
+    """Peak of the bytes that an epoch's training allocates."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
         group.train(1, 0, layers)
     with tempfile.TemporaryDirectory(prefix="esper-") as folder:
@@ -110,32 +110,34 @@ def peak(group: HostGroup, layers: torch.Tensor | None) -> int:
         recording.export_chrome_trace(str(path))
         events = orjson.loads(path.read_bytes())["traceEvents"]
     changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e["name"] == "[memory]")
-    return max(accumulate(change for _, change in changes))
+    return int(max(accumulate(change for _, change in changes)))
 
 
 def added_memory(envs: int) -> int:
-    """Bytes by which looking at all layers of all envs raises an epoch's peak, with seeds in all slots."""
+    """Bytes by which collecting all layers of all envs raises an epoch's peak, with seeds in all slots."""
     sets = [f"envs.count={envs}", f"envs.group_size={envs}", "task.batches_per_epoch=2"]
     population = Population(settings.load(sets=sets), load("digits"), "cpu")
     (group,) = population.groups
-    group.prepare(population.occupied(), 1, 0)
+    group.plan_epoch(population.fully_seeded_topology(), 1, 0)
     everyone = torch.ones(envs, dtype=torch.bool)
     peak(group, everyone)
-    without, looked_at = peak(group, None), peak(group, everyone)
+    without, collected = peak(group, None), peak(group, everyone)
     population.close()
-    print(f"  {envs} envs: an epoch's peak is {without} bytes, {looked_at} with all layers looked at")
-    return max(0, looked_at - without)
+    print(f"  {envs} envs: an epoch's peak is {without} bytes, {collected} with all layers collected")
+    return max(0, collected - without)
 
 
 def cost(envs: int, pairs: int) -> dict[str, float]:
-    """Ratios of throughput at each level to that without telemetry."""
+    """Throughput at each level over that without telemetry."""
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="esper-") as folder:
         os.environ.update(ESPER_HOME=f"{folder}/home", XDG_RUNTIME_DIR=folder)
         sets = [f"envs.count={envs}", "telemetry.level=OFF", "telemetry.escalate_on=off", "device=cpu"]
         config = settings.load(sets=sets)
         with RunFolder.claim("bench") as run:
-            daemon = Daemon(run, config, torch.device("cpu"), load("digits"), resumed=False, world=World())
+            daemon = Daemon(
+                run, config, torch.device("cpu"), load("digits"), resumed=False, process_group=ProcessGroup()
+            )
             daemon.server.start()
             reader = subprocess.Popen(
                 [sys.executable, "-m", "trainer", "tail", "-f", "bench"], stdout=subprocess.DEVNULL
@@ -151,10 +153,13 @@ def cost(envs: int, pairs: int) -> dict[str, float]:
                     figures[f"{name}_by_rounds_{envs}"] = statistics.median(r.round for r in ratios)
                     figures[f"{name}_by_cpu_time_{envs}"] = statistics.median(r.cpu for r in ratios)
                     figures[f"{name}_spread_{envs}"] = statistics.pstdev(windows)
-                    told = [
-                        f"{figures[f'{name}{by}_{envs}']:.4f}" for by in ("", "_by_rounds", "_by_cpu_time")
-                    ]
-                    print(f"  {envs} envs, {level}: {told[0]}; rounds {told[1]}, CPU {told[2]}", flush=True)
+                    epochs, rounds, cpu = (
+                        figures[f"{name}{by}_{envs}"] for by in ("", "_by_rounds", "_by_cpu_time")
+                    )
+                    print(
+                        f"  {envs} envs, {level}: {epochs:.4f}; rounds {rounds:.4f}, CPU {cpu:.4f}",
+                        flush=True,
+                    )
             finally:
                 reader.kill()
                 reader.wait()
@@ -167,7 +172,7 @@ def cost(envs: int, pairs: int) -> dict[str, float]:
 @click.option("--pairs", default=16, show_default=True)
 @click.option("--envs", multiple=True, default=(8, 32), show_default=True, help="May be given several times.")
 def main(pairs: int, envs: tuple[int, ...]) -> None:
-    """Print the cost of NORMAL and DEBUG and end with a JSON line."""
+    """Print the throughput at NORMAL and DEBUG over that at OFF; ends with a JSON line."""
     torch.set_num_threads(1)
     figures: dict[str, float] = {"pairs": pairs}
     targets: dict[str, tuple[str, float]] = {}

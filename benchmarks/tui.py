@@ -1,9 +1,9 @@
-"""What the terminal costs: `python -m benchmarks.tui`.
+"""The cost of the terminal: `python -m benchmarks.tui`.
 
 A real `esper-tui` on a pseudo-terminal of 120x40 follows a real server that publishes a run of 16 envs (about
-25 events a second, seeds coming and going, curves moving) at one picture a second. Counted after a warm-up:
-bytes written to the terminal and CPU time of the process. Also told: seconds until the first picture, the
-time from a key to its picture, and the memory.
+25 events a second, with seeds that come and go) at one frame a second. Measured after a warm-up: bytes
+written to the terminal and CPU time of the process. Also reported: seconds until the first frame, the time
+from a key to its frame, and the resident memory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.report import finish
+from protocol.codec.json_lines import decode_line
 from protocol.runs import RunFolder
-from protocol.server import Server
-from protocol.wire import decode_line
+from protocol.server.server import Server
 from tests.e2e.terminal import Terminal
 from tests.overwatch_tui import journal
+
+from .report import finish
 
 COLUMNS, LINES = 120, 40
 ENVS = 16
@@ -33,7 +34,7 @@ KEYS = 8
 
 
 def publish(server: Server, stop: threading.Event) -> None:
-    """The journal's events at the journal's pace."""
+    """Emit the journal's events at the journal's pace until `stop` is set."""
     begin, first = time.monotonic(), None
     for line in journal.endless(envs=ENVS):
         event = decode_line(line)
@@ -41,13 +42,13 @@ def publish(server: Server, stop: threading.Event) -> None:
         wait = begin + (event.ts - first) / 1e6 - time.monotonic()
         if stop.wait(max(0.0, wait)):
             return
-        server.emitter.clock(round=event.ctx.round, epoch=event.ctx.epoch, level=event.ctx.level)
+        server.emitter.set_clock(round=event.ctx.round, epoch=event.ctx.epoch, level=event.ctx.level)
         server.emitter.emit(event.data, env=event.ctx.env)
         server.beat(event.ctx.round, event.ctx.epoch)
 
 
 def watch(environment: dict[str, str]) -> dict[str, float]:
-    """Start the terminal, wait, count."""
+    """Start the terminal, warm it up, measure."""
     began = time.monotonic()
     command = [sys.executable, "-m", "overwatch_tui", "--refresh", "1"]
     terminal = Terminal(command, environment, columns=COLUMNS, lines=LINES)
@@ -85,7 +86,7 @@ def follow(terminal: Terminal, seconds: float) -> None:
 
 
 def key(terminal: Terminal, turn: int) -> float:
-    """Milliseconds from a view's key to its picture."""
+    """Milliseconds from a view's key to its frame."""
     follow(terminal, 0.3)
     number, mark = (("3", "[3 Drift]"), ("4", "[4 Policy]"))[turn % 2]
     pressed = time.monotonic()

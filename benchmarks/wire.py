@@ -1,16 +1,15 @@
 """What the wire costs and carries: `python -m benchmarks.wire`.
 
 A server with its journal and sockets runs as in the daemon, with one subscriber. The same `ppo.update` is
-emitted in bursts between training steps; beside it, in the same run and in turn, what the thread would pay to
-send by itself (the JSON of orjson plus one ZeroMQ message, and the standard library's
-`json.dumps(asdict(event))`) and one scalar of TensorBoard's SummaryWriter, and of wandb (offline) and trackio
-where they are installed.
+emitted in bursts between training steps. In the same run, in turn with it: sending from the same thread (the
+JSON of orjson plus one ZeroMQ message), the standard library's `json.dumps(asdict(event))`, and one scalar of
+TensorBoard's SummaryWriter, and of wandb (offline) and trackio where they are installed.
 
 Also measured: a loop of torch training steps with 1,000 and 10,000 events a second against the same loop
-without, the latter also with an update that tells nothing of single heads; a ping and a snapshot while such a
-loop runs; a snapshot alone, in turn with a bare ROUTER that answers with as many bytes, which is what sockets
-and sleeping cores cost by themselves; what the I/O thread spends on an event, in time of its own; and how
-many events a second go through an ipc socket in batches.
+without, the latter also with an event that has no fields per policy head; a ping and a snapshot while such a
+loop runs; a snapshot on an idle server, in turn with a bare ROUTER that answers with as many bytes, which is
+the cost of sockets and sleeping cores alone; the thread time of the I/O thread per event; and how many events
+a second go through an ipc socket in batches.
 """
 
 from __future__ import annotations
@@ -30,26 +29,29 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import torch
 import zmq
 
-from benchmarks.report import finish
 from protocol import Subscriber, connect
-from protocol.emitter import Emitter
-from protocol.encoding import BATCH_EVENTS, Encoder, encode_event
-from protocol.events import STREAMS, Context, PPOUpdate
-from protocol.journal import Journal
-from protocol.publisher import TICK_EVENTS, Publisher
+from protocol.codec.frames import decode_batch, encode_batches
+from protocol.codec.json_lines import MAX_BATCH_EVENTS, Encoder, encode_event
+from protocol.journal.writer import Journal
+from protocol.messages.events import Context, PPOUpdate
+from protocol.messages.vocabulary import STREAMS
 from protocol.runs import RunFolder
-from protocol.server import Server
-from protocol.wire import decode_batch, encode_batches
+from protocol.server.emitter import Emitter
+from protocol.server.publisher import MAX_TICK_EVENTS, Publisher
+from protocol.server.server import Server
+
+from .report import finish
 
 TICKS = 40
 BATCHES = 400
 ASK_EVERY_S = 0.011
-"""A connection may ask a hundred times a second, and as many at once."""
+"""Below the limit of a connection: a hundred requests a second, and as many at once."""
 IN_A_ROW = 50
 ASKER = """
 import json, time
@@ -83,32 +85,51 @@ def update() -> PPOUpdate:
     heads = ("op", "slot", "blueprint", "style", "tempo", "target", "speed", "curve")
     value = random.Random(7).random
     return PPOUpdate(
-        seconds=value(), policy_loss=-value(), value_loss=value(), entropy=value(),
-        head_entropy={head: value() for head in heads}, approx_kl=value(), clip_fraction=value(),
-        ratio_min=value(), ratio_max=1 + value(), explained_variance=value(), grad_norm=value(),
-        head_grad_norm={head: value() for head in heads}, critic_grad_norm=value(),
-        advantage_mean=value() * 1e-8, advantage_std=1.0, learning_rate=1e-3, entropy_coefficient=0.01,
-        epochs=4, minibatches=2, early_stop=False, skipped_nonfinite=0,
-        op_fraction={head: value() for head in heads}, lstm_h_rms=value(), lstm_c_rms=value(),
+        seconds=value(),
+        policy_loss=-value(),
+        value_loss=value(),
+        entropy=value(),
+        head_entropy={head: value() for head in heads},
+        approx_kl=value(),
+        clip_fraction=value(),
+        ratio_min=value(),
+        ratio_max=1 + value(),
+        explained_variance=value(),
+        grad_norm=value(),
+        head_grad_norm={head: value() for head in heads},
+        critic_grad_norm=value(),
+        advantage_mean=value() * 1e-8,
+        advantage_std=1.0,
+        learning_rate=1e-3,
+        entropy_coefficient=0.01,
+        epochs=4,
+        minibatches=2,
+        early_stop=False,
+        skipped_nonfinite=0,
+        op_fraction={head: value() for head in heads},
+        lstm_h_rms=value(),
+        lstm_c_rms=value(),
         return_std=value(),
-    )  # fmt: skip
-
-
-def without_heads(event: PPOUpdate) -> PPOUpdate:
-    """Its numbers without those of each head: as many fields as the specification's event has."""
-    return dataclasses.replace(
-        event, **{name: {} for name, value in vars(event).items() if isinstance(value, dict)}
     )
 
 
+def without_heads(event: PPOUpdate) -> PPOUpdate:
+    """The event without its fields per policy head, as small as the one that the target was set for."""
+    empty: dict[str, Any] = {name: {} for name, value in vars(event).items() if isinstance(value, dict)}
+    return dataclasses.replace(event, **empty)
+
+
 class Steps:
-    """Small training steps, as PPO's are."""
+    """Training steps of a small network, like those of a PPO update."""
 
     def __init__(self) -> None:
         self._net = torch.nn.Sequential(
-            torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 128), torch.nn.Tanh(),
+            torch.nn.Linear(64, 128),
+            torch.nn.Tanh(),
+            torch.nn.Linear(128, 128),
+            torch.nn.Tanh(),
             torch.nn.Linear(128, 16),
-        )  # fmt: skip
+        )
         self._optimizer = torch.optim.Adam(self._net.parameters(), lr=1e-3)
         self._batch = torch.randn(256, 64)
 
@@ -120,9 +141,9 @@ class Steps:
 
 
 def cost_ns(work: Callable[[PPOUpdate], object]) -> list[float]:
-    """Nanoseconds per call, one value for each call, in bursts between training steps.
+    """Nanoseconds of each call, in bursts between training steps.
 
-    The steps take the caches, as in a trainer: the first call of each burst is the tail of the distribution.
+    The steps fill the caches, as in a trainer: the first call of each burst is the tail of the distribution.
     """
     steps = Steps()
     event = update()
@@ -131,7 +152,7 @@ def cost_ns(work: Callable[[PPOUpdate], object]) -> list[float]:
     costs = []
     for _ in range(BURSTS):
         for _ in range(BURST):
-            clock()  # as warm after a pause as the one it is compared with
+            clock()  # so that the next call of it is warm, as those of `overhead` are
             begin = clock()
             work(event)
             costs.append(float(clock() - begin - overhead))
@@ -149,7 +170,7 @@ class Trainer:
     def steps_per_s(
         self, seconds: float, events_per_s: int, event: PPOUpdate, stop: threading.Event | None = None
     ) -> float:
-        """Steps done per second while emitting the event so many times a second between them."""
+        """Steps per second while the event is emitted `events_per_s` times a second between them."""
         emitted = steps = 0
         begin = time.perf_counter()
         while (elapsed := time.perf_counter() - begin) < seconds and not (stop and stop.is_set()):
@@ -171,20 +192,24 @@ class Trainer:
 
 
 def milliseconds(question: str, home: Path, count: int = 100 * WINDOWS, row: int = 1) -> list[float]:
-    """How long each of `count` questions took, asked by another process, `row` at a time without a pause."""
+    """Durations of `count` requests from another process, `row` at a time without a pause."""
     program = ASKER % {
-        "question": question, "home": str(home), "count": count, "row": row, "pause": ASK_EVERY_S,
-    }  # fmt: skip
+        "question": question,
+        "home": str(home),
+        "count": count,
+        "row": row,
+        "pause": ASK_EVERY_S,
+    }
     out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     taken: list[float] = json.loads(out)
     return taken
 
 
 class Bare:
-    """A ROUTER in a thread of its own that answers each message with so many bytes."""
+    """A ROUTER in a thread of its own that answers each message with `size` bytes."""
 
     def __init__(self, home: Path, size: int) -> None:
-        self._socket = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.bind(f"ipc://{home}/bare")
         self._reply = b"x" * size
         self._over = threading.Event()
@@ -206,7 +231,7 @@ class Bare:
 
 
 def asked_alone(home: Path) -> dict[str, float]:
-    """A snapshot and as many bytes of a bare socket, in turn; then snapshots in a row."""
+    """Snapshots in turn with as many bytes from a bare socket; then snapshots in a row."""
     with connect("bench", home=home) as run:
         size = sum(len(event.line) + 1 for event in run.snapshot())
     taken: dict[str, list[float]] = {"snapshot": [], "bare": []}
@@ -218,32 +243,33 @@ def asked_alone(home: Path) -> dict[str, float]:
     figures = {"snapshot_bytes": float(size)}
     for name, values in taken.items():
         figures |= {
-            f"{name}_median_ms": statistics.median(values), f"{name}_p99_ms": p99(values),
+            f"{name}_median_ms": statistics.median(values),
+            f"{name}_p99_ms": p99(values),
             f"{name}_overall_p99_ms": worst(values),
-        }  # fmt: skip
+        }
     return figures
 
 
 def io_us(folder: Path) -> float:
-    """Microseconds of its own time that the I/O thread spends on an event: number, encode, write, batch."""
+    """Microseconds of thread time that the I/O thread spends on an event: number, encode, write, batch."""
     emitter = Emitter()
     publisher = Publisher(
         emitter, Journal(folder / "io.jsonl"), run="r", boot="b", send=lambda _: None, note=lambda *_: None
     )
     event, costs = update(), []
     for _ in range(TICKS):
-        for _ in range(TICK_EVENTS):
+        for _ in range(MAX_TICK_EVENTS):
             emitter.emit(event)
         begin = time.thread_time()
         publisher.tick()
-        costs.append((time.thread_time() - begin) / TICK_EVENTS * 1e6)
+        costs.append((time.thread_time() - begin) / MAX_TICK_EVENTS * 1e6)
     return statistics.median(costs)
 
 
 def events_per_s(folder: Path) -> float:
-    """Events that go through an ipc socket in full batches, headers and bodies checked at the other end."""
+    """Events per second through an ipc socket in full batches, headers and bodies checked by the receiver."""
     encoder = Encoder(dict.fromkeys(STREAMS, 0))
-    for _ in range(BATCH_EVENTS):
+    for _ in range(MAX_BATCH_EVENTS):
         encoder.add(1, Context(), update())
     batches = encoder.take()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -254,7 +280,7 @@ def events_per_s(folder: Path) -> float:
 
     def receive() -> None:
         nonlocal seen
-        while seen < BATCHES * BATCH_EVENTS:
+        while seen < BATCHES * MAX_BATCH_EVENTS:
             _, header, body = receiver.recv_multipart()
             seen += len(decode_batch(header, body)[1])
 
@@ -262,10 +288,10 @@ def events_per_s(folder: Path) -> float:
     begin = time.perf_counter()
     thread.start()
     sent = 0
-    while sent < BATCHES * BATCH_EVENTS:
+    while sent < BATCHES * MAX_BATCH_EVENTS:
         for frames in encode_batches(batches, run="r", boot="b", ts=1, dropped=0):
             sender.send_multipart(frames)
-        sent += BATCH_EVENTS
+        sent += MAX_BATCH_EVENTS
     thread.join()
     rate = seen / (time.perf_counter() - begin)
     context.destroy(linger=0)
@@ -313,13 +339,13 @@ def _trackio(folder: Path) -> Logger:
 
 
 def p99(values: list[float]) -> float:
-    """The median of the 99th percentiles of consecutive windows: other work on the machine disturbs some."""
+    """Median of the 99th percentiles of consecutive windows, of which other processes disturb some."""
     size = len(values) // WINDOWS
     return statistics.median([worst(values[at : at + size]) for at in range(0, size * WINDOWS, size)])
 
 
 def worst(values: list[float]) -> float:
-    """The 99th percentile of all values, disturbed or not."""
+    """99th percentile of all values."""
     return statistics.quantiles(values, n=100)[98]
 
 
@@ -344,7 +370,7 @@ def main() -> None:
 
 
 def measure(home: Path) -> dict[str, float]:
-    """All figures, taken in an empty folder that is nobody else's."""
+    """All figures, measured in an empty private folder."""
     (home / "run").mkdir(mode=0o700)
     os.environ["XDG_RUNTIME_DIR"] = str(home / "run")
     with RunFolder.claim("bench", home=home) as run:
@@ -354,59 +380,69 @@ def measure(home: Path) -> dict[str, float]:
         while subscriber.state != "live":
             subscriber.drain()
             subscriber.wait(0.01)
-
-        publisher = zmq.Context.instance().socket(zmq.PUB)
-        publisher.bind(f"ipc://{home}/alone")
-        gc.collect()
-        emit = cost_ns(server.emitter.emit)
-        send = cost_ns(lambda event: publisher.send_multipart([b"1/metric", orjson.dumps(event)]))
-        standard = cost_ns(lambda event: json.dumps(dataclasses.asdict(event)))
-        publisher.close(0)
-        others = others_ns(home)
-        io = io_us(home)
-        rate = events_per_s(home)
+        figures = emit_costs(server, home)
+        figures["io_us_per_event"] = io_us(home)
+        figures["batched_events_per_s"] = events_per_s(home)
         trainer = Trainer(server)
-        event, plain = update(), without_heads(update())
-        ratio_10k_plain = trainer.ratio(10_000, plain)
-        ratio_1k, ratio_10k = trainer.ratio(1_000, event), trainer.ratio(10_000, event)
-        stop = threading.Event()
-        alone = asked_alone(home)
-        thread = threading.Thread(target=trainer.steps_per_s, args=(60.0, 1_000, event, stop))
-        thread.start()
-        ping = milliseconds("run.ping()", home)
-        beside = milliseconds(SNAPSHOT, home)
-        stop.set()
-        thread.join()
+        figures |= loop_ratios(trainer)
+        figures |= asked_alone(home)
+        figures |= asked_beside(trainer, home)
         subscriber.close()
         server.close()
-    print(f"emit {statistics.median(emit):.0f} ns; orjson + send {statistics.median(send):.0f} ns; "
-          f"json.dumps(asdict) {statistics.median(standard):.0f} ns")  # fmt: skip
+    return {**figures, "load1": os.getloadavg()[0]}
+
+
+def emit_costs(server: Server, home: Path) -> dict[str, float]:
+    """The cost of emitting an event, in the same run as that of its alternatives."""
+    publisher: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUB)
+    publisher.bind(f"ipc://{home}/alone")
+    gc.collect()
+    emit = cost_ns(server.emitter.emit)
+    send = cost_ns(lambda event: publisher.send_multipart([b"1/metric", orjson.dumps(event)]))
+    standard = cost_ns(lambda event: json.dumps(dataclasses.asdict(event)))
+    publisher.close(0)
+    others = others_ns(home)
+    emit_ns, send_ns, standard_ns = map(statistics.median, (emit, send, standard))
+    print(f"emit {emit_ns:.0f} ns; orjson + send {send_ns:.0f} ns; json.dumps(asdict) {standard_ns:.0f} ns")
     return {
         **others,
-        **{
-            f"{name.removesuffix('_median_ns')}_over_emit": ns / statistics.median(emit)
-            for name, ns in others.items()
-        },
-        "io_us_per_event": io,
-        "batched_events_per_s": rate,
-        "emit_median_ns": statistics.median(emit),
+        **{f"{name.removesuffix('_median_ns')}_over_emit": ns / emit_ns for name, ns in others.items()},
+        "emit_median_ns": emit_ns,
         "emit_p99_ns": p99(emit),
         "emit_overall_p99_ns": worst(emit),
-        "send_median_ns": statistics.median(send),
-        "stdlib_json_median_ns": statistics.median(standard),
-        "send_over_emit": statistics.median(send) / statistics.median(emit),
-        "loop_ratio_1k": ratio_1k,
-        "loop_ratio_10k": ratio_10k,
-        "loop_ratio_10k_plain": ratio_10k_plain,
+        "send_median_ns": send_ns,
+        "stdlib_json_median_ns": standard_ns,
+        "send_over_emit": send_ns / emit_ns,
+    }
+
+
+def loop_ratios(trainer: Trainer) -> dict[str, float]:
+    """Throughput of a training loop with events over that without."""
+    event, plain = update(), without_heads(update())
+    return {
+        "loop_ratio_10k_plain": trainer.ratio(10_000, plain),
+        "loop_ratio_1k": trainer.ratio(1_000, event),
+        "loop_ratio_10k": trainer.ratio(10_000, event),
         "event_bytes": float(len(encode_event(1, time.time_ns() // 1000, Context(), event))),
         "plain_event_bytes": float(len(encode_event(1, time.time_ns() // 1000, Context(), plain))),
+    }
+
+
+def asked_beside(trainer: Trainer, home: Path) -> dict[str, float]:
+    """Pings and snapshots while a training loop emits 1,000 events a second."""
+    stop = threading.Event()
+    thread = threading.Thread(target=trainer.steps_per_s, args=(60.0, 1_000, update(), stop))
+    thread.start()
+    ping = milliseconds("run.ping()", home)
+    beside = milliseconds(SNAPSHOT, home)
+    stop.set()
+    thread.join()
+    return {
         "ping_median_ms": statistics.median(ping),
         "ping_p99_ms": p99(ping),
         "ping_overall_p99_ms": worst(ping),
-        **alone,
         "snapshot_beside_loop_median_ms": statistics.median(beside),
         "snapshot_beside_loop_p99_ms": p99(beside),
-        "load1": os.getloadavg()[0],
     }
 
 

@@ -1,16 +1,16 @@
-"""Writes docs/configuration.md from the types: `python -m trainer.reference`."""
+"""Writes docs/configuration.md from the types: `python -m tools.configuration_page`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from .settings import OPTIONS, load, to_toml
+from trainer.config.load import OPTIONS, load, to_toml
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 HEAD = """# Configuration
 
-Made by `make docs` from `trainer/config.py`; do not edit.
+Made by `make docs` from `trainer/config/schema.py`; do not edit.
 
 Sources, the later ones win: the defaults below, the saved configuration of a run that is resumed,
 `--preset NAME` (`esper-daemon presets` lists them), `--config file.toml`, the environment,

@@ -1,16 +1,16 @@
 """Writes docs/findings.md: what reviews of the prior art asked for, and the tests that hold it.
 
-`python -m tests.findings`. A test names what it holds by the marker `finding("ID")`.
+`python -m tools.findings_page`. A test names what it holds by the marker `finding("ID")`.
 """
 
 from __future__ import annotations
 
-from tests.marks import ROOT, holders, rows
+from .markers import ROOT, holders, rows
 
 PAGE = ROOT / "docs" / "findings.md"
 
 FINDINGS = {
-    "AD-01": "One call runs every anomaly check; one that never gets a reading fails a test.",
+    "AD-01": "One call runs every anomaly check; a check without a reading fails a test.",
     "DT-01": "Collectors stay out of compiled regions or are safe in them: DEBUG recompiles nothing.",
     "PT-07": "As DT-01: statistics of layers inside a compiled step cause no recompilation.",
     "DT-02": "NaN and infinities of all layers and envs come with the one transfer of an epoch.",
@@ -20,21 +20,21 @@ FINDINGS = {
     "EM-03": "A failure of telemetry is counted and shown as an event.",
     "GC-01": "Collecting statistics of 100 million parameters needs no megabyte more.",
     "GC-02": "Only public functions of torch, or a pinned version that is checked.",
-    "GC-03": "One collector; what is not asked for is not computed.",
+    "GC-03": "One collector; what is not requested is not computed.",
     "GC-04": "A norm is the L2 norm over all gradients; a root mean square is named as such.",
     "GE-01": "Averages of drift equal their closed form and survive a resume bit for bit.",
     "GE-02": "Drift near 0 is bounded, corrected for bias, and silent while the average warms up.",
     "IN-01": "The profiler is wired to a command.",
     "PR-01": "The profiler is wired to an option, and its trace has a PPO update.",
     "PR-02": "The profiler records every kind of device that is there.",
-    "PR-03": "The profiler's schedule counts epochs, so that a whole update is always inside.",
+    "PR-03": "The profiler's schedule counts epochs, so that a complete update is always inside.",
     "LH-01": "A NaN in the LSTM's state is raised.",
     "LH-02": "An LSTM state ten times its usual size is raised.",
     "LH-03": "An LSTM state that has died is raised.",
     "TC-01": "Every field of the configuration has a reader.",
     "HP-1": "Nothing in the loop waits for the device but the one transfer of an epoch.",
-    "HP-2": "Forward, sampling and evaluation of the policy compile whole; the compiled code is what runs.",
-    "HP-3": "Mixed precision is decided once per run; fp16 has a scaler, bf16 none.",
+    "HP-2": "The policy's forward pass, sampling and evaluation compile in one piece, and that code runs.",
+    "HP-3": "Mixed precision is decided once per run; fp16 has a loss scaler, bf16 has none.",
     "HP-4": "One wait per real dependency between streams; none where the data is resident.",
     "HP-5": "Work on slots is planned once per topology and batched over envs.",
     "HP-6": "Autocast wraps the forward pass only, as torch advises.",
@@ -43,24 +43,24 @@ FINDINGS = {
     "HP-9": "The stacked engine's losses and gradients equal one module per env, in float64.",
     "AR-1": "Rewards are one batched kernel, equal to a scalar reference.",
     "AR-2": "Topology is static: growing and pruning change rows of tensors, never modules.",
-    "AR-3": "Telemetry never holds the trainer up; what it refuses is counted.",
+    "AR-3": "The trainer never waits for telemetry; what it refuses is counted.",
     "AR-4": "Many columns travel in one transfer.",
     "AR-5": "Groups of hosts do not race.",
     "AR-6": "A captured policy equals the eager one, or falls back with a reason that is shown.",
     "AR-7": "Labels out of range are found when data is loaded.",
     "AR-8": "Shapley values are sampled without bias, with an interval, in bounded memory.",
-    "AR-9": "Gradient hooks are taken only where a measurement says so.",
+    "AR-9": "Gradient hooks are used only where a measurement shows a gain.",
     "AR-10": "GPU use, kernels, allocator and Python's share are in the profiler's result.",
     "PD-01": "A rollback's penalty reaches PPO whichever epoch it happens in.",
     "PD-02": "An embargo lasts exactly as long as configured.",
     "PD-03": "The option that compiles changes what runs on the hot path.",
-    "PD-04": "No floor keeps the policy from growing sure.",
+    "PD-04": "No floor of probabilities keeps the policy from becoming certain.",
     "PD-05": "An epoch's event has its train loss, train accuracy and host gradient norm.",
     "PD-06": "The memory warning is raised.",
-    "PD-07": "An escalation lasts for exactly the epochs asked for.",
+    "PD-07": "An escalation lasts for exactly the epochs requested.",
     "PD-08": "Overload drops no event of a seed's or the run's life.",
-    "PD-09": "The terminal does not say that all is clear while something is wrong.",
-    "PD-10": "A hidden field does not take the keyboard.",
+    "PD-09": "The terminal does not say that all is well while something is wrong.",
+    "PD-10": "A hidden field does not take the keyboard's focus.",
     "PD-11": "The heuristic policy can fossilise.",
     "PD-12": "The reward never sees the test images.",
     "PD-13": "Validation images do not grow fewer with more envs.",

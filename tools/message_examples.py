@@ -1,7 +1,7 @@
 """Examples of every message: the corpus of lines that each version has written, which all later ones read.
 
-Most were taken from real runs. For a message that the corpus lacks `complete` makes one from its type; a line
-that is in the corpus is never changed. The reference page shows the first of each.
+Most were taken from real runs. For a message that the corpus lacks `complete_corpus` makes one from its type;
+a line that is in the corpus is never changed. The reference page shows the first of each.
 """
 
 from __future__ import annotations
@@ -10,39 +10,80 @@ import functools
 import types
 import typing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from .commands import METHODS, Reply, RequestMeta
-from .encoding import encode_event
-from .events import EVENTS, Context, EventSpec
-from .version import PROTOCOL_VERSION
-from .wire import BatchHeader, Heartbeat, ViewHeader, encode_request
+from protocol.codec.frames import encode_request
+from protocol.codec.json_lines import encode_event
+from protocol.messages.commands import METHODS, RequestMeta
+from protocol.messages.events import EVENTS, Context, EventSpec
+from protocol.messages.schema import FRAMES
+from protocol.version import PROTOCOL_VERSION
 
-CORPUS = Path(__file__).parents[1] / "tests" / "protocol" / "corpus" / f"v{PROTOCOL_VERSION}"
-FRAMES: dict[str, type[msgspec.Struct]] = {
-    "reply": Reply,
-    "batch_header": BatchHeader,
-    "view_header": ViewHeader,
-    "heartbeat": Heartbeat,
-}
+from .markers import ROOT
+
+CORPUS = ROOT / "tests" / "protocol" / "corpus" / f"v{PROTOCOL_VERSION}"
+FRAME_TYPES = {name: cls for name, cls in FRAMES.items() if name != "request"}
+"""Requests have a part of the corpus of their own."""
 TS = 1795257766858226
+"""The time in every example, microseconds."""
 _BY_NAME: dict[str, Any] = {
-    "slot": "r0c1", "slots": ["r0c0", "r0c1"], "run": "7f3a01bc", "boot": "d470b3e9", "name": "digits-7f3a",
-    "id": "9f0c5d1e7a2b4c6d", "command": "9f0c5d1e7a2b4c6d", "op": "9f0c5d1e7a2b4c6d", "blueprint": "norm",
-    "blueprints": ["norm", "conv_light"], "from_stage": "DORMANT", "to_stage": "GERMINATED", "gate": "G2",
-    "kind": "norm_drift", "client": "esper-tui/0.1.0", "by": "policy", "holder": "esper-daemon/0.1.0",
-    "path": "checkpoints/round-000012.pt", "host": "gpu-box", "pid": 4242, "uid": 1000, "tag": "before-lunch",
-    "text": "learning rate halved", "key": "ppo.learning_rate", "level": "DEBUG", "device": "cpu",
-    "task": "digits", "source": "env07", "checks": {"healthy": True}, "state": "TRAINING",
-    "policy": "ppo", "stream": "metric", "until": TS, "since": TS, "from_ts": TS, "to_ts": TS, "ts": TS,
-    "deadline": TS, "jsonrpc": "2.0", "v": 1,
-    "op_fraction": {"WAIT": 0.75}, "config": {}, "method": "pause", "message": "round 12: return 0.912",
-    "segment": "events-000003.jsonl.zst", "code": -32003, "logger": "trainer.observer", "ttl": 60.0,
-    "first": 806, "last": 812, "n": 7, "exit_code": 0, "result": {"state": "accepted"}, "bye": None,
-}  # fmt: skip
+    "slot": "r0c1",
+    "slots": ["r0c0", "r0c1"],
+    "run": "7f3a01bc",
+    "boot": "d470b3e9",
+    "name": "digits-7f3a",
+    "id": "9f0c5d1e7a2b4c6d",
+    "command": "9f0c5d1e7a2b4c6d",
+    "op": "9f0c5d1e7a2b4c6d",
+    "blueprint": "norm",
+    "blueprints": ["norm", "conv_light"],
+    "from_stage": "DORMANT",
+    "to_stage": "GERMINATED",
+    "gate": "G2",
+    "kind": "norm_drift",
+    "client": "esper-tui/0.1.0",
+    "by": "policy",
+    "holder": "esper-daemon/0.1.0",
+    "path": "checkpoints/round-000012.pt",
+    "host": "gpu-box",
+    "pid": 4242,
+    "uid": 1000,
+    "tag": "before-lunch",
+    "text": "learning rate halved",
+    "key": "ppo.learning_rate",
+    "level": "DEBUG",
+    "device": "cpu",
+    "task": "digits",
+    "source": "env07",
+    "checks": {"healthy": True},
+    "state": "TRAINING",
+    "policy": "ppo",
+    "stream": "metric",
+    "until": TS,
+    "since": TS,
+    "from_ts": TS,
+    "to_ts": TS,
+    "ts": TS,
+    "deadline": TS,
+    "jsonrpc": "2.0",
+    "v": 1,
+    "op_fraction": {"WAIT": 0.75},
+    "config": {},
+    "method": "pause",
+    "message": "round 12: return 0.912",
+    "segment": "events-000003.jsonl.zst",
+    "code": -32003,
+    "logger": "trainer.daemon.rank0_hooks",
+    "ttl": 60.0,
+    "first": 806,
+    "last": 812,
+    "n": 7,
+    "exit_code": 0,
+    "result": {"state": "accepted"},
+    "bye": None,
+}
 
 
 def example(hint: Any, name: str = "") -> Any:
@@ -90,7 +131,7 @@ def request_body(method: str) -> bytes:
 
 def frame_line(name: str) -> bytes:
     """A reply, a heartbeat or the header of a batch or a view, under its name."""
-    plain = example(FRAMES[name])
+    plain = example(FRAME_TYPES[name])
     plain.pop("error", None)
     return msgspec.json.encode({name: plain})
 
@@ -121,19 +162,19 @@ def name_of(line: bytes) -> str:
     return name
 
 
-def lines_made() -> dict[str, dict[str, Callable[[], bytes]]]:
+def line_makers() -> dict[str, dict[str, Callable[[], bytes]]]:
     """What makes an example, by part of the corpus and name."""
     return {
         "events": {spec.type: functools.partial(event_line, spec) for spec in EVENTS.values()},
         "requests": {name: functools.partial(request_body, name) for name in METHODS},
-        "frames": {name: functools.partial(frame_line, name) for name in FRAMES},
+        "frames": {name: functools.partial(frame_line, name) for name in FRAME_TYPES},
     }
 
 
-def complete() -> None:
+def complete_corpus() -> None:
     """Add an example of each message that the corpus lacks."""
     CORPUS.mkdir(parents=True, exist_ok=True)
-    makers = lines_made()
+    makers = line_makers()
     for part, lines in corpus().items():
         known = {name_of(line) for line in lines}
         lacking = [make() for name, make in makers[part].items() if name not in known]

@@ -1,86 +1,34 @@
-"""JSON Schema of everything on the wire, and the tables of docs/protocol.md, both from the types.
+"""Writes the tables of docs/protocol.md, protocol/schema.json and the corpus's missing examples.
 
-`schema.json` beside this module is the schema as it is shipped, for tools that run no daemon; a test holds
-it equal to the types. `python -m protocol.schema` brings it, the corpus of examples and the page up to date.
+`python -m tools.protocol_page`. All three come from the types of `protocol.messages`.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
-import hashlib
 import inspect
-import json
 import re
-from pathlib import Path
+import sys
 from typing import Any
 
 import msgspec
 
-from . import events
-from .commands import METHODS, Method, Reply, Request
-from .errors import ERRORS
-from .events import EVENTS, STREAMS, EventSpec
-from .examples import complete, first_of_each
-from .version import PROTOCOL_VERSION
-from .wire import BatchHeader, Heartbeat, ViewHeader
+from protocol.errors import ERRORS
+from protocol.messages.commands import METHODS, Method
+from protocol.messages.events import EVENTS, EventSpec
+from protocol.messages.schema import json_schema, schema_bytes
+from protocol.messages.vocabulary import STREAMS
 
-SHIPPED = Path(__file__).with_name("schema.json")
-PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
-_WORDS = {"enum": ["NaN", "Infinity", "-Infinity"]}
+from .markers import ROOT
+from .message_examples import complete_corpus, first_of_each
 
-
-@functools.cache
-def json_schema() -> dict[str, Any]:
-    """JSON Schema 2020-12: `events` by type, `requests` by method, the frames, and their `$defs`.
-
-    Numbers that are floats also admit the words for NaN and the infinities.
-    """
-    classes = {spec.type: spec.cls for spec in EVENTS.values()}
-    requests = {method.name: method.params for method in METHODS.values()}
-    frames = {"request": Request, "reply": Reply, "batch_header": BatchHeader,
-              "view_header": ViewHeader, "heartbeat": Heartbeat}  # fmt: skip
-    types = list(dict.fromkeys([*classes.values(), *requests.values(), *frames.values()]))
-    schemas, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
-    of = dict(zip(types, schemas, strict=True))
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"esper-overwatch protocol {PROTOCOL_VERSION}",
-        "events": {name: of[cls] for name, cls in classes.items()},
-        "requests": {name: of[cls] for name, cls in requests.items()},
-        "frames": {name: of[cls] for name, cls in frames.items()},
-        "$defs": {name: _with_words(definition) for name, definition in definitions.items()},
-    }
+SCHEMA_FILE = ROOT / "protocol" / "schema.json"
+PAGE = ROOT / "docs" / "protocol.md"
 
 
-def as_file() -> bytes:
-    """The schema as the bytes of `schema.json`."""
-    return json.dumps(json_schema(), indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
-
-
-@functools.cache
-def schema_hash() -> str:
-    """What `hello` tells of the schema: a client that knows this hash knows every type."""
-    return hashlib.blake2b(as_file(), digest_size=8).hexdigest()
-
-
-def _with_words(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_with_words(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if schema.get("type") == "number":
-        about = {key: schema.pop(key) for key in ("description", "default") if key in schema}
-        return {**about, "anyOf": [schema, _WORDS]}
-    return {key: value if key in ("default", "enum") else _with_words(value) for key, value in schema.items()}
-
-
-# --- the reference page ----------------------------------------------------------------------------
-
-
-def filled_in(page: str) -> str:
-    """The page with its tables made anew between their markers."""
+def fill_in(page: str) -> str:
+    """The page with its tables made again between their markers."""
     examples = first_of_each()
     tables = {
         "methods": _methods() + "\n" + _requests(examples),
@@ -176,21 +124,19 @@ def _kept(spec: EventSpec) -> str:
 def _field_meanings() -> dict[tuple[str, str], str]:
     """The text under a field in the source, by (class, field)."""
     found = {}
-    for cls in ast.parse(inspect.getsource(events)).body:
-        if not isinstance(cls, ast.ClassDef):
-            continue
-        for field, text in zip(cls.body, cls.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-            ):
-                found[cls.name, field.target.id] = re.sub(r"\s+", " ", str(text.value.value)).strip()
+    for name in sorted({spec.cls.__module__ for spec in EVENTS.values()}):
+        for cls in ast.parse(inspect.getsource(sys.modules[name])).body:
+            if isinstance(cls, ast.ClassDef):
+                for field, text in zip(cls.body, cls.body[1:], strict=False):
+                    match field, text:
+                        case ast.AnnAssign(target=ast.Name(id=of)), ast.Expr(
+                            value=ast.Constant(value=str(words))
+                        ):
+                            found[cls.name, of] = re.sub(r"\s+", " ", words).strip()
     return found
 
 
 if __name__ == "__main__":
-    complete()
-    SHIPPED.write_bytes(as_file())
-    PAGE.write_text(filled_in(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    complete_corpus()
+    SCHEMA_FILE.write_bytes(schema_bytes())
+    PAGE.write_text(fill_in(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,4 @@
+"""Benchmarks, one command each: `python -m benchmarks.NAME`; docs/benchmarks.md has their figures.
+
+Imports all three packages, and the test suite's oracle and terminal. Nobody imports it.
+"""

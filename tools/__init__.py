@@ -1,0 +1,1 @@
+"""Developers' generators of pages and examples; not installed. `make docs` runs them."""
