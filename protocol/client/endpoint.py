@@ -79,7 +79,6 @@ class Target:
             socket.set(zmq.CURVE_SERVERKEY, self.curve.server.encode())
             socket.set(zmq.CURVE_PUBLICKEY, self.curve.public.encode())
             socket.set(zmq.CURVE_SECRETKEY, self.curve.secret.encode())
-            socket.set(zmq.RECONNECT_STOP, zmq.RECONNECT_STOP_HANDSHAKE_FAILED)
         socket.connect(self.endpoints[name])
         return ConnectedSocket(socket, handshakes)
 

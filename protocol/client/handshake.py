@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 
 import zmq
@@ -9,6 +10,10 @@ from zmq.utils.monitor import parse_monitor_message
 
 REFUSED_EVENT = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 BROKEN_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_BROKEN_OFF = (errno.EPIPE, errno.ECONNRESET)
+MAX_BROKEN_OFF = 4
+"""Handshakes in a row that may break off before the key is blamed, about 1 s with libzmq's pauses: a daemon
+that many strangers connect to closes the oldest that have not authenticated, and a newcomer may be one."""
 
 
 class HandshakeMonitor:
@@ -24,16 +29,31 @@ class HandshakeMonitor:
         self._socket = socket
         self._key, self._address = key, address
         self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(
-            REFUSED_EVENT | BROKEN_EVENTS, f"inproc://handshakes-{secrets.token_hex(8)}"
+            REFUSED_EVENT | BROKEN_EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED,
+            f"inproc://handshakes-{secrets.token_hex(8)}",
         )
         self._monitor.set(zmq.LINGER, 0)
+        self._broken_off = 0
 
     def problem(self) -> str | None:
         """What went wrong since the last call; None where nothing did. Never blocks."""
-        try:
-            event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
-        except zmq.Again:
-            return None
+        while True:
+            try:
+                report = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+            except zmq.Again:
+                return None
+            event = report["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._broken_off = 0
+                continue
+            if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and report["value"] in _BROKEN_OFF:
+                self._broken_off += 1
+                if self._broken_off < MAX_BROKEN_OFF:
+                    continue
+            self._broken_off = 0
+            return self._describe(event)
+
+    def _describe(self, event: int) -> str:
         if event == REFUSED_EVENT:
             return (
                 f"{self._address} does not let key {self._key} in: it is not authorized there, or no longer; "
