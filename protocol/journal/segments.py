@@ -230,7 +230,11 @@ def _raise(error: WireError) -> None:
 def _frames_around_damage(
     file: BinaryIO, index: SegmentIndex | None, on_damage: Callable[[WireError], None]
 ) -> Iterator[bytes]:
-    """The content of each frame; behind a damage it goes on where the index says that a frame begins."""
+    """The content of each frame; behind a damage it goes on with the next that can be read.
+
+    Args:
+        index: says whether frames are missing at the end; None = that is not known.
+    """
     at, is_damaged = file.tell(), False
     while True:
         try:
@@ -241,7 +245,7 @@ def _frames_around_damage(
             if not is_damaged:
                 on_damage(error)
             is_damaged = True
-            next_at = next((o for _, o in index.frames if o > at), None) if index is not None else None
+            next_at = _find_frame(file, at + 1)
             if next_at is None:
                 return
             at = next_at
@@ -250,6 +254,23 @@ def _frames_around_damage(
         if index is not None and at != index.bytes and not is_damaged:
             on_damage(WireError(f"it ends after {at} of {index.bytes} bytes"))
         return
+
+
+def _find_frame(file: BinaryIO, begin: int) -> int | None:
+    """Where the next frame may begin, at `begin` or behind it; None where none does.
+
+    Lines are UTF-8, in which the magic number cannot occur; in compressed bytes it may, by chance.
+    """
+    file.seek(begin)
+    carry = b""
+    while block := file.read(BLOCK_BYTES):
+        data = carry + block
+        found = data.find(zstandard.FRAME_HEADER)
+        if found >= 0:
+            return begin - len(carry) + found
+        begin += len(block)
+        carry = data[-len(zstandard.FRAME_HEADER) + 1 :]
+    return None
 
 
 def _chained(head: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:

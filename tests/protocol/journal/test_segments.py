@@ -268,6 +268,35 @@ def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
         lines(path)
 
 
+@pytest.mark.fault(8)
+@pytest.mark.parametrize("indexed", [True, False])
+def test_damage_costs_only_its_frame_without_index_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None, indexed: bool
+) -> None:
+    monkeypatch.setattr("protocol.journal.compactor.FRAME_BYTES", 300)
+    monkeypatch.setattr("protocol.journal.segments.BLOCK_BYTES", 7)  # the magic number lies across blocks
+    path = tmp_path / "events.jsonl"
+    expected = written(path, 7, segment_bytes=1300, size=20)
+    folder = SegmentFolder(path)
+    index = folder.index(2)
+    assert index is not None
+    assert len(index.frames) >= 4
+    whole = folder.packed(2).read_bytes()
+    begins = [offset for _, offset in index.frames] + [index.bytes]
+    with folder.packed(2).open("rb") as file:
+        contents = [content.splitlines() for _, _, content in whole_frames(file)]
+    if not indexed:
+        folder.index_path(2).unlink()
+    for at in range(0, len(whole), 5):
+        folder.packed(2).write_bytes(whole[:at] + bytes([whole[at] ^ 0x5A]) + whole[at + 1 :])
+        frame = max(n for n, begin in enumerate(begins) if begin <= at)
+        bad: list[str] = []
+        found = [e.line for e in read(path, on_bad=lambda _, error: bad.append(str(error)))]  # noqa: B023
+        assert found == [line for line in expected if line not in contents[frame]], at
+        assert len(bad) == 1
+        assert list(lines_newest_first(path)) == found[::-1]
+
+
 @pytest.mark.parametrize("lost", ["manifest.json", "events-000002.index.json", "both", "damaged"])
 def test_index_and_manifest_are_made_anew_from_the_segments(tmp_path: Path, lost: str) -> None:
     path = tmp_path / "events.jsonl"
