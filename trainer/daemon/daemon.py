@@ -299,10 +299,7 @@ class Daemon:
             self.trainer.run(self.hooks)
         except StopRun as stop:
             self.rank_zero.shutdown()
-            if stop.failed is not None:
-                error = f"{self.checkpoints.folder}: {stop.failed}"
-                return _End(f"{stop.reason}, without a checkpoint", UNSAVED_EXIT, error, stop)
-            return _End(stop.reason)
+            return self._end_at_boundary(stop.reason, stop.failed, stop)
         except RankLostError as lost:
             return self._lost(lost)
         except PolicyDiverged as diverged:
@@ -315,7 +312,21 @@ class Daemon:
             logger.exception("training failed")
             return _End("training failed", FAILED_EXIT, f"{type(error).__name__}: {error}", error)
         self.rank_zero.shutdown()
-        return _End(self.commands.stops_after_round or f"{self.trainer.round} rounds are done")
+        if self.commands.stops_after_round is not None:
+            return _End(self.commands.stops_after_round)
+        return self._end_at_boundary(f"{self.trainer.round} rounds are done", self.saver.error)
+
+    def _end_at_boundary(self, reason: str, unsaved: str | None, cause: StopRun | None = None) -> _End:
+        """An orderly end, but no success where the last checkpoint could not be saved.
+
+        Args:
+            unsaved: why it could not.
+            cause: the stop that ended it.
+        """
+        if unsaved is None:
+            return _End(reason)
+        error = f"{self.checkpoints.folder}: {unsaved}"
+        return _End(f"{reason}, without a checkpoint", UNSAVED_EXIT, error, cause)
 
     def _lost(self, lost: RankLostError) -> _End:
         """Report the loss of a rank, and the newest checkpoint to resume from."""
