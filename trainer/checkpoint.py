@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import pickle
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +21,26 @@ from protocol.errors import EsperError
 from protocol.storage.folders import replace_file, sync_folder
 
 FORMAT = 2
+_SEAL = b"sha256:"
+"""Begins the archive's comment; behind it the SHA-256, in hexadecimal, of all before the comment's length."""
+_SEAL_BYTES = len(_SEAL) + 64
+_LENGTH_BYTES = 2
+_BLOCK_BYTES = 1024 * 1024
 _NAME = re.compile(r"^round-(\d+)(?:-epoch-(\d+))?(?:-[A-Za-z0-9_.-]+)?\.pt$")
+
+
+_UNREADABLE = (
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    pickle.UnpicklingError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    EOFError,
+)
+"""What zipfile and torch raise for damaged archives."""
 
 
 class CheckpointError(EsperError):
@@ -42,6 +64,32 @@ def _position(path: Path) -> tuple[int, int]:
     return int(match[1]), int(match[2]) if match[2] else 1_000_000
 
 
+def _seal(archive: io.BytesIO) -> None:
+    """Put a checksum of the whole into the comment of a zip archive, which its readers pass over."""
+    content = archive.getbuffer()[:-_LENGTH_BYTES]
+    checksum = hashlib.sha256(content).hexdigest().encode()
+    content.release()
+    archive.seek(-_LENGTH_BYTES, io.SEEK_END)
+    archive.write(_SEAL_BYTES.to_bytes(_LENGTH_BYTES, "little") + _SEAL + checksum)
+
+
+def _find_damage(path: Path) -> str | None:
+    """What is wrong with an archive; without a seal, as before 0.2.0, only the tensors have checksums."""
+    with path.open("rb") as file:
+        left = file.seek(0, io.SEEK_END) - _SEAL_BYTES - _LENGTH_BYTES
+        file.seek(max(0, left))
+        seal = file.read()[_LENGTH_BYTES:]
+        if left >= 0 and seal.startswith(_SEAL):
+            file.seek(0)
+            digest = hashlib.sha256()
+            while left and (block := file.read(min(left, _BLOCK_BYTES))):
+                digest.update(block)
+                left -= len(block)
+            return None if digest.hexdigest().encode() == seal[len(_SEAL) :] else "the file"
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip()
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read one checkpoint onto the CPU.
 
@@ -49,12 +97,11 @@ def load(path: Path) -> dict[str, Any]:
         CheckpointError: the file is damaged or of another format.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
+        damaged = _find_damage(path)
         if damaged is not None:
             raise CheckpointError(f"checkpoint {path} is damaged ({damaged} fails its checksum)")
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, zipfile.BadZipFile, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except _UNREADABLE as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from None
     if state.get("format") != FORMAT:
         raise CheckpointError(
@@ -83,7 +130,7 @@ class Checkpoints:
     def save(
         self, state: dict[str, Any], *, round: int, epoch: int | None, tag: str = "", best: bool = False
     ) -> SavedCheckpoint:
-        """Write to a temporary file, sync, rename; then drop what is too old.
+        """Write to a temporary file, sync, rename; drop what a killed daemon left and what is too old.
 
         Args:
             state: tensors, numbers, texts and containers of them.
@@ -95,8 +142,11 @@ class Checkpoints:
         Raises:
             OSError: the disk refused; the checkpoints before are untouched.
         """
+        for abandoned in self.folder.glob(".round-*"):  # by a daemon that was killed while it wrote
+            abandoned.unlink(missing_ok=True)
         buffer = io.BytesIO()
         torch.save({"format": FORMAT, **state}, buffer)
+        _seal(buffer)
         position = "" if epoch is None else f"-epoch-{epoch:05d}"
         path = self.folder / f"round-{round:06d}{position}{f'-{tag}' if tag else ''}.pt"
         replace_file(path, buffer.getbuffer())

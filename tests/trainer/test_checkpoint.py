@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,35 @@ def test_mid_episode_checkpoint_sorts_before_its_round_end(tmp_path: Path) -> No
         "round-000002-epoch-00012",
         "round-000002",
     ]
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_no_flipped_byte_is_read_as_whole(tmp_path: Path, sealed: bool) -> None:
+    """Of files without a checksum of the whole, as 0.1.0 wrote them, at least nothing but one error comes."""
+    store = Checkpoints(tmp_path, keep=5)
+    path = store.save(state(2), round=1, epoch=None).path
+    assert zipfile.ZipFile(path).comment.startswith(b"sha256:")
+    raw = path.read_bytes()
+    if not sealed:
+        raw = raw[: -len(zipfile.ZipFile(path).comment) - 2] + b"\0\0"
+        path.write_bytes(raw)
+        assert load(path)["round"] == 1
+    names = raw.rfind(b"PK\x01\x02")  # in the directory at the end, tensors' checksums find nothing
+    for at in [*range(0, names, 31), *range(names - 100, len(raw) - 73)]:
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :])
+        try:
+            load(path)
+        except CheckpointError:
+            continue
+        assert not sealed, f"byte {at} is damaged"
+
+
+def test_what_a_killed_daemon_left_is_removed(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=5)
+    left = tmp_path / ".round-000001.pt.4711"
+    left.write_bytes(b"half a checkpoint")
+    store.save(state(1), round=1, epoch=None)
+    assert [path.name for path in tmp_path.iterdir()] == ["round-000001.pt"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "junk", "empty"])
