@@ -1,4 +1,4 @@
-"""`esper-daemon export`: a run's events as Parquet files or TensorBoard scalars."""
+"""`esper-daemon export`: a run's events as Parquet files, TensorBoard scalars or an offline wandb run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from .options import JSON, RUN
 from .output import exit_on_damage, print_result
 from .run_argument import RunArgument
 
-FORMATS = ("parquet", "tensorboard")
+FORMATS = ("parquet", "tensorboard", "wandb")
+_EXTRAS = {"parquet": "export", "tensorboard": "export", "wandb": "wandb"}
 
 
 @click.command()
@@ -33,7 +34,10 @@ FORMATS = ("parquet", "tensorboard")
 @click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
 @JSON
 def export(run: RunArgument, folder: Path, format_: str, as_json: bool) -> None:
-    """Write a run's events as Parquet files or TensorBoard scalars; the run may be live."""
+    """Write a run's events as Parquet files, TensorBoard scalars or an offline wandb run.
+
+    The run may be live. `wandb sync` uploads the wandb run.
+    """
     require_local(run.address, "export")
     report = DamageReport()
     print_result(export_run(run.address, folder, format_, report), as_json)
@@ -53,7 +57,7 @@ def export_run(run: str | None, folder: Path, format_: str, damage: DamageReport
         Files and counts, to be printed.
 
     Raises:
-        MissingExtra: pyarrow or tensorboard is not installed.
+        MissingExtra: pyarrow, tensorboard or wandb is not installed.
         FolderError: the folder cannot be written, or the journal not be read.
     """
     from trainer.query.timeline import valid_events
@@ -62,12 +66,13 @@ def export_run(run: str | None, folder: Path, format_: str, damage: DamageReport
     try:
         if format_ == "parquet":
             from trainer.export.parquet import write
+        elif format_ == "wandb":
+            from trainer.export.wandb_run import write
         else:
             from trainer.export.tensorboard import write
     except ImportError as error:
-        raise MissingExtra(
-            f"{format_} needs {error.name}; install it with: pip install 'esper-overwatch[export]'"
-        ) from None
+        install = f"pip install 'esper-overwatch[{_EXTRAS[format_]}]'"
+        raise MissingExtra(f"{format_} needs {error.name}; install it with: {install}") from None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return write(valid_events(info.path / EVENTS_FILE, damage), folder, run=info)

@@ -80,12 +80,17 @@ def flip(journal: Path) -> list[int]:
             ("export", "alpha", "--to", "OUT", "--format", "tensorboard", "--json"),
             lambda out, whole: json.loads(out)["scalars"] * NUM_EPOCHS // json.loads(whole)["scalars"],
         ),
+        pytest.param(
+            ("export", "alpha", "--to", "OUT", "--format", "wandb", "--json"),
+            lambda out, _: json.loads(out)["rows"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_readers_agree_on_what_is_lost(
     journal: Path, tmp_path: Path, words: tuple[str, ...], count: Callable[[str, str], int]
 ) -> None:
-    for extra in ("duckdb", "pyarrow", "tensorboard"):
+    for extra in ("duckdb", "pyarrow", "tensorboard", "wandb"):
         pytest.importorskip(extra)
     words = tuple(str(tmp_path / "out") if word == "OUT" else word for word in words)
     whole = call(*words)

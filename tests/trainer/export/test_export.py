@@ -277,9 +277,12 @@ def test_tensorboard_holds_rounds_updates_and_epoch_means(tmp_path: Path) -> Non
     written.close()
 
 
-@pytest.mark.parametrize(("format_", "library"), [("parquet", "pyarrow"), ("tensorboard", "tensorboard")])
+@pytest.mark.parametrize(
+    ("format_", "library", "extra"),
+    [("parquet", "pyarrow", "export"), ("tensorboard", "tensorboard", "export"), ("wandb", "wandb", "wandb")],
+)
 def test_a_missing_extra_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, library: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, library: str, extra: str
 ) -> None:
     import sys
 
@@ -298,7 +301,7 @@ def test_a_missing_extra_is_one_line(
     monkeypatch.setattr(builtins, "__import__", without)
     result = call("export", "alpha", "--to", str(tmp_path / "out"), "--format", format_)
     assert result.exit_code == 9
-    assert "esper-overwatch[export]" in result.stderr
+    assert f"esper-overwatch[{extra}]" in result.stderr
     assert library in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()

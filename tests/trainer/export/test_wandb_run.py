@@ -1,0 +1,127 @@
+"""An offline wandb run as wandb's own reader has it: `wandb leet inspect`, in wandb-core."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from protocol.messages import events as ev
+from protocol.runs import RunFolder
+from tests.trainer import journals
+from trainer.cli.main import main
+from trainer.config.schema import Config
+
+pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
+
+SYSTEM = ev.SystemSample(
+    cpu_percent=75.0, rss=1000, memory_total=4000, memory_used=2000, load1=1.5, cores=2, disk_free=9
+)
+TOLD = [
+    journals.started("b1"),
+    journals.round_started(1),
+    (SYSTEM, journals.at(1, 0)),
+    *(journals.epoch(1, n) for n in (1, 2, 3)),
+    journals.round_finished(1, accuracy=0.25),
+    journals.round_started(2),
+    *(journals.epoch(2, n, accuracy=0.125) for n in (1, 2)),
+    journals.started("b2", resumed_round=1),
+    journals.round_started(2),
+    *(journals.epoch(2, n, accuracy=0.75) for n in (1, 2, 3)),
+    journals.round_finished(2, accuracy=0.5),
+    (ev.RunStopped(reason="stop", exit_code=0, rounds=2), journals.at(2, 3)),
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The ended run alpha: two rounds of three epochs, the second played twice."""
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    run = journals.write_run(tmp_path / "home", "alpha", TOLD)
+    (run.path / "config.json").write_bytes(msgspec.json.encode(Config(episode_epochs=3)))
+    run.release()
+    return run
+
+
+def export(folder: Path) -> Result:
+    return CliRunner().invoke(main, ["export", "alpha", "--to", str(folder), "--format", "wandb", "--json"])
+
+
+def read_records(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in inspect(folder).splitlines()]
+
+
+def inspect(folder: str, *options: str) -> str:
+    """What wandb's own reader prints of a run."""
+    words = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *options, folder]
+    environ = {**os.environ, "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}
+    return subprocess.run(words, env=environ, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.slow
+def test_wandb_reads_history_by_epoch(run: RunFolder, tmp_path: Path) -> None:
+    done = export(tmp_path)
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["rows"] == 6
+    rows = [one["history"]["item"] for one in read_records(told["to"]) if one["type"] == "history"]
+    assert [row["_step"] for row in rows] == [1, 2, 3, 4, 5, 6], "no epoch twice"
+    assert rows[3]["epoch/val_accuracy"] == pytest.approx((0.75 + 0.375) / 2), "of the newest boot"
+    assert [row.get("round/accuracy_mean") for row in rows] == [None, None, 0.25, None, None, 0.5]
+    assert [row["round"] for row in rows] == [1, 1, 1, 2, 2, 2]
+    assert rows[0]["system/cpu_percent"] == 75.0
+    assert rows[0]["_timestamp"] == (journals.BEGIN + 3e6) / 1e6
+    summary = json.loads(inspect(told["to"], "--summary"))
+    assert (summary["run_id"], summary["name"], summary["state"]) == (run.id, "alpha", "finished")
+    assert set(summary["tags"]) == {"digits", "ppo", "cpu"}
+    assert summary["config"]["started"]["boot"] == "b2"
+    assert summary["summary"]["stopped"] == "stop"
+    assert summary["summary"]["round/accuracy_mean"] == 0.5
+
+
+@pytest.mark.slow
+def test_wandb_sync_finds_newest_export_and_no_network_is_used(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the user has set for other runs changes nothing, and an earlier export goes."""
+    for name, value in {"MODE": "online", "RUN_ID": "other", "RESUME": "must", "DIR": "/nowhere"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    proxy = socket.create_server(("127.0.0.1", 0))
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+    for _ in range(2):
+        done = export(tmp_path)
+        assert done.exit_code == 0, done.stderr
+    with proxy:
+        assert select.select([proxy], [], [], 0)[0] == [], "nothing was looked for"
+    assert os.environ["WANDB_RUN_ID"] == "other"
+    assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == ["wandb"]
+    (made,) = (tmp_path / "wandb").iterdir()
+    words = [sys.executable, "-m", "wandb", "sync", "--dry-run", str(tmp_path / "wandb")]
+    told = subprocess.run(words, env=os.environ, check=True, capture_output=True, text=True)
+    assert f"{made.name}/run-{run.id}.wandb" in (told.stdout + told.stderr)
+    assert "Would sync 1 run" in told.stdout + told.stderr
+
+
+@pytest.mark.slow
+def test_full_disk_during_export_is_one_line(run: RunFolder, tmp_path: Path) -> None:
+    """A limit on file sizes stands for the full disk: wandb's writer is another process and only logs it."""
+    words = [sys.executable, "-m", "trainer", "export", "alpha", "--to", str(tmp_path), "--format", "wandb"]
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    done = subprocess.run(words, env=os.environ, preexec_fn=limit, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (10, 1), done.stderr
+    assert "file too large" in done.stderr
+    assert not (tmp_path / "wandb").exists()

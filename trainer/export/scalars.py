@@ -1,0 +1,78 @@
+"""The numbers of `round.finished` and `ppo.update` by round, and epoch means by epoch.
+
+Tags are `round/<field>`, `ppo/<field>`, `ppo/<field>/<key>` for dicts by head or op, and `epoch/<field>` for
+the mean over the envs that have a finite value. The epoch axis counts the run's epochs over all rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+
+from protocol.codec.json_lines import Event
+from protocol.messages.events import EpochFinished, PPOUpdate, RoundFinished
+from protocol.runs import RunInfo
+from trainer.config.schema import Config
+
+_PREFIX = {RoundFinished: "round", PPOUpdate: "ppo"}
+
+
+def read_episode_epochs(run: RunInfo) -> int:
+    """The length of an episode, from the run's configuration.
+
+    Raises:
+        msgspec.DecodeError: the configuration is damaged.
+        OSError: it cannot be read.
+    """
+    config = msgspec.json.decode((run.path / "config.json").read_bytes(), type=Config)
+    return config.episode_epochs
+
+
+def scalars(event: Event, episode_epochs: int) -> Iterator[tuple[str, float, int]]:
+    """(tag, value, step) of an event; none of the types that have no place here."""
+    data, ctx = event.data, event.ctx
+    if isinstance(data, EpochFinished):
+        step = epoch_of(event, episode_epochs)
+        for name, value in _means(data):
+            yield f"epoch/{name}", value, step
+        return
+    prefix = _PREFIX.get(type(data))
+    if prefix is None:
+        return
+    for field in fields(data):
+        value = getattr(data, field.name)
+        parts = value if isinstance(value, dict) else {"": value}
+        for key, number in parts.items():
+            if isinstance(number, int | float):
+                yield f"{prefix}/{field.name}" + (f"/{key}" if key else ""), float(number), ctx.round
+
+
+def epoch_of(event: Event, episode_epochs: int) -> int:
+    """The epoch of an event, counted over all rounds; what ends a round belongs to its last one."""
+    epoch = event.ctx.epoch if isinstance(event.data, EpochFinished) else episode_epochs
+    return max(0, event.ctx.round - 1) * episode_epochs + epoch
+
+
+def _means(data: EpochFinished) -> Iterator[tuple[str, float]]:
+    """The epoch's seconds, and per column of floats its mean over the envs that have one."""
+    yield "seconds", data.seconds
+    columns = {f.name: getattr(data, f.name) for f in fields(data) if "list[float" in str(f.type)}
+    columns["parameters"] = data.parameters
+    columns.update({f"reward_components/{key}": column for key, column in data.reward_components.items()})
+    del columns["reward_components"]
+    for name, column in columns.items():
+        numbers = [x for x in _flat(column) if x is not None and math.isfinite(x)]
+        if numbers:
+            yield name, sum(numbers) / len(numbers)
+
+
+def _flat(column: list[Any]) -> Iterator[float | None]:
+    for item in column:
+        if isinstance(item, list):
+            yield from _flat(item)
+        else:
+            yield item

@@ -1,0 +1,188 @@
+"""An offline run of Weights & Biases, which `wandb sync` uploads; nothing in here uses a network.
+
+History has one row per epoch, counted over all rounds: the tags of `scalars`, `round`, and `system/<field>`
+of the newest sample before the epoch's end. What a round's end measured is part of its last epoch's row, and
+drawn over `round`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import wandb
+from wandb.errors import Error as WandbError
+
+from protocol.codec.json_lines import Event
+from protocol.messages.events import RunStarted, RunStopped, SystemSample
+from protocol.runs import RunInfo
+
+from .scalars import epoch_of, read_episode_epochs, scalars
+
+PROJECT = "esper-overwatch"
+MAX_TAG_CHARACTERS = 64
+_KEPT_VARIABLES = ("WANDB_PROJECT", "WANDB_ENTITY")
+_FACTS = tuple(field.name for field in fields(RunStarted) if field.name not in ("config", "execution"))
+
+
+def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, Any]:
+    """Write `wandb/offline-run-<time>-<id>`; it replaces that of an earlier export of the run.
+
+    Args:
+        events: of one run.
+        folder: exists.
+        run: its id and name become those of the wandb run.
+
+    Raises:
+        OSError: the folder cannot be written, or wandb failed.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as part, _offline(Path(part)):
+        try:
+            made, rows = _record(events, Path(part), run)
+        except WandbError as error:
+            raise OSError(f"wandb: {error}") from None
+        finally:
+            wandb.teardown()
+        _check_log(made)
+        runs = folder / "wandb"
+        runs.mkdir(exist_ok=True)
+        for old in runs.glob(f"offline-run-*-{run.id}"):
+            shutil.rmtree(old)
+        target = Path(shutil.move(made, runs / made.name))
+    return {"format": "wandb", "to": str(target), "rows": rows}
+
+
+def _record(events: Iterator[Event], folder: Path, run: RunInfo) -> tuple[Path, int]:
+    """The folder of the wandb run that is written into `folder`, and the rows of its history."""
+    episode = read_episode_epochs(run)
+    recorded = wandb.init(
+        project=os.environ.get("WANDB_PROJECT") or PROJECT,
+        entity=os.environ.get("WANDB_ENTITY"),
+        id=run.id,
+        name=run.name,
+        notes=f"Exported from the journal of the run {run.name} ({run.id}).",
+        settings=_settings(folder, run.created / 1e6),
+    )
+    made = Path(recorded.dir).parent
+    for prefix in ("round", "ppo"):
+        recorded.define_metric(f"{prefix}/*", step_metric="round")
+    history, exit_code = _History(recorded, begin=run.created / 1e6), 0
+    for event in events:
+        data = event.data
+        if isinstance(data, RunStarted):
+            _describe(recorded, data)
+        elif isinstance(data, RunStopped):
+            exit_code = data.exit_code
+            recorded.summary.update({"stopped": data.reason, "rounds": data.rounds})
+        elif isinstance(data, SystemSample):
+            history.add_system(data)
+        else:
+            history.add(event, episode)
+    history.flush()
+    recorded.finish(exit_code=exit_code)
+    return made, history.count
+
+
+class _History:
+    """Gathers the row of each epoch; a row is complete when a later epoch begins."""
+
+    def __init__(self, recorded: wandb.Run, *, begin: float) -> None:
+        self.count = 0
+        self._recorded = recorded
+        self._begin = begin
+        self._step = 0
+        self._row: dict[str, float] = {}
+        self._system: dict[str, float] = {}
+
+    def add_system(self, sample: SystemSample) -> None:
+        """Keep the newest: it goes into the next row."""
+        self._system = {f"system/{key}": value for key, value in vars(sample).items() if value is not None}
+
+    def add(self, event: Event, episode_epochs: int) -> None:
+        """Take the scalars of an event."""
+        values = {tag: value for tag, value, _ in scalars(event, episode_epochs)}
+        if not values:
+            return
+        step = epoch_of(event, episode_epochs)
+        if step > self._step:
+            self.flush()
+            self._step = step
+        seconds = event.ts / 1e6
+        clock = {"round": event.ctx.round, "_timestamp": seconds, "_runtime": max(0.0, seconds - self._begin)}
+        self._row |= values | clock | self._system
+        self._system = {}
+
+    def flush(self) -> None:
+        """Write the row, if there is one."""
+        if self._row:
+            self._recorded.log(self._row, step=self._step)
+            self.count += 1
+        self._row = {}
+
+
+def _describe(recorded: wandb.Run, started: RunStarted) -> None:
+    """Configuration and tags as of the newest boot."""
+    facts = {name: getattr(started, name) for name in _FACTS}
+    values = {**started.config, "started": facts}
+    recorded.config.update(values, allow_val_change=True)  # type: ignore[no-untyped-call]
+    tags = (started.task, started.policy, started.device)
+    recorded.tags = tuple(dict.fromkeys(tag[:MAX_TAG_CHARACTERS] for tag in tags if tag))
+
+
+def _settings(folder: Path, begin: float) -> wandb.Settings:
+    """No upload, no output, and nothing of this machine or this process: the run was elsewhere."""
+    return wandb.Settings(
+        mode="offline",
+        root_dir=str(folder),
+        silent=True,
+        console="off",
+        save_code=False,
+        disable_git=True,
+        disable_job_creation=True,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+        x_start_time=begin,
+    )
+
+
+@contextmanager
+def _offline(folder: Path) -> Iterator[None]:
+    """Leave wandb no variable that would change the run, and no reason to report errors or use its caches."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
+    ours = {
+        **{name: value for name, value in before.items() if name in _KEPT_VARIABLES},
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "WANDB_ERROR_REPORTING": "false",
+        "WANDB_CACHE_DIR": str(folder / "cache"),
+        "WANDB_CONFIG_DIR": str(folder / "config"),
+        "WANDB_DATA_DIR": str(folder / "data"),
+    }
+    _replace_variables(ours)
+    try:
+        yield
+    finally:
+        _replace_variables(before)
+
+
+def _replace_variables(wanted: dict[str, str]) -> None:
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        del os.environ[name]
+    os.environ.update(wanted)
+
+
+def _check_log(made: Path) -> None:
+    """wandb's writer is another process: what it could not write, only its log says."""
+    log = made / "logs" / "debug-internal.log"
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        if '"level":"ERROR"' in line:
+            raise OSError(f"wandb: {json.loads(line).get('msg', line)}")
