@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 __all__ = [
     "all_threads_profiler_config",
+    "assert_on_device",
     "copy_each_",
     "count_graph_breaks",
     "is_recompiling",
@@ -28,6 +29,11 @@ __all__ = [
 def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy each source into its target, in one operation."""
     torch._foreach_copy_(targets, sources)
+
+
+def assert_on_device(holds: Tensor, message: str) -> None:
+    """Assert a bool [] without waiting for the device: a CPU raises at once, a GPU with a later operation."""
+    torch._assert_async(holds, message)
 
 
 def all_threads_profiler_config() -> _ExperimentalConfig:

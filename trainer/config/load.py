@@ -211,6 +211,15 @@ def load(
 
 
 def _check_combinations(config: Config) -> None:
+    named = {
+        "seeds.blueprints": config.seeds.blueprints,
+        "task.augment": config.task.augment,
+        "profiler.rounds": config.profiler.rounds,
+    }
+    for key, values in named.items():
+        twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
+        if twice is not None:
+            raise ConfigError(f"{key} = {', '.join(map(str, values))}: {twice} is named twice")
     if config.ppo.minibatches > config.envs.count:
         raise ConfigError(
             f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"

@@ -54,6 +54,7 @@ class SeedPool:
             batch * block.channels * math.prod(block.size) >= ALONE_MIN_NUMBERS for block in model.blocks
         ]
         self._codes = {kind.name: code for code, kind in enumerate(kinds)}
+        assert len(self._codes) == len(kinds), "blueprints are told apart by their names"
         self.slots = [f"r0c{column}" for column in range(len(model.blocks))]
         self._causal = model.causal
         self._channels: list[int] = []
@@ -176,7 +177,7 @@ class SeedPool:
         if run.gated is None:
             return alpha
         opening = gate(x, self._owner_weights(slot, GATE_MODULE, run, weights), causal=self._causal)
-        return torch.where(run.gated, alpha * opening, alpha)
+        return torch.where(run.gated & (alpha != 0.0), alpha * opening, alpha)
 
     def _draw(
         self,

@@ -149,11 +149,12 @@ def _segment(columns: SlotColumns, owners: Codes, rows: Codes, blueprint: int, *
         if stop > start
     )
     gated = np.resize(kind == 1, len(rows))
+    alpha = columns.alpha.index_select(0, owner)
     return SlotRun(
-        segment=SeedSegment(rows=index, attached=attached, blocks=blocks),
+        segment=SeedSegment(rows=index, attached=attached, blocks=blocks, audible=alpha != 0.0),
         blueprints=((blueprint, None),),
         owners=owner,
-        alpha=columns.alpha.index_select(0, owner),
+        alpha=alpha,
         gated=upload(gated, columns.device) if gated.any() else None,
     )
 
@@ -167,7 +168,7 @@ def masked(columns: SlotColumns, blueprints: int) -> list[SlotRun]:
     block = RowBlock(0, n, None, multiply, isolated)
     choose = tuple((b, live & (columns.blueprint_on_device == b)) for b in range(blueprints))
     run = SlotRun(
-        segment=SeedSegment(rows=None, attached=blended, blocks=(block,)),
+        segment=SeedSegment(rows=None, attached=blended & (columns.alpha != 0.0), blocks=(block,)),
         blueprints=choose,
         owners=None,
         alpha=torch.where(blended, columns.alpha, 0.0),

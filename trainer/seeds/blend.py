@@ -59,6 +59,9 @@ class SeedSegment:
     attached: int | Tensor
     """The first so many rows give their gradient back to the host; a bool [k] in the masked plan."""
     blocks: tuple[RowBlock, ...]
+    audible: Tensor | None = None
+    """bool [k], rows whose alpha is not 0; None where `attached` says it. Of the others nothing reaches the
+    host, not even what is not finite."""
 
     @property
     def blended(self) -> bool:
@@ -156,6 +159,8 @@ class _GatherRows(torch.autograd.Function):
                 out += to_rows(grad, ctx.n).where(segment.attached.unsqueeze(1), 0.0)
             else:
                 part = to_rows(grad, len(segment.rows))[..., : segment.attached, :]
+                if segment.audible is not None:  # 0 times what is not finite is not 0
+                    part = part.where(segment.audible[: segment.attached].unsqueeze(1), 0.0)
                 out.index_add_(3, segment.rows[: segment.attached], part.to(out.dtype))
         return to_host if out is None else to_channels(out), None, None
 
@@ -205,8 +210,7 @@ def _put(host: Tensor, segments: Sequence[SeedSegment], tensors: Sequence[Tensor
             part = slice(block.start, block.stop)
             by = strength[..., part].unsqueeze(4)
             change = by * _direction(x_rows[..., part, :], s_rows[..., part, :], block.multiply)
-            if isinstance(block.isolated, Tensor):
-                change = change.masked_fill_(by == 0.0, 0.0)
+            change = change.masked_fill_(by == 0.0, 0.0)  # 0 times what is not finite is not 0
             if block.rows is None:
                 host += change
             else:

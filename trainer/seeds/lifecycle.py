@@ -199,7 +199,7 @@ class Lifecycle:
 
     @staticmethod
     def _enter(table: SlotTable, stage: Stage, where: Tensor, measurements: Measurements) -> None:
-        table.stage.masked_fill_(where, int(stage))
+        table.enter(stage, where)
         table.epochs_in_stage.masked_fill_(where, 0)
         accuracy = measurements.val_accuracy.unsqueeze(1).to(table.accuracy_at_stage.dtype)
         table.accuracy_at_stage.copy_(torch.where(where, accuracy, table.accuracy_at_stage))

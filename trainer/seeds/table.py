@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Stage
+from protocol.messages.vocabulary import LEGAL_EDGES, Stage
+from trainer.compute.torch_private import assert_on_device
 
 
 def is_in(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
@@ -94,6 +95,18 @@ class SlotTable:
         """A view of envs start..stop: writes go through."""
         return SlotTable(**{f.name: getattr(self, f.name)[start:stop] for f in fields(self)})
 
+    def enter(self, stage: Stage, where: Tensor) -> None:
+        """Write a stage into the slots of a bool [N, S]; each must stand at the beginning of a legal edge.
+
+        Raises:
+            RuntimeError: one does not, which is an error of ours. On a GPU it comes with a later operation.
+        """
+        sources = tuple(source for source, target in LEGAL_EDGES if target is stage)
+        assert_on_device(
+            (~where | is_in(self.stage, sources)).all(), f"a seed may not enter {stage.name} from there"
+        )
+        self.stage.masked_fill_(where, int(stage))
+
     def record_contribution(self, measured: Tensor) -> None:
         """Record an epoch's contributions, float [N, S], NaN where none was measured."""
         fresh = ~measured.isnan()
@@ -104,7 +117,8 @@ class SlotTable:
         self.contribution_age.copy_(torch.where(fresh, 0, older))
 
     def clear(self, where: Tensor) -> None:
-        """Make the slots of a bool [N, S] dormant and forget their seeds."""
+        """Make the slots of a bool [N, S], whose stage is RESETTING, dormant and forget their seeds."""
+        self.enter(Stage.DORMANT, where)
         fresh = SlotTable.empty(*self.shape, device=self.stage.device)
         for f in fields(self):
             current = getattr(self, f.name)

@@ -111,6 +111,32 @@ def test_isolated_seeds_do_not_change_how_a_host_trains(plan: str) -> None:
     assert (grown["seed_grad_norm"] > 0).all(), "the seeds must learn nevertheless"
 
 
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_nan_seed_at_alpha_zero_leaves_its_host_alone(plan: str) -> None:
+    n = len(BLUEPRINTS)
+    columns = {
+        "stage": torch.full((n, 3), int(Stage.BLENDING)),
+        "alpha": torch.zeros(n, 3),
+        "blueprint": torch.arange(n).unsqueeze(1).expand(n, 3),
+        "style": torch.arange(3).expand(n, 3),
+        "pruning": torch.ones(n, 3, dtype=torch.bool),
+    }
+    empty = columns | {"stage": torch.zeros(n, 3, dtype=torch.int64), "blueprint": torch.full((n, 3), -1)}
+
+    def poison(population: Population) -> None:
+        with torch.no_grad():
+            for group in population.groups:
+                for name, weight in group.weights.items():
+                    if name.startswith("r0c"):
+                        weight[1:] = float("nan")
+
+    (sick, weights), (bare, bare_weights) = run(columns, plan, spoil=poison), run(empty, plan)
+    for name in ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "host_grad_norm"):
+        assert torch.equal(sick[name], bare[name]), name
+    for name in (name for name in weights if name.startswith(("block", "head"))):
+        assert torch.equal(weights[name], bare_weights[name]), name
+
+
 def test_frozen_seed_keeps_its_weights_while_its_host_learns() -> None:
     n = len(BLUEPRINTS)
     columns = {

@@ -74,6 +74,32 @@ def act(life: Lifecycle, table: SlotTable, seen: Measurements, *rows: list[int])
     return life.apply(table, torch.tensor(rows), life.legal(table, seen), seen)
 
 
+@pytest.mark.parametrize("before", Stage)
+@pytest.mark.parametrize("after", Stage)
+def test_a_stage_is_entered_by_legal_edges_alone(before: Stage, after: Stage) -> None:
+    table = SlotTable.empty(N, S)
+    table.stage[1, 0] = int(before)
+    where = torch.zeros(N, S, dtype=torch.bool)
+    where[1, 0] = True
+    if (before, after) not in LEGAL_EDGES:
+        with pytest.raises(RuntimeError, match=f"may not enter {after.name}"):
+            Lifecycle._enter(table, after, where, measurements())
+        assert table.stage[1, 0] == before
+        return
+    Lifecycle._enter(table, after, where, measurements())
+    assert table.stage.flatten().tolist() == [0, 0, int(after), 0]
+
+
+def test_only_a_resetting_slot_can_be_cleared() -> None:
+    table = SlotTable.empty(N, S)
+    table.stage[0, 1] = int(Stage.FOSSILIZED)
+    table.stage[1, 1] = int(Stage.RESETTING)
+    table.clear(table.stage == Stage.RESETTING)
+    with pytest.raises(RuntimeError, match="may not enter DORMANT"):
+        table.clear(table.stage == Stage.FOSSILIZED)
+    assert table.stage.flatten().tolist() == [0, int(Stage.FOSSILIZED), 0, 0]
+
+
 class Life(RuleBasedStateMachine):
     """Epochs with arbitrary actions and measurements, legal or not, checked against the rules."""
 
