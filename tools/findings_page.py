@@ -64,6 +64,8 @@ FINDINGS = {
     "PD-11": "The heuristic policy can fossilise.",
     "PD-12": "The reward never sees the test images.",
     "PD-13": "Validation images do not grow fewer with more envs.",
+    "DR-04": "A stage is entered by legal edges only; a NaN seed at alpha 0 changes no bit of its host.",
+    "DR-05": "The terminal counts seeds as SQL does; what a rollback puts back is not a new life.",
 }
 
 
@@ -76,7 +78,8 @@ def page() -> str:
             "Made by `make docs` from the tests' markers; do not edit.",
             "",
             "Reviews of the prior art, and its use, left these findings; each has a test of",
-            "what must be true here instead. PD are defects of the prior art that nobody had reported.",
+            "what must be true here instead. PD are defects of the prior art that nobody had reported;",
+            "DR are those that a review of this trainer found.",
             "",
             "| finding | what holds here | held by |",
             "|---|---|---|",

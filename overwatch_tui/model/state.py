@@ -20,6 +20,7 @@ from protocol.messages.vocabulary import Stage
 from .anomalies import Anomalies
 from .commands import Commands
 from .log_entries import LogEntry, log_entry
+from .scoreboard import Scoreboard
 from .time_series import RESOLUTIONS, SECOND, SHORT_RESOLUTIONS, History
 
 MAX_LOG_ENTRIES = 2000
@@ -34,15 +35,6 @@ class EnvRollback:
 
     reason: str
     ts: int
-
-
-@dataclass(frozen=True)
-class BlueprintTally:
-    """What became of the seeds of one blueprint, by the events received."""
-
-    germinated: int = 0
-    fossilized: int = 0
-    pruned: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,7 +99,7 @@ class State:
     rounds: deque[ev.RoundFinished] = field(default_factory=lambda: deque(maxlen=MAX_ROUNDS))
     rollbacks: dict[int, EnvRollback] = field(default_factory=dict)
     gates: dict[tuple[int, str], GateResult] = field(default_factory=dict)
-    tallies: dict[str, BlueprintTally] = field(default_factory=dict)
+    scoreboard: Scoreboard = field(default_factory=Scoreboard)
     anomalies: Anomalies = field(default_factory=Anomalies)
     commands: Commands = field(default_factory=Commands)
     log: deque[LogEntry] = field(default_factory=lambda: deque(maxlen=MAX_LOG_ENTRIES))
@@ -265,6 +257,7 @@ def _on(event: type) -> Callable[[_Handler], _Handler]:
 @_on(ev.RunStarted)
 def _run_started(state: State, event: Event) -> None:
     state.run = event.data
+    state.scoreboard.begin_boot()
     state.rounds_planned = event.data.rounds
     state.stopped = None
     if state.run_state is None:
@@ -286,6 +279,7 @@ def _run_stopped(state: State, event: Event) -> None:
 
 @_on(ev.RoundStarted)
 def _round_started(state: State, event: Event) -> None:
+    state.scoreboard.reach(event)
     state.rounds_planned = event.data.rounds
     state.previous_epoch = None
     state.best_accuracy = []
@@ -294,6 +288,7 @@ def _round_started(state: State, event: Event) -> None:
 
 @_on(ev.RoundFinished)
 def _round_finished(state: State, event: Event) -> None:
+    state.scoreboard.reach(event)
     data: ev.RoundFinished = event.data
     state.rounds.append(data)
     state.rounds_done = max(state.rounds_done, event.ctx.round)
@@ -308,6 +303,7 @@ def _round_finished(state: State, event: Event) -> None:
 
 @_on(ev.EpochFinished)
 def _epoch(state: State, event: Event) -> None:
+    state.scoreboard.reach(event)
     data: ev.EpochFinished = event.data
     if event.ts < state.epoch_ts:
         return
@@ -386,14 +382,7 @@ def _system(state: State, event: Event) -> None:
 @_on(ev.SeedStage)
 def _seed_stage(state: State, event: Event) -> None:
     data: ev.SeedStage = event.data
-    if data.blueprint is None:
-        return
-    tally = state.tallies.get(data.blueprint, BlueprintTally())
-    state.tallies[data.blueprint] = BlueprintTally(
-        germinated=tally.germinated + (data.to_stage == "GERMINATED"),
-        fossilized=tally.fossilized + (data.to_stage == "FOSSILIZED"),
-        pruned=tally.pruned + (data.to_stage == "PRUNED"),
-    )
+    state.scoreboard.stage(event)
     if data.to_stage == "GERMINATED" and event.ctx.env is not None:
         state.gates.pop((event.ctx.env, data.slot), None)
 

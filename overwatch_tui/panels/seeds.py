@@ -65,7 +65,7 @@ def _line(inputs: PanelInputs, key: tuple[int, int], bar: int, width: int, *, se
 
 def _tallies(inputs: PanelInputs, width: int) -> list[Line]:
     """Per blueprint: how many seeds germinated, fossilized and were pruned, by the events received."""
-    tallies = inputs.state.tallies
+    tallies = inputs.state.scoreboard.tallies()
     if not tallies:
         return []
     lines = [Row().put(" BLUEPRINT    germinated fossilized pruned   share fossilized", "dim").line(width)]

@@ -10,6 +10,7 @@ from typing import Any
 
 from protocol.codec.json_lines import Event
 from protocol.journal.command_log import CommandLog, CommandRecord
+from protocol.journal.seed_lives import Lives
 from protocol.messages.events import (
     Anomaly,
     CommandAccepted,
@@ -21,8 +22,6 @@ from protocol.messages.events import (
     RunStarted,
     SeedStage,
 )
-
-from .lives import Lives
 
 Columns = dict[str, str]
 """Name → SQL type."""

@@ -194,12 +194,12 @@ def test_frozen_copy_shares_no_field_that_events_change() -> None:
         value = getattr(known, field.name)
         if hasattr(value, "copy"):
             assert getattr(still, field.name) is not value, field.name
-    tallies, gates = dict(still.tallies), dict(still.gates)
+    tallies, gates = still.scoreboard.tallies(), dict(still.gates)
     waiting = len(still.anomalies.open_records(still.ts))
     for found in events()[len(events(rounds=3)) :]:
         known.fold(found)
     known.anomalies.ack_all()
-    assert (still.tallies, still.gates) == (tallies, gates)
+    assert (still.scoreboard.tallies(), still.gates) == (tallies, gates)
     assert len(still.anomalies.open_records(still.ts)) == waiting
 
 

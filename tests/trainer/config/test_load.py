@@ -41,7 +41,10 @@ def test_saved_configuration_is_the_base_of_a_resumed_run() -> None:
         (["host.channels=8,-1"], ["host.channels", "-1", "a list of 1 to 10 values"]),
         (["count=4"], ["unknown key count", "envs.count"]),
         (["envs.count"], ["key=value"]),
-        (["seeds.blueprints=norm,lora,norm"], ["seeds.blueprints", "norm, lora, norm", "norm is named twice"]),
+        (
+            ["seeds.blueprints=norm,lora,norm"],
+            ["seeds.blueprints", "norm, lora, norm", "named twice"],
+        ),
         (["task.augment=crop,crop"], ["task.augment", "crop is named twice"]),
         (["profiler.rounds=1,2,1"], ["profiler.rounds", "1 is named twice"]),
         (["ppo.minibatches=9"], ["ppo.minibatches", "9", "envs.count", "8"]),

@@ -111,6 +111,7 @@ def test_isolated_seeds_do_not_change_how_a_host_trains(plan: str) -> None:
     assert (grown["seed_grad_norm"] > 0).all(), "the seeds must learn nevertheless"
 
 
+@pytest.mark.finding("DR-04")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_nan_seed_at_alpha_zero_leaves_its_host_alone(plan: str) -> None:
     n = len(BLUEPRINTS)

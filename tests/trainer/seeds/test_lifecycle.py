@@ -74,6 +74,7 @@ def act(life: Lifecycle, table: SlotTable, seen: Measurements, *rows: list[int])
     return life.apply(table, torch.tensor(rows), life.legal(table, seen), seen)
 
 
+@pytest.mark.finding("DR-04")
 @pytest.mark.parametrize("before", Stage)
 @pytest.mark.parametrize("after", Stage)
 def test_a_stage_is_entered_by_legal_edges_alone(before: Stage, after: Stage) -> None:

@@ -1,4 +1,8 @@
-"""The lives of seeds, from the stages that they entered."""
+"""The lives of seeds, from the stages that they entered.
+
+`esper-daemon query` makes a table of them, the terminal counts them.
+What a rollback puts back is not a new life.
+"""
 
 from __future__ import annotations
 
