@@ -109,6 +109,12 @@ class MissingExtra(EsperError):
     exit_code = 9
 
 
+class PublishError(EsperError, ValueError):
+    """What a loop gave its published run cannot be published, or the run has ended."""
+
+    exit_code = 5
+
+
 class TunnelError(EsperError):
     """ssh is absent, the other machine cannot be reached, or `esper-daemon` is not on it."""
 

@@ -21,6 +21,7 @@ from msgspec import Struct
 from .errors import BadName, FolderError, NameTaken, RunNotFound
 from .journal.reader import last_words
 from .journal.segments import SegmentFolder
+from .messages.vocabulary import RunKindName
 from .storage.folders import (
     EVENTS_FILE,
     esper_home,
@@ -57,6 +58,7 @@ class _Identity(Struct, frozen=True):
     id: str
     name: str
     created: int
+    kind: RunKindName = "training"
 
 
 def check_name(name: str) -> None:
@@ -80,6 +82,7 @@ class RunFolder:
         self.id = identity.id
         self.name = identity.name
         self.created = identity.created
+        self.kind = identity.kind
         self.existed = existed
         """Whether the run was there before."""
         self.events = path / EVENTS_FILE
@@ -91,12 +94,25 @@ class RunFolder:
         self._lock = lock
 
     @classmethod
-    def claim(cls, name: str | None = None, *, prefix: str = "run", home: Path | None = None) -> RunFolder:
+    def claim(
+        cls,
+        name: str | None = None,
+        *,
+        prefix: str = "run",
+        home: Path | None = None,
+        kind: RunKindName = "training",
+    ) -> RunFolder:
         """Take the run `name`, new or not, or a new one `<prefix>-<4 hex digits>`.
+
+        Args:
+            name: None = a new one.
+            prefix: of a new run's name.
+            home: instead of `$ESPER_HOME`.
+            kind: of the run; one that exists has to be of the same.
 
         Raises:
             BadName: not a name for a run.
-            NameTaken: a live daemon holds it.
+            NameTaken: a live daemon holds it, or it is of the other kind.
             FolderError: the folder cannot be made or used.
         """
         runs = esper_home(home) / "runs"
@@ -116,18 +132,20 @@ class RunFolder:
         except OSError as error:
             raise FolderError(f"cannot lock {path / 'lock'}: {error.strerror}") from None
         try:
-            return cls._open(path, name, lock)
+            return cls._open(path, name, lock, kind)
         except BaseException:
             lock.release()
             raise
 
     @classmethod
-    def _open(cls, path: Path, name: str, lock: Lock) -> RunFolder:
+    def _open(cls, path: Path, name: str, lock: Lock, kind: RunKindName) -> RunFolder:
         identity = _read(path / "run.json", _Identity)
         existed = identity is not None
         if identity is None:
-            identity = _Identity(id=secrets.token_hex(4), name=name, created=time.time_ns() // 1000)
+            identity = _Identity(secrets.token_hex(4), name, time.time_ns() // 1000, kind)
             write_atomically(path / "run.json", msgspec.json.encode(identity))
+        elif identity.kind != kind:
+            raise NameTaken(f"run {name} is a {identity.kind} run, not a {kind} one; choose another name")
         for part in ("checkpoints", "traces"):
             make_private(path / part, advice=_ADVICE)
         return cls(path, identity, lock, existed=existed)
@@ -168,6 +186,7 @@ class RunInfo:
     """The live process, or None."""
     connection: Connection | None
     """Of the live daemon, once its sockets are open."""
+    kind: RunKindName = "training"
 
     @property
     def is_live(self) -> bool:
@@ -295,6 +314,7 @@ def _inspect(path: Path, identity: _Identity) -> RunInfo:
         created=identity.created,
         holder=holder,
         connection=connection,
+        kind=identity.kind,
     )
 
 

@@ -27,6 +27,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"journal"},
         {"runs"},
         {"server", "client"},
+        {"publishing"},
     ],
     "trainer": [
         {"config", "plugins"},

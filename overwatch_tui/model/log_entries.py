@@ -55,6 +55,8 @@ ORIGINS: dict[type, tuple[str, str]] = {
     ev.CommandProgress: ("cmd", "CMD"),
     ev.ParamChanged: ("cmd", "PARAM"),
     ev.Mark: ("mark", "MARK"),
+    ev.LoggedText: ("text", "TEXT"),
+    ev.Artifact: ("file", "FILE"),
     ev.Lease: ("cmd", "LEASE"),
 }
 """(source, tag) of the events that have a line; an empty source stands in the event."""

@@ -20,6 +20,7 @@ from protocol.messages.vocabulary import Stage
 from .anomalies import Anomalies
 from .commands import Commands
 from .log_entries import LogEntry, log_entry
+from .metric_table import MetricTable
 from .scoreboard import Scoreboard
 from .time_series import RESOLUTIONS, SECOND, SHORT_RESOLUTIONS, History
 
@@ -102,6 +103,8 @@ class State:
     scoreboard: Scoreboard = field(default_factory=Scoreboard)
     anomalies: Anomalies = field(default_factory=Anomalies)
     commands: Commands = field(default_factory=Commands)
+    metrics: MetricTable = field(default_factory=MetricTable)
+    """Of a published run."""
     log: deque[LogEntry] = field(default_factory=lambda: deque(maxlen=MAX_LOG_ENTRIES))
     histories: dict[str, History] = field(default_factory=dict)
     unknown: int = 0
@@ -440,3 +443,18 @@ def _profiler_started(state: State, event: Event) -> None:
 @_on(ev.ProfilerFinished)
 def _profiler_finished(state: State, event: Event) -> None:
     state.profiling, state.profile = None, event.data
+
+
+@_on(ev.Scalars)
+def _scalars(state: State, event: Event) -> None:
+    state.metrics.fold_scalars(event.data)
+
+
+@_on(ev.Summary)
+def _summary(state: State, event: Event) -> None:
+    state.metrics.fold_summary(event.data)
+
+
+@_on(ev.Histogram)
+def _histogram(state: State, event: Event) -> None:
+    state.metrics.fold_histogram(event.data)

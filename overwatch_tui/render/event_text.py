@@ -71,6 +71,13 @@ def _run_text(data: Any) -> str | None:
     match data:
         case ev.LogLine():
             return data.message
+        case ev.RunStarted(kind="published"):
+            return f"{data.name}: published, pid {data.pid} {' '.join(data.tags)}".rstrip()
+        case ev.LoggedText():
+            return f"{data.name}: {data.text} (step {data.step})"
+        case ev.Artifact():
+            size = format_bytes(data.bytes)
+            return f"{data.name}: {data.kind} {data.path} {size} (step {data.step})"
         case ev.RunStarted():
             again = "" if data.resumed_round is None else f", resumed after round {data.resumed_round}"
             return f"{data.name}: {data.envs} envs of {data.task} on {data.device}, pid {data.pid}{again}"

@@ -139,13 +139,16 @@ class Client:
 
     def checkpoint(self, tag: str = "", *, wait: bool = False, reason: str = "") -> dict[str, Any]:
         """Save a checkpoint at the end of the epoch."""
-        return self.command("checkpoint", {"tag": tag}, wait, reason)
+        return self.command("checkpoint", {"tag": tag} if tag else {}, wait, reason)
 
     def stop(
         self, mode: str = "after_epoch", *, checkpoint: bool = True, wait: bool = False, reason: str = ""
     ) -> dict[str, Any]:
         """End the run at the end of the epoch, or of the round with `mode="after_round"`."""
-        return self.command("stop", {"mode": mode, "checkpoint": checkpoint}, wait, reason)
+        params: dict[str, Any] = {} if mode == "after_epoch" else {"mode": mode}
+        if not checkpoint:
+            params["checkpoint"] = False
+        return self.command("stop", params, wait, reason)
 
     def escalate(
         self,
@@ -280,7 +283,7 @@ class Client:
     def command(
         self, method: str, params: dict[str, Any] | None = None, wait: bool = False, reason: str = ""
     ) -> dict[str, Any]:
-        """Send any command of `METHODS`.
+        """Send any command of `METHODS`, or one that a published run's loop has registered.
 
         Args:
             wait: for its effect, and give its result; else give the answer that it is accepted.

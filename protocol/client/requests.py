@@ -41,8 +41,9 @@ class PendingRequest:
 
     @property
     def socket(self) -> Socket:
-        """Which of the daemon's sockets it goes to."""
-        return METHODS[self.method].socket
+        """Which of the daemon's sockets it goes to; what `METHODS` lacks is a published run's command."""
+        known = METHODS.get(self.method)
+        return known.socket if known else "ctl"
 
     @property
     def age(self) -> float:

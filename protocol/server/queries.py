@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from protocol.codec.json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from protocol.errors import RequestError
 from protocol.journal.writer import Journal
-from protocol.messages.commands import METHODS, OpParams, Params, ReplayParams, SnapshotParams
+from protocol.messages.commands import OpParams, Params, ReplayParams, SnapshotParams
 from protocol.messages.events import EVENTS
 from protocol.messages.headers import TrainerBeat
 from protocol.messages.schema import json_schema, schema_hash
@@ -28,6 +28,7 @@ from .publisher import MAX_RING_EVENTS, Publisher
 from .rate_limiter import RateLimiter
 from .reply_cache import REMEMBERED_SECONDS
 from .request_handler import MAX_REQUEST_BYTES, QueryResult
+from .run_kind import RunKind
 
 MAX_REPLAY_BYTES = 1024 * 1024
 
@@ -38,6 +39,7 @@ class ServerView(Protocol):
     boot: str
     commands: CommandRegistry
     emitter: Emitter
+    kind: RunKind
     mailbox: Mailbox
     parameters: Callable[[], dict[str, Any]]
     run: RunFolder
@@ -108,6 +110,8 @@ class Queries:
         server = self._server
         return {
             **self._extra,
+            **server.kind.describe(),
+            "kind": server.kind.name,
             "protocol": PROTOCOL_VERSION,
             "version": __version__,
             "run": server.run.id,
@@ -121,7 +125,7 @@ class Queries:
             "events": {spec.type: spec.version for spec in EVENTS.values()},
             "methods": {
                 m.name: {"socket": m.socket, "role": m.need, "states": list(m.states), "effect": m.effect}
-                for m in METHODS.values()
+                for m in list(server.kind.methods.values())
             },
             "thresholds": {t.signal: dataclasses.asdict(t) for t in THRESHOLDS.values()},
             "limits": {
@@ -152,6 +156,8 @@ class Queries:
         return {
             "run": server.run.id,
             "name": server.run.name,
+            "kind": server.kind.name,
+            **server.kind.describe(),
             "boot": server.boot,
             "pid": os.getpid(),
             "state": beat.state,

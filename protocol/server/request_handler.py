@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -69,6 +69,8 @@ class RequestHandler:
         self._immediate = immediate
         self._check_params = check
         self._note = note
+        self.methods: Mapping[str, Method] = METHODS
+        """What can be asked of this run."""
         self.clients = RateLimiter()
         self._replies = ReplyCache()
         self.requests = 0
@@ -124,7 +126,7 @@ class RequestHandler:
         self.clients.name(connection, request.meta.client)
         digest = digest_of(body) if socket == "ctl" else b""
         try:
-            _require_role(request, peer)
+            _require_role(request, peer, self.methods)
             earlier = self._replies.get(request.id, digest) if socket == "ctl" else None
             if earlier is not None:
                 return [encode_reply(msgspec.structs.replace(earlier, meta=self._meta(replayed=True)))]
@@ -152,10 +154,12 @@ class RequestHandler:
                 f"protocol version {meta.v} is not spoken here, only {PROTOCOL_VERSION}",
                 {"min": PROTOCOL_VERSION, "max": PROTOCOL_VERSION},
             )
-        method = METHODS.get(request.method)
+        method = self.methods.get(request.method)
         if method is None or method.socket != socket:
             where = f"; it is on the {method.socket} socket" if method else ""
-            known = sorted(m.name for m in METHODS.values() if m.socket == socket)
+            if method is None and request.method in METHODS:
+                where = ": this run does not have it"
+            known = sorted(m.name for m in list(self.methods.values()) if m.socket == socket)
             raise RequestError(
                 "unknown_method", f"no method {request.method[:64]!r} on {socket}{where}", {"known": known}
             )
@@ -304,13 +308,13 @@ def _split_envelope(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     return frames[:1], frames[1:]
 
 
-def _require_role(request: Request, peer: Peer) -> None:
+def _require_role(request: Request, peer: Peer, methods: Mapping[str, Method]) -> None:
     """Refuse a peer that may not, before it learns anything of earlier requests with this id.
 
     Raises:
         RequestError: it may not; says which role it has and which it needs.
     """
-    method = METHODS.get(request.method)
+    method = methods.get(request.method)
     need = method.need if method is not None else "viewer"
     if not is_allowed(peer.role, need):
         who = f"key {peer.key}" if peer.key else "this connection"

@@ -48,6 +48,7 @@ from .queries import Queries
 from .rate_limiter import RateLimiter
 from .reply_sender import ReplySender
 from .request_handler import RequestHandler
+from .run_kind import TRAINING, RunKind
 from .sockets import SubscriberCounts
 from .tcp_listener import TcpListener
 
@@ -74,6 +75,7 @@ class Server:
         check: the trainer's check of a command's parameters in the run's state, before it is accepted;
             returns a note to send beside, or raises RequestError. Called in the I/O thread.
         parameters: what `param.get` answers; called in the I/O thread.
+        kind: its methods, and what it says of itself.
 
     Raises:
         FolderError: the journal cannot be opened.
@@ -90,8 +92,10 @@ class Server:
         emitter: Emitter | None = None,
         check: Callable[[Params, RunState], str | None] = lambda _params, _state: None,
         parameters: Callable[[], dict[str, Any]] = dict,
+        kind: RunKind = TRAINING,
     ) -> None:
         self.run = run
+        self.kind = kind
         self.boot = secrets.token_hex(4)
         self.emitter = emitter or Emitter()
         self.mailbox = Mailbox()
@@ -130,6 +134,7 @@ class Server:
             check=lambda params: check(params, self._state),
             note=self._silence_note,
         )
+        self._handler.methods = kind.methods
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()

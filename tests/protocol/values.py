@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 import typing
 from typing import Any, Literal
@@ -50,6 +51,9 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values_of(arguments[0]), max_size=4)
     if origin is dict:
         return st.dictionaries(texts, values_of(arguments[1]), max_size=3)
+    if dataclasses.is_dataclass(hint):
+        parts = typing.get_type_hints(hint)
+        return st.builds(hint, **{name: values_of(part) for name, part in parts.items()})
     simple = {
         float: floats,
         int: st.integers(-(2**53), 2**53),

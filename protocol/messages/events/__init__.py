@@ -37,10 +37,12 @@ from .life import (
 from .log import LogLine
 from .metric import Drift, EpochFinished, LayerStatistics, PPOUpdate, RankEpoch, ShapleyComputed, SystemSample
 from .registry import EVENTS, Context, EventClass, EventSpec, event, spec_of
+from .values import Artifact, Histogram, LoggedText, MetricStatistics, Scalars, Summary
 
 __all__ = [
     "EVENTS",
     "Anomaly",
+    "Artifact",
     "CheckpointFailed",
     "CheckpointSaved",
     "CommandAccepted",
@@ -54,11 +56,14 @@ __all__ = [
     "EventClass",
     "EventSpec",
     "GovernorRollback",
+    "Histogram",
     "JournalRemoved",
     "LayerStatistics",
     "Lease",
     "LogLine",
+    "LoggedText",
     "Mark",
+    "MetricStatistics",
     "PPOUpdate",
     "ParamChanged",
     "PostmortemWritten",
@@ -71,9 +76,11 @@ __all__ = [
     "RunStarted",
     "RunStateChanged",
     "RunStopped",
+    "Scalars",
     "SeedGate",
     "SeedStage",
     "ShapleyComputed",
+    "Summary",
     "SystemSample",
     "TelemetryLevel",
     "TelemetryLost",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.messages.vocabulary import Actor, Level, Severity
+from protocol.messages.vocabulary import Actor, Level, RunKindName, Severity
 
 from .registry import event
 
@@ -44,6 +44,10 @@ class RunStarted:
     """What was decided at start: `group_size` (hosts per stacked program), `convolution`, `amp`."""
     resumed_round: int | None = None
     """The last finished round of the checkpoint this boot goes on from."""
+    kind: RunKindName = "training"
+    """`published`: by a loop of its user's own; then what a training has is empty or 0."""
+    tags: list[str] = field(default_factory=list)
+    notes: str = ""
 
 
 @event("run.state", "life")

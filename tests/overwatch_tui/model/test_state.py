@@ -240,6 +240,9 @@ def _strategy(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(_strategy(args[0]), max_size=5)
     if origin is dict:
         return st.dictionaries(st.text(max_size=5), _strategy(args[1]), max_size=3)
+    if dataclasses.is_dataclass(hint):
+        parts = typing.get_type_hints(hint)
+        return st.builds(hint, **{name: _strategy(part) for name, part in parts.items()})
     return {
         str: st.sampled_from(["", "env01", "env01.r0c1", "policy", "\x1b[2J", "漢", "norm_drift", "WAIT"]),
         int: st.integers(-2, 2**40),

@@ -1,0 +1,76 @@
+"""The newest values of a published run's metrics, folded from `scalar`, `summary` and `histogram`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import isfinite
+
+from protocol.messages.events import Histogram, MetricStatistics, Scalars, Summary
+
+MAX_METRICS = 10_000
+"""What a publisher may have; a summary that names more is cut."""
+
+
+@dataclass
+class MetricTable:
+    """Statistics by name, and the newest histogram by name."""
+
+    statistics: dict[str, MetricStatistics] = field(default_factory=dict)
+    histograms: dict[str, Histogram] = field(default_factory=dict)
+    by_hand: dict[str, float | str] = field(default_factory=dict)
+    """Summary values that the loop has set."""
+    step: int | None = None
+    """The newest."""
+    num_logs: int = 0
+    """Events `scalar` received."""
+
+    def copy(self) -> MetricTable:
+        """A table that later events do not change."""
+        return replace(
+            self,
+            statistics=dict(self.statistics),
+            histograms=dict(self.histograms),
+            by_hand=dict(self.by_hand),
+        )
+
+    def fold_scalars(self, event: Scalars) -> None:
+        """Take in the numbers of a step."""
+        self.num_logs += 1
+        self.step = event.step
+        for name, value in event.values.items():
+            old = self.statistics.get(name)
+            if old is None and len(self.statistics) >= MAX_METRICS:
+                continue
+            self.statistics[name] = _after(old, event.step, value)
+
+    def fold_summary(self, event: Summary) -> None:
+        """Take over what the publisher counted, which a viewer that came late has not seen."""
+        for name, one in event.metrics.items():
+            if name in self.statistics or len(self.statistics) < MAX_METRICS:
+                self.statistics[name] = one
+        if event.metrics:
+            self.step = event.step
+        self.by_hand = {**event.numbers, **event.texts}
+
+    def fold_histogram(self, event: Histogram) -> None:
+        """Keep the newest of its name."""
+        if event.name in self.histograms or len(self.histograms) < MAX_METRICS:
+            self.histograms[event.name] = event
+
+
+def _after(old: MetricStatistics | None, step: int, value: float) -> MetricStatistics:
+    finite = isfinite(value)
+    if old is None:
+        some = value if finite else None
+        return MetricStatistics(
+            step=step, last=value, count=1, nonfinite=int(not finite), min=some, max=some, mean=some
+        )
+    new = replace(old, step=step, last=value, count=old.count + 1)
+    if not finite:
+        new.nonfinite += 1
+    elif old.min is None or old.max is None or old.mean is None:
+        new.min = new.max = new.mean = value
+    else:
+        new.min, new.max = min(old.min, value), max(old.max, value)
+        new.mean = old.mean + (value - old.mean) / max(1, new.count - new.nonfinite)
+    return new

@@ -1,0 +1,450 @@
+"""Publish from a training loop of one's own:
+
+from protocol import publish
+with publish("my-run", config={"learning_rate": 3e-4}) as run:
+    for step in range(1000):
+        run.log(step=step, loss=loss, accuracy=accuracy)
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import socket
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from protocol.codec.json_lines import plain
+from protocol.errors import NameTaken, PublishError, first_line
+from protocol.messages.events import Artifact, LogLine, Mark, RunStarted, RunStopped, Scalars
+from protocol.runs import RunFolder
+from protocol.server.run_kind import RunKind
+from protocol.server.server import Server
+from protocol.version import __version__
+
+from .loop_commands import CommandCall, LoopCommands
+from .summary import RunSummary
+from .value_queue import ValueQueue
+from .values import check_file, check_step, check_value_name, kind_of, sort_values
+
+logger = logging.getLogger(__name__)
+
+MAX_NAMES = 10_000
+"""Names of numbers in a run."""
+MAX_QUICK_VALUES = 64
+"""So many numbers at a time are logged without weighing them."""
+MAX_NOTE_CHARACTERS = 256
+FLUSH_SECONDS = 5.0
+FAILED_EXIT = 11
+INTERRUPTED_EXIT = 130
+
+
+def publish(
+    name: str | None = None,
+    *,
+    config: Mapping[str, Any] | None = None,
+    tags: Sequence[str] = (),
+    notes: str = "",
+    resume: bool = False,
+    listen: str = "",
+    home: Path | None = None,
+) -> PublishedRun:
+    """Publish a run: viewers on this machine, through ssh or TCP see what the loop logs.
+
+    Args:
+        name: of the run; None = one is made (`run-7f3a`).
+        config: what the run was started with: numbers, text, lists, dicts.
+        tags: words to find it by.
+        notes: what it is for.
+        resume: go on in the run of this name where there is one; else that is an error.
+        listen: `tcp://host:port` to listen on as well, for keys that are authorized.
+        home: instead of `$ESPER_HOME`.
+
+    Raises:
+        BadName: not a name for a run.
+        NameTaken: the run is live, or is there and `resume` is off, or is a training of `esper-daemon`.
+        PublishError: `config`, `tags` or `notes` cannot be sent.
+        FolderError: a folder or a socket cannot be used.
+        KeysUnusable: it is to listen, and has no key or no client is authorized.
+    """
+    about = _About(_plain_config(config or {}), _check_tags(tags), str(notes))
+    folder = RunFolder.claim(name, home=home, kind="published")
+    try:
+        if folder.has_events and not resume:
+            raise NameTaken(
+                f"run {folder.name} has been published before; resume=True goes on, or choose another name"
+            )
+        return PublishedRun(folder, about, listen)
+    except BaseException:
+        folder.release()
+        raise
+
+
+class _About:
+    """What a run says of itself."""
+
+    def __init__(self, config: dict[str, Any], tags: list[str], notes: str) -> None:
+        self.config, self.tags, self.notes = config, tags, notes
+
+
+class PublishedRun:
+    """A run that a loop publishes; see `publish`. Safe from any thread; a forked child cannot use it.
+
+    Attributes:
+        name: of the run.
+        id: of the run.
+        path: its folder.
+        summary: last, least, greatest and mean of each metric, and values set by hand.
+    """
+
+    def __init__(self, folder: RunFolder, about: _About, listen: str) -> None:
+        self.name, self.id, self.path = folder.name, folder.id, folder.path
+        self.summary = RunSummary()
+        if folder.has_events:
+            self.summary.restore(folder.events)
+        self._folder = folder
+        self._about = about
+        self._step = self.summary.step
+        self._names: set[str] = set()
+        self._kinds: set[type] = {int, float}
+        """Of numbers: what `log` lets pass without a look at each."""
+        self._commands = LoopCommands(folder.name)
+        self._queue = ValueQueue(self.summary, self._on_step)
+        self._emit = self._queue.emit
+        self._ended: str | None = None
+        """Why nothing can be logged any more."""
+        self._end_lock = threading.Lock()
+        self._server = Server(
+            folder,
+            hello={"config": about.config},
+            listen=listen,
+            emitter=self._queue,
+            kind=RunKind("published", self._commands.methods, self._describe),
+        )
+        self.boot = self._server.boot
+        try:
+            self._server.start()
+        except BaseException:
+            self._server.close()
+            raise
+        self._commands.attach(self._server)
+        self._announce()
+        atexit.register(self._finish_at_exit)
+        _live.add(self)
+
+    def _announce(self) -> None:
+        self._emit(
+            RunStarted(
+                run=self.id,
+                name=self.name,
+                boot=self.boot,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                version=__version__,
+                torch="",
+                device="",
+                task="",
+                policy="",
+                envs=0,
+                slots=[],
+                blueprints=[],
+                stages=[],
+                ops=[],
+                heads=[],
+                episode_epochs=0,
+                rounds=0,
+                host_parameters=0,
+                seed=0,
+                config=self._about.config,
+                kind="published",
+                tags=self._about.tags,
+                notes=self._about.notes,
+            )
+        )
+        self._server.set_state("TRAINING")
+
+    @property
+    def step(self) -> int:
+        """The newest step logged; -1 before the first."""
+        return self._step
+
+    def log(
+        self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **more: Any
+    ) -> None:
+        """Publish values: numbers, arrays, text, files; never waits for a disk, a device or a viewer.
+
+        Args:
+            values: by name; for names that are not Python's, such as `env/3/loss`. Dicts in it make groups.
+            step: where in the run; None = the one after the newest.
+            more: values, by name.
+
+        Raises:
+            PublishError: a name, a value or the step cannot be logged, or the run has ended; logs nothing.
+        """
+        if values is not None:
+            more = {**values, **more}
+        if step is None:
+            step = self._step + 1
+        if (
+            type(step) is int
+            and step >= 0
+            and more.keys() <= self._names
+            and self._kinds.issuperset(map(type, more.values()))
+            and len(more) <= MAX_QUICK_VALUES
+        ):
+            self._step = step
+            self._emit(Scalars(step=step, values=more))
+        else:
+            self._log_checked(check_step(step), more)
+
+    def _log_checked(self, step: int, values: Mapping[str, Any]) -> None:
+        """`log` of what it has not seen before, or of more than plain numbers."""
+        self._require_live()
+        found = sort_values(values)
+        files = {name: check_file(name, path) for name, path in found.files.items()}
+        new = found.numbers.keys() - self._names
+        if len(self._names) + len(new) > MAX_NAMES:
+            raise PublishError(
+                f"{min(new)}: the run has {len(self._names)} names already, of {MAX_NAMES}; "
+                "put what varies into the step or into an array"
+            )
+        self._names |= new
+        self._kinds |= {type(number) for number in found.numbers.values() if isinstance(number, Real)}
+        self._step = step
+        if found.numbers:
+            self._queue.emit_numbers(step, found.numbers)
+        for name, sample in found.arrays.items():
+            self._queue.emit_array(step, name, sample)
+        for name, text in found.texts.items():
+            self._queue.emit_text(step, name, text)
+        for name, (path, size) in files.items():
+            self._emit(Artifact(step=step, name=name, path=str(path), kind=kind_of(path), bytes=size))
+
+    def artifact(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str = "",
+        kind: str = "",
+        step: int | None = None,
+        digest: bool = False,
+    ) -> None:
+        """Publish where a file is: a checkpoint, a video. It is neither read nor copied.
+
+        Args:
+            path: of the file.
+            name: empty = the file's own.
+            kind: such as `model`; empty = `image` or `file` by its suffix.
+            step: None = the newest.
+            digest: read it here and now, and send its BLAKE2b digest.
+
+        Raises:
+            PublishError: there is no such file, or the run has ended.
+        """
+        self._require_live()
+        file = Path(path)
+        name = check_value_name(name or file.name)
+        where, size = check_file(name, file)
+        at = max(0, self._step) if step is None else check_step(step)
+        self._emit(
+            Artifact(
+                step=at,
+                name=name,
+                path=str(where),
+                kind=check_value_name(kind or kind_of(file)),
+                bytes=size,
+                digest=_digest(name, where) if digest else None,
+            )
+        )
+
+    def mark(self, text: str) -> None:
+        """Note something on the run's timeline.
+
+        Raises:
+            PublishError: it is empty or longer than 256 characters, or the run has ended.
+        """
+        self._require_live()
+        if not 0 < len(text) <= MAX_NOTE_CHARACTERS:
+            raise PublishError(f"a mark of {len(text)} characters: must have 1 to {MAX_NOTE_CHARACTERS}")
+        self._emit(Mark(text=text, client=self.name, uid=os.getuid(), pid=os.getpid()))
+
+    def command(self, name: str, /, help: str = "", **parameters: Any) -> None:
+        """Let clients send a command, which `asked` gives the loop.
+
+        Args:
+            name: lower-case letters, digits, `_`, `.` and `-`, such as `checkpoint`.
+            help: what it does, in one line.
+            parameters: by name a type (`bool`, `int`, `float`, `str`), or a default, whose type is meant.
+
+        Raises:
+            PublishError: the name is not free, or a parameter is of another type.
+        """
+        self._require_live()
+        self._commands.register(name, help, parameters)
+
+    def asked(self, name: str) -> CommandCall | None:
+        """The oldest command of this name that waits, to be carried out now; None where none does.
+
+        A name that was not registered is from now on, without parameters; `stop` and `checkpoint` with those
+        that a training has. What was asked for before under this name counts as done now.
+
+        Raises:
+            PublishError: it is not a name for a command.
+        """
+        if name in ("pause", "resume"):
+            raise PublishError(f"{name} is not asked for: call run.pause_point() where the loop may wait")
+        return None if self._ended is not None else self._commands.take(name)
+
+    def pause_point(self) -> None:
+        """Wait here while the run is paused, until `resume`, or until `stop` is to be asked for.
+
+        The first call gives the run the commands `pause` and `resume`.
+        """
+        if self._ended is not None:
+            return
+        commands, server = self._commands, self._server
+        call = commands.take_pause()
+        if call is None:
+            return
+        server.set_state("PAUSED", f"pause by {call.client}")
+        call.done()
+        while (resume := commands.take("resume")) is None and not commands.is_waiting("stop"):
+            server.beat(0, max(0, self._step))
+            server.mailbox.wait(1.0)
+            if self._ended is not None:
+                return
+        server.set_state("TRAINING", f"resume by {resume.client}" if resume else "stop")
+        if resume is not None:
+            resume.done()
+
+    def finish(self, error: BaseException | str | None = None) -> None:
+        """End the run: what was logged is written, clients are told. Later calls do nothing.
+
+        Args:
+            error: why it failed; None = it did not.
+        """
+        with self._end_lock:
+            if self._ended is not None:
+                return
+            self._ended = "has ended"
+            self._names, self._kinds = set(), set()
+        atexit.unregister(self._finish_at_exit)
+        reason, exit_code, text = _end_of(error)
+        if self._commands.stopped_by is not None and error is None:
+            reason = f"stop by {self._commands.stopped_by}"
+        server = self._server
+        server.set_state("STOPPING", reason)
+        self._commands.close(text)
+        if isinstance(error, BaseException):
+            self._emit(_log_line(error))
+        server.flush(FLUSH_SECONDS)
+        self._commands.close(text)  # what was accepted while the state changed
+        self._emit(self.summary.take())
+        self._emit(RunStopped(reason=reason, exit_code=exit_code, rounds=0, error=text))
+        server.close(reason)
+        self._folder.release()
+
+    def _finish_at_exit(self) -> None:
+        """The interpreter ends: of an error that nobody caught it still knows."""
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        self.finish(error)
+
+    def _require_live(self) -> None:
+        if self._ended is not None:
+            raise PublishError(f"run {self.name} {self._ended}: nothing can be published any more")
+
+    def _on_step(self, step: int) -> None:
+        self._server.beat(0, max(0, step))
+
+    def _describe(self) -> dict[str, Any]:
+        about = self._about
+        return {
+            "step": self._step if self._step >= 0 else None,
+            "tags": about.tags,
+            "notes": about.notes,
+            "commands": self._commands.describe(),
+        }
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the I/O thread, the lock and the sockets are the parent's."""
+        self._ended = f"belongs to pid {os.getppid()}, of which this is a forked child"
+        self._names, self._kinds = set(), set()
+
+    def __enter__(self) -> PublishedRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish(error)
+
+
+def _plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as JSON has it.
+
+    Raises:
+        PublishError: a value has no form in JSON; says which.
+    """
+    made = {}
+    for key, value in config.items():
+        try:
+            made[str(key)] = plain(value)
+        except (TypeError, RecursionError) as error:
+            raise PublishError(
+                f"config: {key} = {value!r:.80}: {error}; give numbers, text, lists, dicts"
+            ) from None
+    return made
+
+
+def _check_tags(tags: Sequence[str]) -> list[str]:
+    if isinstance(tags, str) or not all(isinstance(tag, str) and 0 < len(tag) <= 64 for tag in tags):
+        raise PublishError(f"tags = {tags!r:.80}: must be a list of words of up to 64 characters")
+    return list(tags)
+
+
+def _digest(name: str, path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32))
+    except OSError as error:
+        raise PublishError(f"{name} = {path}: cannot be read: {error.strerror}") from None
+    return f"blake2b:{digest.hexdigest()}"
+
+
+def _end_of(error: BaseException | str | None) -> tuple[str, int, str | None]:
+    """Reason, exit code and text of an end."""
+    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+        return "finished", 0, None
+    if isinstance(error, str):
+        return "failed", FAILED_EXIT, error
+    text = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", INTERRUPTED_EXIT, text
+    if isinstance(error, SystemExit):
+        return "failed", error.code if isinstance(error.code, int) else 1, text
+    return "failed", FAILED_EXIT, text
+
+
+def _log_line(error: BaseException) -> LogLine:
+    trace = "".join(traceback.format_exception(error))
+    return LogLine(level="ERROR", logger=__name__, message=_end_of(error)[2] or "", traceback=trace)
+
+
+_live: weakref.WeakSet[PublishedRun] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for run in list(_live):
+        run._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)

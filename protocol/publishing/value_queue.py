@@ -1,0 +1,121 @@
+"""The queue between the loop and the I/O thread, which does all that `log` leaves to be done."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import time_ns
+
+from protocol.messages.events import Histogram, LoggedText, LogLine, Scalars
+from protocol.server.emitter import Emitted, Emitter
+
+from .histogram import make_histogram
+from .summary import RunSummary
+from .values import MAX_ARRAY_VALUES, ArraySample
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_BYTES = 32 * 1024 * 1024
+"""Of arrays, texts and large dicts that wait for the I/O thread; more is refused and counted."""
+BYTES_PER_NUMBER = 128
+"""A logged number in memory, its share of the dict included."""
+
+
+@dataclass
+class _LargeMetric:
+    """What waits and takes much memory: numbers, or an array that becomes a histogram."""
+
+    num_bytes: int
+    step: int
+    name: str
+    value: Scalars | ArraySample
+
+
+@dataclass
+class _LargeText:
+    num_bytes: int
+    text: LoggedText
+
+
+class ValueQueue(Emitter):
+    """An emitter whose I/O side makes histograms of arrays and keeps the summary.
+
+    Args:
+        summary: of the run.
+        on_step: told the newest step whenever numbers have been drained.
+    """
+
+    def __init__(self, summary: RunSummary, on_step: Callable[[int], None]) -> None:
+        super().__init__()
+        self._queue_by_class[_LargeMetric] = self._queue_by_class[Scalars]
+        self._queue_by_class[_LargeText] = self._queue_by_class[LoggedText]
+        self._summary = summary
+        self._on_step = on_step
+        self._waiting_bytes = 0
+        self._bytes_lock = threading.Lock()
+
+    def emit_numbers(self, step: int, numbers: dict[str, float]) -> None:
+        """Queue the numbers of one `log`, however many."""
+        values = Scalars(step=step, values=numbers)
+        self._emit_large(_LargeMetric(BYTES_PER_NUMBER * len(numbers), step, "", values))
+
+    def emit_array(self, step: int, name: str, sample: ArraySample) -> None:
+        """Queue an array's sample, to become a histogram."""
+        num_bytes = BYTES_PER_NUMBER // 4 * min(sample.size, MAX_ARRAY_VALUES)
+        self._emit_large(_LargeMetric(num_bytes, step, name, sample))
+
+    def emit_text(self, step: int, name: str, text: str) -> None:
+        """Queue a text."""
+        self._emit_large(_LargeText(4 * len(text), LoggedText(step=step, name=name, text=text)))
+
+    def _emit_large(self, item: _LargeMetric | _LargeText) -> None:
+        stream, queue, bound = self._queue_by_class[type(item)]
+        with self._bytes_lock:
+            if (
+                len(queue) >= bound
+                or self._silent
+                or (self._waiting_bytes and self._waiting_bytes + item.num_bytes > MAX_WAITING_BYTES)
+            ):
+                self._refuse(stream)
+                return
+            self._waiting_bytes += item.num_bytes
+            queue.append(Emitted(time_ns(), item, None, self._context))
+
+    def drain(self, limit: int) -> list[Emitted]:
+        """As the emitter's: numbers as JSON has them, histograms for arrays; now and then the summary."""
+        step = self._summary.step
+        events = [self._complete(item) for item in super().drain(limit)]
+        if self._summary.step != step:
+            self._on_step(self._summary.step)
+        summary = self._summary.take_due(time.monotonic())
+        if summary is not None:
+            events.append(Emitted(time_ns(), summary, None, self._context))
+        return events
+
+    def _complete(self, item: Emitted) -> Emitted:
+        """The event to be sent for what was queued; a failure becomes a line of the run's log."""
+        event = item.event
+        try:
+            if type(event) is Scalars:
+                self._summary.fold(event)
+                return item
+            if isinstance(event, _LargeMetric | _LargeText):
+                return Emitted(item.ns, self._unpack(event), None, item.ctx)
+        except Exception as error:
+            logger.warning("a logged value was left out", exc_info=True)
+            message = f"a value logged at step {getattr(event, 'step', '?')} was left out: {error}"
+            return Emitted(item.ns, LogLine(level="ERROR", logger=__name__, message=message), None, item.ctx)
+        return item
+
+    def _unpack(self, item: _LargeMetric | _LargeText) -> Scalars | Histogram | LoggedText:
+        with self._bytes_lock:
+            self._waiting_bytes -= item.num_bytes
+        if isinstance(item, _LargeText):
+            return item.text
+        if isinstance(item.value, ArraySample):
+            return make_histogram(item.step, item.name, item.value)
+        self._summary.fold(item.value)
+        return item.value

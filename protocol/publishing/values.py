@@ -1,0 +1,211 @@
+"""What may be logged, under which names: numbers, arrays, texts, files."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protocol.errors import PublishError
+
+MAX_NAME_CHARACTERS = 128
+MAX_DEPTH = 8
+"""Groups in a name, and nested dicts in a value."""
+MAX_STEP = 2**63 - 1
+MAX_TEXT_CHARACTERS = 65_536
+MAX_ARRAY_VALUES = 16_384
+"""Of a larger array so many are looked at, evenly spaced."""
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".bmp", ".tif", ".tiff"})
+
+
+class ArraySample(NamedTuple):
+    """Values of an array, copied when it was logged."""
+
+    values: Any
+    """A list, or an array whose `tolist` gives one."""
+    size: int
+    """Of the whole array."""
+
+
+class SortedValues(NamedTuple):
+    """What one `log` was given, by kind; nested dicts are flat, their keys joined by `/`."""
+
+    numbers: dict[str, Any]
+    """May still be tensors of a device: `as_number` waits for them."""
+    arrays: dict[str, ArraySample]
+    texts: dict[str, str]
+    files: dict[str, Path]
+
+
+def check_value_name(name: object) -> str:
+    """The name, where it can be that of a value.
+
+    Raises:
+        PublishError: it cannot.
+    """
+    if (
+        isinstance(name, str)
+        and 0 < len(name) <= MAX_NAME_CHARACTERS
+        and name.isprintable()
+        and all(part and part == part.strip() for part in name.split("/"))
+        and name.count("/") <= MAX_DEPTH
+    ):
+        return name
+    raise PublishError(
+        f"{name!r:.160} is not a name for a value: up to {MAX_NAME_CHARACTERS} printable characters, "
+        f"groups divided by single '/', such as 'env/3/loss'"
+    )
+
+
+def check_step(step: object) -> int:
+    """The step as an int.
+
+    Raises:
+        PublishError: it is not a whole number from 0 on.
+    """
+    try:
+        number = operator.index(step)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if isinstance(step, bool) or not 0 <= number <= MAX_STEP:
+        raise PublishError(f"step = {step!r:.80}: must be a whole number from 0 on")
+    return number
+
+
+def sort_values(values: Mapping[Any, object]) -> SortedValues:
+    """Sort by kind, and copy what the loop may change later.
+
+    Raises:
+        PublishError: a name or a value cannot be logged; nothing of `values` is then logged.
+    """
+    found = SortedValues({}, {}, {}, {})
+    _sort_into(found, values, "", 0)
+    return found
+
+
+def _sort_into(found: SortedValues, values: Mapping[Any, object], prefix: str, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise PublishError(f"{prefix[:80]}: dicts are nested more than {MAX_DEPTH} deep")
+    for key, value in values.items():
+        if prefix and isinstance(key, int) and not isinstance(key, bool):
+            key = str(key)
+        name = check_value_name(prefix + key if isinstance(key, str) else key)
+        if isinstance(value, Mapping):
+            _sort_into(found, value, f"{name}/", depth + 1)
+        elif isinstance(value, str):
+            found.texts[name] = _check_text(name, value)
+        elif isinstance(value, Path):
+            found.files[name] = value
+        elif isinstance(value, Real) or getattr(value, "shape", None) == ():
+            found.numbers[name] = _take_number(name, value)
+        else:
+            found.arrays[name] = _take_sample(name, value)
+
+
+def _check_text(name: str, text: str) -> str:
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise PublishError(
+            f"{name} = a text of {len(text)} characters: may have {MAX_TEXT_CHARACTERS}; "
+            "write it to a file and log its pathlib.Path"
+        )
+    return text
+
+
+def _take_number(name: str, value: Any) -> Any:
+    """A number, or a copy of a tensor on a device, for which the I/O thread waits instead of the loop."""
+    if isinstance(value, Real):
+        return value
+    if hasattr(value, "detach"):
+        value = value.detach()
+    if str(getattr(value, "device", "cpu")) != "cpu" and hasattr(value, "clone"):
+        return value.clone()
+    number = value.item() if hasattr(value, "item") else value
+    if not isinstance(number, Real):
+        raise _refusal(name, value)
+    return number
+
+
+def as_number(value: Any) -> int | float:
+    """A logged number as JSON has it: an int of 64 bits, or a float.
+
+    Raises:
+        Exception: a device's tensor cannot be read.
+    """
+    if not isinstance(value, Real):
+        value = value.item()
+    if isinstance(value, int) or hasattr(value, "__index__"):
+        number = int(value)
+        if -MAX_STEP <= number <= MAX_STEP:
+            return number
+        return math.inf if number > 2**1000 else -math.inf if number < -(2**1000) else float(number)
+    return float(value)
+
+
+def _take_sample(name: str, value: Any) -> ArraySample:
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and hasattr(value, "reshape") and hasattr(value, "tolist"):
+        return _sample_array(name, value, math.prod(shape))
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        flat: list[int | float] = []
+        _flatten(name, value, flat, 0)
+        return ArraySample(flat[:: _stride(len(flat))], len(flat))
+    raise _refusal(name, value)
+
+
+def _sample_array(name: str, array: Any, size: int) -> ArraySample:
+    """An even sample of a numpy array, a tensor or the like, copied."""
+    kind = getattr(array.dtype, "kind", None)  # numpy's: a letter
+    if (kind is not None and kind not in "biufV") or "complex" in str(array.dtype):
+        raise PublishError(f"{name} = an array of {array.dtype}: must be of numbers")
+    if hasattr(array, "detach"):
+        array = array.detach()
+    flat = array.reshape(-1)[:: _stride(size)]
+    return ArraySample(flat.clone() if hasattr(flat, "clone") else flat.copy(), size)
+
+
+def _stride(size: int) -> int:
+    return max(1, math.ceil(size / MAX_ARRAY_VALUES))
+
+
+def _flatten(name: str, values: Sequence[Any], flat: list[int | float], depth: int) -> None:
+    for value in values:
+        if isinstance(value, Real):
+            flat.append(float(value) if not isinstance(value, int) else as_number(value))
+        elif isinstance(value, Sequence) and not isinstance(value, str | bytes) and depth < MAX_DEPTH:
+            _flatten(name, value, flat, depth + 1)
+        elif getattr(value, "shape", None) == ():
+            flat.append(as_number(_take_number(name, value)))
+        else:
+            raise _refusal(name, value)
+
+
+def _refusal(name: str, value: object) -> PublishError:
+    return PublishError(
+        f"{name} = a {type(value).__name__}: cannot be logged; log numbers, arrays or lists of numbers, "
+        "text, dicts of these, or a file as pathlib.Path"
+    )
+
+
+def check_file(name: str, path: Path) -> tuple[Path, int]:
+    """Absolute path and size of a file.
+
+    Raises:
+        PublishError: there is none.
+    """
+    try:
+        status = path.stat()
+        if not path.is_file():
+            raise PublishError(f"{name} = {path}: is not a file")
+        return path.absolute(), status.st_size
+    except (OSError, ValueError) as error:
+        if isinstance(error, PublishError):
+            raise
+        raise PublishError(f"{name} = {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def kind_of(path: Path) -> str:
+    """What a file is by its suffix: `image` or `file`."""
+    return "image" if path.suffix.lower() in IMAGE_SUFFIXES else "file"

@@ -1,0 +1,24 @@
+"""What kind of run a server serves: which methods it has, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.messages.commands import METHODS, Method
+from protocol.messages.vocabulary import RunKindName
+
+
+@dataclass(frozen=True)
+class RunKind:
+    """A training of `esper-daemon`, or a run that somebody's own loop publishes."""
+
+    name: RunKindName = "training"
+    methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
+    """What can be asked. It may grow while the run lives; others are refused as `unknown_method`."""
+    describe: Callable[[], dict[str, Any]] = dict
+    """What `hello` and `status` say besides; called in the I/O thread."""
+
+
+TRAINING = RunKind()

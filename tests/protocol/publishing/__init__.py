@@ -1,0 +1,1 @@
+"""The publisher's API, in this process and in others."""

@@ -1,0 +1,299 @@
+"""What a loop logs is what the journal holds and viewers see; what cannot be logged is refused at once."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from protocol import PublishedRun, connect
+from protocol.errors import BadName, NameTaken, PublishError
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.runs import RunFolder, find_run
+from protocol.server.server import Server
+from tests.protocol.harness import Reader
+
+from .conftest import Publish
+
+
+def logged(run: PublishedRun, kind: type) -> list[Any]:
+    """What the journal holds of one class, after the run's end."""
+    run.finish()
+    return [event.data for event in read(run.path / "events.jsonl") if type(event.data) is kind]
+
+
+def test_numbers_of_a_step_are_one_event(run: PublishedRun) -> None:
+    run.log(step=3, loss=0.5, accuracy=1)
+    run.log({"env/3/loss": np.float32(0.25), "env": {4: {"loss": True}}}, step=np.int64(4))
+    run.log({"loss": 0.4})
+    assert [(e.step, e.values) for e in logged(run, ev.Scalars)] == [
+        (3, {"loss": 0.5, "accuracy": 1.0}),
+        (4, {"env/3/loss": 0.25, "env/4/loss": 1.0}),
+        (5, {"loss": 0.4}),
+    ]
+
+
+def test_callers_dict_is_not_kept(run: PublishedRun) -> None:
+    values = {"loss": 1.0}
+    array = np.zeros(10)
+    for step in range(2):
+        run.log(values, step=step)
+        run.log(weights=array, step=step)
+        values["loss"] = 2.0
+        array += 1.0
+    assert [e.values for e in logged(run, ev.Scalars)] == [{"loss": 1.0}, {"loss": 2.0}]
+    assert [e.max for e in logged(run, ev.Histogram)] == [0.0, 1.0]
+
+
+def test_nan_and_infinities_are_told_as_such(run: PublishedRun) -> None:
+    run.log(step=0, loss=math.nan, bound=math.inf)
+    run.log(step=1, loss=1.0, huge=10**400)
+    first, second = logged(run, ev.Scalars)
+    assert math.isnan(first.values["loss"])
+    assert first.values["bound"] == math.inf
+    assert second.values["huge"] == math.inf
+    raw = (run.path / "events.jsonl").read_bytes()
+    assert b'"values":{"loss":"NaN","bound":"Infinity"}' in raw
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"": 1}, "not a name"),
+        ({"a//b": 1}, "not a name"),
+        ({"/a": 1}, "not a name"),
+        ({"a\nb": 1}, "not a name"),
+        ({"x" * 129: 1}, "not a name"),
+        ({3: 1}, "not a name"),
+        ({"loss": None}, "NoneType"),
+        ({"loss": 1j}, "complex"),
+        ({"loss": np.zeros(3, complex)}, "complex128"),
+        ({"loss": np.array(["a"])}, "must be of numbers"),
+        ({"loss": np.array(None)}, "cannot be logged"),
+        ({"loss": [1, "a"]}, "cannot be logged"),
+        ({"loss": object()}, "object"),
+        ({"loss": b"1"}, "bytes"),
+        ({"text": "x" * 65_537}, "65537 characters"),
+        ({"file": Path("/nowhere/at/all.png")}, "No such file"),
+        ({"file": Path("/tmp")}, "not a file"),
+    ],
+)
+def test_what_cannot_be_logged_is_refused_whole(run: PublishedRun, values: Any, part: str) -> None:
+    with pytest.raises(PublishError, match=part) as refusal:
+        run.log({"fine": 1.0, **values}, step=0)
+    assert "\n" not in str(refusal.value)
+    assert logged(run, ev.Scalars) == []
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, "3", True, 2**63])
+def test_steps_are_whole_numbers_from_zero(run: PublishedRun, step: Any) -> None:
+    with pytest.raises(PublishError, match="whole number"):
+        run.log(step=step, loss=1.0)
+
+
+def test_names_are_bounded(run: PublishedRun) -> None:
+    run.log({f"m{i}": i for i in range(10_000)}, step=0)
+    with pytest.raises(PublishError, match="10000"):
+        run.log(one_more=1.0)
+    run.log(m5=1.0)
+
+
+def test_arrays_texts_and_files_have_events(run: PublishedRun, tmp_path: Path) -> None:
+    (tmp_path / "shot.PNG").write_bytes(b"abc")
+    run.log(
+        {
+            "weights": np.arange(100_000),
+            "rows": [[1, 2], [3, math.nan]],
+            "note": "é",
+            "shot": tmp_path / "shot.PNG",
+        },
+        step=7,
+    )
+    run.artifact(tmp_path / "shot.PNG", name="model/best", kind="model", digest=True)
+    weights, rows = logged(run, ev.Histogram)
+    assert (weights.size, weights.sampled, weights.nonfinite) == (100_000, 14_286, 0)
+    assert (weights.min, sum(weights.counts)) == (0.0, 14_286)
+    assert abs(weights.mean - 50_000) < 10
+    assert (rows.size, rows.nonfinite, rows.mean) == (4, 1, 2.0)
+    (text,) = logged(run, ev.LoggedText)
+    assert (text.step, text.name, text.text) == (7, "note", "é")
+    shot, model = logged(run, ev.Artifact)
+    assert (shot.kind, shot.bytes, shot.digest, shot.path) == ("image", 3, None, str(tmp_path / "shot.PNG"))
+    assert (model.name, model.kind, model.step) == ("model/best", "model", 7)
+    assert model.digest.startswith("blake2b:bddd813c634239723171ef3fee98579b")
+
+
+@pytest.mark.slow  # loads torch
+def test_torch_tensors_are_numbers_and_arrays(run: PublishedRun) -> None:
+    torch = pytest.importorskip("torch")
+    loss = (torch.ones(3, requires_grad=True) * 2).sum()
+    run.log(step=0, loss=loss, grad=torch.ones(2, 3, dtype=torch.bfloat16), half=torch.tensor(0.5).half())
+    assert logged(run, ev.Scalars)[0].values == {"loss": 6.0, "half": 0.5}
+    assert logged(run, ev.Histogram)[0].size == 6
+
+
+def test_summary_is_kept_and_set_by_hand(run: PublishedRun) -> None:
+    for step, loss in enumerate([3.0, 1.0, math.nan, 2.0]):
+        run.log(step=step, loss=loss)
+    run.summary["best"] = 0.9
+    run.summary["verdict"] = "good"
+    with pytest.raises(PublishError, match="number or text"):
+        run.summary["bad"] = [1]
+    summary = logged(run, ev.Summary)[-1]
+    loss = summary.metrics["loss"]
+    assert (loss.step, loss.last, loss.count, loss.nonfinite) == (3, 2.0, 4, 1)
+    assert (loss.min, loss.max, loss.mean) == (1.0, 3.0, 2.0)
+    assert (summary.numbers, summary.texts) == ({"best": 0.9}, {"verdict": "good"})
+    assert run.summary["loss"] == 2.0
+    assert run.summary["best"] == 0.9
+
+
+def test_late_viewer_gets_the_summary_and_new_values(
+    run: PublishedRun, reader: Callable[..., Reader]
+) -> None:
+    for step in range(500):
+        run.log(step=step, loss=1.0 / (step + 1))
+    with connect("loop") as client:
+        assert client.hello()["kind"] == "published"
+    one = reader("loop")
+    one.read(lambda: any(isinstance(e.data, ev.Scalars) and e.data.step == 499 for e in one.events))
+    one.read(lambda: any(isinstance(e.data, ev.Summary) for e in one.events))
+    run.log(step=500, loss=9.0)
+    one.read(lambda: any(isinstance(e.data, ev.Scalars) and e.data.step == 500 for e in one.events))
+    started = next(e.data for e in one.events if isinstance(e.data, ev.RunStarted))
+    assert (started.kind, started.name) == ("published", "loop")
+
+
+def test_configuration_tags_and_notes_are_told(start_run: Publish) -> None:
+    config = {"lr": 3e-4, "layers": [64, np.int64(64)], "env": {"id": "CartPole-v1"}}
+    run = start_run("told", config=config, tags=["ppo", "try"], notes="first try")
+    run.log(step=2, loss=1.0)
+    with connect("told") as client:
+        hello, status = client.hello(), client.status()
+    assert hello["config"] == {"lr": 3e-4, "layers": [64, 64], "env": {"id": "CartPole-v1"}}
+    assert (status["kind"], status["tags"], status["notes"]) == ("published", ["ppo", "try"], "first try")
+    assert status["step"] == 2
+    (started,) = logged(run, ev.RunStarted)
+    assert (started.tags, started.notes, started.config["lr"]) == (["ppo", "try"], "first try", 3e-4)
+    assert find_run("told").kind == "published"
+
+
+@pytest.mark.parametrize(
+    "bad", [{"config": {"a": object()}}, {"tags": "word"}, {"tags": [""]}, {"config": {"a": {1, 2}}}]
+)
+def test_bad_description_leaves_the_name_free(start_run: Publish, bad: dict[str, Any]) -> None:
+    with pytest.raises(PublishError):
+        start_run("fresh", **bad)
+    start_run("fresh")
+
+
+def test_name_of_a_live_or_known_run_is_taken(start_run: Publish) -> None:
+    run = start_run("mine")
+    with pytest.raises(NameTaken, match="held by pid"):
+        start_run("mine")
+    with pytest.raises(BadName):
+        start_run("../mine")
+    run.log(step=41, loss=1.0)
+    run.finish()
+    with pytest.raises(NameTaken, match="resume=True"):
+        start_run("mine")
+    again = start_run("mine", resume=True)
+    assert again.step == 41
+    again.log(loss=0.0)
+    again.summary["note"] = "two boots"
+    assert [(e.step, e.values["loss"]) for e in logged(again, ev.Scalars)] == [(41, 1.0), (42, 0.0)]
+    last = logged(again, ev.Summary)[-1].metrics["loss"]
+    assert (last.count, last.min, last.max) == (2, 0.0, 1.0)
+
+
+def test_training_and_published_run_do_not_mix(start_run: Publish, start: Callable[..., Server]) -> None:
+    start("trained").close()
+    with pytest.raises(NameTaken, match="held by"):
+        start_run("trained", resume=True)
+    run = start_run("published")
+    run.finish()
+    with pytest.raises(NameTaken, match="is a published run"):
+        RunFolder.claim("published")
+
+
+def test_log_after_finish_is_refused(run: PublishedRun) -> None:
+    run.log(loss=1.0)
+    run.finish()
+    run.finish()
+    for use in (
+        lambda: run.log(loss=1.0),
+        lambda: run.mark("x"),
+        lambda: run.artifact("/etc/hostname"),
+        lambda: run.command("x"),
+    ):
+        with pytest.raises(PublishError, match="has ended"):
+            use()
+    assert run.asked("stop") is None
+    run.pause_point()
+
+
+def test_exception_is_told_with_its_traceback(start_run: Publish) -> None:
+    run = start_run("failing")
+
+    def fail() -> None:
+        with run:
+            run.log(loss=1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    (stopped,) = logged(run, ev.RunStopped)
+    assert (stopped.exit_code, stopped.error) == (11, "ZeroDivisionError: division by zero")
+    (line,) = logged(run, ev.LogLine)
+    assert "loss=1 / 0" in line.traceback
+    assert find_run("failing").state == "FAILED"
+
+
+def test_threads_may_log_at_once(run: PublishedRun) -> None:
+    def work(number: int) -> None:
+        for step in range(300):
+            run.log({f"worker/{number}": float(step)}, step=step)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen: dict[str, list[float]] = {}
+    for event in logged(run, ev.Scalars):
+        for name, value in event.values.items():
+            seen.setdefault(name, []).append(value)
+    assert seen == {f"worker/{i}": [float(step) for step in range(300)] for i in range(8)}
+
+
+def test_large_values_are_bounded_and_counted(run: PublishedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protocol.publishing.value_queue.MAX_WAITING_BYTES", 4 * 65_536)
+    for step in range(2000):
+        run.log(step=step, text="x" * 65_536)
+    run.log(step=2000, text="last")
+    lost = sum(event.count for event in logged(run, ev.TelemetryLost) if event.stream == "log")
+    texts = logged(run, ev.LoggedText)
+    assert lost + len(texts) == 2001
+    assert lost > 0
+
+
+def test_mark_is_on_the_timeline(run: PublishedRun) -> None:
+    run.mark("learning rate halved")
+    with pytest.raises(PublishError, match="characters"):
+        run.mark("")
+    assert [mark.text for mark in logged(run, ev.Mark)] == ["learning rate halved"]
+
+
+def test_run_json_of_earlier_versions_is_a_training(run: PublishedRun) -> None:
+    path = run.path / "run.json"
+    identity = msgspec.json.decode(path.read_bytes())
+    assert identity.pop("kind") == "published"
+    run.finish()
+    path.write_bytes(msgspec.json.encode(identity))
+    assert find_run("loop").kind == "training"
