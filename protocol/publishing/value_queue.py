@@ -72,17 +72,17 @@ class ValueQueue(Emitter):
         self._emit_large(_LargeText(4 * len(text), LoggedText(step=step, name=name, text=text)))
 
     def _emit_large(self, item: _LargeMetric | _LargeText) -> None:
-        stream, queue, bound = self._queue_by_class[type(item)]
+        queue = self._queue_by_class[type(item)]
         with self._bytes_lock:
             if (
-                len(queue) >= bound
+                len(queue.events) >= queue.bound
                 or self._silent
                 or (self._waiting_bytes and self._waiting_bytes + item.num_bytes > MAX_WAITING_BYTES)
             ):
-                self._refuse(stream)
+                self._refuse(queue.stream)
                 return
             self._waiting_bytes += item.num_bytes
-            queue.append(Emitted(time_ns(), item, None, self._context))
+            queue.events.append(Emitted(time_ns(), item, None, self._context))
 
     def drain(self, limit: int) -> list[Emitted]:
         """As the emitter's: numbers as JSON has them, histograms for arrays; now and then the summary."""

@@ -1,24 +1,30 @@
 """Where the trainer's threads leave their events: a deque per stream, no lock, no wait.
 
 The I/O thread drains it on a timer. A full queue refuses the newest event and counts it; the count itself
-becomes an event (`telemetry.lost`).
+becomes an event (`telemetry.lost`). Events of `life` that find no room go to the disk instead, in order.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
+import logging
 import os
 import threading
 import weakref
 from collections import deque
+from pathlib import Path
 from time import time_ns
-from typing import NamedTuple
 
 from msgspec import Struct
 
+from protocol.codec.json_lines import Encoder, decode_line
 from protocol.messages.events import Context, TelemetryLost, spec_of
 from protocol.messages.vocabulary import STREAMS, Level, Stream
+
+from .overflow import OverflowFile
+
+logger = logging.getLogger(__name__)
 
 MAX_QUEUED: dict[Stream, int] = {"life": 65_536, "metric": 65_536, "trace": 65_536, "log": 4_096}
 
@@ -32,25 +38,26 @@ class Emitted(Struct, frozen=True, gc=False):
     ctx: Context
 
 
-class _Queue(NamedTuple):
-    """Where the events of a class wait."""
+@dataclasses.dataclass(slots=True)
+class _Queue:
+    """Where the events of a stream wait."""
 
     stream: Stream
-    queue: deque[Emitted]
     bound: int
+    """Events from which on `emit` looks closer; 0 while older ones are on the disk."""
+    events: deque[Emitted] = dataclasses.field(default_factory=deque)
 
 
 class _QueueByClass(dict[type, _Queue]):
     """By class, found once: all that `emit` has to look up, which counts where its caches are cold."""
 
-    def __init__(self, queues: dict[Stream, deque[Emitted]]) -> None:
+    def __init__(self, queues: dict[Stream, _Queue]) -> None:
         super().__init__()
         self._queues = queues
 
     def __missing__(self, cls: type) -> _Queue:
-        stream = spec_of(cls).stream
-        lane = self[cls] = _Queue(stream, self._queues[stream], MAX_QUEUED[stream])
-        return lane
+        queue = self[cls] = self._queues[spec_of(cls).stream]
+        return queue
 
 
 @dataclasses.dataclass
@@ -65,11 +72,14 @@ class Emitter:
     """Safe from any thread and from signal handlers; silent in a forked child."""
 
     def __init__(self) -> None:
-        self._queues: dict[Stream, deque[Emitted]] = {stream: deque() for stream in STREAMS}
+        self._queues = {stream: _Queue(stream, MAX_QUEUED[stream]) for stream in STREAMS}
         self._queue_by_class = _QueueByClass(self._queues)
         self._context = Context()
         self._refused = {stream: _Refused() for stream in STREAMS}
         self._refusing = threading.RLock()
+        self._overflow = OverflowFile()
+        """Events of `life`; used under `_refusing`."""
+        self._is_overflow_used = False
         self._silent = False
         _emitters.add(self)
 
@@ -84,12 +94,17 @@ class Emitter:
         Raises:
             KeyError: the class is not registered.
         """
-        stream, queue, bound = self._queue_by_class[type(event)]
-        if len(queue) >= bound or self._silent:
-            self._refuse(stream)
+        queue = self._queue_by_class[type(event)]
+        context = dataclasses.replace(self._context, rank=rank) if rank else self._context
+        emitted = Emitted(time_ns(), event, env, context)
+        if len(queue.events) >= queue.bound or self._silent:
+            self._overflow_or_refuse(queue, emitted)
         else:
-            context = dataclasses.replace(self._context, rank=rank) if rank else self._context
-            queue.append(Emitted(time_ns(), event, env, context))
+            queue.events.append(emitted)
+
+    def overflow_into(self, folder: Path) -> None:
+        """Name the folder on whose disk events wait that memory has no room for."""
+        self._overflow.folder = folder
 
     def set_clock(
         self, *, round: int | None = None, epoch: int | None = None, level: Level | None = None
@@ -110,7 +125,9 @@ class Emitter:
     @property
     def waiting(self) -> dict[str, int]:
         """Events queued, per stream."""
-        return {stream: len(queue) for stream, queue in self._queues.items()}
+        waiting: dict[str, int] = {stream: len(queue.events) for stream, queue in self._queues.items()}
+        waiting["life"] += len(self._overflow)
+        return waiting
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -121,9 +138,12 @@ class Emitter:
         """Take up to `limit` events per stream, by time; within a stream in the order emitted."""
         lanes = []
         for queue in self._queues.values():
-            count = min(limit, len(queue))
-            if count:
-                lanes.append([queue.popleft() for _ in range(count)])
+            count = min(limit, len(queue.events))
+            taken = [queue.events.popleft() for _ in range(count)]
+            if count < limit and not queue.bound:
+                taken += self._take_overflow(queue, limit - count)
+            if taken:
+                lanes.append(taken)
         return lanes[0] if len(lanes) == 1 else list(heapq.merge(*lanes, key=lambda item: item.ns))
 
     def take_losses(self) -> list[TelemetryLost]:
@@ -143,7 +163,50 @@ class Emitter:
                     refused.unreported = 0
         return losses
 
-    def _refuse(self, stream: Stream) -> None:
+    def _overflow_or_refuse(self, queue: _Queue, emitted: Emitted) -> None:
+        if queue.stream == "life" and not self._silent and self._overflowed(queue, emitted):
+            return
+        self._refuse(queue.stream)
+
+    def _overflowed(self, queue: _Queue, emitted: Emitted) -> bool:
+        """Write an event to the disk; False where that is not possible."""
+        with self._refusing:
+            if self._is_overflow_used:  # this is a signal's handler, which came between
+                queue.events.append(emitted)
+                return True
+            self._is_overflow_used = True
+            try:
+                self._overflow.append(_line_of(emitted))
+            except Exception:
+                if not self._refused[queue.stream].unreported:
+                    logger.exception("an event of life finds no room, neither in memory nor on the disk")
+                return False
+            finally:
+                self._is_overflow_used = False
+            queue.bound = 0
+            return True
+
+    def _take_overflow(self, queue: _Queue, limit: int) -> list[Emitted]:
+        """From the disk, once memory is empty; then memory is used again."""
+        with self._refusing:
+            if queue.events:  # of a thread that was about to append when the disk came into use
+                return []
+            self._is_overflow_used = True
+            try:
+                taken = [_emitted_of(line) for line in self._overflow.take(limit)]
+            except OSError:
+                lost = len(self._overflow)
+                logger.exception("%d events of life cannot be read back from the disk", lost)
+                taken = []
+                self._overflow.close()
+                self._refuse(queue.stream, lost)
+            finally:
+                self._is_overflow_used = False
+            if not len(self._overflow):
+                queue.bound = MAX_QUEUED[queue.stream]
+        return taken
+
+    def _refuse(self, stream: Stream, count: int = 1) -> None:
         if self._silent:
             return
         now = time_ns()
@@ -151,13 +214,25 @@ class Emitter:
             refused = self._refused[stream]
             refused.from_ns = refused.from_ns if refused.unreported else now
             refused.to_ns = now
-            refused.total += 1
-            refused.unreported += 1
+            refused.total += count
+            refused.unreported += count
 
     def _silence(self) -> None:
         self._silent = True
         for queue in self._queues.values():
-            queue.clear()
+            queue.events.clear()
+        self._overflow.close()
+
+
+def _line_of(emitted: Emitted) -> bytes:
+    """As the journal will have it, but for its number."""
+    encoder = Encoder(dict.fromkeys(STREAMS, 0))
+    return encoder.add(emitted.ns // 1000, emitted.ctx, emitted.event, emitted.env).line(0)
+
+
+def _emitted_of(line: bytes) -> Emitted:
+    event = decode_line(line)
+    return Emitted(event.ts * 1000, event.data, event.ctx.env, event.ctx)
 
 
 _emitters: weakref.WeakSet[Emitter] = weakref.WeakSet()

@@ -98,6 +98,7 @@ class Server:
         self.kind = kind
         self.boot = secrets.token_hex(4)
         self.emitter = emitter or Emitter()
+        self.emitter.overflow_into(run.path)
         self.mailbox = Mailbox()
         self.faults = Faults()
         self.started = time.time_ns() // 1000
