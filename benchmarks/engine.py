@@ -102,7 +102,8 @@ class Sequential:
             env.measure([inputs] * NUM_CALIBRATION_BATCHES)
             env.validate(self._data.val)
             for slot in slots:
-                env.validate(self._data.val, without=slot)
+                env.measure([inputs] * NUM_CALIBRATION_BATCHES, without=[slot])
+                env.validate(self._data.val, without=[slot])
 
 
 def measure(task: str, n: int, threads: int, plan: str, windows: int) -> dict[str, float]:

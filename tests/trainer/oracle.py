@@ -6,6 +6,7 @@ but the names of parameters.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,13 +134,13 @@ class Env(nn.Module):
         self.measured: dict[str, Tensor] = {}
         """Gradients of the last step by name, before they were clipped, where they are kept."""
 
-    def forward(self, x: Tensor, without: int | None = None) -> Tensor:
-        """Logits [B, classes]; with slot `without` as if its alpha were 0."""
+    def forward(self, x: Tensor, without: Collection[int] = ()) -> Tensor:
+        """Logits [B, classes]; with the slots `without` as if their alpha were 0."""
         for i, (conv, norm) in enumerate(zip(self.conv, self.norm, strict=True)):
             if i > 0 and min(x.shape[2:]) >= 2:
                 x = F.max_pool2d(x, 2)
             x = torch.relu(norm(conv(x)))
-            if str(i) in self.seed and i != without:
+            if str(i) in self.seed and i not in without:
                 x = self._slot(str(i), x)
         return self.head(x.mean((2, 3)))
 
@@ -195,17 +196,17 @@ class Env(nn.Module):
         return loss.detach(), (logits.detach().argmax(1) == labels).sum()
 
     @torch.no_grad()
-    def measure(self, batches: list[Tensor]) -> None:
-        """Set the running statistics to the mean of those of the batches."""
+    def measure(self, batches: list[Tensor], without: Collection[int] = ()) -> None:
+        """Set the running statistics to the mean of those of the batches, as `forward` sees them."""
         self.train()
         for count, x in enumerate(batches, 1):
             for norm in self.norm:
                 norm.momentum = 1.0 / count
-            self(x)
+            self(x, without)
 
     @torch.no_grad()
-    def validate(self, split: Split, without: int | None = None) -> tuple[float, float]:
-        """Loss and accuracy; with slot `without` as if its alpha were 0."""
+    def validate(self, split: Split, without: Collection[int] = ()) -> tuple[float, float]:
+        """Loss and accuracy; with the slots `without` as if their alpha were 0."""
         self.eval()
         logits = self(self.inputs(split, torch.arange(len(split))), without)
         accuracy = (logits.argmax(1) == split.labels).double().mean()

@@ -92,6 +92,10 @@ class CNN:
         specs["head.bias"] = Init((self.classes,), fan_in=last)
         return specs
 
+    def block_names(self, i: int) -> tuple[str, ...]:
+        """Trainable tensors that block i uses."""
+        return f"block{i}.conv.weight", f"block{i}.norm.weight", f"block{i}.norm.bias"
+
     def buffer_specs(self) -> dict[str, Init]:
         """Statistics of one host's batch norms."""
         specs: dict[str, Init] = {}
@@ -108,10 +112,15 @@ class CNN:
     def measure_block(
         self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
     ) -> Tensor:
-        """`train_block` that averages the statistics of this and the `batches` - 1 before into `buffers`."""
+        """`train_block` that averages the statistics of this and the `batches` - 1 before into `buffers`.
+
+        Those that are not there yet are made.
+        """
         x = self._conv(self._pooled(i, x), weights[f"block{i}.conv.weight"])
         name = f"block{i}.norm"
         tensors = (weights[f"{name}.weight"], weights[f"{name}.bias"])
+        for statistic in ("mean", "var"):
+            buffers.setdefault(f"{name}.{statistic}", torch.zeros_like(tensors[0], requires_grad=False))
         statistics = (buffers[f"{name}.mean"], buffers[f"{name}.var"])
         return torch.relu_(batch_norm_average(x, *tensors, *statistics, batches))
 

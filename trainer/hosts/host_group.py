@@ -150,7 +150,7 @@ class HostGroup:
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._freezes = True
         """Whether a seed may be frozen in this epoch."""
-        self._validation = Validation(model, pool)
+        self._validation = Validation(model, pool, is_shared=task.shared_batches)
         self._programs = _Programs(self._forward, self._derive)
 
     def __len__(self) -> int:
@@ -307,27 +307,30 @@ class HostGroup:
 
     def validate(self, round_: int, epoch: int) -> Score:
         """Loss, accuracy and contributions on the validation split after that epoch of training."""
-        end = (epoch + 1) * self._config.task.batches_per_epoch
-        steps = range(max(0, end - NUM_CALIBRATION_BATCHES), end)
-        if self.buffers:
-            inputs = (self.batches.at(round_, step)[0] for step in steps)
-            with autocast(self._amp, self.envs.device):
-                self._validation.measure(inputs, self.weights, self.buffers)
-        return self._score(self._val, contributions=True)
-
-    def coalitions(self, wanted: Coalitions) -> Tensor:
-        """Validation accuracy float64 [M] of hosts without some of their seeds; `test` comes first."""
+        inputs = self._calibration_batches(round_, epoch)
         with autocast(self._amp, self.envs.device):
-            return self._validation.values(self._val, self.weights, self.buffers, wanted)
+            return self._validation.validate(self._val, inputs, self.weights, self.buffers)
+
+    def coalitions(self, wanted: Coalitions, round_: int) -> Tensor:
+        """Validation accuracy float64 [M] of hosts without some of their seeds at the end of an episode.
+
+        `test` comes first.
+        """
+        inputs = self._calibration_batches(round_, self._config.episode_epochs - 1)
+        with autocast(self._amp, self.envs.device):
+            return self._validation.values(self._val, inputs, self.weights, wanted)
 
     def test(self, topology: Topology) -> Score:
         """Loss and accuracy on the test split; planned here, as a resumed run may come straight to it."""
         self._validation.plan(topology, SlotColumns.of(topology, self.table, self._dtype))
-        return self._score(self._test, contributions=False)
-
-    def _score(self, examples: Examples, *, contributions: bool) -> Score:
         with autocast(self._amp, self.envs.device):
-            return self._validation.run(examples, self.weights, self.buffers, contributions=contributions)
+            return self._validation.test(self._test, self.weights, self.buffers)
+
+    def _calibration_batches(self, round_: int, epoch: int) -> list[Tensor]:
+        """Inputs of the epoch's last steps, for the statistics of batch norm; none where hosts have none."""
+        end = (epoch + 1) * self._config.task.batches_per_epoch
+        first = max(0, end - NUM_CALIBRATION_BATCHES)
+        return [self.batches.at(round_, step)[0] for step in range(first, end)] if self.buffers else []
 
     def state(self) -> dict[str, Parameters]:
         """Everything that outlives an epoch, as the live tensors [n, ...]."""

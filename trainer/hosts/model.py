@@ -42,6 +42,10 @@ class HostModel(Protocol):
         """Trainable tensors of one host."""
         ...
 
+    def block_names(self, i: int) -> Sequence[str]:
+        """Trainable tensors that block i uses."""
+        ...
+
     def buffer_specs(self) -> dict[str, Init]:
         """Statistics that validation uses and `measure_block` measures; empty where there are none."""
         ...
@@ -57,7 +61,10 @@ class HostModel(Protocol):
     def measure_block(
         self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
     ) -> Tensor:
-        """`train_block` that averages the statistics of this and the `batches` - 1 before into `buffers`."""
+        """`train_block` that averages the statistics of this and the `batches` - 1 before into `buffers`.
+
+        Those that are not there yet are made.
+        """
         ...
 
     def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:

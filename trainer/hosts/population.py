@@ -214,7 +214,7 @@ class Population:
                 mine = (envs >= start) & (envs < stop)
                 if mine.any():
                     wanted = Coalitions(envs[mine] - start, removed[mine])
-                    values[mine] = self.groups[i].coalitions(wanted).cpu().numpy()
+                    values[mine] = self.groups[i].coalitions(wanted, round_).cpu().numpy()
 
             self._executor.map(work)
             return values

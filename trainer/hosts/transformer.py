@@ -73,6 +73,10 @@ class Transformer:
         specs["head.weight"] = Init((self._classes, c), fan_in=c)
         return specs
 
+    def block_names(self, i: int) -> tuple[str, ...]:
+        """Trainable tensors that block i uses, in the order of their use."""
+        return (*(EMBEDDINGS if i == 0 else ()), *self._names(i))
+
     def buffer_specs(self) -> dict[str, Init]:
         """None: nothing is measured."""
         return {}
@@ -94,7 +98,7 @@ class Transformer:
 
     def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Tensors [n, ...] of block i."""
-        return tuple(weights[name] for name in (*(EMBEDDINGS if i == 0 else ()), *self._names(i)))
+        return tuple(weights[name] for name in self.block_names(i))
 
     def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:
         """Block i with tensors as `folded` gives them."""

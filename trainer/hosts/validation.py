@@ -4,12 +4,15 @@ A coalition is a host with some of its blended seeds, the others' alpha at 0. Co
 everything before the first slot in which they differ: the pass is a tree of their prefixes, whose rows go on
 with the seed of a slot, without it, or both ways. Nothing is computed twice.
 
-A seed's contribution is the accuracy with all seeds less that of the coalition without it.
+A seed's contribution is the accuracy with all seeds less that of the coalition without it. What batch norms
+are to validate by is measured in the same tree on training batches, so that each coalition has statistics of
+its own. By those of the whole host a coalition would pay for blocks that expect another input than they get,
+which is not what the missing seed did for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +32,9 @@ from .slot_plan import Codes, SlotColumns, SlotRun, Topology
 
 MAX_CHUNK_BYTES = 4 << 20
 """Size of the widest activation of a pass; what does not fit into a cache is slower."""
+MAX_CALIBRATION_BYTES = 64 << 20
+"""Bytes of the widest activation when statistics of coalitions are measured, which takes whole batches at a
+time: more coalitions than fit are measured some hosts after the others."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +90,14 @@ class ValidationPass:
 
 
 class Validation:
-    """Scores the hosts of a group."""
+    """Scores the hosts of a group.
 
-    def __init__(self, model: HostModel, pool: SeedPool) -> None:
-        self._model, self._pool = model, pool
+    Args:
+        is_shared: all hosts see the same training batches.
+    """
+
+    def __init__(self, model: HostModel, pool: SeedPool, *, is_shared: bool) -> None:
+        self._model, self._pool, self._is_shared = model, pool, is_shared
         self._n = 0
         self._columns: list[SlotColumns] = []
         self._plain: ValidationPass | None = None
@@ -107,51 +117,106 @@ class Validation:
             )
 
     @torch.no_grad()
-    def measure(self, inputs: Iterable[Tensor], weights: Parameters, buffers: Parameters) -> None:
-        """Measure batch norm's statistics on inputs [B, n*C, H, W], for the weights as they are."""
-        assert self._plain is not None, "plan comes first"
-        *before, _ = self._plain.forks
-        for batches, batch in enumerate(inputs, 1):
-            x = batch
-            for slot, fork in enumerate(before):
-                x = self._model.measure_block(slot, x, weights, buffers, batches)
-                x = self._pool.run(slot, x, self._n, fork.runs, weights)
-            self._model.measure_block(len(before), x, weights, buffers, batches)
-
-    @torch.no_grad()
-    def run(
-        self, examples: Examples, weights: Parameters, buffers: Parameters, *, contributions: bool
+    def validate(
+        self, examples: Examples, inputs: Sequence[Tensor], weights: Parameters, buffers: Parameters
     ) -> Score:
-        """Score all hosts on the same examples.
+        """Score all hosts, and what their blended seeds contribute, on the same examples.
 
         Args:
-            contributions: measure those of the blended seeds as well.
+            inputs: batches to measure statistics on, see `_measure`.
+            buffers: take those of the hosts with all their seeds.
         """
-        planned = self._forked if contributions else self._plain
-        assert planned is not None, "plan comes first"
-        losses, correct = [], torch.zeros_like(planned.owners)
-        for labels, logits in self._chunks(examples, planned, weights, buffers, rows=self._n):
-            each = F.cross_entropy(logits[: self._n].flatten(0, 1), labels.repeat(self._n), reduction="none")
-            losses.append(each.view(self._n, -1))
-            correct += (logits.argmax(2) == labels).sum(1)
-        loss = torch.cat(losses, dim=1).mean(1)
-        return self._score(loss, correct, examples.answers, planned)
+        assert self._forked is not None, "plan comes first"
+        statistics = self._measure(inputs, self._forked, weights)
+        for name, values in buffers.items():
+            values.copy_(statistics[name][: self._n])
+        return self._run(examples, self._forked, weights, statistics)
+
+    @torch.no_grad()
+    def test(self, examples: Examples, weights: Parameters, buffers: Parameters) -> Score:
+        """Score all hosts by the statistics that `validate` measured, without contributions."""
+        assert self._plain is not None, "plan comes first"
+        return self._run(examples, self._plain, weights, buffers)
 
     @torch.no_grad()
     def values(
-        self, examples: Examples, weights: Parameters, buffers: Parameters, wanted: Coalitions
+        self, examples: Examples, inputs: Sequence[Tensor], weights: Parameters, wanted: Coalitions
     ) -> Tensor:
-        """Accuracy of each coalition: float64 [M] on the device, in the order they were asked for."""
+        """Accuracy of each coalition: float64 [M] on the device, in the order they were asked for.
+
+        Args:
+            inputs: batches to measure statistics on, see `_measure`.
+        """
+        parts, places = [], []
+        for place in self._portions(inputs, wanted):
+            part = Coalitions(wanted.owners[place], wanted.removed[place])
+            parts.append(self._values(examples, inputs, weights, part))
+            places.append(place)
+        order = np.argsort(np.concatenate(places))
+        found = torch.cat(parts)
+        return found[upload(order, found.device)]
+
+    def _portions(self, inputs: Sequence[Tensor], wanted: Coalitions) -> Iterator[Codes]:
+        """Places of the coalitions that are measured together; those of one host always are."""
+        order = np.argsort(wanted.owners, kind="stable")
+        if not inputs:
+            yield order
+            return
+        batch, itemsize = inputs[0].shape[0], self._columns[0].alpha.element_size()
+        rows = max(1, MAX_CALIBRATION_BYTES // (batch * self._model.widest * itemsize))
+        _, counts = np.unique(wanted.owners, return_counts=True)
+        start = stop = 0
+        for count in counts.tolist():
+            if stop > start and stop + count - start > rows:
+                yield order[start:stop]
+                start = stop
+            stop += count
+        yield order[start:stop]
+
+    def _values(
+        self, examples: Examples, inputs: Sequence[Tensor], weights: Parameters, wanted: Coalitions
+    ) -> Tensor:
         planned = self._plan(wanted)
+        statistics = self._measure(inputs, planned, weights)
         widest = max(len(planned.owners), *(fork.rows for fork in planned.forks))
         correct = torch.zeros_like(planned.owners)
-        for labels, logits in self._chunks(examples, planned, weights, buffers, widest):
+        for labels, logits in self._chunks(examples, planned, weights, statistics, widest):
             correct += (logits.argmax(2) == labels).sum(1)
         slots = len(planned.forks)
         made = planned.coalitions.at(slots)
         order = np.argsort(made)
         rows = order[np.searchsorted(made, wanted.at(slots), sorter=order)]
         return correct[upload(rows, correct.device)].double() / examples.answers
+
+    def _measure(self, inputs: Sequence[Tensor], planned: ValidationPass, weights: Parameters) -> Parameters:
+        """Statistics of batch norms by name, [R, ...] for the R rows that come into their block.
+
+        Args:
+            inputs: [B, n*C, H, W] each, or [B, C, H, W] where all hosts see the same.
+        """
+        statistics: Parameters = {}
+        *before, last = planned.forks
+        for batches, batch in enumerate(inputs, 1):
+            x, first = batch, planned.forks[0].owners
+            if first is not None and not self._is_shared:
+                x = to_channels(to_rows(x, self._n).index_select(3, first))
+            for i, fork in enumerate(before):
+                x = self._model.measure_block(i, x, self._weights(i, fork, weights), statistics, batches)
+                x = self._branch(i, x, fork, weights)
+            rows = self._weights(len(before), last, weights)
+            self._model.measure_block(len(before), x, rows, statistics, batches)
+        return statistics
+
+    def _run(
+        self, examples: Examples, planned: ValidationPass, weights: Parameters, statistics: Parameters
+    ) -> Score:
+        losses, correct = [], torch.zeros_like(planned.owners)
+        for labels, logits in self._chunks(examples, planned, weights, statistics, rows=self._n):
+            each = F.cross_entropy(logits[: self._n].flatten(0, 1), labels.repeat(self._n), reduction="none")
+            losses.append(each.view(self._n, -1))
+            correct += (logits.argmax(2) == labels).sum(1)
+        loss = torch.cat(losses, dim=1).mean(1)
+        return self._score(loss, correct, examples.answers, planned)
 
     def _plan(self, wanted: Coalitions) -> ValidationPass:
         """The tree of the coalitions' prefixes; hosts with all their seeds come first, in order."""
@@ -178,33 +243,45 @@ class Validation:
         return ValidationPass(forks, upload(ends.owners, device), ends)
 
     def _chunks(
-        self, examples: Examples, planned: ValidationPass, weights: Parameters, buffers: Parameters, rows: int
+        self,
+        examples: Examples,
+        planned: ValidationPass,
+        weights: Parameters,
+        statistics: Parameters,
+        rows: int,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Labels [L] and logits [R, L, classes], as many examples at a time as fit a cache for `rows`."""
-        folded = [self._model.folded(i, weights, buffers) for i in range(len(planned.forks))]
         itemsize = weights["head.weight"].element_size()
         size = max(1, MAX_CHUNK_BYTES // (rows * self._model.widest * itemsize))
         for start in range(0, len(examples), size):
             x, labels = examples.span(start, start + size)
-            yield labels, self._forward(x, planned, folded, weights).to(weights["head.weight"].dtype)
+            yield labels, self._forward(x, planned, weights, statistics).to(weights["head.weight"].dtype)
 
     def _forward(
-        self, x: Tensor, planned: ValidationPass, folded: list[tuple[Tensor, ...]], weights: Parameters
+        self, x: Tensor, planned: ValidationPass, weights: Parameters, statistics: Parameters
     ) -> Tensor:
         """Logits [R, L, classes] of one chunk of examples."""
         for i, fork in enumerate(planned.forks):
-            tensors = folded[i]
-            if fork.owners is not None:
-                tensors = tuple(tensor.index_select(0, fork.owners) for tensor in tensors)
-            x = self._model.eval_block(i, x, *tensors)
-            without = to_rows(x, fork.rows).index_select(3, fork.spawn)
-            x = self._pool.run(i, x, fork.rows, fork.runs, weights)
-            if fork.kept is not None or len(fork.spawn):
-                going = to_rows(x, fork.rows)
-                going = going if fork.kept is None else going.index_select(3, fork.kept)
-                x = to_channels(torch.cat([going, without], dim=3))
+            tensors = self._model.folded(i, self._weights(i, fork, weights), statistics)
+            x = self._branch(i, self._model.eval_block(i, x, *tensors), fork, weights)
         head = {name: weights[name].index_select(0, planned.owners) for name in self._model.head_names}
         return self._model.head(x, head)
+
+    def _weights(self, i: int, fork: AblationSplit, weights: Parameters) -> Parameters:
+        """What block i learns, for each row that comes into it."""
+        if fork.owners is None:
+            return weights
+        return {name: weights[name].index_select(0, fork.owners) for name in self._model.block_names(i)}
+
+    def _branch(self, i: int, x: Tensor, fork: AblationSplit, weights: Parameters) -> Tensor:
+        """What leaves slot i, from what its block put out: rows with the seed, then those without."""
+        without = to_rows(x, fork.rows).index_select(3, fork.spawn)
+        x = self._pool.run(i, x, fork.rows, fork.runs, weights)
+        if fork.kept is None and not len(fork.spawn):
+            return x
+        going = to_rows(x, fork.rows)
+        going = going if fork.kept is None else going.index_select(3, fork.kept)
+        return to_channels(torch.cat([going, without], dim=3))
 
     def _score(self, loss: Tensor, correct: Tensor, answers: int, planned: ValidationPass) -> Score:
         accuracy = correct.double() / answers

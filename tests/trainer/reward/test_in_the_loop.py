@@ -14,6 +14,7 @@ from tests.trainer.hosts.plots import every_state, plant, rows, tiny
 from tests.trainer.oracle import env_from
 from tests.trainer.test_governor import SETS, play
 from trainer.config import load as settings
+from trainer.hosts.host_group import NUM_CALIBRATION_BATCHES
 from trainer.hosts.population import Population
 from trainer.reward.modes import MODES
 
@@ -49,15 +50,18 @@ def test_coalitions_are_what_modules_without_those_seeds_score(group_size: int) 
     found = population.shapley(1)
     state, table = population.state_dict(), population.table
     worth: dict[tuple[int, frozenset[int]], float] = {}
+    steps = cfg.episode_epochs * cfg.task.batches_per_epoch
+    indices = [
+        torch.cat([group.batches.indices(1, step) for group in population.groups])
+        for step in range(steps - NUM_CALIBRATION_BATCHES, steps)
+    ]
 
     def without(env: int, absent: set[int]) -> float:
         if (env, frozenset(absent)) not in worth:
             oracle, _ = env_from(cfg, DATA, population, state, env)
             for slot in absent:
                 oracle.seed.pop(str(slot))
-            for i, norm in enumerate(oracle.norm):
-                norm.running_mean.copy_(state["buffers"][f"block{i}.norm.mean"][env])
-                norm.running_var.copy_(state["buffers"][f"block{i}.norm.var"][env])
+            oracle.measure([oracle.inputs(DATA.train, index[env]) for index in indices])
             worth[env, frozenset(absent)] = oracle.validate(DATA.val)[1]
         return worth[env, frozenset(absent)]
 
@@ -90,7 +94,8 @@ def test_sampled_orders_keep_the_sum_and_leave_training_alone() -> None:
     seeds = columns["blueprint"] >= 0
     columns["stage"], columns["alpha"] = torch.where(seeds, Stage.HOLDING, 0), torch.where(seeds, 1.0, 0.0)
     plant(population, columns)
-    population.run_epoch(1, 0)
+    for epoch in range(6):
+        population.run_epoch(1, epoch)
     population.test()
     before = population.state_dict()
     found = population.shapley(1)
