@@ -154,17 +154,22 @@ class Trainer:
         """Apply automatic transitions, then the policy's actions; the columns describe both."""
         with hooks.phase("decide"):
             before = self.table.stage.clone()
-            self.lifecycle.advance(self.table, self.measurements)
+            automatic = self.lifecycle.advance(self.table, self.measurements)
             advanced = self.table.stage.clone()
             legal = self.lifecycle.legal(self.table, self.measurements)
-            gates = self.lifecycle.gates(self.table, self.measurements)
+            gates = self.lifecycle.gates(self.table, self.measurements) | automatic
             self.decision = self.agent.act(self.table, self.measurements, legal, self.epoch)
         with hooks.phase("act"):
             actions = self.decision.actions
             executed = self.lifecycle.apply(self.table, actions, legal, self.measurements)
             self.agent.record_executed(self.decision, executed)
         columns = decision_columns(
-            stage_before=before, stage_advanced=advanced, table=self.table, actions=actions, gates=gates
+            stage_before=before,
+            stage_advanced=advanced,
+            table=self.table,
+            actions=actions,
+            gates=gates,
+            executed=executed,
         )
         return columns | {"style": self.table.style, "contribution_age": self.table.contribution_age}
 

@@ -28,6 +28,8 @@ class Life:
     germinated_epoch: int
     parameters: int
     stage: str
+    seed: str | None = None
+    """Id in the events."""
     end_epoch: int | None = None
     """When it was fossilized, pruned or undone by a rollback, or when its round ended; None = it goes on."""
     end_stage: str | None = None
@@ -66,6 +68,7 @@ class Lives:
                 germinated_epoch=epoch,
                 parameters=data.parameters,
                 stage=data.to_stage,
+                seed=data.seed,
             )
             self.all.append(life)
             self._planted[env, data.slot] = life

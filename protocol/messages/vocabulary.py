@@ -126,3 +126,6 @@ HEADS_OF_OP: dict[Op, tuple[str, ...]] = {
     Op.FOSSILIZE: ("slot",),
 }
 """Which heads matter beside `op`; the others carry no log-probability and no gradient."""
+
+GATE_OF_OP: dict[Op, str] = {Op.GERMINATE: "G0", Op.ADVANCE: "G2", Op.FOSSILIZE: "G5"}
+"""The gate that an op has to pass."""

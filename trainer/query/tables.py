@@ -1,9 +1,9 @@
-"""From events to tables: rounds, epochs, seeds, decisions, rewards, anomalies, commands."""
+"""From events to tables: rounds, epochs, seeds, stages, gates, decisions, rewards, anomalies, commands."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +22,7 @@ from protocol.messages.events import (
     RunStarted,
     SeedStage,
 )
+from protocol.messages.vocabulary import ALPHA_SPEEDS, ALPHA_TARGETS, GATE_OF_OP, TEMPOS, Curve, Style
 
 Columns = dict[str, str]
 """Name → SQL type."""
@@ -37,6 +38,7 @@ def _scalars(cls: type) -> Columns:
     return {name: _SQL[kind] for name, kind in kinds.items() if kind in _SQL}
 
 
+_GATE_OF_OP = {op.name: gate for op, gate in GATE_OF_OP.items()}
 _ROUND = _scalars(RoundFinished)
 _PER_ENV: Columns = {
     "train_loss": "DOUBLE",
@@ -63,8 +65,35 @@ COLUMNS: dict[str, Columns] = {
         "end_stage": "VARCHAR",
         "contribution": "DOUBLE",
         "parameters": "BIGINT",
+        "seed": "VARCHAR",
     },
-    "decisions": {**_PLACE, "op": "VARCHAR", "slot": "VARCHAR"},
+    "stages": {
+        "ts": "TIMESTAMP",
+        **_PLACE,
+        "slot": "VARCHAR",
+        "seed": "VARCHAR",
+        "from_stage": "VARCHAR",
+        "to_stage": "VARCHAR",
+        "by": "VARCHAR",
+        "action": "VARCHAR",
+        "blueprint": "VARCHAR",
+        "alpha": "DOUBLE",
+        "contribution": "DOUBLE",
+    },
+    "gates": {**_PLACE, "slot": "VARCHAR", "gate": "VARCHAR", "passed": "BOOLEAN", "action": "VARCHAR"},
+    "decisions": {
+        **_PLACE,
+        "op": "VARCHAR",
+        "slot": "VARCHAR",
+        "action": "VARCHAR",
+        "executed": "BOOLEAN",
+        "blueprint": "VARCHAR",
+        "style": "VARCHAR",
+        "tempo": "BIGINT",
+        "alpha_target": "DOUBLE",
+        "alpha_speed": "BIGINT",
+        "alpha_curve": "VARCHAR",
+    },
     "rewards": {**_PLACE, "reward": "DOUBLE"},
     "anomalies": {
         "ts": "TIMESTAMP",
@@ -114,7 +143,7 @@ class Tables:
             RunStarted: self._run_started,
             RoundFinished: self._round_finished,
             EpochFinished: self._epoch,
-            SeedStage: self._lives.stage,
+            SeedStage: self._stage,
             Anomaly: self._anomaly,
             CommandAccepted: self._command,
             CommandRefused: self._command,
@@ -158,16 +187,51 @@ class Tables:
         self._components += [name for name in data.reward_components if name not in self._components]
         columns = [getattr(data, name) for name in _PER_ENV]
         components = [data.reward_components.get(name) for name in self._components]
+        choices = _choices(data, started.blueprints)
         for env in range(len(data.op)):
             place = (ctx.round, ctx.epoch, env)
             slot = data.action_slot[env]
             self.rows["epochs"].append((at, *place, ctx.level, data.seconds, *(c[env] for c in columns)))
             self.rows["decisions"].append(
-                (*place, started.ops[data.op[env]], None if slot is None else started.slots[slot])
+                (
+                    *place,
+                    started.ops[data.op[env]],
+                    None if slot is None else started.slots[slot],
+                    data.action[env] if data.action else None,
+                    data.executed[env] if data.executed else None,
+                    *choices[env],
+                )
             )
+            self._gates(data, env, place, started)
             self.rows["rewards"].append(
                 (*place, data.reward[env], *(c[env] if c else None for c in components))
             )
+
+    def _gates(self, data: EpochFinished, env: int, place: Row, started: RunStarted) -> None:
+        """A row for each gate that a slot of the env was asked at."""
+        if not data.gates_asked:
+            return
+        needed = _GATE_OF_OP.get(started.ops[data.op[env]]), data.action_slot[env]
+        for slot, (asked, passed) in enumerate(
+            zip(data.gates_asked[env], data.gates_passed[env], strict=True)
+        ):
+            for number in range(asked.bit_length()):
+                if asked >> number & 1:
+                    gate = f"G{number}"
+                    action = data.action[env] if needed == (gate, slot) else None
+                    self.rows["gates"].append(
+                        (*place, started.slots[slot], gate, bool(passed >> number & 1), action)
+                    )
+
+    def _stage(self, event: Event) -> None:
+        self._lives.stage(event)
+        values = vars(event.data) | {
+            "ts": _time(event.ts),
+            "round": event.ctx.round,
+            "epoch": event.ctx.epoch,
+            "env": event.ctx.env,
+        }
+        self.rows["stages"].append(tuple(values[name] for name in self.columns["stages"]))
 
     def _anomaly(self, event: Event) -> None:
         data: Anomaly = event.data
@@ -182,6 +246,25 @@ class Tables:
 
     def _command(self, event: Event) -> None:
         self._commands.fold(event.data, ts=event.ts)
+
+
+def _choices(data: EpochFinished, blueprints: Sequence[str]) -> list[Row]:
+    """For each env what the heads beside op and slot chose, as what it means; None where it had no effect."""
+    columns = [
+        [
+            None if choice is None else meaning[choice]
+            for choice in data.heads.get(head, [None] * len(data.op))
+        ]
+        for head, meaning in (
+            ("blueprint", blueprints),
+            ("style", [style.name for style in Style]),
+            ("tempo", TEMPOS),
+            ("alpha_target", ALPHA_TARGETS),
+            ("alpha_speed", ALPHA_SPEEDS),
+            ("alpha_curve", [curve.name for curve in Curve]),
+        )
+    ]
+    return list(zip(*columns, strict=True))
 
 
 def _command_row(record: CommandRecord) -> Row:

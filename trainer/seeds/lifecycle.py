@@ -37,6 +37,9 @@ MIN_GRADIENT_RATIO = 0.10
 MIN_CONTRIBUTION = 0.01
 """Strict G5: least contribution."""
 
+AUTOMATIC_GATES = ("G1", "G3")
+"""Gates that seeds pass by themselves; the policy asks at the others."""
+
 Checks = dict[str, Tensor]
 
 
@@ -104,8 +107,12 @@ class Lifecycle:
         mask[:, Op.FOSSILIZE] = passed(gates["G5"])
         return mask
 
-    def advance(self, table: SlotTable, measurements: Measurements) -> None:
-        """The automatic transitions at the beginning of an epoch; ages count the epoch just finished."""
+    def advance(self, table: SlotTable, measurements: Measurements) -> dict[str, Checks]:
+        """The automatic transitions at the beginning of an epoch; ages count the epoch just finished.
+
+        Returns:
+            The checks of the gates that were asked for them, see `AUTOMATIC_GATES`, as they were then.
+        """
         before = table.stage.clone()
         occupied = (before != Stage.DORMANT).to(torch.int64)
         table.epochs_in_stage += occupied
@@ -125,6 +132,7 @@ class Lifecycle:
         table.embargo -= waiting.to(torch.int64)
         self._enter(table, Stage.RESETTING, waiting & (table.embargo == 0), measurements)
         table.clear(before == Stage.RESETTING)
+        return {gate: gates[gate] for gate in AUTOMATIC_GATES}
 
     def apply(self, table: SlotTable, actions: Tensor, legal: Tensor, measurements: Measurements) -> Tensor:
         """`execute`, then every ramp moves by one epoch."""

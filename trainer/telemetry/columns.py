@@ -22,8 +22,14 @@ from trainer.seeds.table import SlotTable
 from .collection.levels import LevelCode
 from .transfer import HostFrame
 
-GATE_OF_STAGE: dict[str, Stage] = {"G2": Stage.TRAINING, "G3": Stage.BLENDING, "G5": Stage.HOLDING}
-"""In which stage a seed asks to pass a gate; G0 and G1 only guard germination."""
+STAGE_OF_GATE: dict[str, Stage] = {
+    "G0": Stage.DORMANT,
+    "G1": Stage.GERMINATED,
+    "G2": Stage.TRAINING,
+    "G3": Stage.BLENDING,
+    "G5": Stage.HOLDING,
+}
+"""The stage in which a seed asks to pass each gate."""
 LAYER_STATISTICS = (
     "grad_norm",
     "grad_rms",
@@ -43,6 +49,7 @@ def decision_columns(
     table: SlotTable,
     actions: Tensor,
     gates: Mapping[str, Mapping[str, Tensor]],
+    executed: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """What was decided for the coming epoch.
 
@@ -50,8 +57,10 @@ def decision_columns(
         stage_before: [N, S] stages in the epoch before.
         stage_advanced: [N, S] stages after the automatic transitions, before the actions.
         table: the slot table after the actions.
-        actions: [N, heads], op first, slot second.
-        gates: for each gate its checks, bool [N, S], as the policy's mask saw them.
+        actions: int64 [N, heads], op first, slot second.
+        gates: for each gate its checks, bool [N, S], as they were when it was asked: by the automatic
+            transitions, or by the policy's mask.
+        executed: [N], which of the actions were; None where that has been told already.
     """
     columns = {
         "stage.before": stage_before,
@@ -63,8 +72,11 @@ def decision_columns(
         "contribution.last": table.contribution,
         "op": actions[:, 0],
         "slot": actions[:, 1],
+        "heads": actions,
     }
-    for gate in GATE_OF_STAGE:
+    if executed is not None:
+        columns["executed"] = executed
+    for gate in STAGE_OF_GATE:
         for check, passed in gates[gate].items():
             columns[f"gate.{gate}.{check}"] = passed
     return columns

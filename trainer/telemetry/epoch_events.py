@@ -16,7 +16,7 @@ from protocol.messages.events import (
     RoundFinished,
     ShapleyComputed,
 )
-from protocol.messages.vocabulary import HEADS_OF_OP, Op
+from protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
 from trainer.governor import RollbackReason
 from trainer.hosts.gradients import ACTIVATIONS
 
@@ -27,7 +27,8 @@ from .stall_counters import StallCounts
 from .timer import PhaseTimes
 from .transfer import HostFrame
 
-_OP_HAS_SLOT = np.array(["slot" in HEADS_OF_OP[op] for op in Op])
+_OP_HAS_HEAD = {name: np.array([name == "op" or name in HEADS_OF_OP[op] for op in Op]) for name in HEAD_NAMES}
+"""By head, bool by op: whether it matters."""
 
 
 def epoch_event(
@@ -36,6 +37,7 @@ def epoch_event(
     gradients: EpochGradients,
     episode_return: NDArray[np.float64],
     times: PhaseTimes,
+    actions: list[str],
 ) -> EpochFinished:
     """The `epoch` event.
 
@@ -45,6 +47,7 @@ def epoch_event(
         gradients: of the frame.
         episode_return: [N] rewards of the episode so far.
         times: of the epoch.
+        actions: [N] ids of the actions.
     """
     op, blueprint, contribution = decision["op"], decision["blueprint"], frame["contribution"]
     return EpochFinished(
@@ -56,7 +59,7 @@ def epoch_event(
         reward=frame["reward"].tolist(),
         episode_return=episode_return.tolist(),
         op=op.tolist(),
-        action_slot=nullable(decision["slot"], ~_OP_HAS_SLOT[op]),
+        action_slot=nullable(decision["slot"], ~_OP_HAS_HEAD["slot"][op]),
         host_grad_norm=nullable(gradients.host_norm, np.isnan(gradients.host_health)),
         host_health=nullable(gradients.host_health, np.isnan(gradients.host_health)),
         stage=decision["stage"].tolist(),
@@ -74,7 +77,25 @@ def epoch_event(
         phases=times.phases,
         cpu_phases=times.cpu_phases,
         gpu_phases=times.gpu_phases,
+        action=actions,
+        **_choices(decision),
     )
+
+
+def _choices(decision: HostFrame) -> dict[str, Any]:
+    """What the policy chose and which gates were asked; empty where an old checkpoint does not know it."""
+    if not {"heads", "executed", "gates.asked"} <= decision.keys():
+        return {}
+    op = decision["op"]
+    return {
+        "heads": {
+            name: nullable(decision["heads"][:, i], ~_OP_HAS_HEAD[name][op])
+            for i, name in enumerate(HEAD_NAMES)
+        },
+        "executed": decision["executed"].tolist(),
+        "gates_asked": decision["gates.asked"].tolist(),
+        "gates_passed": decision["gates.passed"].tolist(),
+    }
 
 
 def layers_event(frame: HostFrame, names: Sequence[str], level_N: NDArray[np.int8]) -> LayerStatistics:

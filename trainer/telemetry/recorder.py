@@ -32,7 +32,7 @@ from .collection.plan import CollectionPlan
 from .columns import EpochGradients
 from .drift import HOST_SMOOTHING, POLICY_SMOOTHING, SEED_SMOOTHING, DriftMonitor
 from .epoch_events import epoch_event, layers_event, rollback_events, round_event, shapley_event
-from .seed_events import SeedEvents
+from .seed_events import SeedEvents, action_id
 from .signal_values import EpochSignals, update_readings, value_collapse_limits
 from .stall_counters import StallCounts
 from .timer import PhaseTimes
@@ -122,8 +122,12 @@ class Recorder:
         """
         stage, alpha = frame["stage"], frame["alpha"]
         alpha_before = self._decision.get("alpha", alpha)
-        self._decision = frame
-        self._seeds.emit_changes(frame, by)
+        asked, passed = self._seeds.emit_changes(frame, by, clock=(self._round, self._epoch))
+        if by == "operator":  # the policy's decision stands beside what the operator did
+            asked = asked | self._decision.get("gates.asked", asked)
+            passed = passed | self._decision.get("gates.passed", passed)
+            frame = self._decision | frame
+        self._decision = frame | {"gates.asked": asked, "gates.passed": passed}
         moved = (stage != frame["stage.before"]) & ~_NO_SEED[stage]
         if moved.any():
             self._env_drift.restart("seed", moved)
@@ -153,7 +157,9 @@ class Recorder:
             self._emitter.emit(rollback, env=env)
         gradients = EpochGradients.of(frame, self._level_N)
         if self._level != "OFF":
-            self._emitter.emit(epoch_event(frame, self._decision, gradients, self._return, times))
+            actions = [action_id(self._round, self._epoch - 1, env) for env in range(self._shape.envs)]
+            event = epoch_event(frame, self._decision, gradients, self._return, times, actions)
+            self._emitter.emit(event)
         sample, self._sample = self._sample, None
         readings = self._signals.epoch_readings(
             frame,

@@ -1,4 +1,8 @@
-"""Events of seeds: each stage that they entered and who caused it, each gate whose verdict changed."""
+"""Events of seeds: the stages that they entered and who caused it; verdicts of gates, new or needed.
+
+Actions and seeds have ids that are the same in every event and in a resumed run: `r3e17n5` is what was chosen
+in round 3 after 17 epochs for env 5, `r3e17n5s0` the seed planted then in its first slot.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.messages.events import SeedGate, SeedStage
-from protocol.messages.vocabulary import Actor, Stage
+from protocol.messages.vocabulary import GATE_OF_OP, Actor, Stage
 from protocol.server.emitter import Emitter
+from trainer.seeds.lifecycle import AUTOMATIC_GATES
 
-from .columns import GATE_OF_STAGE
+from .columns import STAGE_OF_GATE
 from .transfer import HostFrame
+
+Mask = NDArray[np.bool_]
+Codes = NDArray[np.int64]
+
+
+def action_id(round: int, epoch: int, env: int) -> str:
+    """What the policy chose for an env.
+
+    Args:
+        epoch: finished in the round when it chose.
+    """
+    return f"r{round}e{epoch}n{env}"
 
 
 @dataclass
@@ -50,11 +67,14 @@ class SeedEvents:
         self._blueprints = blueprints
         self._parameters = parameters
         self._verdict = np.zeros((envs, len(slots)), dtype=np.int64)
-        """[N, S] the last reported evaluation: number of the gate << 32, and one bit per check; 0 = none."""
-        self._gates: list[tuple[str, list[str]]] = []
-        """Gates and their checks, as the first frame names them."""
+        """[N, S] the last reported evaluation: number of the gate + 1 << 32, and one bit per check."""
+        self._checks: dict[str, list[str]] = {}
+        """By gate, as the first frame names them."""
         self._last: NDArray[Any] | None = None
         """[N, S] stages after the last decision; what differs from them in the next was put back."""
+        self._births: dict[tuple[int, int], list[int]] = {}
+        """By env and slot, when the seeds of this round were planted, in epochs finished."""
+        self._clock = (0, 0)
         self.tally = SeedTally()
 
     def restart(self) -> None:
@@ -62,33 +82,78 @@ class SeedEvents:
         self.tally = SeedTally()
         self._last = None
         self._verdict[:] = 0
+        self._births.clear()
 
-    def emit_changes(self, frame: HostFrame, by: Actor = "policy") -> None:
+    def emit_changes(
+        self, frame: HostFrame, by: Actor = "policy", *, clock: tuple[int, int]
+    ) -> tuple[Codes, Codes]:
         """Emit what changed, in the order in which it did.
 
         Args:
             frame: the columns of `decision_columns`.
             by: whose actions they are.
+            clock: round, and the epochs of it that are finished.
+
+        Returns:
+            int64 [N, S] twice, the gates that were asked and those that were passed: bit 3 is G3.
         """
-        before, advanced = frame["stage.before"], frame["stage.advanced"]
+        self._clock = clock
+        before, advanced, after = frame["stage.before"], frame["stage.advanced"], frame["stage"]
         if self._last is not None:
+            self._forget_undone(frame)
             self._stages(frame, self._last, before, "governor")
-        self._last = frame["stage"]
+        self._last = after
+        self._verdict[before == Stage.DORMANT] = 0
+        planted = (advanced == Stage.DORMANT) & (after == Stage.GERMINATED)
+        asked, passed = np.zeros_like(self._verdict), np.zeros_like(self._verdict)
+
+        def ask(gate: str, where: Mask) -> None:
+            nonlocal asked, passed
+            number = int(gate[1:])
+            asked |= where.astype(np.int64) << number
+            passed |= (where & self._report(frame, gate, where, by)).astype(np.int64) << number
+
+        for gate in AUTOMATIC_GATES if by == "policy" else ():
+            ask(gate, before == STAGE_OF_GATE[gate])
         self._stages(frame, before, advanced, "auto")
-        self._verdicts(frame, advanced)
-        self._stages(frame, advanced, frame["stage"], by)
+        for env, slot in np.argwhere(planted).tolist():
+            self._births.setdefault((env, slot), []).append(clock[1])
+        ask("G0", planted)
+        for gate in ("G2", "G5") if by == "policy" else ():
+            ask(gate, advanced == STAGE_OF_GATE[gate])
+        self._stages(frame, advanced, after, by)
+        return asked, passed
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "verdict": self._verdict.tolist(),
             "tally": asdict(self.tally),
             "last": None if self._last is None else self._last.tolist(),
+            "births": [[*place, *epochs] for place, epochs in self._births.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._verdict = np.array(state["verdict"], dtype=np.int64)
         self.tally = SeedTally(**state["tally"])
         self._last = None if state["last"] is None else np.array(state["last"])
+        # Until 0.1.0 seeds had no ids; one that was planted before such a checkpoint stays without.
+        self._births = {(env, slot): epochs for env, slot, *epochs in state.get("births", ())}
+
+    def _seed_id(self, env: int, slot: int) -> str | None:
+        """Of the newest seed in a slot."""
+        births = self._births.get((env, slot))
+        return f"{action_id(self._clock[0], births[-1], env)}s{slot}" if births else None
+
+    def _action_id(self, env: int, by: Actor) -> str | None:
+        return action_id(*self._clock, env) if by == "policy" else None
+
+    def _forget_undone(self, frame: HostFrame) -> None:
+        """Seeds planted after the epoch that a rolled back env was put back to have never been."""
+        for env in np.flatnonzero(frame.get("governor.ill", np.zeros(0))).tolist():
+            restored = int(frame["governor.restored"][env])
+            for (owner, _), births in self._births.items():
+                if owner == env:
+                    births[:] = [epoch for epoch in births if epoch < restored]
 
     def _stages(
         self,
@@ -116,33 +181,39 @@ class SeedEvents:
                     by=by,
                     parameters=0 if blueprint < 0 else self._parameters[slot][blueprint],
                     contribution=None if np.isnan(contribution) else contribution,
+                    seed=self._seed_id(env, slot),
+                    action=self._action_id(env, by),
                 ),
                 env=env,
             )
 
-    def _verdicts(self, frame: HostFrame, stage: NDArray[Any]) -> None:
-        self._gates = self._gates or _checks_by_gate(frame)
-        verdict = np.zeros_like(self._verdict)
-        for number, (gate, checks) in enumerate(self._gates, start=1):
-            bits = np.full_like(verdict, number << 32)
-            for i, check in enumerate(checks):
-                bits += frame[f"gate.{gate}.{check}"].astype(np.int64) << i
-            verdict = np.where(stage == GATE_OF_STAGE[gate], bits, verdict)
-        for env, slot in np.argwhere((verdict != self._verdict) & (verdict != 0)).tolist():
-            gate, checks = self._gates[(int(verdict[env, slot]) >> 32) - 1]
-            results = {check: bool(frame[f"gate.{gate}.{check}"][env, slot]) for check in checks}
-            passed = all(results.values())
+    def _report(self, frame: HostFrame, gate: str, where: Mask, by: Actor) -> Mask:
+        """Emit a gate's verdicts that an action needed or that are new; bool [N, S], what all checks say."""
+        checks = self._checks.setdefault(gate, _checks_of(frame, gate))
+        verdict = np.full_like(self._verdict, (int(gate[1:]) + 1) << 32)
+        for i, check in enumerate(checks):
+            verdict += frame[f"gate.{gate}.{check}"].astype(np.int64) << i
+        needs = np.isin(frame["op"], [op for op, asks in GATE_OF_OP.items() if asks == gate])
+        needed = needs[:, None] & (frame["slot"][:, None] == np.arange(where.shape[1])) & (by == "policy")
+        told = where & (needed | (verdict != self._verdict))
+        self._verdict[where] = verdict[where]
+        passed: Mask = np.all([frame[f"gate.{gate}.{check}"] for check in checks], axis=0)
+        for env, slot in np.argwhere(told).tolist():
             self._emitter.emit(
-                SeedGate(slot=self._slots[slot], gate=gate, passed=passed, checks=results), env=env
+                SeedGate(
+                    slot=self._slots[slot],
+                    gate=gate,
+                    passed=bool(passed[env, slot]),
+                    checks={check: bool(frame[f"gate.{gate}.{check}"][env, slot]) for check in checks},
+                    seed=self._seed_id(env, slot),
+                    action=self._action_id(env, by) if needed[env, slot] else None,
+                ),
+                env=env,
             )
-        self._verdict = verdict
+        return passed
 
 
-def _checks_by_gate(frame: HostFrame) -> list[tuple[str, list[str]]]:
-    """The gates that seeds wait at and their checks, by the frame's columns, in a fixed order."""
-    found: dict[str, list[str]] = {}
-    for column in sorted(frame):
-        if column.startswith("gate."):
-            _, gate, check = column.split(".", 2)
-            found.setdefault(gate, []).append(check)
-    return list(found.items())
+def _checks_of(frame: HostFrame, gate: str) -> list[str]:
+    """The checks of a gate by the frame's columns, in a fixed order."""
+    prefix = f"gate.{gate}."
+    return sorted(column.removeprefix(prefix) for column in frame if column.startswith(prefix))

@@ -136,17 +136,27 @@ class SeedStage:
     by: Actor
     parameters: int = 0
     contribution: float | None = None
+    seed: str | None = None
+    """Id of the seed, the same in all events of its life."""
+    action: str | None = None
+    """Id of the policy's action that caused it (`EpochFinished.action`)."""
 
 
 @event("seed.gate", "life", keep=1, key=("env", "slot"))
 @dataclass(kw_only=True)
 class SeedGate:
-    """A gate was evaluated for a seed that asked to pass."""
+    """A gate was evaluated: an action needed it, or its verdict is another than before.
+
+    Every evaluation, repeated ones as well, is in `EpochFinished.gates_asked`.
+    """
 
     slot: str
     gate: str
     passed: bool
     checks: dict[str, bool]
+    seed: str | None = None
+    action: str | None = None
+    """Id of the policy's action that needed to pass."""
 
 
 @event("anomaly", "life", keep=1, key=("source", "kind"))

@@ -53,6 +53,16 @@ class EpochFinished:
     """CPU seconds of the process, all its threads, in those phases."""
     gpu_phases: dict[str, float] = field(default_factory=dict)
     """Seconds that a GPU worked in the phases of an earlier epoch; sent for one epoch in eight."""
+    action: list[str] = field(default_factory=list)
+    """Ids of the actions that the policy chose for this epoch; `seed.stage` and `seed.gate` refer to them."""
+    heads: dict[str, list[int | None]] = field(default_factory=dict)
+    """What each head of the policy chose, by the names of `RunStarted.heads`; null where it has no effect."""
+    executed: list[bool] = field(default_factory=list)
+    """Whether the gates let the action through."""
+    gates_asked: list[list[int]] = field(default_factory=list)
+    """The gates that were evaluated before the epoch, as bits: 8 is G3, 36 are G2 and G5."""
+    gates_passed: list[list[int]] = field(default_factory=list)
+    """Those of them whose checks all held."""
 
 
 @event("ppo.update", "metric", keep=200)

@@ -84,13 +84,52 @@ def test_seeds_from_birth_to_end(tmp_path: Path) -> None:
         stage(at(2, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
         epoch(2, 1),
     ]
-    rows = ask(database(tmp_path, told), "SELECT * EXCLUDE (parameters) FROM seeds")
+    rows = ask(database(tmp_path, told), "SELECT * EXCLUDE (parameters, seed) FROM seeds")
     assert rows == [
         (0, "r0c0", "norm", 1, 0, 2, "FOSSILIZED", 0.5),
         (1, "r0c1", "attention", 1, 0, 1, "PRUNED", -0.125),
         (1, "r0c0", "norm", 1, 2, 3, "GERMINATED", None),
         (0, "r0c0", "norm", 2, 0, None, None, None),
     ]
+
+
+def choices(**heads: int | None) -> dict[str, list[int | None]]:
+    """Of env 1; env 0 waits."""
+    return {name: [None, choice] for name, choice in heads.items()}
+
+
+def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
+    told = [
+        started("b1"),
+        round_started(1),
+        stage(at(1, 0, 1), "r0c1", "DORMANT", "GERMINATED", seed="r1e0n1s1", action="r1e0n1"),
+        epoch(
+            1,
+            1,
+            action=["r1e0n0", "r1e0n1"],
+            executed=[True, True],
+            heads=choices(op=1, slot=1, blueprint=1, style=2, tempo=0),
+            gates_asked=[[4, 0], [2, 1]],
+            gates_passed=[[0, 0], [2, 1]],
+        ),
+        stage(at(1, 1, 1), "r0c1", "GERMINATED", "PRUNED", by="operator", seed="r1e0n1s1"),
+        epoch(1, 2, gates_asked=[[4, 0], [0, 0]], gates_passed=[[4, 0], [0, 0]]),
+        epoch(1, 3),
+        round_finished(1),
+    ]
+    db = database(tmp_path, told)
+    assert ask(db, "SELECT gate, passed, count(*) FROM gates GROUP BY ALL ORDER BY ALL") == [
+        ("G0", True, 1),
+        ("G1", True, 1),
+        ("G2", False, 1),
+        ("G2", True, 1),
+    ]
+    joined = """SELECT op, d.blueprint, style, tempo, alpha_target, gate, passed, to_stage, end_stage
+        FROM decisions d JOIN gates USING (action) JOIN stages s USING (action) JOIN seeds USING (seed)"""
+    assert ask(db, joined) == [
+        ("GERMINATE", "attention", "GATE", 3, None, "G0", True, "GERMINATED", "PRUNED")
+    ]
+    assert ask(db, "SELECT count(*) FROM decisions WHERE action IS NULL") == [(4,)], "of an older journal"
 
 
 def test_rollback_undoes_or_restores_a_seed(tmp_path: Path) -> None:

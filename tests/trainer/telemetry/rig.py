@@ -72,21 +72,33 @@ class Rig:
         self.measurements = Measurements.unmeasured(self.n, self.s)
         self.recorder.begin_round(self.round)
 
-    def decide(self, actions: torch.Tensor | None = None) -> None:
-        """One epoch's decisions by the real rules; WAIT unless told, but for the seed in slot 0."""
+    def decide(self, actions: torch.Tensor | None = None, *, restored: int = 0) -> None:
+        """One epoch's decisions by the real rules; WAIT unless told, but for the seed in slot 0.
+
+        Args:
+            restored: the epoch whose snapshot all envs were put back to just before, where they were.
+        """
         before = self.table.stage.clone()
-        self.lifecycle.advance(self.table, self.measurements)
+        automatic = self.lifecycle.advance(self.table, self.measurements)
         advanced = self.table.stage.clone()
-        gates = self.lifecycle.gates(self.table, self.measurements)
+        gates = self.lifecycle.gates(self.table, self.measurements) | automatic
         legal = self.lifecycle.legal(self.table, self.measurements)
         if actions is None:
             actions = self.action(Op.GERMINATE if self.seeded and self.epoch == 0 else Op.WAIT)
-        self.lifecycle.apply(self.table, actions, legal, self.measurements)
+        executed = self.lifecycle.apply(self.table, actions, legal, self.measurements)
         self.frame = self.transfer(
             decision_columns(
-                stage_before=before, stage_advanced=advanced, table=self.table, actions=actions, gates=gates
+                stage_before=before,
+                stage_advanced=advanced,
+                table=self.table,
+                actions=actions,
+                gates=gates,
+                executed=executed,
             )
         )
+        if restored:
+            codes = {"governor.ill": 1, "governor.restored": restored}
+            self.frame |= {name: np.full(self.n, code) for name, code in codes.items()}
         self.recorder.record_decision(self.frame)
 
     def action(self, op: Op, slot: int = 0, **heads: int) -> torch.Tensor:

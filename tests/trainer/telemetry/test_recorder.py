@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from protocol.codec.json_lines import Event
 from protocol.messages.events import EpochFinished, LayerStatistics, RoundFinished, SeedGate, SeedStage
-from protocol.messages.vocabulary import Op, Stage
+from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
 from trainer.measurements import Measurements
 from trainer.reward.shapley import ShapleyValues
 from trainer.telemetry.columns import ACTIVATIONS, LAYER_STATISTICS, shapley_columns
@@ -123,9 +124,98 @@ def test_gates_are_told_when_their_verdict_changes_and_not_again() -> None:
         rig.decide(rig.action(Op.GERMINATE if epoch == 0 else Op.WAIT))
         rig.train()
     gates: list[SeedGate] = data(rig.take("seed.gate"))
-    assert [(g.gate, g.slot, g.passed) for g in gates] == [("G2", SLOTS[0], False), ("G2", SLOTS[0], True)]
-    assert gates[0].checks["min_epochs"] is False
-    assert all(gates[1].checks.values())
+    assert [(g.gate, g.slot, g.passed) for g in gates] == [
+        ("G0", SLOTS[0], True),
+        ("G1", SLOTS[0], True),
+        ("G2", SLOTS[0], False),
+        ("G2", SLOTS[0], True),
+    ]
+    assert gates[2].checks["min_epochs"] is False
+    assert all(gates[3].checks.values())
+
+
+def grow(rig: Rig) -> list[Event]:
+    """A seed planted, blended in, kept: its events, and those of the epochs."""
+    rig.begin_round()
+    for epoch in range(12):
+        op = Op.GERMINATE if epoch == 0 else Op.ADVANCE if epoch == 4 else Op.WAIT
+        holding = bool((rig.table.stage[:, 0] == Stage.HOLDING).all())
+        rig.decide(rig.action(Op.FOSSILIZE if holding else op, alpha_target=2, style=1, tempo=0))
+        rig.train()
+    return rig.take()
+
+
+def test_every_gate_that_a_seed_passes_is_told() -> None:
+    """G3 is asked by the ramp's landing, before its stage changes; G0 by who plants, G1 by the epoch."""
+    gates = [(e.data.gate, e.data.passed) for e in grow(Rig(envs=1)) if e.type == "seed.gate"]
+    passed = dict.fromkeys(gate for gate, passed in gates if passed)
+    assert list(passed) == ["G0", "G1", "G2", "G3", "G5"]
+    assert ("G3", False) in gates, "while alpha still moved"
+
+
+def test_epochs_count_every_evaluation_of_gates() -> None:
+    epochs = [e.data for e in grow(Rig(envs=1)) if e.type == "epoch"]
+    names = {1 << number: f"G{number}" for number in (0, 1, 2, 3, 5)}
+
+    def count(gates: str) -> dict[str, int]:
+        bits = [getattr(epoch, gates)[0][0] for epoch in epochs]
+        return {name: sum(bool(b & bit) for b in bits) for bit, name in names.items()}
+
+    asked, passed = count("gates_asked"), count("gates_passed")
+    assert asked == {"G0": 1, "G1": 1, "G2": 4, "G3": 3, "G5": 2}
+    assert passed == {"G0": 1, "G1": 1, "G2": 2, "G3": 1, "G5": 2}
+    assert all(epoch.gates_asked[0][1] == 0 for epoch in epochs), "nobody asked for the other slot"
+
+
+def test_ids_join_an_action_its_gate_its_effect_and_outcome() -> None:
+    events = grow(Rig(envs=2))
+    chosen = {
+        action: {name: choices[env] for name, choices in e.data.heads.items()}
+        for e in events
+        if e.type == "epoch"
+        for env, action in enumerate(e.data.action)
+    }
+    mine = [e for e in events if e.ctx.env == 1]
+    caused = {e.data.to_stage: e.data for e in mine if e.type == "seed.stage" and e.data.by == "policy"}
+    opened = {e.data.gate: e.data for e in mine if e.type == "seed.gate" and e.data.passed}
+    assert caused["GERMINATED"].action == opened["G0"].action == "r1e0n1"
+    assert caused["BLENDING"].action == "r1e4n1"
+    assert caused["FOSSILIZED"].action == opened["G5"].action
+    assert opened["G3"].action is None, "nobody chose it"
+    assert {e.data.seed for e in mine if e.type in ("seed.stage", "seed.gate")} == {"r1e0n1s0"}
+    planted, blended = chosen["r1e0n1"], chosen["r1e4n1"]
+    assert (planted["op"], planted["slot"], planted["blueprint"]) == (Op.GERMINATE, 0, 1)
+    assert (planted["style"], planted["tempo"], planted["alpha_target"]) == (1, 0, None)
+    assert (blended["op"], blended["alpha_target"], blended["style"]) == (Op.ADVANCE, 2, None)
+    assert chosen["r1e1n0"] == {name: 0 if name == "op" else None for name in HEAD_NAMES}
+    assert all(all(e.data.executed) for e in events if e.type == "epoch")
+
+
+def test_a_rollback_gives_a_slot_its_older_seed_id() -> None:
+    rig = Rig(envs=2)
+    rig.begin_round()
+    rig.decide(rig.action(Op.GERMINATE))
+    rig.train()
+    rig.decide(rig.action(Op.WAIT))
+    rig.train()
+    before = rig.table.state_dict()
+    rig.decide(rig.action(Op.PRUNE))
+    for _ in range(5):
+        rig.train()
+        rig.decide(rig.action(Op.WAIT))
+    rig.train()
+    rig.decide(rig.action(Op.GERMINATE))
+    rig.train()
+    rig.take()
+    rig.table.load_state_dict(before)
+    rig.decide(rig.action(Op.PRUNE), restored=2)
+    stages: list[SeedStage] = data(rig.take("seed.stage"))
+    assert [(s.from_stage, s.to_stage, s.by, s.seed) for s in stages] == [
+        ("GERMINATED", "TRAINING", "governor", "r1e0n0s0"),
+        ("GERMINATED", "TRAINING", "governor", "r1e0n1s0"),
+        ("TRAINING", "PRUNED", "policy", "r1e0n0s0"),
+        ("TRAINING", "PRUNED", "policy", "r1e0n1s0"),
+    ]
 
 
 LEVEL_TYPES = {
