@@ -96,17 +96,18 @@ class DaemonEvents:
     """A live daemon, asked for ranges; between streams the order is that of the events' times.
 
     Args:
-        address: `tcp://key@host:port`.
+        address: `tcp://key@host:port`, or `ssh://user@host/run`.
         client: how it calls itself in the audit events.
+        remote_daemon: for ssh, the command of esper-daemon there.
 
     Raises:
         NoReply: it does not answer.
         KeyRefused: it does not let this key in.
     """
 
-    def __init__(self, address: str, *, client: str) -> None:
+    def __init__(self, address: str, *, client: str, remote_daemon: str | None = None) -> None:
         self.name = address
-        self._client = connect(address, client=client)
+        self._client = connect(address, client=client, remote_daemon=remote_daemon)
         self.last: dict[str, int] = self._client.status()["seq"]
 
     def newest_first(self) -> Iterator[Line]:
@@ -152,16 +153,17 @@ class DaemonEvents:
         self._client.close()
 
 
-def open_event_log(run: str | None, *, client: str) -> EventLog:
-    """The events of RUN: a name on this machine (None: the newest run), or `tcp://key@host:port`.
+def open_event_log(run: str | None, *, client: str, remote_daemon: str | None = None) -> EventLog:
+    """The events of RUN: a name on this machine (None: the newest run), or the address of a live one.
 
     Raises:
         RunNotFound: no such run.
         NoReply: the daemon at the address does not answer.
         KeyRefused: the daemon at the address does not let this key in.
+        TunnelError: the machine at the address cannot be reached.
     """
-    if run is not None and run.startswith("tcp://"):
-        return DaemonEvents(run, client=client)
+    if run is not None and run.startswith(("tcp://", "ssh://")):
+        return DaemonEvents(run, client=client, remote_daemon=remote_daemon)
     return JournalEvents(find_run(run).path / EVENTS_FILE)
 
 

@@ -18,6 +18,7 @@ from .export import export
 from .keys import keys
 from .output import PROGRAM, ErrorGroup
 from .query import query
+from .tensorboard import tensorboard
 
 
 @click.group(cls=ErrorGroup, epilog=(__doc__ or "").partition("\n\n")[2].replace("\n", " "))
@@ -30,5 +31,6 @@ def main() -> None:
     """
 
 
-for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, data, doctor, export, query, keys):
+_OTHERS = (data, doctor, export, query, tensorboard, keys)
+for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS):
     main.add_command(_command)

@@ -1,4 +1,4 @@
 """A run's journal as Parquet or TensorBoard files.
 
-Imports `protocol` and `config`; `cli` imports it.
+Imports `protocol`, `config` and `query`; `cli` imports it.
 """

@@ -1,0 +1,164 @@
+"""Event files that grow with a run, as TensorBoard's own reader has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.client.event_log import open_event_log
+from protocol.journal.reader import read
+from protocol.journal.writer import Journal
+from protocol.messages.events import spec_of
+from protocol.runs import RunFolder
+from tests.batches import batch_of
+from tests.trainer import journals
+
+pytest.importorskip("tensorboard", reason="the extra `export` is not installed")
+
+from trainer.export.live_tensorboard import LiveExport
+
+BEFORE = [
+    journals.started("b1"),
+    journals.round_started(1),
+    *(journals.epoch(1, n) for n in (1, 2, 3)),
+    journals.round_finished(1),
+    journals.round_started(2),
+    *(journals.epoch(2, n, accuracy=0.125) for n in (1, 2)),
+]
+RESUMED = [
+    journals.started("b2", resumed_round=1),
+    journals.round_started(2),
+    *(journals.epoch(2, n, accuracy=0.75) for n in (1, 2, 3)),
+    journals.round_finished(2),
+]
+
+
+class Growing:
+    """A run whose journal grows by events that a reader may be given."""
+
+    def __init__(self, home: Path) -> None:
+        self.run = RunFolder.claim("alpha", home=home)
+        self._journal = Journal(self.run.events)
+        self._seq: dict[str, int] = {}
+
+    def add(self, told: list[journals.Told]) -> None:
+        for event, ctx in told:
+            stream = spec_of(type(event)).stream
+            seq = self._seq[stream] = self._seq.get(stream, 0) + 1
+            ts = journals.BEGIN + sum(self._seq.values()) * 1_000_000
+            self._journal.append([batch_of(seq, ts, ctx, event)])
+
+    def events(self) -> list[Any]:
+        return list(read(self.run.events))
+
+
+@pytest.fixture
+def growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Growing]:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    growing = Growing(tmp_path / "home")
+    yield growing
+    growing.run.release()
+
+
+@pytest.fixture
+def export(growing: Growing, tmp_path: Path) -> Iterator[LiveExport]:
+    def open_log() -> Any:
+        return open_event_log("alpha", client="test")
+
+    (tmp_path / "tb").mkdir()
+    with LiveExport(open_log, tmp_path / "tb", run_id="1234", episode_epochs=3) as export:
+        yield export
+
+
+def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    loaded = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    loaded.Reload()
+    return {tag: [(s.step, s.value) for s in loaded.Scalars(tag)] for tag in loaded.Tags()["scalars"]}
+
+
+def test_past_and_present_join_without_a_step_twice(
+    growing: Growing, export: LiveExport, tmp_path: Path
+) -> None:
+    growing.add(BEFORE[:4])
+    export.write_past()
+    growing.add(BEFORE[4:])
+    for event in growing.events():
+        export.take(event)
+        export.take(event)
+    export.close()
+    found = scalars_in(tmp_path / "tb")
+    assert [step for step, _ in found["epoch/seconds"]] == [1, 2, 3, 4, 5]
+    assert found["round/accuracy_mean"] == [(1, 0.5)]
+
+
+def test_resumed_boot_replaces_the_epochs_it_plays_again(
+    growing: Growing, export: LiveExport, tmp_path: Path
+) -> None:
+    growing.add(BEFORE)
+    export.write_past()
+    growing.add(RESUMED)
+    for event in growing.events():
+        export.take(event)
+    export.close()
+    found = scalars_in(tmp_path / "tb")
+    steps = [step for step, _ in found["epoch/val_accuracy"]]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert found["epoch/val_accuracy"][3][1] == pytest.approx((0.75 + 0.375) / 2)
+    assert [step for step, _ in found["round/accuracy_mean"]] == [1, 2]
+    assert sum(file.stat().st_size > 0 for file in (tmp_path / "tb").iterdir()) == 1
+
+
+def test_events_that_were_missed_are_read_from_the_journal(
+    growing: Growing, export: LiveExport, tmp_path: Path
+) -> None:
+    export_begins = BEFORE[:3]
+    growing.add(export_begins)
+    export.write_past()
+    growing.add(BEFORE[3:])
+    newest = [event for event in growing.events() if event.stream == "metric"][-1]
+    export.take(newest)
+    export.take_rest()
+    export.close()
+    found = scalars_in(tmp_path / "tb")
+    assert [step for step, _ in found["epoch/seconds"]] == [1, 2, 3, 4, 5]
+    assert found["round/accuracy_mean"] == [(1, 0.5)]
+
+
+def test_file_that_somebody_removed_is_an_error(growing: Growing, export: LiveExport, tmp_path: Path) -> None:
+    growing.add(BEFORE)
+    export.write_past()
+    for file in (tmp_path / "tb").iterdir():
+        file.unlink()
+    growing.add(RESUMED)
+    with pytest.raises(FileNotFoundError, match="was removed"):
+        export.take(growing.events()[-1])
+
+
+def test_reader_of_the_older_file_forgets_it(growing: Growing, export: LiveExport, tmp_path: Path) -> None:
+    """A TensorBoard that runs has read the older file: the newer one's beginning makes it forget that."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    growing.add(BEFORE)
+    export.write_past()
+    export.flush()
+    running = EventAccumulator(str(tmp_path / "tb"), size_guidance={"scalars": 0})
+    running.Reload()
+    assert len(running.Scalars("epoch/seconds")) == 5
+    growing.add(RESUMED)
+    for event in growing.events():
+        export.take(event)
+    export.flush()
+    running.Reload()
+    assert [scalar.step for scalar in running.Scalars("epoch/seconds")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_older_files_of_the_run_do_not_pile_up(growing: Growing, export: LiveExport, tmp_path: Path) -> None:
+    growing.add(BEFORE)
+    for _ in range(5):
+        export.write_past()
+    assert len(list((tmp_path / "tb").iterdir())) == 2

@@ -1,0 +1,235 @@
+"""TensorBoard event files of a run while it trains: what its journal holds, then what comes.
+
+A boot that resumes from a checkpoint plays epochs again, and TensorBoard's files can only grow: the file is
+then written again, from the journal. Its beginning makes readers forget the older file, which is emptied.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from protocol.client.endpoint import TargetSource
+from protocol.client.event_log import EventLog
+from protocol.client.subscriber import Subscriber
+from protocol.codec.json_lines import Event
+from protocol.journal.damage import DamageReport
+from protocol.journal.reader import JournalRange
+from protocol.messages.events import RunStarted, RunStopped
+from protocol.messages.vocabulary import STREAMS, Stream
+from trainer.query.timeline import REPEATED_TYPES, Timeline
+
+from .scalars import scalars
+
+QUIET_SECONDS = 1.0
+"""After so long without an event the run is looked after, and a run that has said its end has ended."""
+FLUSH_SECONDS = 1
+_CONNECTED = ("live", "slow", "stale")
+_STREAMS: tuple[Stream, ...] = ("life", "metric")
+"""Those that have scalars, and the boots' beginnings and ends."""
+
+
+class LiveExport:
+    """The event file of one run, kept up with its events; a context manager.
+
+    Args:
+        open_log: opens the run's past; called for each catching up.
+        folder: exists; earlier event files of the run in it are replaced.
+        run_id: part of the file's name.
+        episode_epochs: the length of an episode.
+    """
+
+    def __init__(
+        self, open_log: Callable[[], EventLog], folder: Path, *, run_id: str, episode_epochs: int
+    ) -> None:
+        self.damage = DamageReport()
+        """What of the journal could not be read at the newest catching up."""
+        self.count = 0
+        """Scalars in the file."""
+        self.has_ended = False
+        """Whether the newest event of the run's life is its end."""
+        self._open_log = open_log
+        self._folder = folder
+        self._suffix = f".esper-{run_id}"
+        self._episode_epochs = episode_epochs
+        self._writer: SummaryWriter | None = None
+        self._file = folder
+        self._seen: dict[str, int] = {}
+        self._newest_step: dict[str, int] = {}
+        self._num_boots = 0
+        self._rewritten_at_boot = 0
+
+    def write_past(self) -> None:
+        """Write what is held now into a new file, and remove the older ones.
+
+        Raises:
+            EsperError: the past cannot be read.
+            OSError: the folder cannot be written.
+        """
+        self._open_file()
+        self.damage, self._num_boots, self.has_ended = DamageReport(), 0, False
+        self._newest_step.clear()
+        with closing(self._open_log()) as log:
+            self.damage.expect({stream: log.oldest(stream) for stream in STREAMS})
+            timeline = Timeline(log.read(JournalRange(), on_bad=lambda *_: None))
+            events = self.damage.watch(log.read(JournalRange(), on_bad=self.damage.note))
+            for event in timeline.valid(self._note(events)):
+                self._add(event)
+        self._rewritten_at_boot = self._num_boots
+        self._remove_older_files()
+
+    def take(self, event: Event) -> None:
+        """Write a live event; those before it that are missing are read from the journal first.
+
+        Raises:
+            EsperError: the past cannot be read.
+            OSError: the folder cannot be written.
+        """
+        if event.stream not in _STREAMS:
+            return
+        self.check()
+        expected = self._seen.get(event.stream, 0) + 1
+        if event.seq > expected:
+            with closing(self._open_log()) as log:
+                first = max(expected, log.oldest(event.stream))
+                for missed in log.read(
+                    JournalRange(event.stream, first, event.seq - 1), on_bad=self.damage.note
+                ):
+                    self._take_next(missed)
+        self._take_next(event)
+
+    def take_rest(self) -> None:
+        """Write what the journal holds beyond the events that were taken."""
+        with closing(self._open_log()) as log:
+            for stream in _STREAMS:
+                first = max(self._seen.get(stream, 0) + 1, log.oldest(stream))
+                for event in log.read(JournalRange(stream, first), on_bad=self.damage.note):
+                    self._take_next(event)
+
+    def check(self) -> None:
+        """Raise FileNotFoundError where somebody has removed the file."""
+        if not self._file.exists():
+            raise FileNotFoundError(2, f"{self._file.name} was removed; is another export running?")
+
+    def flush(self) -> None:
+        """Have on the disk what was taken; that happens by itself about once a second."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is still in memory."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __enter__(self) -> LiveExport:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_file(self) -> None:
+        """A new file, that begins with the order to forget every step before it."""
+        self.close()
+        self.count = 0
+        before = set(self._folder.iterdir())
+        self._writer = SummaryWriter(
+            self._folder, filename_suffix=self._suffix, purge_step=0, flush_secs=FLUSH_SECONDS
+        )
+        (self._file,) = set(self._folder.glob(f"events.out.tfevents.*{self._suffix}")) - before
+
+    def _remove_older_files(self) -> None:
+        """Empty the older files, and remove those that were empty before.
+
+        A TensorBoard that has read a file does not find the next one where its own is gone.
+        """
+        for old in self._folder.glob(f"events.out.tfevents.*{self._suffix}"):
+            if old == self._file:
+                continue
+            if old.stat().st_size:
+                os.truncate(old, 0)
+            else:
+                old.unlink()
+
+    def _take_next(self, event: Event) -> None:
+        """An event whose predecessors were taken; those that were taken themselves are passed over."""
+        if event.seq <= self._seen.get(event.stream, 0):
+            return
+        for noted in self._note([event]):
+            if self._is_repeated(noted):
+                self.write_past()
+            else:
+                self._add(noted)
+
+    def _note(self, events: Iterator[Event] | list[Event]) -> Iterator[Event]:
+        """The same events; keeps their numbers, and whether a boot began or ended."""
+        for event in events:
+            self._seen[event.stream] = max(event.seq, self._seen.get(event.stream, 0))
+            if isinstance(event.data, RunStarted):
+                self._num_boots += 1
+                self.has_ended = False
+            elif isinstance(event.data, RunStopped):
+                self.has_ended = True
+            yield event
+
+    def _is_repeated(self, event: Event) -> bool:
+        """Whether a boot plays again what is written; once per boot for types that may go back in one."""
+        steps = [
+            (step, self._newest_step[tag])
+            for tag, _, step in scalars(event, self._episode_epochs)
+            if tag in self._newest_step
+        ]
+        if event.type in REPEATED_TYPES:
+            return any(step <= newest for step, newest in steps)
+        return self._rewritten_at_boot < self._num_boots and any(step < newest for step, newest in steps)
+
+    def _add(self, event: Event) -> None:
+        assert self._writer is not None
+        for tag, value, step in scalars(event, self._episode_epochs):
+            self._writer.add_scalar(tag, value, step, walltime=event.ts / 1e6)
+            self._newest_step[tag] = step
+            self.count += 1
+
+
+def follow(
+    export: LiveExport,
+    source: TargetSource,
+    *,
+    client: str,
+    is_held: Callable[[], bool],
+    on_lost: Callable[[str], None],
+) -> None:
+    """Keep an export up with its run, over its boots, until the run ends in order.
+
+    Args:
+        export: has written the past.
+        source: of the run's daemon; it stays open.
+        client: how it calls itself in the audit events.
+        is_held: whether a process on this machine holds the run.
+        on_lost: called with the reason when the daemon is lost, or not there.
+
+    Raises:
+        EsperError: the past cannot be read again.
+        OSError: the folder cannot be written.
+    """
+    was_told = False
+    with Subscriber(streams=_STREAMS, client=client, source=source) as subscriber:
+        while True:
+            for item in subscriber.items(QUIET_SECONDS):
+                if isinstance(item, Event):
+                    export.take(item)
+            export.check()
+            if subscriber.state in _CONNECTED:
+                was_told = False
+            elif not is_held() and (export.has_ended or subscriber.state == "ended"):
+                break
+            elif subscriber.state != "connecting" and not was_told:
+                on_lost(subscriber.problem or "not there yet")
+                was_told = True
+            subscriber.wait(0.1)
+    if not source.is_remote:
+        export.take_rest()
