@@ -35,6 +35,8 @@ docs: .venv/dev
 	$(BIN)/python -m tools.configuration_page
 	$(BIN)/python -m tools.findings_page
 	$(BIN)/python -m tools.faults_page
+	$(BIN)/python -m tools.alert_rules
+	$(BIN)/python -m tools.grafana_dashboard
 
 # torch goes first and pinned: a bare `torch` would fetch gigabytes of CUDA libraries where none are wanted.
 .venv/trainer: pyproject.toml constraints.txt
@@ -47,7 +49,7 @@ docs: .venv/dev
 
 .venv/dev: .venv/trainer
 	@echo "== installing the development tools"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,export,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,export,metrics,dev]'
 	@touch $@
 
 clean:

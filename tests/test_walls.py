@@ -41,7 +41,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"loop"},
         {"control"},
         {"ranks"},
-        {"doctor", "query"},
+        {"doctor", "metrics", "query"},
         {"export"},
         {"daemon"},
         {"cli"},

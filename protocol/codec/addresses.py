@@ -15,6 +15,7 @@ from protocol.errors import BadName, KeysUnusable, RunNotFound
 PORTS: Mapping[str, int] = {"qry": 0, "ctl": 1, "ev": 2}
 """Which port each socket has, counted from the one given."""
 _TCP = re.compile(r"tcp://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.*-]+):([0-9]{1,5})")
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
 _TCP_WITH_KEY = re.compile(r"tcp://(?:([A-Za-z0-9][A-Za-z0-9_.-]*)@)?([^@/]+)/?")
 _SSH_LOGIN = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.+-]*@)?(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)")
 
@@ -56,6 +57,18 @@ def endpoints_of(address: str) -> dict[str, str]:
     if match is None or not 0 < port <= 65_535 - max(PORTS.values()):
         raise KeysUnusable(f"{address!r} is not an address; write tcp://HOST:PORT, the first of three ports")
     return {name: f"tcp://{match[1]}:{port + more}" for name, more in PORTS.items()}
+
+
+def parse_host_port(text: str) -> tuple[str, int]:
+    """(host, port) of `host:port`; an IPv6 address is written in brackets, and returned without.
+
+    Raises:
+        BadName: it is not that.
+    """
+    match = _HOST_PORT.fullmatch(text)
+    if match is None or int(match[2]) > 65_535:
+        raise BadName(f"{text!r} is not an address; write HOST:PORT, such as 127.0.0.1:9464")
+    return match[1].strip("[]"), int(match[2])
 
 
 def parse_tcp_address(address: str) -> tuple[str | None, str]:

@@ -42,6 +42,7 @@ class ServerView(Protocol):
     kind: RunKind
     mailbox: Mailbox
     parameters: Callable[[], dict[str, Any]]
+    metrics: dict[str, object] | None
     run: RunFolder
     started: int
 
@@ -172,6 +173,7 @@ class Queries:
             "level": server.emitter.context.level,
             "clients": server.subscribers,
             "listen": server.listening,
+            "metrics": server.metrics,
             "commands_waiting": len(server.mailbox),
             "lease": server.lease,
             "seq": dict(self._publisher.last),

@@ -43,7 +43,7 @@ from .faults import Faults
 from .immediate_commands import ImmediateCommands
 from .local_sockets import LocalSockets
 from .mailbox import Command, Mailbox
-from .publisher import Publisher
+from .publisher import Observer, Publisher
 from .queries import Queries
 from .rate_limiter import RateLimiter
 from .reply_sender import ReplySender
@@ -81,6 +81,11 @@ class Server:
         FolderError: the journal cannot be opened.
         KeysUnusable: it is to listen, and has no key or no client is authorized.
     """
+
+    num_epochs = 0
+    """Epochs that this boot has trained."""
+    metrics: dict[str, object] | None = None
+    """Where Prometheus may read the run, for `status`; None where it may not."""
 
     def __init__(
         self,
@@ -163,6 +168,11 @@ class Server:
     def beat(self, round: int, epoch: int) -> None:
         """Say that the trainer lives; the heartbeat carries the age of this."""
         self._beat = (round, epoch, time.monotonic())
+        self.num_epochs += 1
+
+    def observe(self, observer: Observer) -> None:
+        """Show an observer all events that are published from now on; see `publisher.Observer`."""
+        self._publisher.observers.append(observer)
 
     def done(self, command: Command, result: dict[str, Any]) -> None:
         """Report that a command has taken effect."""
@@ -233,6 +243,11 @@ class Server:
     def listening(self) -> dict[str, object] | None:
         """Where on TCP, for how many keys, how many were turned away; None where it does not listen."""
         return self._listener.status() if self._listener else None
+
+    @property
+    def num_denied(self) -> int | None:
+        """Connections over TCP that were turned away; None where it does not listen. From any thread."""
+        return self._listener.denied if self._listener else None
 
     @property
     def wire_status(self) -> dict[str, object]:

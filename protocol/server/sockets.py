@@ -9,9 +9,10 @@ The publisher has heartbeats, which free the queues of frozen readers, and no ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
+import psutil
 import zmq
 
 from protocol.codec.frames import HEARTBEAT_TOPIC, VIEW_TOPIC
@@ -84,6 +85,22 @@ class SubscriberCounts:
             frame = received.bytes
             if frame[1:] in COUNTED_TOPICS:
                 self._counts[frame[1:]] += 1 if frame[0] == 1 else -1
+
+
+def describe_holders(ports: Collection[int]) -> str:
+    """Which of the user's processes listen on these ports, for the end of a message; empty where none does.
+
+    Often it is a worker of a daemon that was killed.
+    """
+    try:
+        found = {
+            one.pid
+            for one in psutil.net_connections("tcp")
+            if one.pid and one.status == psutil.CONN_LISTEN and one.laddr.port in ports
+        }
+    except psutil.Error:
+        return ""
+    return "; held by process " + ", ".join(map(str, sorted(found))) if found else ""
 
 
 def _tuned(socket: Any) -> zmq.Socket[bytes]:

@@ -11,9 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Mapping
 
-import psutil
 import zmq
 from zmq.utils import z85
 
@@ -37,20 +35,6 @@ RELOAD_INTERVAL_SECONDS = 0.2
 LOG_INTERVAL_SECONDS = 1.0
 CUT_LOG_INTERVAL_SECONDS = 60.0
 MAX_REVOKED = 256
-
-
-def _find_listeners(endpoints: Mapping[str, str]) -> str:
-    """Which of the user's processes listen on those ports: often a worker of a daemon that was killed."""
-    ports = {int(endpoint.rpartition(":")[2]) for endpoint in endpoints.values()}
-    try:
-        found = {
-            one.pid
-            for one in psutil.net_connections("tcp")
-            if one.pid and one.status == psutil.CONN_LISTEN and one.laddr.port in ports
-        }
-    except psutil.Error:
-        return ""
-    return "; held by process " + ", ".join(map(str, sorted(found))) if found else ""
 
 
 class TcpListener:
@@ -98,9 +82,10 @@ class TcpListener:
             self._ctl = self._bind(sockets.make_router(context), "ctl")
             self._ev = self._bind(sockets.make_publisher(context), "ev")
         except zmq.ZMQError as error:
+            ports = {int(endpoint.rpartition(":")[2]) for endpoint in self._endpoints.values()}
             raise KeysUnusable(
                 f"cannot listen on {self.address} and the next two ports: {error.strerror}"
-                f"{_find_listeners(self._endpoints)}"
+                f"{sockets.describe_holders(ports)}"
             ) from None
 
     def _bind(self, socket: zmq.Socket[bytes], name: str) -> zmq.Socket[bytes]:

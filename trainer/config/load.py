@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect as mi
 
-from protocol.errors import EsperError
+from protocol.codec.addresses import parse_host_port
+from protocol.errors import BadName, EsperError
 
 from . import presets
 from .schema import Config
@@ -229,6 +230,11 @@ def _check_combinations(config: Config) -> None:
             f"seeds.min_training_epochs = {config.seeds.min_training_epochs}: "
             f"must be below episode_epochs = {config.episode_epochs}"
         )
+    if config.metrics.listen:
+        try:
+            parse_host_port(config.metrics.listen)
+        except BadName as error:
+            raise ConfigError(f"metrics.listen: {error}") from None
 
 
 def to_toml(config: Config) -> str:

@@ -358,6 +358,24 @@ class WireConfig(Section, frozen=True):
     ] = ""
 
 
+class MetricsConfig(Section, frozen=True):
+    listen: Annotated[
+        str,
+        Meta(
+            description="Address HOST:PORT at which Prometheus may scrape the run; port 0 = any; empty = none"
+        ),
+    ] = ""
+    allow_unauthenticated: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether metrics.listen may be an address that other machines reach; whoever reaches it "
+                "reads all metrics, without key and encryption"
+            )
+        ),
+    ] = False
+
+
 class Config(Section, frozen=True):
     """Every option of `esper-daemon start`."""
 
@@ -387,3 +405,4 @@ class Config(Section, frozen=True):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     wire: WireConfig = field(default_factory=WireConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)

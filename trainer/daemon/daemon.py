@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 import torch
 
 from protocol.codec.text import clean_text
-from protocol.errors import NameTaken
+from protocol.errors import MissingExtra, NameTaken
 from protocol.journal.writer import JournalLimits
 from protocol.messages.events import (
     LogLine,
@@ -46,7 +46,7 @@ from trainer.compute.device import (
 from trainer.compute.execution_plan import Execution
 from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError
 from trainer.config import load as settings
-from trainer.config.schema import Config
+from trainer.config.schema import Config, MetricsConfig
 from trainer.control.checkpoint_saver import CheckpointSaver
 from trainer.control.command_runner import CommandRunner
 from trainer.control.run_control import RunControl
@@ -70,6 +70,9 @@ from .rank0_hooks import Rank0Hooks
 from .resume import ResumePoint, saved_configuration
 from .signal_listener import SignalListener
 from .systemd import Notifier
+
+if TYPE_CHECKING:
+    from trainer.metrics.listener import MetricsListener
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +130,7 @@ def run_daemon(
         saved = saved_configuration(name)
     config = settings.load(preset=preset, file=file, environ=os.environ, sets=sets, saved=saved)
     group.check_split(config)
+    metrics = _open_metrics(config.metrics)
     configure_allocator(config.cuda, os.environ)
     device = resolve_device(config.device, group.local_rank)
     task = config.task
@@ -147,6 +151,7 @@ def run_daemon(
             resumed=resume is not None,
             process_group=group,
             skip_damaged=unattended,
+            metrics=metrics,
         ).live()
 
 
@@ -163,6 +168,7 @@ class Daemon:
         resumed: bool,
         process_group: ProcessGroup | None = None,
         skip_damaged: bool = False,
+        metrics: MetricsListener | None = None,
     ) -> None:
         limit_threads()
         set_float32_precision(config.cuda, device)
@@ -186,6 +192,7 @@ class Daemon:
         self.recorder = Recorder(emitter, _run_shape(config, self.trainer), self.plan)
         self.control = RunControl(config, self.trainer, self.rank_zero, self.recorder, self.plan)
         self.server = _open_server(run, config, execution, emitter, self.control)
+        self.metrics = metrics
         self.saver = CheckpointSaver(self.control, self.checkpoints, emitter)
         self.commands = CommandRunner(self.control, self.server, self.saver, self.plan, run.traces)
         self.sampler = SystemSampler(run.path, device, self.recorder.record_sample)
@@ -224,6 +231,8 @@ class Daemon:
         log = set_up(self.run.log, self.server.emitter, terminal=not is_detached())
         for number in END_SIGNALS:
             signal.signal(number, self._handle_signal)
+        if self.metrics is not None:
+            self._serve_metrics(self.metrics)
         signal_listener = SignalListener(self._on_signal)
         notifier = Notifier(lambda: self.server.trainer_beat)
         signal.signal(signal.SIGUSR2, lambda *_: self.commands.request_escalation())
@@ -260,11 +269,23 @@ class Daemon:
         self.server.emitter.emit(
             RunStopped(reason=end.reason, exit_code=end.exit_code, rounds=self.trainer.round, error=end.error)
         )
+        if self.metrics is not None:
+            self.metrics.close()
         self.server.close()
         signal_listener.close()
         notifier.close()
         log.flush()
         return end.exit_code
+
+    def _serve_metrics(self, listener: MetricsListener) -> None:
+        from trainer.metrics.collector import RunCollector
+        from trainer.metrics.totals import RunTotals
+
+        point = self._resumed_from
+        totals = RunTotals(self.config.seeds.blueprints, point.path.stat().st_mtime if point else None)
+        self.server.observe(totals.observe)
+        listener.serve(RunCollector(self.server, totals))
+        self.server.metrics = {"address": listener.address}
 
     def _write_postmortem(self, end: _End) -> None:
         subject = postmortem.PostmortemSubject(
@@ -391,6 +412,24 @@ class Daemon:
         if not is_detached():
             line = f"run {self.run.name} ({self.run.id}) on {self.device}: {self.run.path}"
             print(clean_text(line), file=sys.stderr)
+
+
+def _open_metrics(config: MetricsConfig) -> MetricsListener | None:
+    """Listen for Prometheus where the configuration says so.
+
+    Raises:
+        ConfigError: its address cannot be used.
+        MissingExtra: prometheus_client is not installed.
+    """
+    if not config.listen:
+        return None
+    try:
+        from trainer.metrics.listener import MetricsListener
+    except ImportError as error:
+        raise MissingExtra(
+            f"metrics.listen needs {error.name}; install it with: pip install 'esper-overwatch[metrics]'"
+        ) from None
+    return MetricsListener(config)
 
 
 def _run_shape(config: Config, trainer: Trainer) -> RunShape:

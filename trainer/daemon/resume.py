@@ -25,6 +25,7 @@ CHANGEABLE_OPTIONS = (
     "checkpoint.",
     "journal.",
     "wire.",
+    "metrics.",
     "envs.threads",
     "compile.",
     "cuda.",

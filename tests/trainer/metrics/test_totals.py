@@ -1,0 +1,93 @@
+"""Totals are what the events amount to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.messages import events as ev
+from protocol.server.emitter import Emitted
+from trainer.metrics.totals import ANOMALIES, RunTotals, scope_of
+
+
+def observe(totals: RunTotals, event: Any, ns: int = 0, rank: int = 0) -> None:
+    totals.observe(ev.spec_of(type(event)), [Emitted(ns, event, None, ev.Context(rank=rank))])
+
+
+@pytest.mark.parametrize(
+    ("source", "scope"),
+    [
+        ("env07", "env"),
+        ("env07.r0c1", "seed"),
+        ("policy", "policy"),
+        ("policy.blueprint", "head"),
+        ("critic", "critic"),
+        ("system", "system"),
+        ("telemetry", "telemetry"),
+    ],
+)
+def test_source_has_its_scope(source: str, scope: str) -> None:
+    assert scope_of(source) == scope
+
+
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["env00", "env01", "env00.r0c0"]), st.sampled_from(["quiet", "warning", "critical"])
+    )
+)
+
+
+@given(changes)
+def test_anomalies_are_those_of_the_newest_events(changes: list[tuple[str, str]]) -> None:
+    totals, newest, raised = RunTotals(), dict[str, str](), 0
+    for source, severity in changes:
+        active = severity != "quiet"
+        shown: Any = severity if active else "warning"
+        observe(totals, ev.Anomaly(kind="gradient_exploding", source=source, severity=shown, active=active))
+        before = newest.get(source, "quiet")
+        raised += (before, severity) in {("quiet", "warning"), ("quiet", "critical"), ("warning", "critical")}
+        newest[source] = severity
+    for scope in ("env", "seed"):
+        for severity in ("warning", "critical"):
+            now = sum(scope_of(source) == scope and s == severity for source, s in newest.items())
+            assert totals.active[scope, "gradient_exploding", severity] == now
+    assert totals.raised.total() == raised
+    assert len(totals.active) == len(totals.raised) == 2 * len(ANOMALIES)
+
+
+def test_seeds_put_back_by_the_governor_do_not_count() -> None:
+    totals = RunTotals(("norm",))
+    stages = {"from_stage": "HOLDING", "to_stage": "FOSSILIZED", "slot": "r0c0", "blueprint": "norm"}
+    observe(totals, ev.SeedStage(**stages, alpha=1.0, by="policy"))  # type: ignore[arg-type]
+    observe(totals, ev.SeedStage(**stages, alpha=1.0, by="governor"))  # type: ignore[arg-type]
+    assert totals.outcomes["FOSSILIZED", "norm"] == 1
+    assert totals.stage_entries["FOSSILIZED"] == 1
+
+
+def test_checkpoint_time_is_that_of_the_newest_saved() -> None:
+    totals = RunTotals(checkpoint_time=1.0)
+    observe(totals, ev.CheckpointFailed(path="p", error="full", reason="round"), ns=5 * 10**9)
+    assert totals.checkpoint_time == 1.0
+    observe(totals, ev.CheckpointSaved(path="p", bytes=1, seconds=1.0, reason="round"), ns=7 * 10**9)
+    assert totals.checkpoint_time == 7.0
+    assert totals.checkpoints == {"saved": 1, "failed": 1}
+
+
+def test_only_losses_of_the_journal_count_as_its() -> None:
+    totals = RunTotals()
+    observe(totals, ev.TelemetryLost(stream="metric", count=5, from_ts=0, to_ts=1))
+    observe(totals, ev.TelemetryLost(stream="journal", count=7, from_ts=0, to_ts=1))
+    assert totals.journal_lost == 7
+
+
+def test_ranks_and_phases_are_bounded() -> None:
+    totals = RunTotals()
+    sample = ev.SystemSample(
+        cpu_percent=1, rss=1, memory_total=1, memory_used=1, load1=1, cores=1, disk_free=1
+    )
+    for rank in range(1000):
+        observe(totals, sample, rank=rank)
+    assert len(totals.samples) == 64

@@ -1,0 +1,197 @@
+"""What Prometheus is told of a run beside the server's own counts: folded from the events as they come.
+
+The I/O thread writes, scrapes read. Nothing here grows with time: a key is one of a set that is known when
+the run starts (stages, blueprints, kinds of anomalies), or one of the first so many (ranks, phases).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from protocol.messages.events import (
+    Anomaly,
+    CheckpointFailed,
+    CheckpointSaved,
+    CommandAccepted,
+    CommandDone,
+    CommandFailed,
+    CommandRefused,
+    Drift,
+    EpochFinished,
+    EventSpec,
+    GovernorRollback,
+    PPOUpdate,
+    RoundFinished,
+    SeedStage,
+    SystemSample,
+    TelemetryLost,
+)
+from protocol.messages.vocabulary import STREAMS, Severity, Stage
+from protocol.server.emitter import Emitted
+from trainer.governor import RollbackReason
+from trainer.telemetry.anomalies import CHECKS
+
+ANOMALIES: tuple[tuple[str, str], ...] = (
+    *((check.scope, check.kind) for check in CHECKS),
+    ("telemetry", "journal_write"),
+)
+"""(scope, kind) of all that can be raised."""
+RAISED: tuple[Severity, ...] = ("warning", "critical")
+SCOPES = ("env", "seed", "policy", "head", "critic")
+"""Of what drifts."""
+MAX_RANKS = 64
+MAX_PHASES = 32
+OUTCOMES = (Stage.FOSSILIZED.name, Stage.PRUNED.name)
+_COMMAND_OUTCOMES: dict[type, str] = {
+    CommandAccepted: "accepted",
+    CommandRefused: "refused",
+    CommandDone: "done",
+    CommandFailed: "failed",
+}
+_T = TypeVar("_T")
+
+
+def scope_of(source: str) -> str:
+    """The scope of an anomaly's or a drift's source: `env07.r0c1` is a seed, `policy.blueprint` a head."""
+    owner, dot, _ = source.partition(".")
+    if owner.startswith("env"):
+        return "seed" if dot else "env"
+    return "head" if dot else owner
+
+
+class RunTotals:
+    """Totals of one boot, and the newest event of each type.
+
+    Args:
+        blueprints: that the policy may plant.
+        checkpoint_time: Unix time of the checkpoint that the boot began with, if any.
+    """
+
+    def __init__(self, blueprints: Sequence[str] = (), checkpoint_time: float | None = None) -> None:
+        self.events: Counter[str] = Counter(dict.fromkeys(STREAMS, 0))
+        """Published, by stream."""
+        self.samples: dict[int, SystemSample] = {}
+        """The newest by rank."""
+        self.drifts: dict[str, Drift] = {}
+        """The newest of the envs and of the policy, by the scope of the first source."""
+        self.raised: Counter[tuple[str, str, str]] = Counter()
+        """Anomalies raised or become worse, by scope, kind and severity."""
+        self.active: Counter[tuple[str, str, str]] = Counter()
+        """Sources with an anomaly now, by scope, kind and severity."""
+        for scope, kind in ANOMALIES:
+            for severity in RAISED:
+                self.raised[scope, kind, severity] = self.active[scope, kind, severity] = 0
+        self.stage_entries: Counter[str] = Counter({stage.name: 0 for stage in Stage})
+        self.outcomes: Counter[tuple[str, str]] = Counter(
+            {(outcome, blueprint): 0 for outcome in OUTCOMES for blueprint in blueprints}
+        )
+        """Seeds by outcome and blueprint."""
+        self.rollbacks: Counter[str] = Counter(
+            {reason.name.lower(): 0 for reason in RollbackReason if reason}
+        )
+        self.commands: Counter[str] = Counter(dict.fromkeys(_COMMAND_OUTCOMES.values(), 0))
+        self.checkpoints: Counter[str] = Counter({"saved": 0, "failed": 0})
+        self.checkpoint_time = checkpoint_time
+        self.journal_lost = self.rounds = self.updates = 0
+        self.epochs_measured = 0
+        """Epochs whose events were seen; at telemetry level OFF there are none."""
+        self.epoch_seconds = 0.0
+        self.phase_seconds: Counter[str] = Counter()
+        self._severity_of: dict[tuple[str, str], Severity] = {}
+        """Of what is active, by source and kind."""
+        self._newest: dict[type, Any] = {}
+        self._fold: dict[type, Callable[[Emitted], None]] = {
+            Anomaly: self._fold_anomaly,
+            CheckpointFailed: self._fold_checkpoint,
+            CheckpointSaved: self._fold_checkpoint,
+            Drift: self._fold_drift,
+            EpochFinished: self._fold_epoch,
+            GovernorRollback: self._fold_rollback,
+            PPOUpdate: self._fold_update,
+            RoundFinished: self._fold_round,
+            SeedStage: self._fold_seed,
+            SystemSample: self._fold_sample,
+            TelemetryLost: self._fold_loss,
+            **dict.fromkeys(_COMMAND_OUTCOMES, self._fold_command),
+        }
+
+    def observe(self, spec: EventSpec, events: Sequence[Emitted]) -> None:
+        """Take in events of one type; see `protocol.server.publisher.Observer`."""
+        self.events[spec.stream] += len(events)
+        self._newest[spec.cls] = events[-1].event
+        fold = self._fold.get(spec.cls)
+        if fold is not None:
+            for item in events:
+                fold(item)
+
+    def newest(self, cls: type[_T]) -> _T | None:
+        """The newest event of a type; None where there was none in this boot."""
+        return self._newest.get(cls)
+
+    def _fold_anomaly(self, item: Emitted) -> None:
+        event: Any = item.event
+        scope, subject = scope_of(event.source), (event.source, event.kind)
+        if (scope, event.kind, event.severity) not in self.raised:
+            return
+        before = self._severity_of.pop(subject, None)
+        if before is not None:
+            self.active[scope, event.kind, before] -= 1
+        if event.active:
+            self._severity_of[subject] = event.severity
+            self.active[scope, event.kind, event.severity] += 1
+            if before is None or RAISED.index(event.severity) > RAISED.index(before):
+                self.raised[scope, event.kind, event.severity] += 1
+
+    def _fold_checkpoint(self, item: Emitted) -> None:
+        saved = isinstance(item.event, CheckpointSaved)
+        self.checkpoints["saved" if saved else "failed"] += 1
+        if saved:
+            self.checkpoint_time = item.ns / 1e9
+
+    def _fold_drift(self, item: Emitted) -> None:
+        event: Any = item.event
+        if event.source and scope_of(event.source[0]) in SCOPES:
+            self.drifts[scope_of(event.source[0])] = event
+
+    def _fold_epoch(self, item: Emitted) -> None:
+        event: Any = item.event
+        self.epochs_measured += 1
+        self.epoch_seconds += event.seconds
+        for phase, seconds in event.phases.items():
+            if phase in self.phase_seconds or len(self.phase_seconds) < MAX_PHASES:
+                self.phase_seconds[phase] += seconds
+
+    def _fold_rollback(self, item: Emitted) -> None:
+        event: Any = item.event
+        if event.reason in self.rollbacks:
+            self.rollbacks[event.reason] += 1
+
+    def _fold_update(self, _item: Emitted) -> None:
+        self.updates += 1
+
+    def _fold_round(self, _item: Emitted) -> None:
+        self.rounds += 1
+
+    def _fold_seed(self, item: Emitted) -> None:
+        event: Any = item.event
+        if event.by == "governor":
+            return  # put back, together with its host
+        if event.to_stage in self.stage_entries:
+            self.stage_entries[event.to_stage] += 1
+        if (event.to_stage, event.blueprint) in self.outcomes:
+            self.outcomes[event.to_stage, event.blueprint] += 1
+
+    def _fold_sample(self, item: Emitted) -> None:
+        event: Any = item.event
+        if item.ctx.rank < MAX_RANKS:
+            self.samples[item.ctx.rank] = event
+
+    def _fold_loss(self, item: Emitted) -> None:
+        event: Any = item.event
+        if event.stream == "journal":
+            self.journal_lost += event.count
+
+    def _fold_command(self, item: Emitted) -> None:
+        self.commands[_COMMAND_OUTCOMES[type(item.event)]] += 1
