@@ -40,7 +40,9 @@ class Connection(Struct, frozen=True):
     """How to reach a live daemon: `connection.json`."""
 
     v: int
+    """Version of the protocol."""
     run: str
+    """Id of the run."""
     name: str
     boot: str
     pid: int
@@ -49,9 +51,11 @@ class Connection(Struct, frozen=True):
     started: int
     """When the daemon opened its sockets, microseconds."""
     endpoints: dict[str, str]
-    """`ev`, `qry`, `ctl`."""
+    """`ev`, `qry`, `ctl`: Unix sockets."""
     host: str
     version: str
+    tcp: dict[str, str] | None = None
+    """The same three on TCP, as configured; null where the daemon does not listen."""
 
 
 class _Identity(Struct, frozen=True):

@@ -110,7 +110,14 @@ def example(hint: Any, name: str = "") -> Any:
         return {} if arguments[1] is Any else {"key": example(arguments[1])}
     if hasattr(hint, "__annotations__"):
         hints = typing.get_type_hints(hint, include_extras=True)
-        return {field: example(kind, field) for field, kind in hints.items() if not field.startswith("_")}
+        names = dict(
+            zip(
+                *(getattr(hint, n, ()) for n in ("__struct_fields__", "__struct_encode_fields__")),
+                strict=True,
+            )
+        )
+        shown = {field: kind for field, kind in hints.items() if not field.startswith("_")}
+        return {names.get(field, field): example(kind, field) for field, kind in shown.items()}
     simple: dict[Any, Any] = {str: name or "text", int: 1, float: 0.5, bool: True, Any: None}
     return simple[hint]
 
@@ -129,6 +136,11 @@ def request_body(method: str) -> bytes:
     return encode_request("9f0c5d1e7a2b4c6d", method, params, meta)
 
 
+def result_line(method: str) -> bytes:
+    """The `result` of a method, beside its name."""
+    return msgspec.json.encode({"method": method, "result": example(METHODS[method].result)})
+
+
 def frame_line(name: str) -> bytes:
     """A reply, a heartbeat or the header of a batch or a view, under its name."""
     plain = example(FRAME_TYPES[name])
@@ -137,8 +149,8 @@ def frame_line(name: str) -> bytes:
 
 
 def corpus() -> dict[str, list[bytes]]:
-    """The corpus: `events`, `requests` and `frames`, each a list of lines."""
-    return {name: _lines(name) for name in ("events", "requests", "frames")}
+    """The corpus: `events`, `requests`, `results` and `frames`, each a list of lines."""
+    return {name: _lines(name) for name in ("events", "requests", "results", "frames")}
 
 
 def _lines(name: str) -> list[bytes]:
@@ -146,12 +158,11 @@ def _lines(name: str) -> list[bytes]:
     return path.read_bytes().splitlines() if path.exists() else []
 
 
-def first_of_each() -> dict[str, bytes]:
-    """By type of event, by method, and by name of frame: the corpus's first."""
+def first_of_each(part: str) -> dict[str, bytes]:
+    """The first of each in a part of the corpus: by type of event, by method, or by name of frame."""
     found: dict[str, bytes] = {}
-    for lines in corpus().values():
-        for line in lines:
-            found.setdefault(name_of(line), line)
+    for line in corpus()[part]:
+        found.setdefault(name_of(line), line)
     return found
 
 
@@ -167,6 +178,7 @@ def line_makers() -> dict[str, dict[str, Callable[[], bytes]]]:
     return {
         "events": {spec.type: functools.partial(event_line, spec) for spec in EVENTS.values()},
         "requests": {name: functools.partial(request_body, name) for name in METHODS},
+        "results": {name: functools.partial(result_line, name) for name in METHODS},
         "frames": {name: functools.partial(frame_line, name) for name in FRAME_TYPES},
     }
 

@@ -7,33 +7,55 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
 import sys
-from typing import Any
+import types
+import typing
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from protocol.errors import ERRORS
-from protocol.messages.commands import METHODS, Method
-from protocol.messages.events import EVENTS, EventSpec
+from protocol.messages.commands import METHODS, Method, Reply, Request
+from protocol.messages.events import EVENTS, Context, EventSpec
+from protocol.messages.headers import BatchHeader, Heartbeat, ViewHeader
+from protocol.messages.results import Accepted
 from protocol.messages.schema import json_schema, schema_bytes
 from protocol.messages.vocabulary import STREAMS
+from protocol.runs import Connection
+from protocol.storage.keys import KeyPair
 
 from .markers import ROOT
 from .message_examples import complete_corpus, first_of_each
 
+FILES: dict[str, type] = {"connection.json": Connection, "NAME.key": KeyPair}
+"""What a client reads from the disk."""
+FRAME_PARTS: dict[str, type] = {
+    "ctx": Context,
+    "batch header": BatchHeader,
+    "heartbeat": Heartbeat,
+    "view header": ViewHeader,
+    "request": Request,
+    "reply": Reply,
+    "accepted": Accepted,
+}
+"""What is in frames, beside the data of events."""
 SCHEMA_FILE = ROOT / "protocol" / "schema.json"
+FIELD_HEADER = ["field", "type", "meaning"]
 PAGE = ROOT / "docs" / "protocol.md"
 
 
 def fill_in(page: str) -> str:
     """The page with its tables made again between their markers."""
-    examples = first_of_each()
     tables = {
-        "methods": _methods() + "\n" + _requests(examples),
+        "files": _types(FILES, {}),
+        "frames": _types(FRAME_PARTS, first_of_each("frames")),
+        "methods": _methods() + "\n" + "\n".join(map(_method, METHODS.values())),
         "errors": _errors(),
-        "events": _events(examples),
+        "events": _events(first_of_each("events")),
     }
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
@@ -57,9 +79,100 @@ def _methods() -> str:
     return _table(["method", "socket", "role", "parameters", "states", "answer or effect"], rows)
 
 
-def _requests(examples: dict[str, bytes]) -> str:
-    lines = b"\n".join(examples[name] for name in METHODS if name in examples).decode()
-    return f"An example of each:\n\n```json\n{lines}\n```\n"
+def _method(method: Method) -> str:
+    """One method's result and examples."""
+    request = first_of_each("requests")[method.name]
+    result = msgspec.json.encode(msgspec.json.decode(first_of_each("results")[method.name])["result"])
+    rows = [*_fields(method.result)]
+    where = "Result" if method.socket == "qry" else "Result, in its `command.done`"
+    shape = f"{where}:\n\n{_table(FIELD_HEADER, rows)}" if rows else f"{where}: `{{}}`.\n"
+    about = [_summary(method.result)] if rows else []
+    text = "\n\n".join([*filter(None, about), shape])
+    return f"### Method `{method.name}`\n\n{text}\n```json\n{request.decode()}\n{result.decode()}\n```\n"
+
+
+def _types(classes: dict[str, type], examples: dict[str, bytes]) -> str:
+    parts = []
+    for name, cls in classes.items():
+        example = examples.get(re.sub(r" ", "_", name))
+        body = msgspec.json.encode(next(iter(msgspec.json.decode(example).values()))) if example else b""
+        shown = f"\n```json\n{body.decode()}\n```\n" if body else ""
+        parts.append(f"**{name}**\n\n" + _table(FIELD_HEADER, [*_fields(cls)]) + shown)
+    return "\n".join(parts)
+
+
+def _fields(cls: type, prefix: str = "") -> Iterator[list[str]]:
+    """A row for each field of a struct or dataclass, and below it one for each of the objects in it."""
+    meanings = _field_meanings(cls.__module__)
+    encoded = dict(
+        zip(getattr(cls, "__struct_fields__", ()), getattr(cls, "__struct_encode_fields__", ()), strict=True)
+    )
+    optional = _optional_fields(cls)
+    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+        meaning = meanings.get((cls.__name__, name), "")
+        if typing.get_origin(hint) is Annotated:
+            hint, *notes = typing.get_args(hint)
+            meaning = next((n.description for n in notes if getattr(n, "description", None)), meaning)
+        path = prefix + encoded.get(name, name)
+        yield [f"`{path}`", f"`{_type_name(hint)}`{', optional' if name in optional else ''}", meaning]
+        inner, path = _object_in(hint, path)
+        if inner is not None:
+            yield from _fields(inner, f"{path}.")
+
+
+def _optional_fields(cls: type) -> set[str]:
+    """Those with a default, which may be absent."""
+    if dataclasses.is_dataclass(cls):
+        return {f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+    return {f.name for f in msgspec.structs.fields(cls) if not f.required}
+
+
+def _object_in(hint: Any, path: str) -> tuple[type | None, str]:
+    """The struct or dataclass that a field holds, alone, or as items of a list or an object."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _object_in(arguments[0], path)
+    if origin is list:
+        return _object_in(arguments[0], f"{path}[]")
+    if origin is dict:
+        return _object_in(arguments[1], f"{path}.*")
+    is_object = dataclasses.is_dataclass(hint) or (
+        isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+    )
+    return (hint if is_object else None), path
+
+
+def _type_name(hint: Any) -> str:
+    """A type as JSON has it: `integer`, `{name: string}`, `[number]`, `"ctl" or "qry"`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _type_name(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_type_name, arguments))
+    if origin is Literal:
+        return " or ".join(msgspec.json.encode(word).decode() for word in arguments)
+    if origin in (list, tuple):
+        return f"[{_type_name(arguments[0])}]"
+    if origin is dict:
+        return f"{{{_key_name(arguments[0])}: {_type_name(arguments[1])}}}"
+    plain: dict[Any, str] = {
+        str: "string",
+        int: "integer",
+        float: "number",
+        bool: "boolean",
+        Any: "any",
+        types.NoneType: "null",
+    }
+    return plain.get(hint, "object")
+
+
+def _key_name(hint: Any) -> str:
+    return "string" if hint is str else "stream"
+
+
+def _summary(cls: type) -> str:
+    doc = inspect.getdoc(cls) or ""
+    return "" if doc.startswith(f"{cls.__name__}(") else re.sub(r"\s+", " ", doc)
 
 
 def _states(method: Method) -> str:
@@ -99,18 +212,16 @@ def _errors() -> str:
 
 
 def _events(examples: dict[str, bytes]) -> str:
-    meanings = _field_meanings()
     parts = []
     for spec in EVENTS.values():
-        doc = inspect.getdoc(spec.cls) or ""
-        summary = "" if doc.startswith(f"{spec.cls.__name__}(") else re.sub(r"\s+", " ", doc)
+        meanings = _field_meanings(spec.cls.__module__)
         rows = [
             [f"`{f.name}`", f"`{f.type}`", meanings.get((spec.cls.__name__, f.name), "")]
             for f in dataclasses.fields(spec.cls)
         ]
         parts.append(
-            f"### `{spec.type}`\n\n{summary}\n\nStream `{spec.stream}`. {_kept(spec)}\n\n"
-            + _table(["field", "type", "meaning"], rows)
+            f"### `{spec.type}`\n\n{_summary(spec.cls)}\n\nStream `{spec.stream}`. {_kept(spec)}\n\n"
+            + _table(FIELD_HEADER, rows)
             + f"\n```json\n{examples.get(spec.type, b'').decode()}\n```\n"
         )
     return "\n".join(parts)
@@ -121,18 +232,18 @@ def _kept(spec: EventSpec) -> str:
     return f"Snapshot: {spec.keep}{subject}."
 
 
-def _field_meanings() -> dict[tuple[str, str], str]:
-    """The text under a field in the source, by (class, field)."""
+@functools.cache
+def _field_meanings(module: str) -> dict[tuple[str, str], str]:
+    """The text under a field in the source, by (class, field), of a module's classes."""
     found = {}
-    for name in sorted({spec.cls.__module__ for spec in EVENTS.values()}):
-        for cls in ast.parse(inspect.getsource(sys.modules[name])).body:
-            if isinstance(cls, ast.ClassDef):
-                for field, text in zip(cls.body, cls.body[1:], strict=False):
-                    match field, text:
-                        case ast.AnnAssign(target=ast.Name(id=of)), ast.Expr(
-                            value=ast.Constant(value=str(words))
-                        ):
-                            found[cls.name, of] = re.sub(r"\s+", " ", words).strip()
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(node, ast.ClassDef):
+            for field, text in zip(node.body, node.body[1:], strict=False):
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(id=of)), ast.Expr(
+                        value=ast.Constant(value=str(words))
+                    ):
+                        found[node.name, of] = re.sub(r"\s+", " ", words).strip()
     return found
 
 

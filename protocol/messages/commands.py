@@ -1,7 +1,7 @@
 """Every request and reply, as types: JSON-RPC 2.0 with a deadline and an expected boot.
 
-One row of `METHODS` defines a method: its socket, its parameters, the run states that allow it and the
-event that shows its effect. Requests are decoded strictly: unknown fields and values out of range are
+One row of `METHODS` defines a method: its socket, its parameters, its result, the run states that allow it
+and the event that shows its effect. Requests are decoded strictly: unknown fields and values out of range are
 refused with the path of the field.
 """
 
@@ -13,6 +13,29 @@ from msgspec import Meta, Struct, field
 
 from protocol.messages.vocabulary import STREAMS, AlphaSpeed, Level, RunState, Stream, StyleName, Tempo
 
+from .results import (
+    CheckpointResult,
+    ClientsResult,
+    ClockResult,
+    EscalateResult,
+    HelloResult,
+    LeaseAcquireResult,
+    LeaseReleaseResult,
+    MethodResult,
+    OpCancelResult,
+    OpGetResult,
+    OpListResult,
+    ParamGetResult,
+    ParamSetResult,
+    ProfileResult,
+    ReplayResult,
+    RotateResult,
+    SchemaResult,
+    SeedResult,
+    SnapshotResult,
+    StatusResult,
+    StoppedResult,
+)
 from .roles import Role
 
 RUN_STATES: tuple[RunState, ...] = get_args(RunState)
@@ -105,6 +128,8 @@ class Method(Struct, frozen=True, kw_only=True):
     name: str
     socket: Socket
     params: type[Params] = Params
+    result: type[MethodResult] = MethodResult
+    """Of a query, in its answer; of a command, in its `command.done`."""
     role: Role | None = None
     """Who may; None = a viewer on `qry`, an operator on `ctl`."""
     states: tuple[RunState, ...] = RUN_STATES
@@ -127,8 +152,10 @@ _ACTIVE: tuple[RunState, ...] = ("STARTING", "TRAINING", "PAUSED")
 _NOT_PAUSED: tuple[RunState, ...] = ("STARTING", "TRAINING")
 
 
-def _query(name: str, effect: str, params: type[Params] = Params) -> Method:
-    return Method(name=name, socket="qry", params=params, effect=effect)
+def _query(
+    name: str, effect: str, params: type[Params] = Params, *, result: type[MethodResult] = MethodResult
+) -> Method:
+    return Method(name=name, socket="qry", params=params, result=result, effect=effect)
 
 
 def _command(
@@ -136,11 +163,20 @@ def _command(
     effect: str,
     params: type[Params] = Params,
     *,
+    result: type[MethodResult] = MethodResult,
     states: tuple[RunState, ...] = _ACTIVE,
     refused: str = "",
 ) -> Method:
     """One that the trainer executes between two epochs."""
-    return Method(name=name, socket="ctl", params=params, states=states, effect=effect, refused=refused)
+    return Method(
+        name=name,
+        socket="ctl",
+        params=params,
+        result=result,
+        states=states,
+        effect=effect,
+        refused=refused,
+    )
 
 
 def _immediate(
@@ -148,6 +184,7 @@ def _immediate(
     effect: str,
     params: type[Params] = Params,
     *,
+    result: type[MethodResult] = MethodResult,
     states: tuple[RunState, ...] = RUN_STATES,
     role: Role | None = None,
     needs_lease: bool = True,
@@ -157,6 +194,7 @@ def _immediate(
         name=name,
         socket="ctl",
         params=params,
+        result=result,
         role=role,
         states=states,
         at="once",
@@ -168,42 +206,65 @@ def _immediate(
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        _query("hello", "identity, state, thresholds, limits"),
+        _query("hello", "identity, state, thresholds, limits", result=HelloResult),
         _query("ping", "an empty answer"),
-        _query("status", "state, clock, beat, queues, clients"),
-        _query("snapshot", "the newest events, as a second frame of NDJSON", SnapshotParams),
-        _query("replay", "a range of events, as NDJSON", ReplayParams),
-        _query("schema", "JSON Schema of all events and requests"),
-        _query("param.get", "what `param.set` may change: values, bounds, meaning"),
-        _query("op.get", "one command: who, state, result", OpParams),
-        _query("op.list", "the open commands and the newest ended ones"),
-        _query("clients", "who has asked lately: identity, name, how often"),
-        _command("pause", "run.state PAUSED", states=_NOT_PAUSED, refused="it is paused already"),
-        _command("resume", "run.state TRAINING", states=("PAUSED",), refused="it is not paused"),
-        _command("checkpoint", "checkpoint.saved", CheckpointParams),
-        _command("stop", "run.state STOPPING", StopParams),
-        _command("telemetry.escalate", "telemetry.level", EscalateParams),
+        _query("status", "state, clock, beat, queues, clients", result=StatusResult),
+        _query(
+            "snapshot",
+            "the newest events, as a second frame of NDJSON",
+            SnapshotParams,
+            result=SnapshotResult,
+        ),
+        _query("replay", "a range of events, as NDJSON", ReplayParams, result=ReplayResult),
+        _query("schema", "JSON Schema of all events, requests and results", result=SchemaResult),
+        _query("param.get", "what `param.set` may change: values, bounds, meaning", result=ParamGetResult),
+        _query("op.get", "one command: who, state, result", OpParams, result=OpGetResult),
+        _query("op.list", "the open commands and the newest ended ones", result=OpListResult),
+        _query("clients", "who has asked lately: identity, name, how often", result=ClientsResult),
+        _command(
+            "pause",
+            "run.state PAUSED",
+            states=_NOT_PAUSED,
+            refused="it is paused already",
+            result=ClockResult,
+        ),
+        _command(
+            "resume", "run.state TRAINING", states=("PAUSED",), refused="it is not paused", result=ClockResult
+        ),
+        _command("checkpoint", "checkpoint.saved", CheckpointParams, result=CheckpointResult),
+        _command("stop", "run.state STOPPING", StopParams, result=StoppedResult),
+        _command("telemetry.escalate", "telemetry.level", EscalateParams, result=EscalateResult),
         _command(
             "profiler.start",
             "profiler.started, then profiler.finished",
             ProfilerStartParams,
             states=_NOT_PAUSED,
             refused="no epochs run while it is paused; resume first",
+            result=ProfileResult,
         ),
-        _command("profiler.stop", "profiler.finished"),
-        _command("param.set", "param.changed", ParamSetParams),
-        _command("seed.germinate", "seed.stage GERMINATED", SeedGerminateParams),
-        _command("seed.prune", "seed.stage PRUNED, or BLENDING down to it", SeedPruneParams),
-        _command("op.cancel", "command.failed `cancelled` of that command", OpParams),
+        _command("profiler.stop", "profiler.finished", result=StoppedResult),
+        _command("param.set", "param.changed", ParamSetParams, result=ParamSetResult),
+        _command("seed.germinate", "seed.stage GERMINATED", SeedGerminateParams, result=SeedResult),
+        _command(
+            "seed.prune", "seed.stage PRUNED, or BLENDING down to it", SeedPruneParams, result=SeedResult
+        ),
+        _command("op.cancel", "command.failed `cancelled` of that command", OpParams, result=OpCancelResult),
         _immediate("mark", "mark", MarkParams),
-        _immediate("log.rotate", "the journal begins a new segment", role="admin"),
+        _immediate("log.rotate", "the journal begins a new segment", role="admin", result=RotateResult),
         _immediate(
             "lease.acquire",
             "lease acquired; commands without it are refused",
             LeaseAcquireParams,
             states=_ACTIVE,
+            result=LeaseAcquireResult,
         ),
-        _immediate("lease.release", "lease released", LeaseReleaseParams, needs_lease=False),
+        _immediate(
+            "lease.release",
+            "lease released",
+            LeaseReleaseParams,
+            needs_lease=False,
+            result=LeaseReleaseResult,
+        ),
     )
 }
 """Every method by name, as the reference page lists them."""
@@ -213,16 +274,21 @@ class Expect(Struct, frozen=True):
     """Conditions under which the request is to be carried out at all."""
 
     boot: str | None = None
+    """Only by this boot; else `boot_mismatch`."""
     state: RunState | None = None
+    """Only in this state of the run; else `wrong_state`."""
 
 
 class RequestMeta(Struct, frozen=True):
     v: int = 1
+    """Version of the protocol; else `version`."""
     expect: Expect = Expect()
     deadline: int | None = None
     """Wall time of the daemon in microseconds after which the request must not be executed."""
     client: Annotated[str, Meta(max_length=64)] = ""
+    """How the sender calls itself, for the audit events."""
     reason: Annotated[str, Meta(max_length=256)] = ""
+    """Why, for the audit events."""
     lease: Annotated[str, Meta(max_length=64)] = ""
     """What `lease.acquire` gave: while a lease is held, commands without it are refused."""
 
@@ -231,6 +297,7 @@ class Request(Struct, frozen=True):
     """One request; `id` is made by the client and is also the key for de-duplication."""
 
     id: Annotated[str, Meta(min_length=1, max_length=64)]
+    """1 to 64 characters, new for each request, the same for its repeats."""
     method: str
     params: dict[str, Any] = field(default_factory=dict)
     meta: RequestMeta = RequestMeta()
@@ -240,12 +307,15 @@ class Request(Struct, frozen=True):
 class ErrorBody(Struct, frozen=True):
     code: int
     message: str
+    """For people, one line."""
     data: dict[str, Any] = field(default_factory=dict)
+    """`kind`, `retryable`, and what else the kind has."""
 
 
 class ReplyMeta(Struct, frozen=True):
     boot: str
     ts: int
+    """When it was made, on the daemon's clock, microseconds."""
     replayed: bool = False
     """True where the answer is the stored one of an earlier request with the same id."""
 

@@ -9,9 +9,11 @@ class TrainerBeat(Struct, frozen=True):
     """What the trainer last said of itself; the age tells a hung trainer from a living I/O thread."""
 
     state: str
+    """STARTING, TRAINING, PAUSED or STOPPING."""
     round: int
     epoch: int
     beat_age_ms: int
+    """Milliseconds since its last sign of life; it gives one per epoch."""
 
 
 class Heartbeat(Struct, frozen=True):
@@ -21,6 +23,7 @@ class Heartbeat(Struct, frozen=True):
     run: str
     boot: str
     ts: int
+    """When it was sent, microseconds."""
     last: dict[str, int]
     """The newest sequence number per stream: what makes a lost tail visible."""
     dropped: dict[str, int]
@@ -40,10 +43,14 @@ class BatchHeader(Struct, frozen=True):
     boot: str
     stream: str
     first: int
+    """Number of the body's first line."""
     last: int
     n: int
+    """Lines: `last` - `first` + 1."""
     ts: int
+    """When it was sent, microseconds."""
     dropped: int
+    """Events of this stream refused by its full queue since the boot; they took no number."""
 
 
 class Window(Struct, frozen=True):

@@ -19,6 +19,7 @@ from protocol.version import PROTOCOL_VERSION
 from .commands import METHODS, Reply, Request
 from .events import EVENTS
 from .headers import BatchHeader, Heartbeat, ViewHeader
+from .results import Accepted
 
 FRAMES: dict[str, type[Struct]] = {
     "request": Request,
@@ -33,13 +34,15 @@ _WORDS = {"enum": ["NaN", "Infinity", "-Infinity"]}
 
 @functools.cache
 def json_schema() -> dict[str, Any]:
-    """JSON Schema 2020-12: `events` by type, `requests` by method, the frames, and their `$defs`.
+    """JSON Schema 2020-12: `events` by type, `requests` and `results` by method, the frames.
 
     Numbers that are floats also admit the words for NaN and the infinities.
     """
     classes = {spec.type: spec.cls for spec in EVENTS.values()}
     requests = {method.name: method.params for method in METHODS.values()}
-    types = list(dict.fromkeys([*classes.values(), *requests.values(), *FRAMES.values()]))
+    results = {method.name: method.result for method in METHODS.values()}
+    every = [*classes.values(), *requests.values(), *results.values(), Accepted, *FRAMES.values()]
+    types = list(dict.fromkeys(every))
     schemas, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     of = dict(zip(types, schemas, strict=True))
     return {
@@ -47,6 +50,8 @@ def json_schema() -> dict[str, Any]:
         "title": f"esper-overwatch protocol {PROTOCOL_VERSION}",
         "events": {name: of[cls] for name, cls in classes.items()},
         "requests": {name: of[cls] for name, cls in requests.items()},
+        "results": {name: of[cls] for name, cls in results.items()},
+        "accepted": of[Accepted],
         "frames": {name: of[cls] for name, cls in FRAMES.items()},
         "$defs": {name: _with_words(definition) for name, definition in definitions.items()},
     }

@@ -37,13 +37,15 @@ class LocalSockets:
         run: whose sockets they are.
         boot: id of the boot.
         started: when it began, microseconds.
+        tcp: the endpoints on TCP, for the connection file; None = there are none.
 
     Attributes:
         rebound: how many times a socket was bound again.
     """
 
-    def __init__(self, run: RunFolder, boot: str, started: int) -> None:
+    def __init__(self, run: RunFolder, boot: str, started: int, tcp: dict[str, str] | None = None) -> None:
         self._run = run
+        self._tcp = tcp
         self._boot = boot
         self._started = started
         self._paths: dict[str, Path] = {}
@@ -78,6 +80,11 @@ class LocalSockets:
         self._paths[name] = path
         self._inodes[name] = status.st_dev, status.st_ino
 
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Where the sockets are bound now, by name."""
+        return {name: f"ipc://{path}" for name, path in self._paths.items()}
+
     def write_connection(self) -> None:
         """Write the file by which clients find the sockets.
 
@@ -92,7 +99,8 @@ class LocalSockets:
             pid=os.getpid(),
             starttime=int(psutil.Process().create_time() * 1e6),
             started=self._started,
-            endpoints={name: f"ipc://{path}" for name, path in self._paths.items()},
+            endpoints=self.endpoints,
+            tcp=self._tcp,
             host=system.gethostname(),
             version=__version__,
         )

@@ -53,6 +53,9 @@ class ServerView(Protocol):
     def counters(self) -> dict[str, int]: ...
 
     @property
+    def endpoints(self) -> dict[str, dict[str, str] | None]: ...
+
+    @property
     def lease(self) -> dict[str, str | int] | None: ...
 
     @property
@@ -121,6 +124,7 @@ class Queries:
             "pid": os.getpid(),
             "started": server.started,
             "state": server.trainer_beat.state,
+            "endpoints": server.endpoints,
             "schema": schema_hash(),
             "streams": list(STREAMS),
             "events": {spec.type: spec.version for spec in EVENTS.values()},
@@ -172,6 +176,7 @@ class Queries:
             "device": started and started.device,
             "level": server.emitter.context.level,
             "clients": server.subscribers,
+            "endpoints": server.endpoints,
             "listen": server.listening,
             "metrics": server.metrics,
             "commands_waiting": len(server.mailbox),

@@ -107,7 +107,6 @@ class Server:
         self.mailbox = Mailbox()
         self.faults = Faults()
         self.started = time.time_ns() // 1000
-        self._local = LocalSockets(run, self.boot, self.started)
         self._state: RunState = "STARTING"
         self._state_lock = threading.RLock()
         self._beat = (0, 0, time.monotonic())
@@ -117,6 +116,8 @@ class Server:
         self._subscriber_counts = SubscriberCounts()
         self._replies = ReplySender()
         self._listener = TcpListener(listen) if listen else None
+        tcp = self._listener.endpoints if self._listener else None
+        self._local = LocalSockets(run, self.boot, self.started, tcp)
         self._reload = False
         self._journal = Journal(run.events, limits)
         self.parameters = parameters
@@ -248,6 +249,11 @@ class Server:
     def num_denied(self) -> int | None:
         """Connections over TCP that were turned away; None where it does not listen. From any thread."""
         return self._listener.denied if self._listener else None
+
+    @property
+    def endpoints(self) -> dict[str, dict[str, str] | None]:
+        """The three sockets by transport, so that whoever reached one finds the others."""
+        return {"ipc": self._local.endpoints, "tcp": self._listener.endpoints if self._listener else None}
 
     @property
     def wire_status(self) -> dict[str, object]:

@@ -42,11 +42,14 @@ class TcpListener:
 
     Args:
         address: `tcp://host:port`.
+
+    Attributes:
+        endpoints: `qry`, `ctl`, `ev`: that port and the next two.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._endpoints = endpoints_of(address)
+        self.endpoints = endpoints_of(address)
         self._keys = server_pair()
         self.allowed = AllowList()
         for problem in self.allowed.problems:
@@ -60,7 +63,7 @@ class TcpListener:
         self._revoked: dict[str, str] = {}
         """Names of keys that this boot has revoked, for the audit of those that are still connected."""
         self.audience = SubscriberCounts()
-        ports = {int(endpoint.rpartition(":")[2]) for endpoint in self._endpoints.values()}
+        ports = {int(endpoint.rpartition(":")[2]) for endpoint in self.endpoints.values()}
         self.connections = TcpConnections(ports, self._warn_of_cut)
         self._reload_at = 0.0
         self._logged_at = self._cut_logged_at = float("-inf")
@@ -82,7 +85,7 @@ class TcpListener:
             self._ctl = self._bind(sockets.make_router(context), "ctl")
             self._ev = self._bind(sockets.make_publisher(context), "ev")
         except zmq.ZMQError as error:
-            ports = {int(endpoint.rpartition(":")[2]) for endpoint in self._endpoints.values()}
+            ports = {int(endpoint.rpartition(":")[2]) for endpoint in self.endpoints.values()}
             raise KeysUnusable(
                 f"cannot listen on {self.address} and the next two ports: {error.strerror}"
                 f"{sockets.describe_holders(ports)}"
@@ -98,7 +101,7 @@ class TcpListener:
         try:
             monitor = self.connections.watch(self._context, socket, name)
             watched = True
-            socket.bind(self._endpoints[name])
+            socket.bind(self.endpoints[name])
         except BaseException:
             if watched:
                 self.connections.forget(name).close(linger=0)

@@ -41,11 +41,12 @@ _ADVICE = "set XDG_CONFIG_HOME to a folder of yours"
 
 
 class KeyPair(Struct, frozen=True):
-    """A CURVE pair, Z85. `server` is the public key of the server that a client's pair is for."""
+    """A CURVE pair: Z85, 40 characters a key."""
 
     public: str
     secret: str
     server: str = ""
+    """Public key of the server that a client's pair is for; not in a server's own file."""
 
     def __repr__(self) -> str:
         return f"KeyPair({self.public})"

@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from protocol.messages.commands import METHODS
+from tests.protocol.values import assert_fits
+
 from .conftest import EPISODE_EPOCHS, House, eventually
 
 
@@ -53,6 +56,12 @@ def test_a_run_is_steered_from_the_command_line(house: House) -> None:
     assert house.ask("pause", "steered")
     assert house.ask("lease", "release", "steered")["released"]
     del house.environment["ESPER_LEASE"]
+
+    assert house.ask("resume", "steered")
+    for verb in (("checkpoint",), ("escalate", "--epochs", "1"), ("profile", "--epochs", "1")):
+        assert house.ask(verb[0], "steered", *verb[1:])
+    for done in house.journal("steered", "command.done"):
+        assert_fits(done["data"]["result"], METHODS[done["data"]["method"]].result)
 
     table = house.daemon("ops", "steered").stdout
     assert "telemetry.escalate" in table

@@ -7,6 +7,7 @@ import types
 import typing
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
@@ -22,6 +23,13 @@ NEEDED: dict[str, dict[str, Any]] = {
     "mark": {"text": "here"},
 }
 """Parameters that a method cannot do without."""
+
+
+def assert_fits(result: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+    """Assert that a result is of its type, and has no field that the type does not know."""
+    held = msgspec.to_builtins(msgspec.convert(result, kind))
+    assert {key: held.get(key) for key in result} == result
+
 
 EDGES = [float("nan"), float("inf"), float("-inf"), -0.0, 1e308, 5e-324, 1.7e15]
 floats = st.one_of(st.sampled_from(EDGES), st.floats())

@@ -72,5 +72,6 @@ class Context:
     level: Level = "NORMAL"
     """Telemetry level in force."""
     env: int | None = None
+    """Absent where the event is not about one env."""
     rank: int = 0
     """Which process of the run it comes from; 0 is the one with the journal."""

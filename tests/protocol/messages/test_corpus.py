@@ -43,6 +43,7 @@ def test_the_corpus_has_every_message() -> None:
     have = {part: {name_of(line) for line in lines} for part, lines in CORPUS.items()}
     assert have["events"] >= set(EVENTS), HINT
     assert have["requests"] >= set(METHODS), HINT
+    assert have["results"] >= set(METHODS), HINT
     assert have["frames"] >= set(FRAME_TYPES), HINT
 
 
@@ -103,6 +104,16 @@ def test_every_past_request_is_still_taken(line: bytes) -> None:
 
 
 @pytest.mark.fault(45)
+@named(CORPUS["results"])
+def test_every_past_result_is_still_read(line: bytes) -> None:
+    tree = json.loads(line)
+    validator("results", tree["method"]).validate(tree["result"])
+    held = msgspec.to_builtins(msgspec.convert(tree["result"], METHODS[tree["method"]].result))
+    for field, value in tree["result"].items():
+        assert held.get(field) == value, f"{field} was taken away or changed"
+
+
+@pytest.mark.fault(45)
 @named(CORPUS["frames"])
 def test_every_past_frame_is_still_read(line: bytes) -> None:
     ((name, body),) = json.loads(line).items()
@@ -133,8 +144,8 @@ def test_an_example_made_from_a_type_is_valid(part: str, name: str) -> None:
     if part == "events":
         validator(part, name).validate(tree["data"])
         assert not isinstance(decode_line(line_makers()[part][name]()).data, Unknown)
-    elif part == "requests":
-        validator(part, name).validate(tree["params"])
+    elif part in ("requests", "results"):
+        validator(part, name).validate(tree["params" if part == "requests" else "result"])
     else:
         validator(part, name).validate(tree[name])
 

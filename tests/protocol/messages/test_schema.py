@@ -49,10 +49,12 @@ def test_the_schema_is_a_schema_and_is_served(server: Server) -> None:
     with Raw() as raw:
         served = raw.ask("qry", "schema")[0]["result"]
     assert served == json.loads(json.dumps(json_schema()))
-    every = [schema for part in ("events", "requests", "frames") for schema in served[part].values()]
+    every = [
+        schema for part in ("events", "requests", "results", "frames") for schema in served[part].values()
+    ]
     jsonschema.Draft202012Validator.check_schema({"anyOf": every, "$defs": served["$defs"]})
     assert set(served["events"]) == set(EVENTS)
-    assert set(served["requests"]) == set(METHODS)
+    assert set(served["requests"]) == set(served["results"]) == set(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda m: m.name)

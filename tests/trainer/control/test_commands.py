@@ -25,6 +25,7 @@ from protocol.messages.events import (
 from protocol.messages.vocabulary import Stage
 from protocol.runs import RunFolder
 from protocol.server.mailbox import Command
+from tests.protocol.values import assert_fits
 from trainer.compute.process_group import ProcessGroup
 from trainer.config import load as settings
 from trainer.daemon.daemon import Daemon
@@ -107,6 +108,8 @@ class Rig:
         with contextlib.suppress(StopRun):
             self.trainer.run(self.daemon.hooks)
         self.events += [(e.event, e.env) for e in self.daemon.server.emitter.drain(1_000_000)]
+        for done in self.told(CommandDone):
+            assert_fits(done.result, METHODS[done.method].result)
 
     def told(self, kind: type) -> list[Any]:
         return [event for event, _ in self.events if isinstance(event, kind)]

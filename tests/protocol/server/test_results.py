@@ -1,0 +1,94 @@
+"""What methods answer is what their types say, and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.messages.commands import METHODS
+from protocol.messages.events import Mark
+from protocol.messages.results import Accepted
+from protocol.runs import RunFolder
+from protocol.server.server import Server
+from protocol.storage.keys import make_client
+from tests.protocol.harness import until
+from tests.protocol.raw import Raw
+from tests.protocol.sshd import free_ports
+from tests.protocol.values import NEEDED, assert_fits
+
+QUERIES = [m.name for m in METHODS.values() if m.socket == "qry"]
+AT_ONCE = [m.name for m in METHODS.values() if m.at == "once" and m.socket == "ctl"]
+PARAMETER = {
+    "value": 0.1,
+    "configured": 0.1,
+    "allowed": "a number from 0.0 to 1.0",
+    "description": "",
+    "takes_effect": "update",
+}
+HELLO = {"task": "digits", "config": {"envs": {"count": 2}}, "execution": {"group_size": 2}}
+
+
+@pytest.fixture
+def listening(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
+    """A server on Unix sockets and TCP that has a command, an event and a lease to tell of."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    make_client("laptop", server=None, role="operator")
+    server = Server(
+        RunFolder.claim("alpha"),
+        hello=HELLO,
+        listen=f"tcp://127.0.0.1:{free_ports(3)}",
+        parameters=lambda: {"ppo.learning_rate": PARAMETER},
+    )
+    server.start()
+    server.set_state("TRAINING")
+    server.emitter.emit(Mark(text="here", client="me"))
+    until(lambda: server.emitter.waiting["life"] == 0)
+    yield server
+    server.close()
+    server.run.release()
+
+
+@pytest.mark.parametrize("method", QUERIES)
+def test_answer_to_a_query_is_of_its_type(listening: Server, method: str) -> None:
+    with Raw() as raw:
+        lease = raw.ask("ctl", "lease.acquire", id="x")[0]
+        assert lease["result"]["state"] == "done"
+        params = NEEDED.get(method, {}) | ({"op": lease["id"]} if method == "op.get" else {})
+        until(lambda: raw.ask("qry", "op.list")[0]["result"]["ops"][0]["state"] == "done")
+        reply, lines = raw.ask("qry", method, params=params)
+    assert_fits(reply["result"], METHODS[method].result)
+    assert len(lines) == (method in ("snapshot", "replay"))
+
+
+@pytest.mark.parametrize("method", AT_ONCE)
+def test_immediate_command_answers_with_its_result(server: Server, method: str) -> None:
+    server.emitter.emit(Mark(text="a journal to rotate", client="me"))
+    assert server.flush(60)
+    with Raw() as raw:
+        result = raw.ask("ctl", method, params=NEEDED.get(method, {}))[0]["result"]
+    assert result.pop("state") == "done"
+    assert_fits(result, METHODS[method].result)
+
+
+def test_accepted_command_is_answered_as_the_schema_says(server: Server) -> None:
+    with Raw() as raw:
+        assert_fits(raw.ask("ctl", "pause")[0]["result"], Accepted)
+
+
+def test_endpoints_are_told_by_every_door(listening: Server) -> None:
+    connection = json.loads(listening.run.connection.read_bytes())
+    with Raw() as raw:
+        hello, status = (raw.ask("qry", name)[0]["result"] for name in ("hello", "status"))
+    assert hello["endpoints"] == status["endpoints"]
+    assert hello["endpoints"] == {"ipc": connection["endpoints"], "tcp": connection["tcp"]}
+    ports = [int(connection["tcp"][name].rpartition(":")[2]) for name in ("qry", "ctl", "ev")]
+    assert [port - ports[0] for port in ports] == [0, 1, 2]
+
+
+def test_without_tcp_no_endpoint_of_it_is_told(server: Server) -> None:
+    with Raw() as raw:
+        assert raw.ask("qry", "hello")[0]["result"]["endpoints"]["tcp"] is None
+    assert json.loads(server.run.connection.read_bytes())["tcp"] is None
