@@ -16,6 +16,7 @@ PAGES = (
     "docs/glossary",
     "docs/benchmarks",
     "docs/operations",
+    "docs/protocol",
     "docs/training",
 )
 """CHANGELOG names what has been; docs/findings.md and docs/faults.md are generated."""

@@ -31,9 +31,9 @@ from protocol.storage.keys import KeyPair
 from .markers import ROOT
 from .message_examples import complete_corpus, first_of_each
 
-FILES: dict[str, type] = {"connection.json": Connection, "NAME.key": KeyPair}
-"""What a client reads from the disk."""
-FRAME_PARTS: dict[str, type] = {
+TYPES: dict[str, type] = {
+    "connection.json": Connection,
+    "NAME.key": KeyPair,
     "ctx": Context,
     "batch header": BatchHeader,
     "heartbeat": Heartbeat,
@@ -42,7 +42,7 @@ FRAME_PARTS: dict[str, type] = {
     "reply": Reply,
     "accepted": Accepted,
 }
-"""What is in frames, beside the data of events."""
+"""What is in files and frames, beside the data of events, by its place in the page."""
 SCHEMA_FILE = ROOT / "protocol" / "schema.json"
 FIELD_HEADER = ["field", "type", "meaning"]
 PAGE = ROOT / "docs" / "protocol.md"
@@ -51,8 +51,7 @@ PAGE = ROOT / "docs" / "protocol.md"
 def fill_in(page: str) -> str:
     """The page with its tables made again between their markers."""
     tables = {
-        "files": _types(FILES, {}),
-        "frames": _types(FRAME_PARTS, first_of_each("frames")),
+        **{name: _type(name, cls) for name, cls in TYPES.items()},
         "methods": _methods() + "\n" + "\n".join(map(_method, METHODS.values())),
         "errors": _errors(),
         "events": _events(first_of_each("events")),
@@ -72,33 +71,34 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _methods() -> str:
-    rows = [
-        [f"`{m.name}`", f"`{m.socket}`", m.need, _parameters(m), _states(m), m.effect]
-        for m in METHODS.values()
-    ]
-    return _table(["method", "socket", "role", "parameters", "states", "answer or effect"], rows)
+    rows = [[f"`{m.name}`", f"`{m.socket}`", m.need, _states(m), m.effect] for m in METHODS.values()]
+    return _table(["method", "socket", "role", "states", "answer or effect"], rows)
 
 
 def _method(method: Method) -> str:
-    """One method's result and examples."""
+    """One method's parameters, result and examples."""
     request = first_of_each("requests")[method.name]
     result = msgspec.json.encode(msgspec.json.decode(first_of_each("results")[method.name])["result"])
-    rows = [*_fields(method.result)]
     where = "Result" if method.socket == "qry" else "Result, in its `command.done`"
-    shape = f"{where}:\n\n{_table(FIELD_HEADER, rows)}" if rows else f"{where}: `{{}}`.\n"
-    about = [_summary(method.result)] if rows else []
-    text = "\n\n".join([*filter(None, about), shape])
-    return f"### Method `{method.name}`\n\n{text}\n```json\n{request.decode()}\n{result.decode()}\n```\n"
-
-
-def _types(classes: dict[str, type], examples: dict[str, bytes]) -> str:
-    parts = []
-    for name, cls in classes.items():
-        example = examples.get(re.sub(r" ", "_", name))
-        body = msgspec.json.encode(next(iter(msgspec.json.decode(example).values()))) if example else b""
-        shown = f"\n```json\n{body.decode()}\n```\n" if body else ""
-        parts.append(f"**{name}**\n\n" + _table(FIELD_HEADER, [*_fields(cls)]) + shown)
+    fields, parameters = [*_fields(method.result)], _parameters(method)
+    told = f"{where}. {_summary(method.result)}\n\n{_table(FIELD_HEADER, fields)}"
+    parts = [
+        f"### Method `{method.name}`\n",
+        f"Parameters:\n\n{_table(FIELD_HEADER, parameters)}" if parameters else "No parameters.\n",
+        told if fields else f"{where}: `{{}}`.\n",
+        f"```json\n{request.decode()}\n{result.decode()}\n```\n",
+    ]
     return "\n".join(parts)
+
+
+def _type(name: str, cls: type) -> str:
+    """A type's fields and, where the corpus has one, an example."""
+    table = _table(FIELD_HEADER, [*_fields(cls)])
+    line = first_of_each("frames").get(name.replace(" ", "_"))
+    if line is None:
+        return table
+    (body,) = msgspec.json.decode(line).values()
+    return f"{table}\n```json\n{msgspec.json.encode(body).decode()}\n```\n"
 
 
 def _fields(cls: type, prefix: str = "") -> Iterator[list[str]]:
@@ -179,12 +179,17 @@ def _states(method: Method) -> str:
     return ", ".join(method.states) if method.socket == "ctl" else "any"
 
 
-def _parameters(method: Method) -> str:
+def _parameters(method: Method) -> list[list[str]]:
     properties = json_schema()["$defs"].get(method.params.__name__, {}).get("properties", {})
-    return "; ".join(
-        f"`{name}`{_default(schema)}: {schema['description']}{_bounds(schema)}"
+    hints = typing.get_type_hints(method.params)
+    return [
+        [
+            f"`{name}`{_default(schema)}",
+            f"`{_type_name(hints[name])}`",
+            f"{schema['description']}{_bounds(schema)}",
+        ]
         for name, schema in properties.items()
-    )
+    ]
 
 
 def _default(schema: dict[str, Any]) -> str:
@@ -198,8 +203,6 @@ def _bounds(schema: dict[str, Any]) -> str:
     forms = {"minimum": "from {:,}", "maximum": "to {:,}", "maxLength": "up to {} characters"}
     schema = schema.get("anyOf", [schema])[0]
     bounds = [form.format(schema[key]) for key, form in forms.items() if key in schema]
-    if "enum" in schema:
-        bounds = [", ".join(map(str, schema["enum"]))]
     return f" ({' '.join(bounds)})" if bounds else ""
 
 

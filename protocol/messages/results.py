@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from protocol.messages.thresholds import Threshold
-from protocol.messages.vocabulary import Level, RunState, Stream
+from protocol.messages.vocabulary import Level, RunKindName, RunState, Stream
 
 from .roles import Role
 
@@ -63,7 +63,22 @@ class Endpoints(Struct, frozen=True):
     ] = None
 
 
+class LoopParameter(Struct, frozen=True):
+    type: Literal["bool", "int", "float", "str"]
+    default: Any = None
+    enum: Annotated[list[Any] | None, Meta(description="the values that are taken")] = None
+
+
+class LoopCommand(Struct, frozen=True):
+    """A command that a published run's own loop has registered; it is a method of `ctl`."""
+
+    help: str
+    parameters: dict[str, LoopParameter]
+
+
 class HelloResult(MethodResult, frozen=True):
+    """Who answers, and what a client has to know of it; of a published run also what `status` has of it."""
+
     protocol: Annotated[int, Meta(description="version of the protocol, 1")]
     version: Annotated[str, Meta(description="of the package")]
     run: Annotated[str, Meta(description="id of the run, 8 hex digits")]
@@ -86,6 +101,15 @@ class HelloResult(MethodResult, frozen=True):
     task: Annotated[str | None, Meta(description="data set that a trainer learns")] = None
     config: Annotated[dict[str, Any] | None, Meta(description="of a trainer, as `config.json` has it")] = None
     execution: Annotated[dict[str, Any] | None, Meta(description="what a trainer measured and chose")] = None
+    kind: Annotated[RunKindName, Meta(description="a training, or a loop that publishes by itself")] = (
+        "training"
+    )
+    step: Annotated[int | None, Meta(description="newest step of a published run")] = None
+    tags: Annotated[list[str] | None, Meta(description="of a published run")] = None
+    notes: Annotated[str | None, Meta(description="of a published run")] = None
+    commands: Annotated[
+        dict[str, LoopCommand] | None, Meta(description="that a published run's loop takes")
+    ] = None
 
 
 class LeaseHolder(Struct, frozen=True):
@@ -108,6 +132,10 @@ class ListenStatus(Struct, frozen=True):
     unproven: Annotated[int, Meta(description="of them without a message yet")]
     closed: Annotated[int, Meta(description="closed for a limit, since the boot")]
     limits: ConnectionLimits
+
+
+class MetricsStatus(Struct, frozen=True):
+    address: Annotated[str, Meta(description="where Prometheus may read the run")]
 
 
 class SegmentStatus(Struct, frozen=True):
@@ -143,6 +171,8 @@ class WireStatus(Struct, frozen=True):
 
 
 class StatusResult(MethodResult, frozen=True):
+    """How the run, its daemon and its wire are."""
+
     run: str
     name: str
     boot: str
@@ -160,6 +190,7 @@ class StatusResult(MethodResult, frozen=True):
     clients: Annotated[int, Meta(description="subscriptions to `1/hb`")]
     endpoints: Endpoints
     listen: Annotated[ListenStatus | None, Meta(description="null = no TCP")]
+    metrics: Annotated[MetricsStatus | None, Meta(description="null = not served")]
     commands_waiting: Annotated[int, Meta(description="for the epoch's end")]
     lease: LeaseHolder | None
     seq: Annotated[dict[Stream, int], Meta(description="newest number of each stream")]
@@ -169,6 +200,15 @@ class StatusResult(MethodResult, frozen=True):
     journal: JournalStatus
     control: RequestCounts
     wire: WireStatus
+    kind: Annotated[RunKindName, Meta(description="a training, or a loop that publishes by itself")] = (
+        "training"
+    )
+    step: Annotated[int | None, Meta(description="newest step of a published run")] = None
+    tags: Annotated[list[str] | None, Meta(description="of a published run")] = None
+    notes: Annotated[str | None, Meta(description="of a published run")] = None
+    commands: Annotated[
+        dict[str, LoopCommand] | None, Meta(description="that a published run's loop takes")
+    ] = None
 
 
 class SnapshotResult(MethodResult, frozen=True):
@@ -215,6 +255,8 @@ class ParameterInfo(Struct, frozen=True):
 
 
 class ParamGetResult(MethodResult, frozen=True):
+    """The parameters that can be changed while the run trains."""
+
     params: Annotated[dict[str, ParameterInfo], Meta(description="by the key for `param.set`")]
 
 
@@ -245,6 +287,8 @@ class OpGetResult(MethodResult, frozen=True):
 
 
 class OpListResult(MethodResult, frozen=True):
+    """Commands of this boot."""
+
     ops: Annotated[list[OpGetResult], Meta(description="the newest 256 that ended, then the open ones")]
 
 
@@ -262,6 +306,8 @@ class ClientInfo(Struct, frozen=True):
 
 
 class ClientsResult(MethodResult, frozen=True):
+    """Who has asked, summed up by name and process or key."""
+
     clients: Annotated[
         list[ClientInfo], Meta(description="the newest asker first; 1,024 connections at most")
     ]
@@ -269,20 +315,28 @@ class ClientsResult(MethodResult, frozen=True):
 
 
 class ClockResult(MethodResult, frozen=True):
+    """The boundary at which it happened."""
+
     round: int
     epoch: Annotated[int, Meta(description="finished in this round")]
 
 
 class CheckpointResult(MethodResult, frozen=True):
+    """The file."""
+
     path: str
     bytes: int
 
 
 class StoppedResult(MethodResult, frozen=True):
+    """That it has stopped."""
+
     stopped: bool
 
 
 class EscalateResult(MethodResult, frozen=True):
+    """At the end of the last epoch asked for."""
+
     level: Annotated[
         Level, Meta(description="in force now that the escalation is over, not the one asked for")
     ]
@@ -302,29 +356,41 @@ class ProfileResult(MethodResult, frozen=True):
 
 
 class ParamSetResult(MethodResult, frozen=True):
+    """The change."""
+
     key: str
     old: float
     new: float
 
 
 class SeedResult(MethodResult, frozen=True):
+    """The slot."""
+
     env: int
     slot: str
     stage: Annotated[str, Meta(description="of the slot afterwards")]
 
 
 class OpCancelResult(MethodResult, frozen=True):
+    """The other command."""
+
     op: Annotated[str, Meta(description="id of the command that is cancelled")]
 
 
 class RotateResult(MethodResult, frozen=True):
+    """What was closed."""
+
     bytes: Annotated[int, Meta(description="of the segment that was closed")]
 
 
 class LeaseAcquireResult(MethodResult, frozen=True):
+    """The lease."""
+
     lease: Annotated[str, Meta(description="goes into `meta.lease` of each command from now on; a secret")]
     until: Annotated[int, Meta(description="when it ends by itself, microseconds")]
 
 
 class LeaseReleaseResult(MethodResult, frozen=True):
+    """Whether there was one."""
+
     released: Annotated[bool, Meta(description="false where nobody held it")]

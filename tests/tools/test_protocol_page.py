@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+import re
+
+import msgspec
+
+from protocol.journal import writer as journal
 from protocol.messages.commands import METHODS
 from protocol.messages.events import EVENTS
+from protocol.runs import Connection
+from protocol.server import rate_limiter, tcp_connections
+from protocol.server.command_registry import MAX_ENDED
+from protocol.server.emitter import MAX_QUEUED
+from protocol.server.mailbox import MAX_MAILBOX_COMMANDS
+from protocol.server.publisher import MAX_RING_BYTES, MAX_RING_EVENTS
+from protocol.server.rate_limiter import REQUESTS_PER_SECOND
+from protocol.server.reply_cache import MAX_REMEMBERED, REMEMBERED_SECONDS
+from protocol.server.reply_sender import MAX_WAITING_BYTES
+from protocol.server.request_handler import MAX_REQUEST_BYTES
+from protocol.server.sockets import (
+    MAX_INBOUND_BYTES,
+    RECEIVE_HIGH_WATER,
+    REPLY_HIGH_WATER,
+    SEND_HIGH_WATER,
+)
+from protocol.storage.keys import KeyPair
 from tools.protocol_page import PAGE, fill_in
 
 
@@ -17,3 +39,45 @@ def test_the_reference_page_is_up_to_date() -> None:
 def test_the_reference_page_says_what_fields_mean() -> None:
     row = "| `until` | `int` | Wall time of its end, microseconds. |"
     assert row in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_files_shown_are_what_clients_read() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    shown = re.findall(r"```json\n(\{\n.*?\n\})\n```", page, re.S)
+    connection, pair = (
+        msgspec.json.decode(text, type=kind) for text, kind in zip(shown, (Connection, KeyPair), strict=True)
+    )
+    assert isinstance(connection, Connection)
+    assert msgspec.to_builtins(connection) == msgspec.json.decode(shown[0])
+    assert msgspec.to_builtins(pair) == msgspec.json.decode(shown[1])
+
+
+def test_the_limits_told_are_those_in_force() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    limits = page[page.index("## Limits") : page.index("## Over a restart")]
+    for limit in (
+        *MAX_QUEUED.values(),
+        MAX_RING_EVENTS,
+        SEND_HIGH_WATER,
+        RECEIVE_HIGH_WATER,
+        REPLY_HIGH_WATER,
+        MAX_MAILBOX_COMMANDS,
+        MAX_REMEMBERED,
+        int(REMEMBERED_SECONDS),
+        MAX_ENDED,
+        tcp_connections.MAX_CONNECTIONS,
+        tcp_connections.MAX_UNPROVEN,
+        rate_limiter.MAX_CONNECTIONS,
+        int(REQUESTS_PER_SECOND),
+    ):
+        assert re.search(rf"(?<![\d,]){limit:,}(?![\d,]*\d)", limits), limit
+    sizes = {
+        MAX_REQUEST_BYTES: "request | 1 MiB",
+        MAX_INBOUND_BYTES: "daemon | 4 MiB",
+        MAX_WAITING_BYTES: "not read | 8 MiB",
+        MAX_RING_BYTES: "and 32 MiB",
+        journal.MAX_WAITING_BYTES: "| 16 MiB wait",
+    }
+    for size, words in sizes.items():
+        assert words in limits
+        assert f" {size // 2**20} MiB" in words

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol import publish
 from protocol.messages.commands import METHODS
 from protocol.messages.events import Mark
 from protocol.messages.results import Accepted
@@ -92,3 +93,11 @@ def test_without_tcp_no_endpoint_of_it_is_told(server: Server) -> None:
     with Raw() as raw:
         assert raw.ask("qry", "hello")[0]["result"]["endpoints"]["tcp"] is None
     assert json.loads(server.run.connection.read_bytes())["tcp"] is None
+
+
+@pytest.mark.parametrize("method", ["hello", "status"])
+def test_published_run_answers_as_the_types_say(method: str) -> None:
+    with publish("mine", config={"width": 3}) as run, Raw() as raw:
+        run.log(step=1, loss=0.5)
+        assert not run.asked("checkpoint")
+        assert_fits(raw.ask("qry", method)[0]["result"], METHODS[method].result)
