@@ -117,7 +117,7 @@ class Trainer:
             hooks.on_epoch_begin(self.epoch, self.cfg.episode_epochs)
             with hooks.phase("train"):
                 trained = self.population.run_epoch(self.round, self.epoch, layers=hooks.layer_envs)
-            self.measurements, layers, seconds = trained
+            self.measurements, layers, seconds, scaling = trained
             hooks.on_phase_times(seconds)
             with hooks.phase("reward"):
                 verdict = self.governor.roll_back_failed(self.measurements, self.epoch + 1)
@@ -133,6 +133,7 @@ class Trainer:
                 reward=reward_N,
                 components=components,
                 layers=vars(layers) if layers else None,
+                scaling=scaling,
             )
             if self.epoch < self.cfg.episode_epochs:
                 columns |= self.decide(hooks)

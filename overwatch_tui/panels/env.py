@@ -157,6 +157,12 @@ def gradient_line(inputs: PanelInputs, env: int, width: int) -> Line:
     row.put(" health ", "dim").put(format_number(health), state.severity("gradient_health", health) or "")
     row.put(" drift ", "dim")
     row.put(format_compact(drift, 5), state.detector_severity(source, "norm_drift") or "")
+    if epoch is not None and epoch.loss_scale:
+        row.put(" fp16 scale ", "dim").put(format_compact(at_or_none(epoch.loss_scale, env), 6))
+        row.put(" skipped ", "dim").put(
+            format_number(at_or_none(epoch.skipped_steps, env), "d"),
+            state.detector_severity(source, "fp16_overflow") or "",
+        )
     room = (width - row.width - 15) // 2
     if room >= 6:
         row.put("  acc ", "dim").put(inputs.sparkline(f"accuracy/{env}", room), "chart")

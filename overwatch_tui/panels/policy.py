@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from overwatch_tui.render.format import format_compact, format_duration, format_number
@@ -10,6 +11,7 @@ from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.plot import Series, gauge
 from overwatch_tui.render.theme import severity_label
+from protocol.messages.thresholds import Threshold, kl_limits
 
 from . import curves
 
@@ -37,7 +39,7 @@ SIGNALS = (
     PolicySignal("value loss", "value_loss", "", ""),
     PolicySignal("grad norm", "grad_norm", "total_grad_norm", "before clipping"),
     PolicySignal("policy loss", "policy_loss", "", ""),
-    PolicySignal("seconds", "seconds", "update_seconds", "of the update"),
+    PolicySignal("seconds", "seconds", "", "of the update"),
     PolicySignal("LSTM h rms", "lstm_h_rms", "lstm_rms", "recurrent state"),
 )
 
@@ -94,11 +96,31 @@ def _value(inputs: PanelInputs, signal: PolicySignal) -> float | None:
     return value
 
 
+def _limit(inputs: PanelInputs, signal: PolicySignal) -> Threshold | None:
+    """The limits of a signal in this run."""
+    threshold, ppo = inputs.state.thresholds.get(signal.limit), inputs.state.ppo
+    if signal.limit == "kl" and threshold is not None and ppo is not None and ppo.target_kl:
+        warning, critical = kl_limits(ppo.target_kl)
+        return replace(threshold, warning=warning, critical=critical)
+    return threshold
+
+
+def _severity(inputs: PanelInputs, signal: PolicySignal, value: float | None) -> str | None:
+    if signal.field == "seconds":  # only the daemon knows what is usual
+        return inputs.state.detector_severity("system", "slow_update")
+    limit = _limit(inputs, signal)
+    return None if value is None or limit is None else limit.severity(value)
+
+
 def _pair(inputs: PanelInputs, signal: PolicySignal, width: int) -> Line:
     value = _value(inputs, signal)
-    severity = inputs.state.severity(signal.limit, value)
+    severity = _severity(inputs, signal, value)
     row = Row().put(f" {signal.label}", "dim", 12).put(_figure(value), "bold", 8, ">").put(" ")
-    row.put(severity_label(severity) if signal.limit and value is not None else "", severity or "ok", 5)
+    row.put(
+        severity_label(severity) if (signal.limit or severity) and value is not None else "",
+        severity or "ok",
+        5,
+    )
     return row.put(
         inputs.sparkline(f"ppo.{signal.field}", max(0, width - row.width - 1)), severity or "chart"
     ).line(width)
@@ -112,11 +134,13 @@ def _figure(value: float | None) -> str:
 
 def _full(inputs: PanelInputs, signal: PolicySignal, width: int, *, selected: bool) -> Line:
     value = _value(inputs, signal)
-    severity = inputs.state.severity(signal.limit, value)
-    limit = inputs.state.thresholds.get(signal.limit)
+    severity = _severity(inputs, signal, value)
+    limit = _limit(inputs, signal)
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(signal.label, "bold", 12)
     row.put(_figure(value), "bold", 8, ">").put(" ")
-    row.put(severity_label(severity) if limit and value is not None else "", severity or "ok", 5)
+    row.put(
+        severity_label(severity) if (limit or severity) and value is not None else "", severity or "ok", 5
+    )
     row.put(f"{limit.warning:g}/{limit.critical:g}" if limit else "", "dim", 11)
     room = max(0, min(width - row.width - 1, max(20, width - row.width - 40)))
     row.put(inputs.sparkline(f"ppo.{signal.field}", room), severity or "chart")
@@ -208,7 +232,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     signal = SIGNALS[inputs.view.selected_index("policy", keys(inputs))]
     if inputs.state.ppo is None:
         return body(inputs, width, height)
-    limit = inputs.state.thresholds.get(signal.limit)
+    limit = _limit(inputs, signal)
     limits = [(limit.warning, "warning"), (limit.critical, "critical")] if limit else []
     lines = [_full(inputs, signal, width, selected=False), EMPTY]
     series = [Series(signal.label, inputs.history(f"ppo.{signal.field}"))]

@@ -98,7 +98,7 @@ THRESHOLDS: dict[str, Threshold] = {
         Threshold(
             signal="lstm_rms_low", warning=1e-4, critical=1e-6, low=True, hint="the recurrent state has died"
         ),
-        # A step beyond `ppo.target_kl` (0.01) ends the passes: healthy updates end at up to twice that.
+        # Of the default `ppo.target_kl`; `kl_limits` has those of others.
         Threshold(signal="kl", warning=0.03, critical=0.06, hint="the policy moves too far per update"),
         Threshold(signal="clip_fraction", warning=0.25, critical=0.30, hint="many samples are clipped"),
         Threshold(
@@ -154,7 +154,19 @@ THRESHOLDS: dict[str, Threshold] = {
         ),
         Threshold(signal="memory", warning=0.75, critical=0.90, hint="share of memory in use"),
         Threshold(
-            signal="update_seconds", warning=1.5, critical=3.0, raise_after=2, hint="PPO update is slow"
+            signal="update_pace",
+            warning=3.0,
+            critical=10.0,
+            raise_after=2,
+            hint="a step of the PPO update takes this many times its usual time: look at the machine (g)",
+        ),
+        Threshold(
+            signal="skipped_steps",
+            warning=0.25,
+            critical=0.75,
+            raise_after=2,
+            clear_after=2,
+            hint="share of steps that overflow fp16: use amp.dtype=bf16, or lower host.learning_rate",
         ),
         Threshold(
             signal="telemetry_share",
@@ -197,6 +209,22 @@ THRESHOLDS: dict[str, Threshold] = {
         Threshold(signal="queue_drops", warning=1.0, critical=1000.0, hint="telemetry was refused"),
     )
 }
+
+KL_LIMITS_IN_TARGETS = (3.0, 6.0)
+"""A step beyond `ppo.target_kl` ends the passes: healthy updates end at up to twice that."""
+
+
+def kl_limits(target_kl: float | None) -> tuple[float, float]:
+    """(warning, critical) KL divergence of an update.
+
+    Args:
+        target_kl: `ppo.target_kl`; with 0 or None no step ends the passes, and the table's limits hold.
+    """
+    if not target_kl:
+        return THRESHOLDS["kl"].warning, THRESHOLDS["kl"].critical
+    warning, critical = KL_LIMITS_IN_TARGETS
+    return warning * target_kl, critical * target_kl
+
 
 VALUE_COLLAPSE_PHASES: tuple[tuple[float, float], ...] = ((0.10, -0.5), (0.25, -0.2), (0.75, 0.0), (1.0, 0.1))
 """(up to this share of the run, explained variance below which the critic has collapsed)."""

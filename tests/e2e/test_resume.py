@@ -21,8 +21,6 @@ def course(house: House, name: str) -> dict[str, list[Any]]:
         data = {key: value for key, value in event["data"].items() if key not in TIMES}
         if event["type"].startswith(OF_THE_BOOT) or str(data.get("source")) in OF_THE_MACHINE:
             continue
-        if data.get("kind") == "slow_update":
-            continue
         streams.setdefault(event["stream"], []).append((event["type"], event["ctx"], data))
     return streams
 

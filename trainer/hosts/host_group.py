@@ -58,12 +58,19 @@ class TrainResult:
     layers: LayerTensors | None
     layers_seconds: float
     """Of this thread, spent on them."""
+    skipped_steps: Tensor | None = None
+    """int64 [n], steps of the epoch that overflowed; None where losses are not scaled."""
 
-    def without_overflows(self, applied: Tensor) -> TrainResult:
-        """With NaN for the gradients of hosts whose last step overflowed: those not in `applied` bool [n]."""
+    def without_overflows(self, applied: Tensor, skipped: Tensor) -> TrainResult:
+        """With NaN for the gradients of hosts whose last step overflowed: those not in `applied` bool [n].
+
+        Args:
+            skipped: int64 [n], how many steps of the epoch did.
+        """
         nan, missing = float("nan"), ~applied
         return replace(
             self,
+            skipped_steps=skipped,
             host_grad_norm=self.host_grad_norm.masked_fill(missing, nan),
             host_health=self.host_health.masked_fill(missing, nan),
             seed_grad_norm=self.seed_grad_norm.masked_fill(missing.unsqueeze(1), nan),
@@ -203,15 +210,18 @@ class HostGroup:
         loss_sum = correct = torch.zeros(len(self), dtype=self._dtype, device=self.envs.device)
         gradients: Parameters = {}
         applied = None
+        skipped = torch.zeros_like(self.envs)
         for step in range(epoch * steps, (epoch + 1) * steps):
             x, labels = self.batches.at(round_, step)
             answers = labels.shape[1]
             loss, hits, gradients = self.gradients(x, labels)
             applied = self._update(gradients)
+            if applied is not None:
+                skipped = skipped + ~applied
             loss_sum = loss_sum + loss
             correct = correct + hits
         trained = self._trained(loss_sum / steps, correct / (steps * answers), gradients, layers, x)
-        return trained if applied is None else trained.without_overflows(applied)
+        return trained if applied is None else trained.without_overflows(applied, skipped)
 
     def _update(self, gradients: Parameters) -> Tensor | None:
         """One step of the weights; bool [n], which hosts took it, or None where all did."""

@@ -57,6 +57,8 @@ class EpochResult(NamedTuple):
     """Of the envs whose layers were asked for."""
     seconds: dict[str, float]
     """Wall time by part: `train`, `validate`, `layers`."""
+    scaling: dict[str, Tensor]
+    """With fp16 [N] each: `loss_scale` after the epoch, `skipped_steps` in it; else empty."""
 
 
 class Population:
@@ -201,7 +203,7 @@ class Population:
         layer_tensors = LayerTensors.joined(parts) if parts else None
         measurements = self._join_measurements(trained, scores)
         self.table.record_contribution(measurements.contribution)
-        return EpochResult(measurements, layer_tensors, seconds)
+        return EpochResult(measurements, layer_tensors, seconds, self._scaling(trained))
 
     def shapley(self, round_: int) -> ShapleyValues:
         """Shapley values of the seeds that the table holds, on the validation split; `test` comes first."""
@@ -318,6 +320,11 @@ class Population:
     def close(self) -> None:
         """End the worker threads."""
         self._executor.close()
+
+    def _scaling(self, trained: list[TrainResult]) -> dict[str, Tensor]:
+        scales = [group.loss_scale.scale_N for group in self.groups if group.loss_scale is not None]
+        skipped = [part.skipped_steps for part in trained if part.skipped_steps is not None]
+        return {"loss_scale": torch.cat(scales), "skipped_steps": torch.cat(skipped)} if scales else {}
 
     def _join_measurements(self, trained: list[TrainResult], scores: list[Score]) -> Measurements:
         return Measurements(

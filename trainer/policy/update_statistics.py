@@ -69,6 +69,8 @@ class UpdateStatistics:
     observation_missing: float
     value_nrmse: float
     """Root mean square of the critic's error over the standard deviation of the returns."""
+    target_kl: float = 0.0
+    """Beyond which the update was to stop; 0 = never."""
 
 
 def rollout_statistics(rollout: Rollout, advantage: Tensor, returns: Tensor) -> dict[str, Tensor]:
@@ -129,6 +131,7 @@ def summarise(step: Arrays, overall: Arrays, cfg: PPOConfig, seconds: float) -> 
         critic_grad_norm=float(_mean(step["critic_grad_norm"], applied)),
         learning_rate=cfg.learning_rate,
         entropy_coefficient=cfg.entropy_coefficient,
+        target_kl=cfg.target_kl,
         epochs=int(applied.reshape(cfg.epochs, -1).any(1).sum()),
         minibatches=int(applied.sum()),
         early_stop=bool((finite & ~applied).any()),

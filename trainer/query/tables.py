@@ -50,8 +50,10 @@ _PER_ENV: Columns = {
     "host_grad_norm": "DOUBLE",
     "host_health": "DOUBLE",
     "parameters": "BIGINT",
+    "loss_scale": "DOUBLE",
+    "skipped_steps": "BIGINT",
 }
-"""Columns of `EpochFinished` with one value per env."""
+"""Columns of `EpochFinished` with one value per env; those that only some runs have are empty elsewhere."""
 COLUMNS: dict[str, Columns] = {
     "rounds": {"ts": "TIMESTAMP", "boot": "VARCHAR", "round": "BIGINT", **_ROUND},
     "epochs": {"ts": "TIMESTAMP", **_PLACE, "level": "VARCHAR", "seconds": "DOUBLE", **_PER_ENV},
@@ -191,7 +193,9 @@ class Tables:
         for env in range(len(data.op)):
             place = (ctx.round, ctx.epoch, env)
             slot = data.action_slot[env]
-            self.rows["epochs"].append((at, *place, ctx.level, data.seconds, *(c[env] for c in columns)))
+            self.rows["epochs"].append(
+                (at, *place, ctx.level, data.seconds, *(c[env] if c else None for c in columns))
+            )
             self.rows["decisions"].append(
                 (
                     *place,
@@ -225,13 +229,9 @@ class Tables:
 
     def _stage(self, event: Event) -> None:
         self._lives.stage(event)
-        values = vars(event.data) | {
-            "ts": _time(event.ts),
-            "round": event.ctx.round,
-            "epoch": event.ctx.epoch,
-            "env": event.ctx.env,
-        }
-        self.rows["stages"].append(tuple(values[name] for name in self.columns["stages"]))
+        place = (_time(event.ts), event.ctx.round, event.ctx.epoch, event.ctx.env)
+        told = list(self.columns["stages"])[len(place) :]
+        self.rows["stages"].append((*place, *(getattr(event.data, name) for name in told)))
 
     def _anomaly(self, event: Event) -> None:
         data: Anomaly = event.data

@@ -72,7 +72,7 @@ CHECKS: tuple[AnomalyCheck, ...] = (
     AnomalyCheck("policy", "lstm_saturated", "lstm_rms"),
     AnomalyCheck("policy", "lstm_dead", "lstm_rms_low"),
     AnomalyCheck("policy", "low_return_variance", "return_std"),
-    AnomalyCheck("policy", "slow_update", "update_seconds"),
+    AnomalyCheck("system", "slow_update", "update_pace"),
     AnomalyCheck("head", "entropy_collapse", "entropy"),
     AnomalyCheck("head", "norm_drift", "norm_drift"),
     AnomalyCheck("critic", "value_collapse", "value_collapse"),
@@ -82,7 +82,9 @@ CHECKS: tuple[AnomalyCheck, ...] = (
     AnomalyCheck("system", "slow_epochs", "pace"),
     AnomalyCheck("telemetry", "queue_drops", "queue_drops"),
     AnomalyCheck("telemetry", "share", "telemetry_share"),
+    AnomalyCheck("env", "fp16_overflow", "skipped_steps"),
 )
+"""In the order of their rows in checkpoints: a new one is appended."""
 
 
 def _checks_by_scope() -> dict[str, list[AnomalyCheck]]:
@@ -187,7 +189,8 @@ class AnomalyDetector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, array in self._state().items():
-            array[:] = state[name].numpy()
+            saved = state[name].numpy()  # of an older version: without the checks that have come since
+            array[: len(saved)] = saved
 
     def _state(self) -> dict[str, NDArray[Any]]:
         return {

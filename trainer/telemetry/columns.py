@@ -88,6 +88,7 @@ def outcome_columns(
     reward: Tensor,
     components: Mapping[str, Tensor],
     layers: Mapping[str, Tensor] | None = None,
+    scaling: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """What the epoch came to.
 
@@ -96,10 +97,12 @@ def outcome_columns(
         reward: [N].
         components: [N] each; they sum to the reward.
         layers: per-layer statistics [L, N] by the names of `LAYER_STATISTICS`, where they were asked for.
+        scaling: [N] `loss_scale` and `skipped_steps`, with fp16.
     """
     columns = {f.name: getattr(measurements, f.name) for f in fields(measurements)}
     columns["reward"] = reward
     columns |= {f"reward.{name}": value for name, value in components.items()}
+    columns |= {f"amp.{name}": values for name, values in (scaling or {}).items()}
     columns |= {f"layer.{name}": (layers or {})[name] for name in LAYER_STATISTICS if layers}
     return columns
 

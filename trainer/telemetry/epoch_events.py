@@ -77,6 +77,8 @@ def epoch_event(
         phases=times.phases,
         cpu_phases=times.cpu_phases,
         gpu_phases=times.gpu_phases,
+        loss_scale=frame["amp.loss_scale"].tolist() if "amp.loss_scale" in frame else [],
+        skipped_steps=frame["amp.skipped_steps"].tolist() if "amp.skipped_steps" in frame else [],
         action=actions,
         **_choices(decision),
     )

@@ -22,6 +22,7 @@ from protocol.messages.events import (
     RoundStarted,
     SystemSample,
 )
+from protocol.messages.thresholds import kl_limits
 from protocol.messages.vocabulary import HEAD_NAMES, WITH_SEED, Actor, Level, Stage
 from protocol.server.emitter import Emitter
 from trainer.policy.update_statistics import UpdateStatistics
@@ -33,7 +34,15 @@ from .columns import EpochGradients
 from .drift import HOST_SMOOTHING, POLICY_SMOOTHING, SEED_SMOOTHING, DriftMonitor
 from .epoch_events import epoch_event, layers_event, rollback_events, round_event, shapley_event
 from .seed_events import SeedEvents, action_id
-from .signal_values import EpochSignals, update_readings, value_collapse_limits
+from .signal_values import (
+    MAX_UPDATE_TIMES,
+    MIN_UPDATE_TIMES,
+    EpochSignals,
+    Pace,
+    seconds_per_step,
+    update_readings,
+    value_collapse_limits,
+)
 from .stall_counters import StallCounts
 from .timer import PhaseTimes
 from .transfer import HostFrame
@@ -55,6 +64,8 @@ class RunShape:
     """[S][B] parameters of a seed by slot and blueprint."""
     rounds: int
     """Rounds asked for; 0 = without an end."""
+    steps: int = 1
+    """Of an epoch."""
 
 
 class Recorder:
@@ -88,7 +99,8 @@ class Recorder:
             {"env": hosts, "seed": seeds, "head": heads},
             {"env": range(n), "seed": [env for env in range(n) for _ in range(s)]},
         )
-        self._signals = EpochSignals(n)
+        self._signals = EpochSignals(n, shape.steps)
+        self._update_pace = Pace(MAX_UPDATE_TIMES, MIN_UPDATE_TIMES)
         self._seeds = SeedEvents(emitter, shape.slots, shape.blueprints, shape.seed_parameters, n)
         self._round = 0
         self._epoch = 0
@@ -187,11 +199,13 @@ class Recorder:
     def record_update(self, statistics: UpdateStatistics) -> None:
         """The policy has learnt from the round."""
         readings: dict[str, Any] = dict(update_readings(statistics))
+        readings["system.slow_update"] = self._update_pace.update(seconds_per_step(statistics))
         if self._level != "OFF":
             self._emitter.emit(update_event(statistics))
         limits: Limits = {}
         if LevelCode[self._level] >= LevelCode.NORMAL:
             limits = self._report_policy_drift(statistics, readings)
+        limits["policy.kl_spike"] = kl_limits(statistics.target_kl)
         limits["critic.value_collapse"] = value_collapse_limits(self._round, self._shape.rounds)
         self._anomalies.check_all(readings, limits=limits)
 

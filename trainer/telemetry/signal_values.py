@@ -23,6 +23,8 @@ MIN_CONTRIBUTION, MIN_ACCURACY_GAIN = 0.1, 0.02
 """Accuracies: smaller contributions are not checked; smaller gains count as the second value."""
 MAX_EPOCH_TIMES, MIN_EPOCH_TIMES = 240, 20
 """Epochs that the usual time is taken from, at most and at least."""
+MAX_UPDATE_TIMES, MIN_UPDATE_TIMES = 40, 5
+"""The same of PPO updates."""
 ENDLESS_ROUNDS = 100
 """Length that a run without an end counts as where limits depend on how far it is."""
 
@@ -82,17 +84,23 @@ class AccuracyRecord:
         self._epochs = np.array(state["epochs"])
 
 
-class EpochTimeMonitor:
-    """How an epoch's time compares with the usual one of this boot."""
+class Pace:
+    """How a duration compares with the usual one of this boot.
 
-    def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=MAX_EPOCH_TIMES)
+    Args:
+        most: durations that the usual one is taken from, the newest.
+        least: fewer than this are not enough.
+    """
 
-    def update(self, seconds: float) -> dict[str, float]:
-        """Take in one epoch: how many times the median of those before it took; NaN while those are few."""
-        usual = float(np.median(self._seconds)) if len(self._seconds) >= MIN_EPOCH_TIMES else math.nan
+    def __init__(self, most: int, least: int) -> None:
+        self._seconds: deque[float] = deque(maxlen=most)
+        self._least = least
+
+    def update(self, seconds: float) -> float:
+        """Take in one: how many times the median of those before it took; NaN while those are few."""
+        usual = float(np.median(self._seconds)) if len(self._seconds) >= self._least else math.nan
         self._seconds.append(seconds)
-        return {"system.slow_epochs": seconds / usual}
+        return seconds / usual
 
 
 class EpochSignals:
@@ -100,14 +108,16 @@ class EpochSignals:
 
     Args:
         envs: N.
+        steps: of an epoch.
 
     Attributes:
         accuracy: each env's record in the episode.
     """
 
-    def __init__(self, envs: int) -> None:
+    def __init__(self, envs: int, steps: int) -> None:
+        self._steps = steps
         self.accuracy = AccuracyRecord(envs)
-        self._epoch_time = EpochTimeMonitor()
+        self._pace = Pace(MAX_EPOCH_TIMES, MIN_EPOCH_TIMES)
         self._dropped = 0
 
     def epoch_readings(
@@ -146,7 +156,9 @@ class EpochSignals:
         readings |= loss_readings(frame)
         readings |= self.accuracy.update(accuracy)
         readings |= self.accuracy.contribution_ratio(accuracy, contribution, blended)
-        readings |= self._epoch_time.update(times.seconds)
+        readings["system.slow_epochs"] = self._pace.update(times.seconds)
+        if "amp.skipped_steps" in frame:
+            readings["env.fp16_overflow"] = frame["amp.skipped_steps"] / self._steps
         return readings
 
 
@@ -193,12 +205,16 @@ def update_readings(update: UpdateStatistics) -> dict[str, Floats | float]:
         "policy.lstm_saturated": max(rms, default=math.nan),
         "policy.lstm_dead": min(rms, default=math.nan),
         "policy.low_return_variance": update.return_std,
-        "policy.slow_update": update.seconds,
         "head.entropy_collapse": update.head_entropy,
         # Explained variance is a ratio to the returns' own variance: where that is nothing, so is it.
         "critic.value_collapse": math.nan if flat_returns else update.explained_variance,
         "critic.value_error": math.nan if flat_returns else update.value_nrmse,
     }
+
+
+def seconds_per_step(update: UpdateStatistics) -> float:
+    """Of an update; how many steps it takes depends on where it stops."""
+    return update.seconds / max(1, update.minibatches)
 
 
 def value_collapse_limits(rounds_done: int, rounds: int) -> tuple[float, float]:

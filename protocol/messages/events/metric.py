@@ -53,6 +53,10 @@ class EpochFinished:
     """CPU seconds of the process, all its threads, in those phases."""
     gpu_phases: dict[str, float] = field(default_factory=dict)
     """Seconds that a GPU worked in the phases of an earlier epoch; sent for one epoch in eight."""
+    loss_scale: list[float] = field(default_factory=list)
+    """With fp16, what each host's loss is multiplied by after the epoch; it halves with each overflow."""
+    skipped_steps: list[int] = field(default_factory=list)
+    """With fp16, steps of the epoch that each host did not take since its gradients overflowed."""
     action: list[str] = field(default_factory=list)
     """Ids of the actions that the policy chose for this epoch; `seed.stage` and `seed.gate` refer to them."""
     heads: dict[str, list[int | None]] = field(default_factory=dict)
@@ -107,6 +111,8 @@ class PPOUpdate:
     """Share of them that was beyond the normaliser's limit."""
     observation_missing: float | None = None
     """Share of the features that was not measured."""
+    target_kl: float | None = None
+    """KL divergence beyond which the update was to stop; 0 = never. The limits of `kl_spike` follow it."""
 
 
 @event("shapley.computed", "metric", keep=10)

@@ -99,9 +99,29 @@ def test_overflow_skips_the_step_of_that_host_alone() -> None:
         assert torch.equal(made.optimizer.momentum[name][3], momentum[name][3]), name
         assert torch.equal(weight[others], calm.weights[name][others]), name
     assert trained.host_grad_norm[3].isnan(), "it was not measured"
+    assert trained.skipped_steps is not None
+    assert trained.skipped_steps.tolist() == [3 * (env == 3) for env in range(len(made))]
     assert trained.host_health[3].isnan()
     assert trained.loss[3].isfinite()
     assert torch.equal(trained.host_grad_norm[others], quiet.host_grad_norm[others])
+
+
+def test_epochs_report_scales_and_skipped_steps_of_all_groups() -> None:
+    made = Population(config(5, amp__dtype="fp16", envs__group_size=2), tiny(), CPU)
+    made.begin_episode(1)
+    made.set_topology(made.table.stage, made.table.blueprint, made.table.style)
+    scale = made.groups[1].loss_scale
+    assert scale is not None
+    scale.scale_N[1] = 2.0**24
+    scaling = made.run_epoch(1, 0).scaling
+    assert scaling["skipped_steps"].tolist() == [0, 0, 0, 3, 0]
+    assert scaling["loss_scale"].tolist() == [*[INITIAL_SCALE] * 3, 2.0**21, INITIAL_SCALE]
+    plain = Population(config(2), tiny(), CPU)
+    plain.begin_episode(1)
+    plain.set_topology(plain.table.stage, plain.table.blueprint, plain.table.style)
+    assert plain.run_epoch(1, 0).scaling == {}
+    made.close()
+    plain.close()
 
 
 def test_the_scale_doubles_after_good_steps_and_ends_somewhere() -> None:

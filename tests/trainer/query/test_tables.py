@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from protocol.codec.json_lines import decode_line
 from protocol.messages import events as ev
 from tests.trainer.journals import Told, at, epoch, round_finished, round_started, stage, started, write_run
 from trainer.query.database import Database, QueryError
-from trainer.query.tables import COLUMNS
+from trainer.query.tables import COLUMNS, Tables
 
 
 def database(home: Path, told: Iterable[Told]) -> Database:
@@ -130,6 +131,16 @@ def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
         ("GERMINATE", "attention", "GATE", 3, None, "G0", True, "GERMINATED", "PRUNED")
     ]
     assert ask(db, "SELECT count(*) FROM decisions WHERE action IS NULL") == [(4,)], "of an older journal"
+
+
+def test_a_journal_of_the_first_version_can_be_asked() -> None:
+    """Its events lack the fields that have come since."""
+    lines = (Path(__file__).parents[2] / "protocol/corpus/v1/events.jsonl").read_bytes().splitlines()
+    rows = Tables(decode_line(line) for line in lines).rows
+    assert rows["stages"]
+    assert all(row[list(COLUMNS["stages"]).index("action")] is None for row in rows["stages"])
+    assert rows["decisions"]
+    assert rows["gates"] == []
 
 
 def test_rollback_undoes_or_restores_a_seed(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from trainer.telemetry.transfer import HostFrame, Transfer
 SLOTS = ("r0c0", "r0c1")
 BLUEPRINTS = ("norm", "conv_light")
 EPISODE = 24
+STEPS = 12
+"""Of an epoch."""
 Fault = Callable[[Measurements], None]
 
 
@@ -41,12 +43,13 @@ class Rig:
         rounds: int = 20,
         seeded: bool = True,
         stride: int = 0,
+        escalate_on: str = "off",
     ) -> None:
         torch.set_num_threads(1)
         self.n, self.s = envs, len(SLOTS)
         self.seeded = seeded
         self.emitter = Emitter()
-        config = TelemetryConfig(level=level, escalate_on="off", stride=stride)
+        config = TelemetryConfig(level=level, escalate_on=escalate_on, stride=stride)
         self.plan = CollectionPlan(self.emitter, config, envs=envs, episode_epochs=EPISODE)
         self.transfer = Transfer()
         self.lifecycle = Lifecycle(Config())
@@ -55,6 +58,8 @@ class Rig:
         self.table = SlotTable.empty(self.n, self.s)
         self.measurements = Measurements.unmeasured(self.n, self.s)
         self.round = self.epoch = 0
+        self.skipped = torch.zeros(self.n, dtype=torch.int64)
+        """Steps of each epoch that overflow fp16."""
 
     def new_recorder(self, rounds: int = 20) -> Recorder:
         shape = RunShape(
@@ -63,6 +68,7 @@ class Rig:
             blueprints=BLUEPRINTS,
             seed_parameters=[[16, 80], [16, 80]],
             rounds=rounds,
+            steps=STEPS,
         )
         return Recorder(self.emitter, shape, self.plan)
 
@@ -137,6 +143,7 @@ class Rig:
                 reward=components["gain"] + components["rent"],
                 components=components,
                 layers=layers,
+                scaling={"loss_scale": torch.full((self.n,), 2.0**16), "skipped_steps": self.skipped},
             )
         )
 
@@ -214,6 +221,7 @@ def healthy_update() -> UpdateStatistics:
         observation_rms=1.0,
         observation_clipped=0.0,
         observation_missing=0.1,
+        target_kl=0.01,
     )
 
 

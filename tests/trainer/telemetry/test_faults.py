@@ -63,6 +63,16 @@ def used(share: float) -> Callable[[Rig], None]:
     return run
 
 
+def skipped(steps: int) -> Callable[[Rig], None]:
+    """Of the twelve of an epoch."""
+
+    def run(rig: Rig) -> None:
+        rig.skipped[SICK] = steps
+        rig.run_epoch()
+
+    return run
+
+
 def overflow(rig: Rig) -> None:
     for _ in range(5000):
         rig.emitter.emit(LogLine(level="INFO", logger="test", message="flood"))
@@ -99,12 +109,13 @@ INJECTIONS: dict[str, Injection] = {
     "policy.lstm_saturated": Injection("policy", updated(lstm_c_rms=8.0), UPDATE),
     "policy.lstm_dead": Injection("policy", updated(lstm_h_rms=1e-7), UPDATE),
     "policy.low_return_variance": Injection("policy", updated(return_std=0.0), UPDATE),
-    "policy.slow_update": Injection("policy", updated(seconds=9.0), UPDATE),
     "head.entropy_collapse": Injection(f"policy.{HEAD}", heads("head_entropy", 0.01), UPDATE),
     "head.norm_drift": Injection(f"policy.{HEAD}", heads("head_grad_norm", 2.0), UPDATE),
     "critic.value_collapse": Injection("critic", updated(explained_variance=-2.0), UPDATE),
     "critic.value_error": Injection("critic", updated(value_nrmse=3.0), UPDATE),
     "critic.norm_drift": Injection("critic", updated(critic_grad_norm=5.0), UPDATE),
+    "system.slow_update": Injection("system", updated(seconds=9.0), UPDATE),
+    "env.fp16_overflow": Injection(ENV, skipped(6), skipped(0)),
     "system.memory": Injection("system", used(0.95), used(0.3)),
     "system.slow_epochs": Injection("system", lambda rig: rig.run_epoch(seconds=20.0)),
     "telemetry.queue_drops": Injection("telemetry", overflow),
@@ -155,6 +166,60 @@ def test_raised_attributed_and_cleared(check: object) -> None:
         if cleared:
             break
     assert [e.data.source for e in cleared] == [injection.source]
+
+
+def test_a_slow_machine_is_told_by_its_own_usual_time() -> None:
+    """Whatever a step takes on this machine is usual; only what differs from that by far is told."""
+    slow = Rig()
+    slow.run_epoch()
+    for steps in (16, 5, 8, 16, 3, 12, 16, 4):
+        slow.update(seconds=4.0 * steps, minibatches=steps)
+    assert slow.take("anomaly") == [], "64 s for an update of 16 steps, always"
+
+
+def test_what_the_machine_does_escalates_nothing() -> None:
+    rig = Rig(escalate_on="warning")
+    for _ in range(EPISODE):
+        rig.run_epoch()
+    for seconds in (*[0.2] * 8, 60.0, 60.0, 60.0):
+        rig.update(seconds=seconds)
+    rig.recorder.record_sample(machine(0.99))
+    for _ in range(6):
+        rig.run_epoch(seconds=50.0, telemetry=0.09)
+    raised = rig.recorder.take_raised()
+    assert {a.kind for a, _ in raised} >= {"slow_update", "slow_epochs", "memory", "share"}
+    rig.plan.escalate_anomalies(raised)
+    assert rig.plan.level == "NORMAL"
+    assert rig.take("telemetry.level") == []
+
+
+@pytest.mark.parametrize(
+    ("target", "kl", "severity"),
+    [
+        (0.01, 0.02, None),
+        (0.01, 0.04, "warning"),
+        (0.1, 0.2, None),
+        (0.1, 0.4, "warning"),
+        (0.001, 0.01, "critical"),
+        (0.0, 0.04, "warning"),
+    ],
+)
+def test_kl_limits_follow_the_target(target: float, kl: float, severity: str | None) -> None:
+    rig = Rig()
+    rig.run_epoch()
+    rig.take()
+    rig.update(approx_kl=kl, target_kl=target)
+    assert [e.data.severity for e in rig.take("anomaly")] == ([severity] if severity else [])
+
+
+def test_checkpoint_without_the_newest_check_is_read() -> None:
+    rig, resumed = warmed_up(), Rig(rounds=1000)
+    for _ in range(3):
+        rig.run_epoch(lambda measurements: measurements.host_grad_norm[SICK].fill_(30.0))
+    state = rig.recorder.state_dict()
+    state["anomalies"] = {name: rows[: -rig.n] for name, rows in state["anomalies"].items()}
+    resumed.recorder.load_state_dict(state)
+    assert resumed.recorder._anomalies.active == rig.recorder._anomalies.active > 0
 
 
 def test_only_the_sick_env_is_named() -> None:
