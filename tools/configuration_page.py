@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainer.config.load import OPTIONS, load, to_toml
+from trainer.config.load import OPTIONS, load_sourced, to_toml
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
@@ -15,8 +15,12 @@ Made by `make docs` from `trainer/config/schema.py`; do not edit.
 Sources, the later ones win: the defaults below, the saved configuration of a run that is resumed,
 `--preset NAME` (`esper-daemon presets` lists them), `--config file.toml`, the environment,
 `--set key=value`. An unknown key and a value out of range are errors that name the key, the value and what
-is allowed. `esper-daemon options` prints this list; `esper-daemon options --toml` prints the merged
-configuration as a file to start from.
+is allowed. `esper-daemon options` prints this list with the values in force and where each comes from
+(`default`, `task`, `preset NAME`, `file PATH`, `environment VARIABLE`, `--set`); a run keeps that in
+`config.sources.json`. `esper-daemon options --toml` prints the merged configuration as a file to start from,
+in which what nobody has chosen is a comment. A task brings defaults of its own (a text: the family of its
+hosts, their learning rate and the blueprints) in the place of those below, never in that of a value that was
+given. An option for images is refused with a text, and the other way round.
 
 | key | default | allowed | what it is for | environment |
 |---|---|---|---|---|
@@ -30,7 +34,12 @@ def page() -> str:
         f"| `{o.variable}` |"
         for o in OPTIONS.values()
     ]
-    return HEAD + "\n".join(rows) + "\n\nAs a file:\n\n```toml\n" + to_toml(load()) + "```\n"
+    return HEAD + "\n".join(rows) + "\n\nAs a file:\n\n```toml\n" + _file() + "```\n"
+
+
+def _file() -> str:
+    sourced = load_sourced()
+    return to_toml(sourced.config, sourced.sources)
 
 
 def _short(value: object) -> str:

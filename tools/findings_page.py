@@ -64,6 +64,7 @@ FINDINGS = {
     "PD-11": "The heuristic policy can fossilise.",
     "PD-12": "The reward never sees the test images.",
     "PD-13": "Validation images do not grow fewer with more envs.",
+    "DR-03": "A value that was given stays, also where it is the default's; each says where it came from.",
     "DR-04": "A stage is entered by legal edges only; a NaN seed at alpha 0 changes no bit of its host.",
     "DR-05": "The terminal counts seeds as SQL does; what a rollback puts back is not a new life.",
     "DR-07": "Events of life that find their queue full wait on the disk, in order, and none is dropped.",

@@ -73,7 +73,7 @@ def test_task_and_blueprint_of_a_package_are_trained(house: House) -> None:
 
 @pytest.mark.usefixtures("packages")
 def test_a_blueprint_that_changes_the_shape_stops_the_start(house: House) -> None:
-    options = (*OPTIONS, "task.dataset=digits", "seeds.blueprints=norm,squeeze")
+    options = (*SMALL, "policy.kind=fixed", "seeds.blueprints=norm,squeeze")
     refused = house.daemon("start", "bad", *sets(*options))
     assert refused.returncode == 9
     assert "entry point esper.blueprints: squeeze = garden_centre:Squeeze of garden_centre" in refused.stderr

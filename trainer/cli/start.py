@@ -120,17 +120,27 @@ def _row(run: RunInfo) -> dict[str, Any]:
 @config_options
 @click.option("--toml", "as_toml", is_flag=True, help="Print the merged configuration as TOML.")
 def options(preset: str | None, file: Path | None, sets: tuple[str, ...], as_toml: bool) -> None:
-    """List every option of `start`: key, value, description, allowed values."""
-    config = settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
+    """List every option of `start`: key, value, where it comes from, description, allowed values."""
+    sourced = settings.load_sourced(preset=preset, file=file, environ=os.environ, sets=sets)
+    sourced = _with_task_defaults(sourced)
     if as_toml:
-        print_lines(settings.to_toml(config).split("\n")[:-1])
+        print_lines(settings.to_toml(sourced.config, sourced.sources).split("\n")[:-1])
         return
     for option in settings.OPTIONS.values():
-        value: Any = config
-        for part in option.key.split("."):
-            value = getattr(value, part)
         about = f"    {option.description} ({option.allowed}; {option.variable})"
-        print_lines([f"{option.key} = {value}", about])
+        print_lines([f"{option.key} = {sourced.value(option.key)}  ({sourced.sources[option.key]})", about])
+
+
+def _with_task_defaults(sourced: settings.SourcedConfig) -> settings.SourcedConfig:
+    """What the task brings, where the dataset is known without loading it and torch is installed."""
+    try:
+        from trainer.data.registry import kind_of
+        from trainer.hosts.task_defaults import resolve_task_defaults
+    except ModuleNotFoundError:
+        return sourced
+    dataset = sourced.config.task.dataset
+    kind = kind_of(dataset)
+    return sourced if kind is None else resolve_task_defaults(sourced, dataset, kind)
 
 
 @click.command("presets")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,41 @@ class ConfigError(EsperError):
     """A key, a value or a file of the configuration is wrong; the message names all three."""
 
     exit_code = 9
+
+
+DEFAULT, TASK, SAVED = "default", "task", "saved"
+"""Sources of values that nobody gave for this start; the others are `preset NAME`, `file PATH`,
+`environment VARIABLE` and `--set`. SAVED stands for those of a run that did not record its sources."""
+
+
+@dataclass(frozen=True)
+class SourcedConfig:
+    """A configuration, and where each value came from."""
+
+    config: Config
+    sources: Mapping[str, str]
+    """By key, for each key that there is."""
+
+    def is_open(self, key: str) -> bool:
+        """Whether nobody chose the value, so that the task may bring its own."""
+        return self.sources[key] in (DEFAULT, TASK)
+
+    def value(self, key: str) -> Any:
+        """What an option is set to."""
+        found: Any = self.config
+        for part in key.split("."):
+            found = getattr(found, part)
+        return found
+
+    def with_task_value(self, key: str, value: Any) -> SourcedConfig:
+        """The same where the task sets an option."""
+        tree = msgspec.to_builtins(self.config)
+        *path, leaf = key.split(".")
+        node = tree
+        for part in path:
+            node = node[part]
+        node[leaf] = value
+        return SourcedConfig(msgspec.convert(tree, Config), {**self.sources, key: TASK})
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +199,55 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     return values
 
 
+def load_sourced(
+    *,
+    preset: str | None = None,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    sets: Iterable[str] = (),
+    saved: Mapping[str, Any] | None = None,
+    saved_sources: Mapping[str, str] | None = None,
+) -> SourcedConfig:
+    """Merge the sources into one checked configuration that knows where its values came from.
+
+    Args:
+        preset: name of one of `presets`, or None.
+        file: a TOML file, or None.
+        environ: the process environment; only `ESPER_*` is read.
+        sets: `key=value` texts, the later ones win.
+        saved: the nested configuration of a run that is resumed.
+        saved_sources: by key, where the values of `saved` came from, as far as that is known.
+
+    Raises:
+        ConfigError: an unknown key, a value out of range or a contradiction between values.
+        UnknownPreset: no preset has that name.
+    """
+    flat: dict[str, Any] = dict(_flatten(saved or {}))
+    sources = dict.fromkeys(OPTIONS, DEFAULT) | {key: (saved_sources or {}).get(key, SAVED) for key in flat}
+
+    def give(key: str, value: Any, source: str, where: str) -> None:
+        flat[key] = convert(key, value, where)
+        sources[key] = source
+
+    if preset is not None:
+        path = presets.path(preset)
+        for key, value in _from_file(path).items():
+            give(key, value, f"preset {preset}", str(path))
+    if file is not None:
+        for key, value in _from_file(file).items():
+            give(key, value, f"file {file}", str(file))
+    for key, (text, variable) in _from_environment(environ or {}).items():
+        give(key, text, f"environment {variable}", f"environment {variable}")
+    for item in sets:
+        key, equals, text = item.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {item}: write it as key=value")
+        give(key.strip(), text.strip(), "--set", "--set")
+    config = _nest(flat)
+    _check_combinations(config)
+    return SourcedConfig(config, {key: sources[key] for key in OPTIONS})
+
+
 def load(
     *,
     preset: str | None = None,
@@ -171,31 +256,11 @@ def load(
     sets: Iterable[str] = (),
     saved: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Merge the sources into one checked `Config`.
+    """`load_sourced` without the sources."""
+    return load_sourced(preset=preset, file=file, environ=environ, sets=sets, saved=saved).config
 
-    Args:
-        preset: name of one of `presets`, or None.
-        file: a TOML file, or None.
-        environ: the process environment; only `ESPER_*` is read.
-        sets: `key=value` texts, the later ones win.
-        saved: the nested configuration of a run that is resumed.
 
-    Raises:
-        ConfigError: an unknown key, a value out of range or a contradiction between values.
-        UnknownPreset: no preset has that name.
-    """
-    flat: dict[str, Any] = dict(_flatten(saved or {}))
-    for source in (None if preset is None else presets.path(preset), file):
-        if source is not None:
-            for key, value in _from_file(source).items():
-                flat[key] = convert(key, value, str(source))
-    for key, (text, variable) in _from_environment(environ or {}).items():
-        flat[key] = convert(key, text, f"environment {variable}")
-    for item in sets:
-        key, equals, text = item.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {item}: write it as key=value")
-        flat[key.strip()] = convert(key.strip(), text.strip(), "--set")
+def _nest(flat: Mapping[str, Any]) -> Config:
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         *path, leaf = key.split(".")
@@ -204,11 +269,9 @@ def load(
             node = node.setdefault(part, {})
         node[leaf] = value
     try:
-        config = msgspec.convert(nested, Config)
+        return msgspec.convert(nested, Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"saved configuration: {error}") from None
-    _check_combinations(config)
-    return config
 
 
 def _check_combinations(config: Config) -> None:
@@ -237,8 +300,12 @@ def _check_combinations(config: Config) -> None:
             raise ConfigError(f"metrics.listen: {error}") from None
 
 
-def to_toml(config: Config) -> str:
-    """The configuration as a TOML file that `--config` reads back to the same values."""
+def to_toml(config: Config, sources: Mapping[str, str] | None = None) -> str:
+    """The configuration as a TOML file that `--config` reads back to the same values.
+
+    Args:
+        sources: with them, what nobody has chosen becomes a comment, so that tasks still bring their own.
+    """
 
     def literal(value: Any) -> str:
         if isinstance(value, bool):
@@ -247,10 +314,15 @@ def to_toml(config: Config) -> str:
             return "[" + ", ".join(map(literal, value)) + "]"
         return msgspec.json.encode(value).decode()
 
+    def line(prefix: str, key: str, value: Any) -> str:
+        source = sources[prefix + key] if sources else SAVED
+        text = f"{key} = {literal(value)}"
+        return f"# {text}  # {source}" if source in (DEFAULT, TASK) else text
+
     tree = msgspec.to_builtins(config)
-    lines = [f"{key} = {literal(value)}" for key, value in tree.items() if not isinstance(value, dict)]
+    lines = [line("", key, value) for key, value in tree.items() if not isinstance(value, dict)]
     for section, table in tree.items():
         if isinstance(table, dict):
             lines += ["", f"[{section}]"]
-            lines += [f"{key} = {literal(value)}" for key, value in table.items()]
+            lines += [line(f"{section}.", key, value) for key, value in table.items()]
     return "\n".join(lines) + "\n"

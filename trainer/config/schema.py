@@ -79,7 +79,7 @@ class HostConfig(Section, frozen=True):
     learning_rate: Annotated[
         float,
         _number(
-            "Learning rate of hosts and seeds (SGD); the default becomes 0.5 for a text, 0.2 with attention",
+            "Learning rate of hosts and seeds (SGD); where none is given, a text brings 0.5, 0.2 with heads",
             le=10.0,
         ),
     ] = 0.05

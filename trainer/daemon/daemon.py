@@ -32,7 +32,6 @@ from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
 from protocol.runs import RunFolder, find_run
 from protocol.server.emitter import Emitter
 from protocol.server.server import Server
-from protocol.storage.folders import write_atomically
 from protocol.version import __version__
 from trainer.checkpoint import Checkpoints
 from trainer.compute.device import (
@@ -45,7 +44,6 @@ from trainer.compute.device import (
 )
 from trainer.compute.execution_plan import Execution
 from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError
-from trainer.config import load as settings
 from trainer.config.schema import Config, MetricsConfig
 from trainer.control.checkpoint_saver import CheckpointSaver
 from trainer.control.command_runner import CommandRunner
@@ -67,7 +65,7 @@ from . import postmortem
 from .background import is_detached, report_ready
 from .logging_setup import reopen, set_up
 from .rank0_hooks import Rank0Hooks
-from .resume import ResumePoint, saved_configuration
+from .resume import ResumePoint, load_configuration, save_configuration
 from .signal_listener import SignalListener
 from .systemd import Notifier
 
@@ -124,25 +122,23 @@ def run_daemon(
         raise RanksError("a run on several ranks needs a NAME, by which torchrun's restart finds it")
     if group.restarted and resume is None:
         resume, unattended = name, True
-    saved = None
-    if resume is not None:
-        name = find_run(resume).name
-        saved = saved_configuration(name)
-    config = settings.load(preset=preset, file=file, environ=os.environ, sets=sets, saved=saved)
+    name = name if resume is None else find_run(resume).name
+    sourced = load_configuration(name if resume is not None else None, preset, file, sets)
+    config = sourced.config
     group.check_split(config)
     metrics = _open_metrics(config.metrics)
     configure_allocator(config.cuda, os.environ)
     device = resolve_device(config.device, group.local_rank)
-    task = config.task
     data = load_task(config.task, device)
-    config = resolve_task_defaults(config, data)
+    sourced = resolve_task_defaults(sourced, data.name, data.kind)
+    config = sourced.config
     build_model(config, data)  # what cannot be grown ends it here, before there is a folder
-    with RunFolder.claim(name, prefix=task.dataset) as run:
+    with RunFolder.claim(name, prefix=config.task.dataset) as run:
         if run.existed and resume is None and run.has_events:
             raise NameTaken(
                 f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
             )
-        write_atomically(run.path / "config.json", msgspec.json.encode(config))
+        save_configuration(run.path, sourced)
         return Daemon(
             run,
             config,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import msgspec
 
 from protocol.errors import RunNotFound
 from protocol.runs import find_run
+from protocol.storage.folders import write_atomically
 from trainer.checkpoint import CheckpointError, Checkpoints
 from trainer.compute.execution_plan import Execution
+from trainer.config import load as settings
 from trainer.config.schema import Config
 
 CHANGEABLE_OPTIONS = (
@@ -33,18 +36,42 @@ CHANGEABLE_OPTIONS = (
 """Options that a resumed run may be given again; the others shape what the checkpoint holds."""
 
 
-def saved_configuration(name: str) -> Mapping[str, Any]:
-    """The configuration that a run was last started with.
+CONFIG_FILE, SOURCES_FILE = "config.json", "config.sources.json"
+"""A run's configuration, and by key where the value came from."""
+
+
+def load_configuration(
+    resumed: str | None, preset: str | None, file: Path | None, sets: Iterable[str]
+) -> settings.SourcedConfig:
+    """Merge the configuration of a start, over that of the run that is resumed where there is one.
 
     Raises:
-        RunNotFound: there is none that can be read.
+        ConfigError: as `settings.load_sourced`.
+        RunNotFound: the saved configuration cannot be read.
     """
-    path = find_run(name).path / "config.json"
+    saved, sources = (None, None) if resumed is None else _saved_configuration(resumed)
+    return settings.load_sourced(
+        preset=preset, file=file, environ=os.environ, sets=sets, saved=saved, saved_sources=sources
+    )
+
+
+def save_configuration(folder: Path, sourced: settings.SourcedConfig) -> None:
+    """Write the configuration of a start into the run's folder, and where its values came from."""
+    write_atomically(folder / CONFIG_FILE, msgspec.json.encode(sourced.config))
+    write_atomically(folder / SOURCES_FILE, msgspec.json.encode(sourced.sources))
+
+
+def _saved_configuration(name: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """What a run was last started with, and by key where it came from; empty where that is not recorded."""
+    path = find_run(name).path / CONFIG_FILE
     try:
         tree: Mapping[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise RunNotFound(f"run {name} cannot be resumed: {path}: {error}") from None
-    return tree
+    try:
+        return tree, msgspec.json.decode(path.with_name(SOURCES_FILE).read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        return tree, {}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from .digits import digits
 from .formats import FORMATS, TEXT_FORMAT, detect, text_file
 from .registrations import DatasetContents, Registration, registrations, save
 from .synthetic import synthetic
-from .task import Task
+from .task import Kind, Task
 from .text import DEFAULT_CONTEXT, DEFAULT_TEXT_FILE, Text, read_text
 
 
@@ -63,6 +63,18 @@ def load(
     """
     data = _found(name, folder)
     return (data.with_context(context) if isinstance(data, Text) else data).to(device)
+
+
+def kind_of(name: str) -> Kind | None:
+    """What the examples of a dataset are, without reading it; None where only a package knows.
+
+    Raises:
+        DataError: a registration cannot be read.
+    """
+    known = registrations()
+    if name == TEXT_FORMAT or (name in known and known[name].format == TEXT_FORMAT):
+        return "text"
+    return "images" if name in (*BUILT_IN_DATASETS, *KNOWN_DATASETS, *known) else None
 
 
 def load_task(config: TaskConfig, device: torch.device) -> Task:

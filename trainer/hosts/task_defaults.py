@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from trainer.compute.execution_plan import Convolution
 from trainer.compute.stacked_ops import CONVOLUTIONS, Conv
-from trainer.config.load import ConfigError
-from trainer.config.schema import Config, HostConfig, SeedsConfig
+from trainer.config.load import OPTIONS, SAVED, ConfigError, SourcedConfig
+from trainer.config.schema import Config, HostConfig
 from trainer.data.task import Kind, Task
 from trainer.seeds.registry import BUILT_IN_BLUEPRINTS, Family, blueprint
 
@@ -19,31 +17,54 @@ from .transformer import Transformer
 FAMILY_OF_KIND: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
 TEXT_LEARNING_RATES = {"pointwise": 0.5, "attending": 0.2}
 """Of a transformer without and with heads, in the place of the default, which is a convolutional host's."""
+OPTIONS_OF_KIND: dict[str, Kind] = {
+    "task.augment": "images",
+    "host.channels": "images",
+    "host.kernel": "images",
+    "task.context": "text",
+    "host.width": "text",
+    "host.depth": "text",
+    "host.heads": "text",
+    "host.mlp": "text",
+}
+"""What examples an option is for, of those that are not for all; with others it has to be at its default."""
 
 
-def resolve_task_defaults(config: Config, task: Task) -> Config:
+def resolve_task_defaults(sourced: SourcedConfig, name: str, kind: Kind) -> SourcedConfig:
     """Fill in what the configuration leaves to the task: the family of hosts, and its defaults.
 
+    What a source gave stays, also where it is the default's value.
+
+    Args:
+        name: of the task.
+        kind: what its examples are.
+
     Raises:
-        ConfigError: the task does not go with something that was asked for.
+        ConfigError: the task does not go with something that was chosen.
     """
-    family, kind = FAMILY_OF_KIND[task.kind], task.kind
-    if config.host.family not in ("auto", family):
+    family = FAMILY_OF_KIND[kind]
+    chosen = sourced.config.host.family
+    if chosen not in ("auto", family):
         raise ConfigError(
-            f"host.family = {config.host.family}: {task.name} is {kind}, which a {family} host learns; "
+            f"host.family = {chosen}: {name} is {kind}, which a {family} host learns; "
             f"leave it auto or choose another task.dataset"
         )
-    if kind == "text" and config.task.augment:
-        raise ConfigError(f"task.augment: is for images, and {task.name} is text; leave it empty")
+    for key, of_kind in OPTIONS_OF_KIND.items():
+        if of_kind != kind and sourced.sources[key] != SAVED and sourced.value(key) != OPTIONS[key].default:
+            raise ConfigError(
+                f"{key} ({sourced.sources[key]}): is for {of_kind}, and {name} is {kind}; leave it out"
+            )
+    if chosen == "auto":
+        sourced = sourced.with_task_value("host.family", family)
+    host = sourced.config.host
     if family == "transformer":
-        _check_transformer(config.host)
-    host, seeds = msgspec.structs.replace(config.host, family=family), config.seeds
-    if family == "transformer" and host.learning_rate == HostConfig().learning_rate:
-        rate = TEXT_LEARNING_RATES["attending" if host.heads else "pointwise"]
-        host = msgspec.structs.replace(host, learning_rate=rate)
-    if family == "transformer" and seeds.blueprints == SeedsConfig().blueprints:
-        seeds = msgspec.structs.replace(seeds, blueprints=tuple(BUILT_IN_BLUEPRINTS[family]))
-    return msgspec.structs.replace(config, host=host, seeds=seeds)
+        _check_transformer(host)
+        if sourced.is_open("host.learning_rate"):
+            rate = TEXT_LEARNING_RATES["attending" if host.heads else "pointwise"]
+            sourced = sourced.with_task_value("host.learning_rate", rate)
+        if sourced.is_open("seeds.blueprints"):
+            sourced = sourced.with_task_value("seeds.blueprints", tuple(BUILT_IN_BLUEPRINTS[family]))
+    return sourced
 
 
 def _check_transformer(host: HostConfig) -> None:

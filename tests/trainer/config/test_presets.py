@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.trainer.hosts.plots import tiny
 from trainer.cli.main import main
-from trainer.config.load import load
+from trainer.config.load import load, load_sourced
 from trainer.config.presets import UnknownPreset, presets
 from trainer.config.schema import Config
 from trainer.data.registry import load as dataset
@@ -30,10 +30,10 @@ def test_it_loads_is_described_and_trains(name: str) -> None:
     assert line.endswith(".")
     config = load(preset=name)
     assert (config == Config()) == (name == "digits")
-    small = load(preset=name, sets=["envs.count=2", "ppo.minibatches=2", "task.batches_per_epoch=1"])
+    small = load_sourced(preset=name, sets=["envs.count=2", "ppo.minibatches=2", "task.batches_per_epoch=1"])
     name = config.task.dataset
     data = tiny(10, SHAPES[name], train=80) if name in SHAPES else dataset(name)
-    population = Population(resolve_task_defaults(small, data), data, "cpu")
+    population = Population(resolve_task_defaults(small, data.name, data.kind).config, data, "cpu")
     population.begin_episode(1)
     table = population.table
     population.set_topology(table.stage, table.blueprint, table.style)

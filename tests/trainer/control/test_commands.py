@@ -69,11 +69,11 @@ class Rig:
 
     def __init__(self, folder: Path, *sets: str, resumed: bool = False) -> None:
         self.run = RunFolder.claim("rig", home=folder)
-        config = settings.load(sets=[*SETS, *sets])
+        sourced = settings.load_sourced(sets=[*SETS, *sets])
         data = load("digits")
         self.daemon = Daemon(
             self.run,
-            resolve_task_defaults(config, data),
+            resolve_task_defaults(sourced, data.name, data.kind).config,
             torch.device("cpu"),
             data,
             resumed=resumed,

@@ -3,41 +3,98 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
 
 from trainer.cli.main import main
+from trainer.config.load import SourcedConfig, load_sourced
 from trainer.config.load import load as settings
-from trainer.config.load import to_toml
 from trainer.data.registry import load
+from trainer.data.task import Task
 from trainer.hosts.task_defaults import build_model, resolve_task_defaults
 from trainer.hosts.transformer import Transformer
 
 torch.set_num_threads(1)
 
 
+def resolved(task: Task, *sets: str, **sources: Any) -> SourcedConfig:
+    return resolve_task_defaults(load_sourced(sets=sets, **sources), task.name, task.kind)
+
+
 def test_text_gets_transformer_defaults_and_images_none() -> None:
-    images = resolve_task_defaults(settings(), load("digits"))
-    assert images == settings(sets=["host.family=cnn"])
-    text = resolve_task_defaults(settings(), load("text"))
-    assert (text.host.family, text.host.learning_rate) == ("transformer", 0.5)
-    assert text.seeds.blueprints == ("norm", "lora", "attention", "mlp")
-    assert resolve_task_defaults(text, load("text")) == text, "a resumed run has it decided already"
-    assert "transformer" in to_toml(text)
-    assert resolve_task_defaults(settings(sets=["host.heads=2"]), load("text")).host.learning_rate == 0.2
-    chosen = resolve_task_defaults(
-        settings(sets=["host.learning_rate=0.1", "seeds.blueprints=mlp"]), load("text")
-    )
-    assert (chosen.host.learning_rate, chosen.seeds.blueprints) == (0.1, ("mlp",))
+    images = resolved(load("digits"))
+    assert images.config == settings(sets=["host.family=cnn"])
+    assert {key for key, source in images.sources.items() if source != "default"} == {"host.family"}
+    text = resolved(load("text"))
+    assert (text.config.host.family, text.config.host.learning_rate) == ("transformer", 0.5)
+    assert text.config.seeds.blueprints == ("norm", "lora", "attention", "mlp")
+    brought = {key for key, source in text.sources.items() if source == "task"}
+    assert brought == {"host.family", "host.learning_rate", "seeds.blueprints"}
+    assert resolved(load("text"), "host.heads=2").config.host.learning_rate == 0.2
+
+
+@pytest.mark.finding("DR-03")
+def test_a_given_value_stays_where_it_is_the_default(tmp_path: Path) -> None:
+    own = "norm,attention,depthwise,conv_light"
+    file = tmp_path / "run.toml"
+    file.write_text("[host]\nlearning_rate = 0.05\n")
+    text = load("text")
+    by_set = resolved(text, "host.learning_rate=0.05", f"seeds.blueprints={own}")
+    assert by_set.config.host.learning_rate == 0.05
+    assert by_set.config.seeds.blueprints == tuple(own.split(","))
+    assert by_set.sources["host.learning_rate"] == "--set"
+    by_file = resolved(text, file=file)
+    assert by_file.config.host.learning_rate == 0.05
+    assert by_file.sources["host.learning_rate"] == f"file {file}"
+    by_variable = resolved(text, environ={"ESPER_HOST_LEARNING_RATE": "0.05"})
+    assert by_variable.config.host.learning_rate == 0.05
+    assert by_variable.sources["host.learning_rate"] == "environment ESPER_HOST_LEARNING_RATE"
+
+
+def test_a_resumed_run_has_it_decided_already() -> None:
+    text = resolved(load("text"))
+    saved: dict[str, Any] = msgspec.to_builtins(text.config)
+    again = resolved(load("text"), "rounds=3", saved=saved, saved_sources=text.sources)
+    assert again.config == msgspec.structs.replace(text.config, rounds=3)
+    assert again.sources == {**text.sources, "rounds": "--set"}
+    older = resolved(load("text"), saved=saved)
+    assert older.config == text.config
+    assert set(older.sources.values()) == {"saved"}
+
+
+def test_options_say_where_each_value_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_PPO_CLIP", "0.2")
+    file = tmp_path / "run.toml"
+    file.write_text("rounds = 5\n")
+    words = ["options", "--preset", "text", "--config", str(file), "--set", "envs.count=8"]
+    told = CliRunner().invoke(main, words).output
+    for line in (
+        "task.dataset = text  (preset text)",
+        f"rounds = 5  (file {file})",
+        "ppo.clip = 0.2  (environment ESPER_PPO_CLIP)",
+        "envs.count = 8  (--set)",
+        "host.learning_rate = 0.5  (task)",
+        "host.momentum = 0.9  (default)",
+    ):
+        assert line in told.splitlines(), line
+    toml = tmp_path / "all.toml"
+    toml.write_text(CliRunner().invoke(main, [*words, "--toml"]).output)
+    monkeypatch.delenv("ESPER_PPO_CLIP")
+    one, two = load_sourced(file=toml), load_sourced(preset="text", file=file)
+    assert one.config == two.config
+    assert one.is_open("host.learning_rate"), "what nobody chose is a comment"
+    assert not one.is_open("envs.count")
 
 
 @pytest.mark.parametrize("depth", [1, 10])
 def test_depth_width_heads_and_mlp_shape_the_host(depth: int) -> None:
     task = load("text", context=8)
     sets = [f"host.depth={depth}", "host.width=12", "host.heads=3", "host.mlp=20"]
-    model, pool = build_model(resolve_task_defaults(settings(sets=sets), task), task)
+    model, pool = build_model(resolved(task, *sets).config, task)
     assert isinstance(model, Transformer)
     assert pool.slots == [f"r0c{i}" for i in range(depth)]
     block = 4 * 12 * 12 + 2 * 12 * 20
@@ -51,7 +108,17 @@ def test_depth_width_heads_and_mlp_shape_the_host(depth: int) -> None:
     [
         (["host.family=transformer"], "host.family = transformer: digits is images"),
         (["task.dataset=text", "host.family=cnn"], "host.family = cnn: text is text"),
-        (["task.dataset=text", "task.augment=flip"], "task.augment: is for images"),
+        (["task.dataset=text", "task.augment=flip"], "task.augment (--set): is for images"),
+        (
+            ["task.dataset=text", "host.channels=4,8"],
+            "host.channels (--set): is for images, and text is",
+        ),
+        (["task.dataset=text", "host.kernel=3"], "host.kernel (--set): is for images"),
+        (["host.width=64"], "host.width (--set): is for text, and digits is images; leave it out"),
+        (["host.depth=2"], "host.depth (--set): is for text"),
+        (["host.heads=2"], "host.heads (--set): is for text"),
+        (["host.mlp=64"], "host.mlp (--set): is for text"),
+        (["task.context=64"], "task.context (--set): is for text"),
         (["task.dataset=text", "host.heads=3"], "host.width = 32: must be a multiple of host.heads = 3"),
         (["task.dataset=text", "host.mlp=0"], "host.heads = 0 and host.mlp = 0: a block needs one of them"),
         (
