@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from math import isfinite
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import orjson
@@ -26,10 +26,13 @@ from protocol.errors import WireError
 from protocol.messages.events import EVENTS, Context, EventSpec, spec_of
 from protocol.messages.vocabulary import STREAMS, Stream
 
+try:
+    from ._line_writer import write_lines
+except ImportError:  # installed where there was no compiler
+    write_lines = None  # type: ignore[assignment]
+
 MAX_BATCH_EVENTS = 256
 MAX_BATCH_BYTES = 256 * 1024
-_HEAD = '{"seq":%%d,"stream":"%s","ts":%%d,"type":"%s","tv":%d,"ctx":{%s},"data":'
-"""Of a type and a context; the number and the time are filled in for each event, the data follow."""
 LINE_PREFIX = re.compile(rb'\{"seq":(\d+),"stream":"([a-z]+)"(?:,"ts":(\d+))?')
 """Where a line says its number, stream and time, for readers that need no more of it."""
 
@@ -61,12 +64,36 @@ class Event:
     """As it was on the wire."""
 
 
+class Item(Protocol):
+    """An event before it is numbered."""
+
+    @property
+    def ns(self) -> int:
+        """Wall time, nanoseconds since the epoch."""
+
+    @property
+    def event(self) -> object:
+        """An instance of a registered class; numpy arrays and scalars are allowed in it."""
+
+    @property
+    def env(self) -> int | None:
+        """Which env it is about, where the context does not say."""
+
+    @property
+    def ctx(self) -> Context:
+        """Where in the run it belongs."""
+
+
 class _Form(NamedTuple):
     """How the events of a class are written."""
 
     spec: EventSpec
     optional: Callable[[dict[str, Any]], Sequence[Any]]
     """Values of the fields that are not columns and may be None, of which most nulls in a line come."""
+    stream: bytes
+    """What stands between the number and the time."""
+    context: Callable[[Context, int | None], bytes]
+    """What stands between the time and the data, of a context and an env."""
 
 
 _forms: dict[type, _Form] = {}
@@ -125,8 +152,32 @@ class Encoder:
     def __init__(self, last: dict[str, int]) -> None:
         self.last = last
         self._batches: list[Batch] = []
-        self._head_key: tuple[type, Context, int | None] | None = None
-        self._head = b""
+
+    def extend(self, items: Sequence[Item], begin: int) -> tuple[Batch, int]:
+        """Write the item at `begin`, and as many of the next as are of its class and fit into its batch.
+
+        Returns:
+            The batch whose last lines they are, and how many; without the compiled writer always one.
+
+        Raises:
+            WireError: the first of them cannot be encoded; see `add`.
+        """
+        first = items[begin]
+        ts = first.ns // 1000
+        if write_lines is not None:
+            form = _forms.get(type(first.event)) or _make_form(type(first.event))
+            stream = form.spec.stream
+            batch = self._batches[-1] if self._batches else None
+            count = 0 if batch is None or batch.stream != stream else _append_lines(batch, form, items, begin)
+            if count == 0:
+                batch = Batch(stream, self.last[stream] + 1, ts)
+                self._batches.append(batch)
+                count = _append_lines(batch, form, items, begin)
+            if batch is not None and count > 0:
+                batch.to_ts = items[begin + count - 1].ns // 1000
+                self.last[stream] += count
+                return batch, count
+        return self.add(ts, first.ctx, first.event, first.env), 1
 
     def add(self, ts: int, ctx: Context, event: object, env: int | None = None) -> Batch:
         """Write one event; gives the batch whose last line it is.
@@ -141,17 +192,11 @@ class Encoder:
             WireError: it holds something that JSON cannot say (a tensor, a set, an integer over 64 bits).
                 It takes no number.
         """
-        cls = type(event)
-        spec, optional = _forms.get(cls) or _make_form(cls)
-        data = _encode_data(event, optional)
-        of = self._head_key
-        if of is None or of[0] is not cls or of[1] is not ctx or of[2] != env:
-            of_env = ctx.env if env is None else env
-            self._head = _head_of(spec, ctx.round, ctx.epoch, ctx.level, of_env, ctx.rank)
-            self._head_key = cls, ctx, env
-        stream = spec.stream
+        form = _forms.get(type(event)) or _make_form(type(event))
+        data = _encode_data(event, form.optional)
+        stream = form.spec.stream
         seq = self.last[stream] + 1
-        head = self._head % (seq, ts)
+        head = b'{"seq":%d%b%d%b' % (seq, form.stream, ts, form.context(ctx, env))
         batch = self._batches[-1] if self._batches else None
         if (
             batch is None
@@ -187,19 +232,36 @@ def encode_event(seq: int, ts_us: int, ctx: Context, event: object) -> bytes:
 
 
 def _make_form(cls: type) -> _Form:
+    spec = spec_of(cls)
     kinds = {field.name: str(field.type) for field in dataclasses.fields(cls)}
     optional = [name for name, kind in kinds.items() if kind.endswith("| None") and "[" not in kind]
     values = itemgetter(*optional) if len(optional) > 1 else lambda values: [values[x] for x in optional]
-    form = _forms[cls] = _Form(spec_of(cls), values)
+
+    def context(ctx: Context, env: int | None) -> bytes:
+        return _context_of(spec, ctx.round, ctx.epoch, ctx.level, ctx.env if env is None else env, ctx.rank)
+
+    form = _forms[cls] = _Form(spec, values, f',"stream":"{spec.stream}","ts":'.encode(), context)
     return form
 
 
 @functools.lru_cache(maxsize=256)
-def _head_of(spec: EventSpec, round: int, epoch: int, level: str, env: int | None, rank: int) -> bytes:
+def _context_of(spec: EventSpec, round: int, epoch: int, level: str, env: int | None, rank: int) -> bytes:
     """The same for all events of a type, an epoch and an env."""
     of_env = "" if env is None else f'"env":{env},'
     ctx = f'"round":{round},"epoch":{epoch},"level":"{level}",{of_env}"rank":{rank}'
-    return (_HEAD % (spec.stream, spec.type, spec.version, ctx)).encode()
+    return f',"type":"{spec.type}","tv":{spec.version},"ctx":{{{ctx}}},"data":'.encode()
+
+
+def _append_lines(batch: Batch, form: _Form, items: Sequence[Item], begin: int) -> int:
+    """As many of one class as there is room for; gives how many, -1 where the first is for `Encoder.add`."""
+    size, count = len(batch.body), len(batch.starts)
+    most, room = MAX_BATCH_EVENTS - count, MAX_BATCH_BYTES - size
+    seq = batch.first + count
+    try:
+        return write_lines(batch.body, batch.starts, items, begin, seq, form.stream, form.context, most, room)
+    except MemoryError:
+        del batch.body[size:], batch.starts[count:]
+        raise
 
 
 def _encode_data(event: object, optional: Callable[[dict[str, Any]], Sequence[Any]]) -> bytes:

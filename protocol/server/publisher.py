@@ -180,20 +180,20 @@ class Publisher:
 
     def _encode(self, emitted: list[Emitted]) -> list[Batch]:
         runs: list[_TypeRun] = []
-        run: _TypeRun | None = None
-        add = self._encoder.add
-        for item in emitted:
-            event = item.event
+        at = 0
+        while at < len(emitted):
+            spec = spec_of(type(emitted[at].event))
             try:
-                into = add(item.ns // 1000, item.ctx, event, item.env)
+                batch, count = self._encoder.extend(emitted, at)
             except Exception:
                 self.unencodable += 1
-                logger.exception("an event of type %s was left out", spec_of(type(event)).type)
+                logger.exception("an event of type %s was left out", spec.type)
+                at += 1
                 continue
-            if run is None or into is not run.batch or type(event) is not run.spec.cls:
-                run = _TypeRun(spec_of(type(event)), into, len(into) - 1, [])
-                runs.append(run)
-            run.events.append(item)
+            if not runs or batch is not runs[-1].batch or spec is not runs[-1].spec:
+                runs.append(_TypeRun(spec, batch, len(batch) - count, []))
+            runs[-1].events.extend(emitted[at : at + count])
+            at += count
         for run in runs:
             try:
                 self._keep_run(run)
