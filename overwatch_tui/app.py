@@ -145,6 +145,8 @@ class OverwatchApp(App[None]):
     def _panel(self) -> str:
         """The panel that moves act on."""
         view = self.session.view
+        if view.name == "envs" and self.session.state.is_published:
+            return "metrics"
         return view.focus if view.name == "envs" else view.name
 
     def action_digit(self, digit: int) -> None:

@@ -151,7 +151,7 @@ class Session:
                 raise NoReply(link_text(link))
             time.sleep(POLL_SECONDS)
         self.tick()
-        return self.state.epoch is not None
+        return self.state.is_measured
 
     def _shows_no_epoch(self, waited: float) -> bool:
         """Whether the run is to be shown although it has no epoch."""
@@ -160,7 +160,7 @@ class Session:
         return self.link.state in ("live", "slow") and waited > FIRST_EPOCH_SECONDS
 
     def _is_ready(self, after_round: int) -> bool:
-        if self.state.epoch is None:
+        if not self.state.is_measured:
             return False
         if after_round:
             return self.state.rounds_done >= after_round

@@ -17,6 +17,7 @@ PAGES = (
     "docs/benchmarks",
     "docs/operations",
     "docs/protocol",
+    "docs/publishing",
     "docs/training",
 )
 """CHANGELOG names what has been; docs/findings.md and docs/faults.md are generated."""

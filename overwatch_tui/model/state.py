@@ -175,6 +175,16 @@ class State:
         return record.severity if record is not None and record.active else None
 
     @property
+    def is_published(self) -> bool:
+        """Whether a loop of its user's own publishes the run: it has metrics instead of envs."""
+        return self.run is not None and self.run.kind == "published"
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether an epoch, or of a published run a number, was received."""
+        return self.epoch is not None or self.metrics.step is not None
+
+    @property
     def num_envs(self) -> int:
         """How many there are, at most `MAX_ENVS` whatever the event claims."""
         if self.epoch is not None:

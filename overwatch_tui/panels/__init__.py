@@ -6,7 +6,7 @@ Imports `model`, `render` and the table of keys; `screens`, the application and 
 
 from overwatch_tui.render.panel import Panel, PanelTable, Place
 
-from . import anomalies, commands, curves, drift, empty, env, envs, log, policy, seeds, system
+from . import anomalies, commands, curves, drift, empty, env, envs, log, metrics, policy, seeds, system
 
 PANELS = PanelTable(
     Panel("envs", envs.RENDERER, Place("a1", "a1", "a1"), key="1", tab=("Envs", "Main")),
@@ -19,6 +19,7 @@ PANELS = PanelTable(
     Panel("system", system.RENDERER, Place("", "", "c3"), key="8", tab=("Sys", "System")),
     Panel("env", env.RENDERER, Place("a2", "a2", "b1")),
     Panel("curves", curves.RENDERER, Place("", "", "b2")),
+    Panel("metrics", metrics.RENDERER),
     Panel("empty", empty.RENDERER),
 )
 VIEWS = tuple(panel.name for panel in PANELS.views)

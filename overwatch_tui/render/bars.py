@@ -14,6 +14,8 @@ from .lines import Line, Row
 from .link_text import link_text
 from .panel import Panel, PanelInputs
 
+_METRICS_TAB = ("Metr", "Metrics")
+"""In place of the envs', where a published run has none."""
 _BADGE = {None: "live", "warning": "caution", "critical": "alarm"}
 
 
@@ -25,7 +27,9 @@ def header_line(inputs: PanelInputs, width: int) -> Line:
     name = state.run.name if state.run else link.name
     row.put((name or "--")[: width // 5], "bold")
     if state.run is not None and width >= 140:
-        row.put(f"  {state.run.task} {state.run.policy} {state.run.device}", "dim")
+        run = state.run
+        about = run.tags if state.is_published else [run.task, run.policy, run.device]
+        row.put(f"  {' '.join(about)}", "dim")
     row.put("  ")
     _badge(inputs, row)
     for text, style in _facts(inputs, width):
@@ -62,6 +66,8 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
         long = width >= 100
         facts.append((f"{'round ' if long else 'r'}{state.ctx.round}{of}", "bold"))
         facts.append((f"{'epoch ' if long else 'e'}{state.epoch_ctx.epoch}{episode}", ""))
+    if state.metrics.step is not None:
+        facts.append((f"step {state.metrics.step}", "bold"))
     if state.escalation_left is not None:
         facts.append((f"{state.ctx.level} {state.escalation_left}ep", "caution"))
     lost = sum(link.dropped.values())
@@ -73,7 +79,7 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
         facts.append((f"{state.num_envs} env", ""))
     if link.events_per_second is not None:
         facts.append((f"{link.events_per_second:.0f} ev/s", "dim"))
-    if state.escalation_left is None and state.run is not None:
+    if state.escalation_left is None and state.run is not None and not state.is_published:
         facts.append((state.ctx.level, "dim"))
     return facts
 
@@ -86,6 +92,8 @@ def anomaly_line(inputs: PanelInputs, width: int) -> Line:
     waiting = state.anomalies.open_records(inputs.now)
     critical, warning = state.anomalies.active_count("critical"), state.anomalies.active_count("warning")
     if not waiting and not critical and not warning:
+        if link.is_current and state.metrics.step is not None:
+            return Row().put(" ok ", "ok").put("no anomaly is active", "dim").line(width)
         if not link.is_current or state.epoch is None:
             return Row().put(" -- ", "dim").put("nothing measured yet", "dim").line(width)
         since = inputs.seconds_since(state.epoch_ts)
@@ -160,7 +168,8 @@ def view_line(
     row = Row()
     for panel in views:
         waiting = panel.renderer.num_waiting(inputs)
-        text = f"{panel.key} {panel.tab[width >= 120]}" + (f"({waiting})" if waiting else "")
+        tab = _METRICS_TAB if panel.name == "envs" and inputs.state.is_published else panel.tab
+        text = f"{panel.key} {tab[width >= 120]}" + (f"({waiting})" if waiting else "")
         if panel.name == view.name:
             row.put(f"[{text}]", "tab")
         else:

@@ -16,6 +16,8 @@ from .view_state import Scroll
 
 MIN_WIDTH, MIN_HEIGHT = 80, 24
 TWO_COLUMNS, THREE_COLUMNS = 120, 180
+PUBLISHED_PANELS = ("metrics", "log")
+"""The main screen of a published run."""
 TOP, BOTTOM = 3, 2
 """Lines above and below the panels."""
 
@@ -127,6 +129,8 @@ def place_panels(
     hidden: list[str] = []
     x = 0
     columns = main_columns(panels, width)
+    if inputs.state.is_published:
+        columns = [(width, list(PUBLISHED_PANELS))]
     alone = len(columns) == 1
     for column, names in columns:
         stacked, out = _stack(panels, inputs, names, column - (x > 0), body, alone=alone)

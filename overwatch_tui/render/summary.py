@@ -38,6 +38,8 @@ def summary(inputs: PanelInputs) -> dict[str, Any]:
         "envs": [_env(inputs, env) for env in range(state.num_envs)],
         "last_round": _last_round(state),
         "policy": None if state.ppo is None else {name: getattr(state.ppo, name) for name in _POLICY_FIELDS},
+        "step": state.metrics.step,
+        "metrics": {name: one.last for name, one in sorted(state.metrics.statistics.items())},
         "anomalies": [_anomaly(record) for record in state.anomalies.ordered()],
     }
 

@@ -26,6 +26,21 @@ HEADS = list(HEAD_NAMES)
 BLUEPRINTS = ["norm", "attention", "depthwise", "conv_light"]
 PARAMETERS = {"norm": 16, "attention": 280, "depthwise": 150, "conv_light": 584}
 EPOCH_US = 600_000
+PUBLISHED: dict[str, Any] = {
+    **{name: [] for name in ("slots", "blueprints", "stages", "ops", "heads")},
+    **dict.fromkeys(("torch", "device", "task", "policy"), ""),
+    **dict.fromkeys(("envs", "episode_epochs", "rounds", "host_parameters", "seed"), 0),
+    "run": "7f3a09c1",
+    "name": "my-loop",
+    "boot": "b1",
+    "pid": 4242,
+    "host": "h",
+    "version": "0",
+    "config": {},
+    "kind": "published",
+    "tags": ["ppo", "cartpole"],
+}
+"""Fields of the first event of a published run."""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -38,6 +39,35 @@ def _paused() -> State:
     return folded(decode_line(line) for line in run.lines)
 
 
+def _published() -> State:
+    """A run that somebody's own loop publishes."""
+    run = journal.Run()
+    run.emit(ev.RunStarted(**journal.PUBLISHED))
+    run.emit(ev.RunStateChanged(state="TRAINING"))
+    for step in range(40):
+        values = {"loss": 2.0 / (step + 1), "accuracy": math.nan if step == 39 else step / 40}
+        groups = {f"env/{env}/return": float(env * step) for env in range(3)}
+        run.emit(ev.Scalars(step=step, values=values | groups), after=SECOND)
+    run.emit(
+        ev.Histogram(
+            step=39,
+            name="weights",
+            counts=[3, 1],
+            size=4,
+            sampled=4,
+            nonfinite=0,
+            min=-1.0,
+            max=1.0,
+            mean=-0.5,
+            std=0.5,
+        )
+    )
+    run.emit(ev.Summary(step=39, metrics={}, numbers={"best": 0.975}, texts={"verdict": "good"}))
+    run.emit(ev.Artifact(step=39, name="shot", path="/runs/shot.png", kind="image", bytes=2048))
+    run.emit(ev.LoggedText(step=39, name="note", text="two\nlines"))
+    return folded(decode_line(line) for line in run.lines)
+
+
 def _frozen(width: int, height: int) -> str:
     view = ViewState(is_frozen=True, num_arrived=702)
     live, body = panel_inputs(state(), view), panel_inputs(state(rounds=3), view)
@@ -63,6 +93,7 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "ascii": lambda: panel_inputs(state(), ViewState(glyphs=ASCII, env=7)),
     "grid-64": lambda: panel_inputs(state(envs=64, rounds=2)),
     "ten-slots": lambda: panel_inputs(state(envs=8, rounds=1, slots=10)),
+    "published": lambda: panel_inputs(_published()),
     "by-drift": lambda: panel_inputs(state(), ViewState(sort="drift")),
 }
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -110,6 +113,47 @@ def param(run: RunArgument, what: str | None, wait: bool, as_json: bool) -> None
     rows = [{"key": k, **fields} for k, fields in params.items() if not key or k == key]
     columns = {"key": 24, "value": 10, "configured": 10, "takes_effect": 12, "allowed": 24, "description": 0}
     print_table(rows, columns, as_json)
+
+
+@click.command()
+@REQUIRED_RUN
+@click.argument("method")
+@click.argument("parameters", nargs=-1, metavar="[KEY=VALUE]...")
+@WAIT
+@JSON
+def call(run: RunArgument, method: str, parameters: tuple[str, ...], wait: bool, as_json: bool) -> None:
+    """Send any METHOD to RUN, such as a command that the loop of a published run has registered.
+
+    `esper-daemon call my-run checkpoint every=5`; without a method that it knows, the run names those that it
+    has. Values are numbers, true, false or text.
+    """
+    with run.connect() as client:
+        hello = client.hello()
+        params = _parameters(parameters, _types_of(hello.get("commands", {}).get(method)))
+        known = hello["methods"].get(method)
+        if known is not None and known["socket"] == "qry":
+            print_result(client.call(method, params), as_json)
+        else:
+            print_result(client.command(method, params, wait), as_json)
+
+
+def _types_of(command: dict[str, Any] | None) -> dict[str, str]:
+    """By parameter of a registered command, the name of its type."""
+    return {key: of["type"] for key, of in command["parameters"].items()} if command else {}
+
+
+def _parameters(words: Sequence[str], types: dict[str, str]) -> dict[str, Any]:
+    """`KEY=VALUE` as parameters: text where the type says so, else JSON, else text."""
+    params: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise click.UsageError(clean_text(f"{word!r} is not a parameter; write KEY=VALUE"))
+        params[key] = text
+        if types.get(key) != "str":
+            with contextlib.suppress(ValueError):
+                params[key] = json.loads(text)
+    return params
 
 
 @click.command()
@@ -270,6 +314,7 @@ COMMANDS: tuple[click.Command, ...] = (
     escalate,
     profile,
     param,
+    call,
     mark,
     seed,
     ops,

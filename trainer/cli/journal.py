@@ -13,7 +13,7 @@ from protocol.codec.json_lines import Event, decode_line
 from protocol.errors import RequestError, WireError
 from protocol.journal.damage import DamageReport
 from protocol.journal.reader import JournalRange
-from protocol.messages.events import Anomaly
+from protocol.messages.events import Anomaly, Scalars
 from protocol.messages.vocabulary import STREAMS, Severity
 
 from .options import JSON, RUN, TYPES
@@ -66,6 +66,8 @@ def format_event(event: Event) -> str:
         for key, value in vars(event.data).items()
         if value is not None and not isinstance(value, list | dict)
     )
+    if isinstance(event.data, Scalars):
+        fields += "".join(f" {name}={value:.4g}" for name, value in event.data.values.items())
     clock = time.strftime("%H:%M:%S", time.localtime(event.ts / 1e6))
     env = "" if event.ctx.env is None else f" env{event.ctx.env:02d}"
     return f"{clock} r{event.ctx.round} e{event.ctx.epoch:<3}{env} {event.type} {fields}"

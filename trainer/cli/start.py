@@ -100,13 +100,15 @@ def list_command(everything: bool, ssh: str | None, remote_command: str | None, 
         return
     for run in runs:
         life = "live" if run.is_live else "ended"
-        print_lines([f"{run.id}  {run.name:<24} {life:<6} {run.state or '--':<10} pid {run.pid or '--'}"])
+        state = f"{run.state or '--':<10}"
+        print_lines([f"{run.id}  {run.name:<24} {run.kind:<10} {life:<6} {state} pid {run.pid or '--'}"])
 
 
 def _row(run: RunInfo) -> dict[str, Any]:
     return {
         "name": run.name,
         "id": run.id,
+        "kind": run.kind,
         "live": run.is_live,
         "state": run.state,
         "pid": run.pid,

@@ -63,7 +63,10 @@ def save_configuration(folder: Path, sourced: settings.SourcedConfig) -> None:
 
 def _saved_configuration(name: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     """What a run was last started with, and by key where it came from; empty where that is not recorded."""
-    path = find_run(name).path / CONFIG_FILE
+    run = find_run(name)
+    if run.kind == "published":
+        raise RunNotFound(f"run {run.name} is published by a loop of its own, which alone can resume it")
+    path = run.path / CONFIG_FILE
     try:
         tree: Mapping[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

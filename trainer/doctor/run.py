@@ -12,6 +12,7 @@ from protocol.codec.json_lines import Event
 from protocol.errors import FolderError
 from protocol.journal.reader import read
 from protocol.messages.events import Anomaly, GovernorRollback, RunStarted, RunStopped, SystemSample
+from protocol.messages.vocabulary import RunKindName
 from protocol.runs import RunInfo
 from protocol.storage.folders import EVENTS_FILE
 from trainer.checkpoint import CheckpointError, Checkpoints, load
@@ -49,6 +50,7 @@ class Diagnosis(Struct, kw_only=True):
     run: str
     id: str
     ending: Ending
+    kind: RunKindName = "training"
     pid: int | None = None
     boot: str | None = None
     device: str | None = None
@@ -77,7 +79,8 @@ class Diagnosis(Struct, kw_only=True):
 
 def diagnose(run: RunInfo) -> Diagnosis:
     """Look at a run, live or not; changes nothing."""
-    found = Diagnosis(run=run.name, id=run.id, ending="never started", log=str(run.path / "daemon.log"))
+    log = str(run.path / "daemon.log")
+    found = Diagnosis(run=run.name, id=run.id, ending="never started", kind=run.kind, log=log)
     stopped = _read_journal(run, found)
     found.bundle, found.report = _bundle(run, found.boot)
     found.checkpoint = _checkpoint(run)
@@ -172,6 +175,8 @@ def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
 
 def _advice(found: Diagnosis) -> list[str]:
     """What to do next, in order."""
+    if found.kind == "published":
+        return [_advice_for_loop(found)]
     if found.ending == "alive":
         silent = time.time() - (found.last_at or 0) / 1e6
         if silent < SILENT_SECONDS:
@@ -192,6 +197,15 @@ def _advice(found: Diagnosis) -> list[str]:
     if found.ending == "failed":
         advice.append(f"read the traceback in {found.bundle or found.log}")
     return [*advice, _resume(found)]
+
+
+def _advice_for_loop(found: Diagnosis) -> str:
+    """What to do next with a published run."""
+    if found.ending == "alive":
+        return f"watch it: esper-tui {found.run}"
+    if found.ending == "failed":
+        return f"read its traceback: esper-daemon replay {found.run} --type log"
+    return f"publish({found.run!r}, resume=True) goes on in its journal"
 
 
 def _resume(found: Diagnosis) -> str:

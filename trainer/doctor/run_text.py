@@ -9,11 +9,12 @@ from .run import Diagnosis
 
 def diagnosis_lines(found: Diagnosis) -> list[str]:
     """The diagnosis as lines of text."""
-    boot = f", boot {found.boot} on {found.device}" if found.boot else ""
+    boot = f", boot {found.boot}" if found.boot else ""
+    boot += f" on {found.device}" if found.device else ""
     lines = [f"run {found.run} ({found.id}){boot}", _ending(found)]
     if found.last_at is not None:
-        where = f"epoch {found.epoch} of round {found.round}"
-        lines.append(f"last event: {found.last_event}, {_ago(found.last_at)}, {where}")
+        where = f", epoch {found.epoch} of round {found.round}" if found.kind == "training" else ""
+        lines.append(f"last event: {found.last_event}, {_ago(found.last_at)}{where}")
     if found.damaged_lines:
         lines.append(f"journal: {found.damaged_lines} damaged lines were skipped")
     if found.checkpoint is not None and found.checkpoint.error is None:

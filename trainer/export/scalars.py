@@ -2,6 +2,7 @@
 
 Tags are `round/<field>`, `ppo/<field>`, `ppo/<field>/<key>` for dicts by head or op, and `epoch/<field>` for
 the mean over the envs that have a finite value. The epoch axis counts the run's epochs over all rounds.
+Numbers of a published run have their own names and steps.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from protocol.codec.json_lines import Event
-from protocol.messages.events import EpochFinished, PPOUpdate, RoundFinished
+from protocol.messages.events import EpochFinished, PPOUpdate, RoundFinished, Scalars
 from protocol.runs import RunInfo
 from trainer.config.schema import Config
 
@@ -22,12 +23,14 @@ _PREFIX = {RoundFinished: "round", PPOUpdate: "ppo"}
 
 
 def read_episode_epochs(run: RunInfo) -> int:
-    """The length of an episode, from the run's configuration.
+    """The length of an episode, from the run's configuration; 0 for a published run, which has none.
 
     Raises:
         msgspec.DecodeError: the configuration is damaged.
         OSError: it cannot be read.
     """
+    if run.kind == "published":
+        return 0
     config = msgspec.json.decode((run.path / "config.json").read_bytes(), type=Config)
     return config.episode_epochs
 
@@ -35,6 +38,10 @@ def read_episode_epochs(run: RunInfo) -> int:
 def scalars(event: Event, episode_epochs: int) -> Iterator[tuple[str, float, int]]:
     """(tag, value, step) of an event; none of the types that have no place here."""
     data, ctx = event.data, event.ctx
+    if isinstance(data, Scalars):
+        for name, value in data.values.items():
+            yield name, float(value), data.step
+        return
     if isinstance(data, EpochFinished):
         step = epoch_of(event, episode_epochs)
         for name, value in _means(data):
@@ -52,7 +59,12 @@ def scalars(event: Event, episode_epochs: int) -> Iterator[tuple[str, float, int
 
 
 def epoch_of(event: Event, episode_epochs: int) -> int:
-    """The epoch of an event, counted over all rounds; what ends a round belongs to its last one."""
+    """The epoch of an event, counted over all rounds; what ends a round belongs to its last one.
+
+    Of a published run's numbers their step.
+    """
+    if isinstance(event.data, Scalars):
+        return event.data.step
     epoch = event.ctx.epoch if isinstance(event.data, EpochFinished) else episode_epochs
     return max(0, event.ctx.round - 1) * episode_epochs + epoch
 

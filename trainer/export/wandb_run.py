@@ -132,7 +132,7 @@ def _describe(recorded: wandb.Run, started: RunStarted) -> None:
     facts = {name: getattr(started, name) for name in _FACTS}
     values = {**started.config, "started": facts}
     recorded.config.update(values, allow_val_change=True)  # type: ignore[no-untyped-call]
-    tags = (started.task, started.policy, started.device)
+    tags = (started.task, started.policy, started.device, *started.tags)
     recorded.tags = tuple(dict.fromkeys(tag[:MAX_TAG_CHARACTERS] for tag in tags if tag))
 
 

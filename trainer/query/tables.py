@@ -1,4 +1,4 @@
-"""From events to tables: rounds, epochs, seeds, stages, gates, decisions, rewards, anomalies, commands."""
+"""From events to tables: one for rounds, epochs, seeds and so on, and one for a published run's scalars."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from protocol.messages.events import (
     EpochFinished,
     RoundFinished,
     RunStarted,
+    Scalars,
     SeedStage,
 )
 from protocol.messages.vocabulary import ALPHA_SPEEDS, ALPHA_TARGETS, GATE_OF_OP, TEMPOS, Curve, Style
@@ -106,6 +107,13 @@ COLUMNS: dict[str, Columns] = {
         "severity": "VARCHAR",
         "since": "TIMESTAMP",
     },
+    "scalars": {
+        "ts": "TIMESTAMP",
+        "boot": "VARCHAR",
+        "step": "BIGINT",
+        "name": "VARCHAR",
+        "value": "DOUBLE",
+    },
     "commands": {
         "ts": "TIMESTAMP",
         "id": "VARCHAR",
@@ -147,6 +155,7 @@ class Tables:
             EpochFinished: self._epoch,
             SeedStage: self._stage,
             Anomaly: self._anomaly,
+            Scalars: self._scalars,
             CommandAccepted: self._command,
             CommandRefused: self._command,
             CommandDone: self._command,
@@ -243,6 +252,11 @@ class Tables:
         }
         values = vars(data) | place | {"since": _time(data.since)}
         self.rows["anomalies"].append(tuple(values[name] for name in self.columns["anomalies"]))
+
+    def _scalars(self, event: Event) -> None:
+        data: Scalars = event.data
+        place = (_time(event.ts), self._boot, data.step)
+        self.rows["scalars"] += [(*place, name, value) for name, value in data.values.items()]
 
     def _command(self, event: Event) -> None:
         self._commands.fold(event.data, ts=event.ts)

@@ -1,0 +1,145 @@
+"""Published runs on the command line: listed, shown, read, exported, commanded."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from protocol import PublishedRun, publish
+from trainer.cli.main import main
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[PublishedRun]:
+    folder = Path(tempfile.mkdtemp(prefix="esper-"))
+    (folder / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("ESPER_HOME", str(folder / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+    with publish("loop", tags=["cleanrl"], config={"lr": 1}) as made:
+        yield made
+    shutil.rmtree(folder)
+
+
+def esper(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+def log_some(run: PublishedRun) -> None:
+    for step in range(3):
+        run.log({"loss": 1.0 / (step + 1), "env/3/reward": step}, step=step)
+    run.log(step=3, loss=math.nan)
+    assert run._server.flush(60.0)
+
+
+def test_list_and_status_say_that_it_is_published(run: PublishedRun) -> None:
+    assert "published  live   TRAINING" in esper("list").output
+    (row,) = json.loads(esper("list", "--json").output)
+    assert (row["name"], row["kind"], row["state"]) == ("loop", "published", "TRAINING")
+    run.command("save", help="Save the weights.", every=10)
+    status = json.loads(esper("status", "loop", "--json").output)
+    assert (status["kind"], status["tags"]) == ("published", ["cleanrl"])
+    assert status["commands"]["save"] == {
+        "help": "Save the weights.",
+        "parameters": {"every": {"type": "int", "default": 10}},
+    }
+
+
+def test_tail_and_replay_show_values(run: PublishedRun) -> None:
+    log_some(run)
+    shown = esper("tail", "loop", "--type", "scalar").output
+    assert "scalar step=2 loss=0.3333 env/3/reward=2" in shown
+    assert "scalar step=3 loss=nan" in shown
+    assert esper("replay", "loop", "--type", "scalar").output == shown
+
+
+def test_query_has_a_row_per_value(run: PublishedRun) -> None:
+    pytest.importorskip("duckdb")
+    log_some(run)
+    answer = esper("query", "loop", "SELECT step, name, value, boot FROM scalars ORDER BY ALL", "--json")
+    rows = json.loads(answer.output)
+    assert len(rows) == 7
+    assert rows[0] == {"step": 0, "name": "env/3/reward", "value": 0.0, "boot": run.boot}
+    assert rows[-1] == {"step": 3, "name": "loss", "value": "NaN", "boot": run.boot}
+
+
+def test_parquet_holds_the_values(run: PublishedRun, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    log_some(run)
+    result = esper("export", "loop", "--format", "parquet", "--to", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    table = parquet.read_table(tmp_path / "scalar.parquet").to_pylist()
+    assert [row["step"] for row in table] == [0, 1, 2, 3]
+    assert dict(table[1]["values"]) == {"loss": 0.5, "env/3/reward": 1.0}
+    assert math.isnan(dict(table[3]["values"])["loss"])
+
+
+@pytest.mark.slow  # loads torch
+def test_tensorboard_has_the_loops_own_tags(run: PublishedRun, tmp_path: Path) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    log_some(run)
+    result = esper("export", "loop", "--format", "tensorboard", "--to", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    read = event_accumulator.EventAccumulator(str(tmp_path))
+    read.Reload()
+    assert set(read.Tags()["scalars"]) == {"loss", "env/3/reward"}
+    assert [(e.step, e.value) for e in read.Scalars("env/3/reward")] == [(0, 0.0), (1, 1.0), (2, 2.0)]
+
+
+def test_call_sends_registered_commands(run: PublishedRun) -> None:
+    run.command("save", every=10, tag=str, fast=False)
+    ended = threading.Event()
+
+    def loop() -> None:
+        while not ended.wait(0.01):
+            call = run.asked("save")
+            if call is not None:
+                call.done(params=call.params)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        result = esper("call", "loop", "save", "every=5", "tag=007", "fast=true", "--json")
+    finally:
+        ended.set()
+        thread.join()
+    assert json.loads(result.output)["params"] == {"every": 5, "tag": "007", "fast": True}
+
+
+def test_call_answers_queries_too(run: PublishedRun) -> None:
+    assert json.loads(esper("call", "loop", "status", "--json").output)["name"] == "loop"
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "part"),
+    [
+        (["call", "loop", "nosuch"], 5, "no method 'nosuch'"),
+        (["call", "loop", "telemetry.escalate"], 5, "this run does not have it"),
+        (["escalate", "loop"], 5, "this run does not have it"),
+        (["call", "loop", "save", "every=x"], 5, "Expected `int`"),
+        (["call", "loop", "save", "other=1"], 5, "unknown field `other`"),
+        (["call", "loop", "save", "every"], 2, "KEY=VALUE"),
+        (["param", "loop"], 5, "this run does not have it"),
+    ],
+)
+def test_what_the_run_lacks_is_refused(
+    run: PublishedRun, words: list[str], exit_code: int, part: str
+) -> None:
+    run.command("save", every=10)
+    result = esper(*words)
+    assert (result.exit_code, part in result.output) == (exit_code, True), result.output
+
+
+@pytest.mark.slow  # loads torch
+def test_training_does_not_resume_a_published_run(run: PublishedRun) -> None:
+    run.finish()
+    result = esper("start", "--resume", "loop")
+    assert result.exit_code == 3
+    assert "is published by a loop" in result.output
