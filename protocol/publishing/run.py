@@ -20,12 +20,13 @@ import weakref
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
+from time import time_ns
 from types import TracebackType
 from typing import Any
 
 from protocol.codec.json_lines import plain
 from protocol.errors import NameTaken, PublishError, first_line
-from protocol.messages.events import Artifact, LogLine, Mark, RunStarted, RunStopped, Scalars
+from protocol.messages.events import Artifact, LogLine, Mark, RunStarted, RunStopped
 from protocol.runs import RunFolder
 from protocol.server.run_kind import RunKind
 from protocol.server.server import Server
@@ -33,7 +34,7 @@ from protocol.version import __version__
 
 from .loop_commands import CommandCall, LoopCommands
 from .summary import RunSummary
-from .value_queue import ValueQueue
+from .value_queue import MAX_QUEUED_NUMBERS, LoggedNumbers, ValueQueue
 from .values import check_file, check_step, check_value_name, kind_of, sort_values
 
 logger = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class PublishedRun:
         """Of numbers: what `log` lets pass without a look at each."""
         self._commands = LoopCommands(folder.name)
         self._queue = ValueQueue(self.summary, self._on_step)
+        self._numbers = self._queue.numbers
         self._emit = self._queue.emit
         self._ended: str | None = None
         """Why nothing can be logged any more."""
@@ -200,9 +202,10 @@ class PublishedRun:
             and more.keys() <= self._names
             and self._kinds.issuperset(map(type, more.values()))
             and len(more) <= MAX_QUICK_VALUES
+            and len(self._numbers) < MAX_QUEUED_NUMBERS
         ):
             self._step = step
-            self._emit(Scalars(step=step, values=more))
+            self._numbers.append(LoggedNumbers(time_ns(), step, more))
         else:
             self._log_checked(check_step(step), more)
 
@@ -325,6 +328,10 @@ class PublishedRun:
         server.set_state("TRAINING", f"resume by {resume.client}" if resume else "stop")
         if resume is not None:
             resume.done()
+
+    def flush(self, timeout: float = FLUSH_SECONDS) -> bool:
+        """Wait until the journal has what was logged before; False where it was not in time."""
+        return self._ended is None and self._server.flush(timeout)
 
     def finish(self, error: BaseException | str | None = None) -> None:
         """End the run: what was logged is written, clients are told. Later calls do nothing.

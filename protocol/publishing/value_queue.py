@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import time_ns
+from typing import Any
+
+from msgspec import Struct
 
 from protocol.messages.events import Histogram, LoggedText, LogLine, Scalars
-from protocol.server.emitter import Emitted, Emitter
+from protocol.server.emitter import MAX_QUEUED, Emitted, Emitter
 
 from .histogram import make_histogram
 from .summary import RunSummary
@@ -18,10 +22,19 @@ from .values import MAX_ARRAY_VALUES, ArraySample
 
 logger = logging.getLogger(__name__)
 
+MAX_QUEUED_NUMBERS = MAX_QUEUED["metric"]
 MAX_WAITING_BYTES = 32 * 1024 * 1024
 """Of arrays, texts and large dicts that wait for the I/O thread; more is refused and counted."""
 BYTES_PER_NUMBER = 128
 """A logged number in memory, its share of the dict included."""
+
+
+class LoggedNumbers(Struct, frozen=True, gc=False):
+    """The numbers of one quick `log`, as they wait; cheaper to make than the event that they become."""
+
+    ns: int
+    step: int
+    values: dict[str, Any]
 
 
 @dataclass
@@ -52,6 +65,8 @@ class ValueQueue(Emitter):
         super().__init__()
         self._queue_by_class[_LargeMetric] = self._queue_by_class[Scalars]
         self._queue_by_class[_LargeText] = self._queue_by_class[LoggedText]
+        self.numbers: deque[Any] = self._queues["metric"].events
+        """Where `log` itself appends `LoggedNumbers`, up to `MAX_QUEUED_NUMBERS`."""
         self._summary = summary
         self._on_step = on_step
         self._waiting_bytes = 0
@@ -95,13 +110,15 @@ class ValueQueue(Emitter):
             events.append(Emitted(time_ns(), summary, None, self._context))
         return events
 
-    def _complete(self, item: Emitted) -> Emitted:
+    def _complete(self, item: Emitted | LoggedNumbers) -> Emitted:
         """The event to be sent for what was queued; a failure becomes a line of the run's log."""
+        if type(item) is LoggedNumbers:
+            numbers = Scalars(step=item.step, values=item.values)
+            self._summary.fold(numbers)
+            return Emitted(item.ns, numbers, None, self._context)
+        assert isinstance(item, Emitted)
         event = item.event
         try:
-            if type(event) is Scalars:
-                self._summary.fold(event)
-                return item
             if isinstance(event, _LargeMetric | _LargeText):
                 return Emitted(item.ns, self._unpack(event), None, item.ctx)
         except Exception as error:

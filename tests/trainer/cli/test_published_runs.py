@@ -36,7 +36,7 @@ def log_some(run: PublishedRun) -> None:
     for step in range(3):
         run.log({"loss": 1.0 / (step + 1), "env/3/reward": step}, step=step)
     run.log(step=3, loss=math.nan)
-    assert run._server.flush(60.0)
+    assert run.flush(60.0)
 
 
 def test_list_and_status_say_that_it_is_published(run: PublishedRun) -> None:
