@@ -40,6 +40,7 @@ def log_some(run: PublishedRun) -> None:
 
 
 def test_list_and_status_say_that_it_is_published(run: PublishedRun) -> None:
+    assert run.flush(60.0)
     assert "published  live   TRAINING" in esper("list").output
     (row,) = json.loads(esper("list", "--json").output)
     assert (row["name"], row["kind"], row["state"]) == ("loop", "published", "TRAINING")
