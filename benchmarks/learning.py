@@ -34,7 +34,7 @@ def rounds_of(kind: str, *, rounds: int = 0, seconds: float = 0.0) -> list[Round
     config = settings.load(sets=[f"policy.kind={kind}", "device=cpu"])
     summaries: list[RoundFinished] = []
     with RunFolder.claim(f"bench-{kind}") as run:
-        daemon = Daemon(run, config, torch.device("cpu"), load("digits"), resumed=False)
+        daemon = Daemon(run, config, torch.device("cpu"), load("digits"), resume=None)
         daemon.server.start()
         tell = daemon.recorder.finish_round
 

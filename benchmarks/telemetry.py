@@ -136,7 +136,7 @@ def cost(envs: int, pairs: int) -> dict[str, float]:
         config = settings.load(sets=sets)
         with RunFolder.claim("bench") as run:
             daemon = Daemon(
-                run, config, torch.device("cpu"), load("digits"), resumed=False, process_group=ProcessGroup()
+                run, config, torch.device("cpu"), load("digits"), resume=None, process_group=ProcessGroup()
             )
             daemon.server.start()
             reader = subprocess.Popen(

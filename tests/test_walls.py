@@ -30,7 +30,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"publishing"},
     ],
     "trainer": [
-        {"config", "plugins"},
+        {"config", "plugins", "checkpoint_files"},
         {"compute", "measurements", "checkpoint"},
         {"data", "seeds"},
         {"policy", "reward"},

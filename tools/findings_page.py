@@ -67,6 +67,7 @@ FINDINGS = {
     "DR-03": "A value that was given stays, also where it is the default's; each says where it came from.",
     "DR-04": "A stage is entered by legal edges only; a NaN seed at alpha 0 changes no bit of its host.",
     "DR-05": "The terminal counts seeds as SQL does; what a rollback puts back is not a new life.",
+    "DR-06": "A tagged checkpoint stays until it is deleted, and a run can be resumed from any.",
     "DR-07": "Events of life that find their queue full wait on the disk, in order, and none is dropped.",
 }
 

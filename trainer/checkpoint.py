@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 import pickle
-import re
 import struct
 import zipfile
 import zlib
@@ -17,8 +16,17 @@ from typing import Any
 
 import torch
 
-from protocol.errors import EsperError
 from protocol.storage.folders import replace_file, sync_folder
+
+from .checkpoint_files import (
+    BEST_FILE,
+    CheckpointEntry,
+    CheckpointError,
+    file_name,
+    list_checkpoints,
+    read_index,
+    write_index,
+)
 
 FORMAT = 2
 _SEAL = b"sha256:"
@@ -26,7 +34,6 @@ _SEAL = b"sha256:"
 _SEAL_BYTES = len(_SEAL) + 64
 _LENGTH_BYTES = 2
 _BLOCK_BYTES = 1024 * 1024
-_NAME = re.compile(r"^round-(\d+)(?:-epoch-(\d+))?(?:-[A-Za-z0-9_.-]+)?\.pt$")
 
 
 _UNREADABLE = (
@@ -43,25 +50,12 @@ _UNREADABLE = (
 """What zipfile and torch raise for damaged archives."""
 
 
-class CheckpointError(EsperError):
-    """A checkpoint cannot be read or does not fit; the message names it and what to do."""
-
-    exit_code = 10
-
-
 @dataclass(frozen=True)
 class SavedCheckpoint:
     """A checkpoint on disk."""
 
     path: Path
     bytes: int
-
-
-def _position(path: Path) -> tuple[int, int]:
-    """(round, epoch) by a file's name; an episode's end counts as after all its epochs."""
-    match = _NAME.match(path.name)
-    assert match is not None
-    return int(match[1]), int(match[2]) if match[2] else 1_000_000
 
 
 def _seal(archive: io.BytesIO) -> None:
@@ -115,7 +109,7 @@ class Checkpoints:
 
     Args:
         folder: made where it is missing.
-        keep: how many of the newest stay; `best.pt` stays beside them.
+        keep: how many of the newest stay; those with a tag and `best.pt` stay beside them.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -124,11 +118,18 @@ class Checkpoints:
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def all(self) -> list[Path]:
-        """Oldest first, by position in the run."""
-        return sorted((p for p in self.folder.iterdir() if _NAME.match(p.name)), key=_position)
+        """The oldest first, as they were written."""
+        return [file.path for file in list_checkpoints(self.folder)]
 
     def save(
-        self, state: dict[str, Any], *, round: int, epoch: int | None, tag: str = "", best: bool = False
+        self,
+        state: dict[str, Any],
+        *,
+        round: int,
+        epoch: int | None,
+        tag: str = "",
+        best: bool = False,
+        accuracy: float | None = None,
     ) -> SavedCheckpoint:
         """Write to a temporary file, sync, rename; drop what a killed daemon left and what is too old.
 
@@ -136,8 +137,9 @@ class Checkpoints:
             state: tensors, numbers, texts and containers of them.
             round: the round it belongs to.
             epoch: epochs finished in mid-episode, or None at a round's end.
-            tag: part of the name.
+            tag: part of the name; with one it stays until it is deleted.
             best: also keep it as `best.pt`.
+            accuracy: for the listing.
 
         Raises:
             OSError: the disk refused; the checkpoints before are untouched.
@@ -147,19 +149,29 @@ class Checkpoints:
         buffer = io.BytesIO()
         torch.save({"format": FORMAT, **state}, buffer)
         _seal(buffer)
-        position = "" if epoch is None else f"-epoch-{epoch:05d}"
-        path = self.folder / f"round-{round:06d}{position}{f'-{tag}' if tag else ''}.pt"
+        path = self.folder / file_name(round, epoch, tag)
+        index = self._enter(path.name, accuracy)
         replace_file(path, buffer.getbuffer())
         if best:
             link = self.folder / "best.partial"
             link.unlink(missing_ok=True)
             os.link(path, link)
-            link.replace(self.folder / "best.pt")
+            link.replace(self.folder / BEST_FILE)
+            write_index(self.folder, {**index, BEST_FILE: index[path.name]})
         sync_folder(self.folder)
-        for old in self.all()[: -self.keep]:
-            if old != path:
-                old.unlink(missing_ok=True)
+        for old in [file for file in list_checkpoints(self.folder) if not file.tag][: -self.keep]:
+            if old.path != path:
+                old.path.unlink(missing_ok=True)
         return SavedCheckpoint(path=path, bytes=buffer.getbuffer().nbytes)
+
+    def _enter(self, name: str, accuracy: float | None) -> dict[str, CheckpointEntry]:
+        """Enter a file into the index before it is written; what is not there any more goes."""
+        index = read_index(self.folder)
+        number = 1 + max((entry.number for entry in index.values()), default=0)
+        index = {each: entry for each, entry in index.items() if (self.folder / each).exists()}
+        index[name] = CheckpointEntry(number=number, accuracy=accuracy)
+        write_index(self.folder, index)
+        return index
 
     def latest(
         self, *, on_damaged: Callable[[CheckpointError], None] | None = None

@@ -59,3 +59,28 @@ def test_unattended_resume_passes_over_a_damaged_checkpoint(house: House) -> Non
     assert f"{newest.name} cannot be read" in log
     assert f"the run goes on from {before.name}" in log
     assert [e["ctx"]["round"] for e in house.journal("cut", "round.finished")] == [1, 2, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.finding("DR-06")
+def test_a_run_goes_back_to_a_chosen_checkpoint(house: House) -> None:
+    words = ("--rounds", "4", "--set", "episode_epochs=8", "--set", "checkpoint.keep=1")
+    assert house.spawn("r", "--rounds", "1", *words[2:]).wait(120) == 0
+    folder = house.run_folder("r") / "checkpoints"
+    (folder / "round-000001.pt").rename(folder / "round-000001-first.pt")
+    assert house.daemon("start", "--resume", "r", *words).returncode == 0
+    assert sorted(p.name for p in folder.glob("round-*")) == ["round-000001-first.pt", "round-000004.pt"]
+    refused = house.daemon("start", "--resume", "r", "--checkpoint", "nope", *words)
+    assert refused.returncode == 10
+    assert "there are first, round-000004.pt, best" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    again = house.daemon("start", "--resume", "r", "--checkpoint", "first", "--rounds", "2", *words[2:])
+    assert again.returncode == 0, again.stderr
+    assert [e["ctx"]["round"] for e in house.journal("r", "round.finished")] == [1, 2, 3, 4, 2]
+    listed = house.daemon("checkpoints", "r").stdout
+    assert "round-000001-first.pt" in listed
+    assert "round-000002.pt" in listed
+    assert "best" in listed
+    assert house.daemon("checkpoints", "r", "--delete", "first").returncode == 0
+    assert not list(folder.glob("*first*"))
+    assert house.daemon("start", "other", "--checkpoint", "first").returncode == 2

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from trainer import checkpoint as module
-from trainer.checkpoint import CheckpointError, Checkpoints, load
+from trainer.checkpoint import Checkpoints, load
+from trainer.checkpoint_files import CheckpointError, best_checkpoint, find_checkpoint, list_checkpoints
 
 
 def state(value: float) -> dict[str, Any]:
@@ -29,10 +30,59 @@ def test_round_trip_and_retention(tmp_path: Path) -> None:
     assert torch.equal(load(tmp_path / "best.pt")["weights"]["w"], torch.full((3,), 2.0))
 
 
+@pytest.mark.finding("DR-06")
+def test_tagged_checkpoint_stays_until_it_is_deleted(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=2)
+    for number, tag in enumerate(["", "before", "", "", "", ""], 1):
+        store.save(state(number), round=number, epoch=None, tag=tag, accuracy=number / 10, best=number == 3)
+    names = ["round-000002-before.pt", "round-000005.pt", "round-000006.pt"]
+    files = list_checkpoints(tmp_path)
+    assert [file.path.name for file in files] == names
+    assert [(file.round, file.tag, file.accuracy) for file in files] == [
+        (2, "before", 0.2),
+        (5, "", 0.5),
+        (6, "", 0.6),
+    ]
+    best = best_checkpoint(tmp_path)
+    assert best is not None
+    assert (best.accuracy, best.bytes) == (0.3, (tmp_path / "best.pt").stat().st_size)
+    assert find_checkpoint(tmp_path, "before").name == names[0]
+    assert find_checkpoint(tmp_path, "best").name == "best.pt"
+    assert find_checkpoint(tmp_path, "round-000005.pt").name == names[1]
+    assert find_checkpoint(tmp_path, str(tmp_path / names[2])).name == names[2]
+    with pytest.raises(CheckpointError, match=r"no checkpoint nope in .*there are before, round-000005.pt"):
+        find_checkpoint(tmp_path, "nope")
+
+
+@pytest.mark.finding("DR-06")
+def test_newest_is_the_last_written_after_going_back(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=2)
+    for number in (1, 2, 3, 4):
+        store.save(state(number), round=number, epoch=None, tag="keep" if number == 1 else "")
+    for number in (2, 3):  # resumed from round 1
+        store.save(state(10 * number), round=number, epoch=None)
+    path, newest = store.latest() or (None, {})
+    assert path == tmp_path / "round-000003.pt"
+    assert torch.equal(newest["weights"]["w"], torch.full((3,), 30.0))
+    assert [p.name for p in store.all()] == ["round-000001-keep.pt", "round-000002.pt", "round-000003.pt"]
+
+
+def test_without_an_index_the_rounds_give_the_order(tmp_path: Path) -> None:
+    store = Checkpoints(tmp_path, keep=5)
+    for number in (1, 2, 3):
+        store.save(state(number), round=number, epoch=None)
+    (tmp_path / "index.json").write_bytes(b"{")
+    assert [p.name for p in store.all()] == [f"round-00000{n}.pt" for n in (1, 2, 3)]
+    store.save(state(4), round=2, epoch=None, tag="again")
+    assert [file.accuracy for file in list_checkpoints(tmp_path)] == [None] * 4
+    assert store.all()[-1].name == "round-000002-again.pt"
+
+
 def test_mid_episode_checkpoint_sorts_before_its_round_end(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path, keep=10)
     for round, epoch, tag in [(2, None, ""), (1, None, ""), (2, 7, "mine"), (2, 12, "")]:
         store.save(state(0), round=round, epoch=epoch, tag=tag)
+    (tmp_path / "index.json").unlink()  # as of 0.1.0
     assert [p.stem for p in store.all()] == [
         "round-000001",
         "round-000002-epoch-00007-mine",
@@ -67,7 +117,7 @@ def test_what_a_killed_daemon_left_is_removed(tmp_path: Path) -> None:
     left = tmp_path / ".round-000001.pt.4711"
     left.write_bytes(b"half a checkpoint")
     store.save(state(1), round=1, epoch=None)
-    assert [path.name for path in tmp_path.iterdir()] == ["round-000001.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index.json", "round-000001.pt"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "junk", "empty"])
@@ -103,7 +153,7 @@ def test_a_full_disk_leaves_the_old_one_and_no_litter(
     monkeypatch.setattr(module.os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         store.save(state(2), round=2, epoch=None)
-    assert [p.name for p in tmp_path.iterdir()] == ["round-000001.pt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["index.json", "round-000001.pt"]
     assert store.latest() is not None
 
 

@@ -12,6 +12,7 @@ import click
 from protocol.version import __version__
 
 from . import control, journal, start
+from .checkpoints import checkpoints
 from .data import data
 from .doctor import doctor
 from .export import export
@@ -31,6 +32,6 @@ def main() -> None:
     """
 
 
-_OTHERS = (data, doctor, export, query, tensorboard, keys)
+_OTHERS = (checkpoints, data, doctor, export, query, tensorboard, keys)
 for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS):
     main.add_command(_command)

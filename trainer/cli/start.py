@@ -23,6 +23,11 @@ from .run_argument import REMOTE_COMMAND, list_remotely
 @config_options
 @click.option("--resume", metavar="NAME", help="Resume a run from its newest checkpoint.")
 @click.option(
+    "--checkpoint",
+    metavar="WHICH",
+    help="Resume from this one: best, a tag, or a file; `checkpoints` lists them.",
+)
+@click.option(
     "--or-resume",
     is_flag=True,
     help="Resume NAME where it has been trained before, skipping damaged checkpoints.",
@@ -37,6 +42,7 @@ def start(
     resume: str | None,
     preset: str | None,
     or_resume: bool,
+    checkpoint: str | None,
     file: Path | None,
     sets: tuple[str, ...],
     rounds: str | None,
@@ -48,6 +54,8 @@ def start(
     """Train a run; NAME is its name (generated where it is missing)."""
     if name and resume:
         raise click.UsageError("give a NAME for a new run or --resume NAME, not both")
+    if checkpoint is not None and resume is None:
+        raise click.UsageError("--checkpoint goes with --resume NAME")
     if or_resume:
         if name is None:
             raise click.UsageError("--or-resume needs the run's NAME")
@@ -65,7 +73,17 @@ def start(
         sys.exit(start_detached(arguments))
     from trainer.daemon.daemon import run_daemon
 
-    sys.exit(run_daemon(name=name, resume=resume, preset=preset, file=file, sets=sets, unattended=or_resume))
+    sys.exit(
+        run_daemon(
+            name=name,
+            resume=resume,
+            preset=preset,
+            file=file,
+            sets=sets,
+            unattended=or_resume,
+            checkpoint=checkpoint,
+        )
+    )
 
 
 @click.command()

@@ -320,7 +320,9 @@ class ProfilerConfig(Section, frozen=True):
 
 
 class CheckpointConfig(Section, frozen=True):
-    keep: Annotated[int, _count("Number of newest checkpoints to keep, besides the best", le=1000)] = 3
+    keep: Annotated[
+        int, _count("Number of newest checkpoints to keep, besides best and tagged ones", le=1000)
+    ] = 3
     every_seconds: Annotated[
         int,
         _count(

@@ -51,7 +51,12 @@ class CheckpointSaver:
         in_episode = self._run.epoch or None
         try:
             saved = self.checkpoints.save(
-                self._run.state_dict(), round=self._run.round, epoch=in_episode, tag=tag, best=best
+                self._run.state_dict(),
+                round=self._run.round,
+                epoch=in_episode,
+                tag=tag,
+                best=best,
+                accuracy=self._run.accuracy_mean,
             )
         except OSError as error:
             text = self.error = f"{error.strerror or error}"

@@ -104,6 +104,11 @@ class RunControl:
         return self._config.episode_epochs
 
     @property
+    def accuracy_mean(self) -> float | None:
+        """Of the hosts after the newest epoch; None before the first."""
+        return self._recorder.accuracy_mean
+
+    @property
     def can_intervene(self) -> bool:
         """The policy has decided on an epoch that has not begun."""
         return self._seeds.is_possible

@@ -65,7 +65,7 @@ from . import postmortem
 from .background import is_detached, report_ready
 from .logging_setup import reopen, set_up
 from .rank0_hooks import Rank0Hooks
-from .resume import ResumePoint, load_configuration, save_configuration
+from .resume import ResumePoint, ResumeRequest, load_configuration, save_configuration
 from .signal_listener import SignalListener
 from .systemd import Notifier
 
@@ -103,11 +103,13 @@ def run_daemon(
     file: Path | None,
     sets: Iterable[str],
     unattended: bool = False,
+    checkpoint: str | None = None,
 ) -> int:
     """Train, with the other ranks that torchrun has started, until the run is done, stopped or has failed.
 
     Args:
         unattended: resume past damaged checkpoints, with a warning.
+        checkpoint: what to resume from in place of the newest: `best`, a tag or a file.
 
     Returns:
         The process's exit code.
@@ -122,6 +124,8 @@ def run_daemon(
         raise RanksError("a run on several ranks needs a NAME, by which torchrun's restart finds it")
     if group.restarted and resume is None:
         resume, unattended = name, True
+    if group.restarted:
+        checkpoint = None  # it was gone back to already
     name = name if resume is None else find_run(resume).name
     sourced = load_configuration(name if resume is not None else None, preset, file, sets)
     config = sourced.config
@@ -144,9 +148,8 @@ def run_daemon(
             config,
             device,
             data,
-            resumed=resume is not None,
+            resume=None if resume is None else ResumeRequest(checkpoint, unattended),
             process_group=group,
-            skip_damaged=unattended,
             metrics=metrics,
         ).live()
 
@@ -161,9 +164,8 @@ class Daemon:
         device: torch.device,
         data: Task,
         *,
-        resumed: bool,
+        resume: ResumeRequest | None,
         process_group: ProcessGroup | None = None,
-        skip_damaged: bool = False,
         metrics: MetricsListener | None = None,
     ) -> None:
         limit_threads()
@@ -173,10 +175,8 @@ class Daemon:
         self.process_group = process_group = process_group or ProcessGroup()
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         point = None
-        if resumed:
-            point = ResumePoint.newest(
-                self.checkpoints, config, process_group.size, skip_damaged=skip_damaged
-            )
+        if resume is not None:
+            point = ResumePoint.find(self.checkpoints, config, process_group.size, resume)
         self.trainer = Trainer(config, data, device, point.execution if point else None, process_group)
         execution = self.trainer.population.execution
         emitter = Emitter()

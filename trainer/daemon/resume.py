@@ -14,7 +14,9 @@ import msgspec
 from protocol.errors import RunNotFound
 from protocol.runs import find_run
 from protocol.storage.folders import write_atomically
-from trainer.checkpoint import CheckpointError, Checkpoints
+from trainer.checkpoint import Checkpoints
+from trainer.checkpoint import load as load_checkpoint
+from trainer.checkpoint_files import CheckpointError, find_checkpoint
 from trainer.compute.execution_plan import Execution
 from trainer.config import load as settings
 from trainer.config.schema import Config
@@ -78,6 +80,16 @@ def _saved_configuration(name: str) -> tuple[Mapping[str, Any], Mapping[str, str
 
 
 @dataclass(frozen=True)
+class ResumeRequest:
+    """What a run is asked to go on from."""
+
+    chosen: str | None = None
+    """`best`, a tag or a file; None = the newest checkpoint."""
+    skip_damaged: bool = False
+    """Take the newest that can be read; nobody is there who could move others away."""
+
+
+@dataclass(frozen=True)
 class ResumePoint:
     """The newest checkpoint of a run, which fits the configuration and the number of ranks."""
 
@@ -87,21 +99,23 @@ class ResumePoint:
     """What is wrong with newer ones."""
 
     @classmethod
-    def newest(
-        cls, checkpoints: Checkpoints, config: Config, ranks: int, *, skip_damaged: bool = False
+    def find(
+        cls, checkpoints: Checkpoints, config: Config, ranks: int, request: ResumeRequest
     ) -> ResumePoint | None:
         """Read it; None where nothing has been saved yet.
-
-        Args:
-            skip_damaged: take the newest that can be read; nobody is there who could move others away.
 
         Raises:
             CheckpointError: it cannot be read, or does not fit.
         """
         damaged: list[str] = []
-        newest = checkpoints.latest(
-            on_damaged=(lambda error: damaged.append(str(error))) if skip_damaged else None
-        )
+        newest: tuple[Path, dict[str, Any]] | None
+        if request.chosen is None:
+            newest = checkpoints.latest(
+                on_damaged=(lambda error: damaged.append(str(error))) if request.skip_damaged else None
+            )
+        else:
+            path = find_checkpoint(checkpoints.folder, request.chosen)
+            newest = path, load_checkpoint(path)
         if newest is None:
             return None
         path, state = newest

@@ -15,7 +15,8 @@ from protocol.messages.events import Anomaly, GovernorRollback, RunStarted, RunS
 from protocol.messages.vocabulary import RunKindName
 from protocol.runs import RunInfo
 from protocol.storage.folders import EVENTS_FILE
-from trainer.checkpoint import CheckpointError, Checkpoints, load
+from trainer.checkpoint import Checkpoints, load
+from trainer.checkpoint_files import CheckpointError
 
 from .bundle import PostmortemReport, list_bundles
 

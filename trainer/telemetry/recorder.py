@@ -153,6 +153,11 @@ class Recorder:
         self._collects = self._plan.is_due
         self._tick_clock(self._level)
 
+    @property
+    def accuracy_mean(self) -> float | None:
+        """Of the hosts on the validation split after the newest epoch."""
+        return float(self._outcome["val_accuracy"].mean()) if "val_accuracy" in self._outcome else None
+
     def record_outcome(self, frame: HostFrame, times: PhaseTimes, layer_names: Sequence[str] = ()) -> None:
         """The epoch's outcome has arrived.
 

@@ -29,6 +29,7 @@ from tests.protocol.values import assert_fits
 from trainer.compute.process_group import ProcessGroup
 from trainer.config import load as settings
 from trainer.daemon.daemon import Daemon
+from trainer.daemon.resume import ResumeRequest
 from trainer.data.registry import load
 from trainer.hooks import StopRun
 from trainer.hosts.task_defaults import resolve_task_defaults
@@ -76,7 +77,7 @@ class Rig:
             resolve_task_defaults(sourced, data.name, data.kind).config,
             torch.device("cpu"),
             data,
-            resumed=resumed,
+            resume=ResumeRequest() if resumed else None,
             process_group=ProcessGroup(),
         )
         self.events: list[tuple[Any, int | None]] = []

@@ -42,7 +42,7 @@ class Live:
         self.run = RunFolder.claim("live", home=home)
         config = configured(sets=[*SMALL, *sets])
         self.daemon = Daemon(
-            self.run, config, torch.device("cpu"), load("digits"), resumed=False, process_group=ProcessGroup()
+            self.run, config, torch.device("cpu"), load("digits"), resume=None, process_group=ProcessGroup()
         )
         self.trainer = self.daemon.trainer
         self.daemon.server.start()
