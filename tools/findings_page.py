@@ -64,11 +64,15 @@ FINDINGS = {
     "PD-11": "The heuristic policy can fossilise.",
     "PD-12": "The reward never sees the test images.",
     "PD-13": "Validation images do not grow fewer with more envs.",
+    "DR-01": "A contribution is measured by statistics of the host without the seed, Shapley values too.",
+    "DR-02": "Each gate is told when it is asked, and every evaluation is counted.",
     "DR-03": "A value that was given stays, also where it is the default's; each says where it came from.",
     "DR-04": "A stage is entered by legal edges only; a NaN seed at alpha 0 changes no bit of its host.",
     "DR-05": "The terminal counts seeds as SQL does; what a rollback puts back is not a new life.",
     "DR-06": "A tagged checkpoint stays until it is deleted, and a run can be resumed from any.",
     "DR-07": "Events of life that find their queue full wait on the disk, in order, and none is dropped.",
+    "DR-08": "A slow machine is judged by its own usual time and escalates nothing; KL by its target.",
+    "DR-09": "All heads of an action are told, with ids that join it to its effects; fp16's scale too.",
 }
 
 

@@ -77,7 +77,7 @@ COLUMNS: dict[str, Columns] = {
         "seed": "VARCHAR",
         "from_stage": "VARCHAR",
         "to_stage": "VARCHAR",
-        "by": "VARCHAR",
+        "actor": "VARCHAR",
         "action": "VARCHAR",
         "blueprint": "VARCHAR",
         "alpha": "DOUBLE",
@@ -240,7 +240,8 @@ class Tables:
         self._lives.stage(event)
         place = (_time(event.ts), event.ctx.round, event.ctx.epoch, event.ctx.env)
         told = list(self.columns["stages"])[len(place) :]
-        self.rows["stages"].append((*place, *(getattr(event.data, name) for name in told)))
+        names = ("by" if name == "actor" else name for name in told)  # BY is a word of SQL
+        self.rows["stages"].append((*place, *(getattr(event.data, name) for name in names)))
 
     def _anomaly(self, event: Event) -> None:
         data: Anomaly = event.data

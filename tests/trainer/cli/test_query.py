@@ -27,8 +27,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     told = [
         started("b1"),
         round_started(1),
-        stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
-        epoch(1, 1),
+        stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED", seed="r1e0n0s0", action="r1e0n0"),
+        epoch(
+            1,
+            1,
+            op=[1, 0],
+            action_slot=[0, None],
+            action=["r1e0n0", "r1e0n1"],
+            executed=[True, True],
+            gates_asked=[[1, 0], [0, 0]],
+            gates_passed=[[1, 0], [0, 0]],
+        ),
         stage(at(1, 1, 0), "r0c0", "HOLDING", "FOSSILIZED", contribution=0.25),
         epoch(1, 2),
         round_finished(1, 2),
@@ -94,7 +103,7 @@ def test_errors_have_one_line_and_a_code(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_page_has_three_examples() -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 5
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -108,6 +108,7 @@ def test_every_state_blueprint_and_style_trains_as_modules_do(planted: tuple[Con
                 assert_close(weight, parameter.detach(), f"{name}, {where}")
 
 
+@pytest.mark.finding("DR-01")
 def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Population]) -> None:
     cfg, population = planted
     sequential = oracles(cfg, population)

@@ -106,6 +106,7 @@ def test_overflow_skips_the_step_of_that_host_alone() -> None:
     assert torch.equal(trained.host_grad_norm[others], quiet.host_grad_norm[others])
 
 
+@pytest.mark.finding("DR-09")
 def test_epochs_report_scales_and_skipped_steps_of_all_groups() -> None:
     made = Population(config(5, amp__dtype="fp16", envs__group_size=2), tiny(), CPU)
     made.begin_episode(1)

@@ -99,6 +99,7 @@ def choices(**heads: int | None) -> dict[str, list[int | None]]:
     return {name: [None, choice] for name, choice in heads.items()}
 
 
+@pytest.mark.finding("DR-09")
 def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
     told = [
         started("b1"),
@@ -130,6 +131,7 @@ def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
     assert ask(db, joined) == [
         ("GERMINATE", "attention", "GATE", 3, None, "G0", True, "GERMINATED", "PRUNED")
     ]
+    assert ask(db, "SELECT to_stage, actor FROM stages") == [("GERMINATED", "policy"), ("PRUNED", "operator")]
     assert ask(db, "SELECT count(*) FROM decisions WHERE action IS NULL") == [(4,)], "of an older journal"
 
 

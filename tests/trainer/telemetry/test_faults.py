@@ -168,6 +168,7 @@ def test_raised_attributed_and_cleared(check: object) -> None:
     assert [e.data.source for e in cleared] == [injection.source]
 
 
+@pytest.mark.finding("DR-08")
 def test_a_slow_machine_is_told_by_its_own_usual_time() -> None:
     """Whatever a step takes on this machine is usual; only what differs from that by far is told."""
     slow = Rig()
@@ -177,6 +178,7 @@ def test_a_slow_machine_is_told_by_its_own_usual_time() -> None:
     assert slow.take("anomaly") == [], "64 s for an update of 16 steps, always"
 
 
+@pytest.mark.finding("DR-08")
 def test_what_the_machine_does_escalates_nothing() -> None:
     rig = Rig(escalate_on="warning")
     for _ in range(EPISODE):
@@ -193,6 +195,7 @@ def test_what_the_machine_does_escalates_nothing() -> None:
     assert rig.take("telemetry.level") == []
 
 
+@pytest.mark.finding("DR-08")
 @pytest.mark.parametrize(
     ("target", "kl", "severity"),
     [
