@@ -42,7 +42,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"control"},
         {"ranks"},
         {"doctor", "metrics", "query"},
-        {"export"},
+        {"export", "mcp"},
         {"daemon"},
         {"cli"},
         {"__main__"},

@@ -17,6 +17,7 @@ from .data import data
 from .doctor import doctor
 from .export import export
 from .keys import keys
+from .mcp import mcp
 from .output import PROGRAM, ErrorGroup
 from .query import query
 from .tensorboard import tensorboard
@@ -32,6 +33,6 @@ def main() -> None:
     """
 
 
-_OTHERS = (checkpoints, data, doctor, export, query, tensorboard, keys)
+_OTHERS = (checkpoints, data, doctor, export, mcp, query, tensorboard, keys)
 for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS):
     main.add_command(_command)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protocol.codec.json_lines import Event
 from protocol.errors import EsperError, MissingExtra
 from protocol.journal.damage import DamageReport
 
@@ -43,6 +46,18 @@ class Result:
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
+    has_more: bool = False
+    """Whether rows were left out."""
+
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """What reading the journal and one query may cost."""
+
+    seconds: float
+    """For both together."""
+    memory_bytes: int
+    """Of DuckDB, which then writes no temporary files either."""
 
 
 class Database:
@@ -50,38 +65,81 @@ class Database:
 
     Args:
         journal: of a run, live or not; what is damaged is skipped.
+        limits: None where whoever asks may wait.
 
     Raises:
         MissingExtra: DuckDB or Arrow is not installed.
         FolderError: the journal cannot be read.
+        QueryError: reading it takes longer than the limits allow.
     """
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, journal: Path, limits: QueryLimits | None = None) -> None:
         if _missing is not None:
             raise MissingExtra(f"{_missing} is not installed; run: pip install 'esper-overwatch[export]'")
         self.damage = DamageReport()
         """What could not be read."""
-        tables = Tables(valid_events(journal, self.damage))
+        self._limits = limits
+        self._end = None if limits is None else time.monotonic() + limits.seconds
+        tables = Tables(self._in_time(valid_events(journal, self.damage)))
         self.columns = tables.columns
         self._connection = duckdb.connect(config=_CONFIG)
         for name, columns in tables.columns.items():
             self._connection.register(name, _arrow(columns, tables.rows[name]))
+        if limits is not None:
+            self._connection.execute(f"SET memory_limit = '{limits.memory_bytes}B'")
+            self._connection.execute("SET temp_directory = ''")
         for statement in _CLOSED:
             self._connection.execute(statement)
 
-    def ask(self, sql: str) -> Result:
+    def ask(self, sql: str, max_rows: int | None = None) -> Result:
         """Run a query.
 
+        Args:
+            sql: what to ask.
+            max_rows: how many rows to give; None = all.
+
         Raises:
-            QueryError: DuckDB refuses it.
+            QueryError: DuckDB refuses it, or it takes longer than the limits allow.
         """
+        alarm = None
+        if self._end is not None:
+            alarm = threading.Timer(max(0.0, self._end - time.monotonic()), self._connection.interrupt)
+            alarm.daemon = True
+            alarm.start()
         try:
             cursor = self._connection.execute(sql)
             if cursor is None or not cursor.description:  # there was no statement
                 return Result([], [])
-            return Result([column[0] for column in cursor.description], cursor.fetchall())
+            columns = [column[0] for column in cursor.description]
+            if max_rows is None:
+                return Result(columns, cursor.fetchall())
+            rows = cursor.fetchmany(max_rows + 1)
+            return Result(columns, rows[:max_rows], has_more=len(rows) > max_rows)
+        except duckdb.InterruptException:
+            raise self._too_slow("the query") from None
         except duckdb.Error as error:
             raise QueryError(_one_line(str(error))) from None
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    def close(self) -> None:
+        """Release the tables."""
+        self._connection.close()
+
+    def _in_time(self, events: Iterator[Event]) -> Iterator[Event]:
+        """The same events; an error once the limits' time has passed."""
+        for event in events:
+            if self._end is not None and time.monotonic() > self._end:
+                raise self._too_slow("reading the journal")
+            yield event
+
+    def _too_slow(self, what: str) -> QueryError:
+        assert self._limits is not None
+        return QueryError(
+            f"{what} takes longer than {self._limits.seconds:g} s; "
+            "ask for less, or use esper-daemon query, which has no limit"
+        )
 
 
 def _arrow(columns: Columns, rows: Sequence[Row]) -> Any:

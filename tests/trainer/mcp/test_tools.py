@@ -1,0 +1,198 @@
+"""Tools over the package's own client, in this process: ended runs, limits and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.messages import events as ev
+from tests.trainer import journals
+
+pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+pytest.importorskip("duckdb", reason="the extra `export` is not installed")
+
+from mcp import Client
+
+from trainer.mcp import answers, reading
+from trainer.mcp.server import make_server
+from trainer.mcp.targets import Targets
+
+EVIL = "\x1b]0;owned\x07\nforged: row \u202e"
+
+
+def anomaly(kind: str, *, active: bool, round_: int) -> journals.Told:
+    event = ev.Anomaly(
+        kind=kind,
+        source="env01",
+        severity="critical",
+        active=active,
+        value=9.0,
+        since=journals.BEGIN,
+        hint=EVIL,
+    )
+    return event, journals.at(round_, 1)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with the ended run alpha."""
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
+    told = [
+        journals.started("b1"),
+        journals.round_started(1),
+        *(journals.epoch(1, n) for n in (1, 2, 3)),
+        anomaly("exploding", active=True, round_=1),
+        anomaly("plateau", active=True, round_=1),
+        anomaly("plateau", active=False, round_=1),
+        journals.round_finished(1),
+        (ev.Mark(text=EVIL, client="x"), journals.at(1, 3)),
+        (ev.RunStopped(reason="stop", exit_code=0, rounds=1), journals.at(1, 3)),
+    ]
+    journals.write_run(tmp_path, "alpha", told).release()
+    return tmp_path
+
+
+def call(tool: str, *, pinned: str | None = None, control: bool = False, **arguments: Any) -> Any:
+    """What a tool answers, structured; the text of its error where it is one."""
+
+    async def talk() -> Any:
+        async with Client(make_server(Targets(pinned), allow_control=control)) as client:
+            result = await client.call_tool(tool, arguments)
+            (content,) = result.content
+            if result.is_error:
+                assert "\n" not in content.text
+                return content.text
+            assert json.loads(content.text) == result.structured_content
+            return result.structured_content
+
+    return asyncio.run(talk())
+
+
+def names(*, control: bool) -> set[str]:
+    async def talk() -> set[str]:
+        async with Client(make_server(Targets(), allow_control=control)) as client:
+            return {tool.name for tool in (await client.list_tools()).tools}
+
+    return asyncio.run(talk())
+
+
+def test_tools_that_steer_are_offered_only_where_allowed() -> None:
+    read = {"list_runs", "status", "query", "anomalies", "events"}
+    assert names(control=False) == read
+    assert names(control=True) == read | {"escalate", "pause", "resume", "checkpoint", "stop"}
+    assert "Unknown tool" in call("pause")
+
+
+def test_ended_run_is_listed_with_how_it_ended() -> None:
+    assert call("list_runs")["runs"] == []
+    (row,) = call("list_runs", include_ended=True)["runs"]
+    assert (row["name"], row["live"], row["state"]) == ("alpha", False, "STOPPED")
+    status = call("status", run="al")
+    assert (status["round"], status["epoch"], status["stopped"]["reason"]) == (1, 3, "stop")
+
+
+def test_query_gives_named_rows_up_to_a_number() -> None:
+    answer = call("query", sql="SELECT epoch, env, val_accuracy FROM epochs ORDER BY ALL", max_rows=2)
+    assert answer["columns"] == ["epoch", "env", "val_accuracy"]
+    assert answer["rows"] == [
+        {"epoch": 1, "env": 0, "val_accuracy": 0.5},
+        {"epoch": 1, "env": 1, "val_accuracy": 0.25},
+    ]
+    assert answer["truncated"]
+    assert not call("query", sql="SELECT 1 AS x")["truncated"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("SELECT * FROM read_text('/etc/passwd')", "disabled"),
+        ("COPY epochs TO '/tmp/x.csv'", "disabled"),
+        ("SET enable_external_access = true", "locked"),
+        ("SET memory_limit = '64GB'", "locked"),
+        ("INSTALL httpfs", "disabled"),
+        ("SELECT nope FROM epochs", "nope"),
+    ],
+)
+def test_query_reaches_no_file_and_errors_are_one_line(sql: str, told: str) -> None:
+    assert told in call("query", sql=sql)
+
+
+def test_query_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "SECONDS", 0.5)
+    endless = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
+    assert "takes longer than 0.5 s" in call("query", sql=endless)
+    monkeypatch.setattr(reading, "SECONDS", 0.0)
+    assert "reading the journal takes longer" in call("query", sql="SELECT 1")
+
+
+def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = call("query", sql="SELECT repeat('x', 100000) AS x FROM range(1000)", max_rows=1000)
+    assert answer["truncated"]
+    assert len(json.dumps(answer)) < answers.MAX_ANSWER_BYTES + 1_000
+    assert len(answer["rows"][0]["x"]) < answers.MAX_TEXT_CHARACTERS + 30
+    monkeypatch.setattr(reading, "QUERY_MEMORY_BYTES", 32 << 20)
+    assert "memory" in call("query", sql="SELECT list(range) FROM range(100000000)").lower()
+    monkeypatch.setattr(answers, "MAX_ANSWER_BYTES", 1_000)
+    cut = call("events", limit=500)
+    assert cut["truncated"]
+    assert cut["events"][-1]["type"] == "run.stopped", "the newest are kept"
+
+
+def test_anomalies_are_as_they_are_now() -> None:
+    (one,) = call("anomalies", run="alpha")["anomalies"]
+    assert (one["kind"], one["severity"], one["active"]) == ("exploding", "critical", True)
+    kinds = {row["kind"]: row["active"] for row in call("anomalies", active_only=False)["anomalies"]}
+    assert kinds == {"exploding": True, "plateau": False}
+
+
+def test_events_are_the_newest_of_the_wanted_types() -> None:
+    answer = call("events", limit=2)
+    assert [event["type"] for event in answer["events"]] == ["mark", "run.stopped"]
+    assert answer["truncated"]
+    epochs = call("events", types=["epoch"], limit=2)["events"]
+    assert [event["ctx"]["epoch"] for event in epochs] == [2, 3]
+
+
+def test_text_of_runs_cannot_steer_a_terminal() -> None:
+    for answer in (
+        call("events", types=["mark"]),
+        call("anomalies"),
+        call("query", sql=f"SELECT '{EVIL}' AS \"{EVIL}\""),
+        call("status", run=EVIL),
+    ):
+        texts = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+        assert "owned" in texts
+        assert texts.isprintable()
+
+
+def test_server_for_one_run_tells_of_no_other(home: Path) -> None:
+    journals.write_run(home, "beta", [journals.started("b2")]).release()
+    assert call("status", pinned="alpha")["name"] == "alpha"
+    assert call("status", pinned="alpha", run="alpha")["name"] == "alpha"
+    assert "for alpha only" in call("status", pinned="alpha", run="beta")
+    assert [row["name"] for row in call("list_runs", pinned="alpha")["runs"]] == ["alpha"]
+
+
+def test_wrong_calls_are_told_in_one_line() -> None:
+    assert "no run nobody; there are: alpha" in call("status", run="nobody")
+    assert "give the name of a run" in call("status", run="ssh://elsewhere/alpha")
+    assert "not live" in call("pause", run="alpha", control=True)
+    assert "Field required" in call("query")
+    assert "valid integer" in call("events", limit="many")
+
+
+def test_missing_extra_is_one_line() -> None:
+    code = (
+        "import sys; sys.modules['mcp'] = None; sys.argv = ['esper-daemon', 'mcp']\n"
+        "from trainer.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (9, "")
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'esper-overwatch[mcp,export]'" in done.stderr

@@ -1,0 +1,39 @@
+"""`esper-daemon mcp`: runs for assistants, over the Model Context Protocol."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import click
+
+from protocol.errors import MissingExtra
+
+from .options import RUN
+from .run_argument import RunArgument
+
+INTERRUPTED = 130
+
+
+@click.command()
+@RUN
+@click.option(
+    "--allow-control", is_flag=True, help="Offer escalate, pause, resume, checkpoint and stop, too."
+)
+def mcp(run: RunArgument, allow_control: bool) -> None:
+    """Serve runs to an assistant over standard input and output (Model Context Protocol).
+
+    Without RUN all runs on this machine, with it that run only. A client starts this command itself;
+    operations.md has its configuration.
+    """
+    run.run_remotely_if_addressed(asks=True)
+    try:
+        from trainer.mcp.server import serve
+        from trainer.mcp.targets import Targets
+    except ImportError as error:
+        raise MissingExtra(
+            f"mcp needs {error.name}; install it with: pip install 'esper-overwatch[mcp,export]'"
+        ) from None
+    # A thread waits for standard input and cannot be woken: what is usual would wait for it.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    serve(Targets(run.address), allow_control=allow_control)

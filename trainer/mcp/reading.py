@@ -1,0 +1,186 @@
+"""Tools that read: runs, status, SQL, anomalies, events."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
+
+from protocol.codec.json_lines import Event, decode_line
+from protocol.errors import RunNotFound, WireError
+from protocol.journal.reader import last_words
+from protocol.messages.events import Anomaly
+from protocol.runs import RunInfo, list_runs
+from protocol.storage.folders import EVENTS_FILE
+
+from .answers import bounded, moment, named, plain
+from .targets import Targets
+
+MAX_RUNS = 100
+MAX_ROWS = 1_000
+MAX_EVENTS = 500
+SECONDS = 20.0
+"""After so long a tool answers what it has found, or refuses."""
+QUERY_MEMORY_BYTES = 1 << 30
+
+
+class ReadingTools:
+    """Functions that become tools: their names, parameters and docstrings are what an assistant sees."""
+
+    def __init__(self, targets: Targets) -> None:
+        self._targets = targets
+
+    def list_runs(self, include_ended: bool = False) -> dict[str, Any]:
+        """List the training runs, newest first: name, id, state, process id, time of the start.
+
+        Args:
+            include_ended: List runs that have ended, too.
+        """
+        if self._targets.pinned is not None:
+            return {"runs": [self.status(None)], "truncated": False}
+        found = (run for run in list_runs() if include_ended or run.is_live)
+        rows, truncated = bounded((_row(run) for run in found), MAX_RUNS)
+        return {"runs": rows, "truncated": truncated}
+
+    def status(self, run: str | None = None) -> dict[str, Any]:
+        """Show the state of a run: round, epoch, queues, journal, clients; of an ended one how it ended.
+
+        Args:
+            run: Name or id, or the beginning of one; the newest live run by default.
+        """
+        local = self._targets.local(run)
+        if local is not None and not local.is_live:
+            words = last_words(local.path / EVENTS_FILE)
+            answer = _row(local)
+            if words is not None:
+                answer |= {"last_event": moment(words.ts), "round": words.round, "epoch": words.epoch}
+                answer["stopped"] = None if words.stopped is None else asdict(words.stopped)
+        else:
+            with self._targets.connect(run) as client:
+                answer = {**client.status(), "live": True}
+        made: dict[str, Any] = plain(answer)
+        return made
+
+    def query(self, sql: str, run: str | None = None, max_rows: int = 100) -> dict[str, Any]:
+        """Query the journal of a run in SQL (DuckDB); nothing can be changed, and no file read.
+
+        The views are rounds, epochs (a row per env and epoch), seeds (a row per seed that lived), decisions,
+        rewards, anomalies and commands; `DESCRIBE epochs` lists columns.
+
+        Args:
+            sql: One SELECT.
+            run: Name or id, or the beginning of one; the newest live run by default.
+            max_rows: Rows of the answer, up to 1000; aggregate where there are more.
+        """
+        local = self._targets.local(run)
+        if local is None:
+            raise RunNotFound("query reads the run's files, which no port leads to; use --ssh")
+        from trainer.query.database import Database, QueryLimits
+
+        limits = QueryLimits(seconds=SECONDS, memory_bytes=QUERY_MEMORY_BYTES)
+        with closing(Database(local.path / EVENTS_FILE, limits)) as database:
+            result = database.ask(sql, max_rows=min(max(1, max_rows), MAX_ROWS))
+        rows, truncated = bounded(named(result.columns, result.rows), MAX_ROWS)
+        return {
+            "columns": plain(result.columns),
+            "rows": rows,
+            "truncated": truncated or result.has_more,
+            "damage": plain(database.damage.lines),
+        }
+
+    def anomalies(self, run: str | None = None, active_only: bool = True) -> dict[str, Any]:
+        """List the anomalies of a run, as each is now: kind, source, severity, value, threshold, advice.
+
+        Args:
+            run: Name or id, or the beginning of one; the newest live run by default.
+            active_only: Leave out those that have cleared.
+        """
+        local = self._targets.local(run)
+        is_complete = True
+        if local is None or local.is_live:
+            with self._targets.connect(run) as client:
+                newest = [event for event in client.snapshot(("life",)) if isinstance(event.data, Anomaly)]
+        else:
+            newest, is_complete = self._newest_anomalies(run)
+        newest.sort(key=lambda event: -event.ts)
+        rows = (_anomaly(event) for event in newest if event.data.active or not active_only)
+        kept, truncated = bounded(rows, MAX_EVENTS)
+        return {"anomalies": kept, "truncated": truncated or not is_complete}
+
+    def events(
+        self, run: str | None = None, types: list[str] | None = None, limit: int = 20
+    ) -> dict[str, Any]:
+        """Show the newest events of a run, live or ended, oldest first.
+
+        Args:
+            run: Name or id, or the beginning of one; the newest live run by default.
+            types: Only these types, such as round.finished, seed.stage, anomaly, log, checkpoint.saved.
+            limit: Number of events, up to 500. An `epoch` has a number per env in each column.
+        """
+        wanted = {*(types or ())}
+        clock = _Deadline()
+
+        def found() -> Iterator[dict[str, Any]]:
+            with closing(self._targets.open_log(run)) as log:
+                for _, _, line in clock.watch(log.newest_first()):
+                    event = _decode(line)
+                    if event is not None and (not wanted or event.type in wanted):
+                        yield json.loads(line)
+
+        rows, truncated = bounded(found(), min(max(1, limit), MAX_EVENTS))
+        return {"events": rows[::-1], "truncated": truncated or clock.has_passed}
+
+    def _newest_anomalies(self, run: str | None) -> tuple[list[Event], bool]:
+        """Of an ended run the newest of each source and kind, and whether the whole journal was read."""
+        newest: dict[tuple[str, str], Event] = {}
+        clock = _Deadline()
+        with closing(self._targets.open_log(run)) as log:
+            for stream, _, line in clock.watch(log.newest_first()):
+                event = _decode(line) if stream == "life" and b'"type":"anomaly"' in line else None
+                if event is not None and isinstance(event.data, Anomaly):
+                    newest.setdefault((event.data.source, event.data.kind), event)
+        return list(newest.values()), not clock.has_passed
+
+
+class _Deadline:
+    """Ends a reading of a long journal after `SECONDS`."""
+
+    def __init__(self) -> None:
+        self.has_passed = False
+        self._end = time.monotonic() + SECONDS
+
+    def watch(self, lines: Iterator[tuple[str, int, bytes]]) -> Iterator[tuple[str, int, bytes]]:
+        """The same lines, until the time has passed."""
+        for line in lines:
+            if time.monotonic() > self._end:
+                self.has_passed = True
+                return
+            yield line
+
+
+def _row(run: RunInfo) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "id": run.id,
+        "live": run.is_live,
+        "state": run.state,
+        "pid": run.pid,
+        "started": moment(run.started),
+    }
+
+
+def _anomaly(event: Event) -> dict[str, Any]:
+    """The fields of the event, its times as words, and its clock."""
+    data = vars(event.data)
+    times = {"since": moment(data["since"]), "changed": moment(event.ts)}
+    return {**data, **times, "round": event.ctx.round, "epoch": event.ctx.epoch}
+
+
+def _decode(line: bytes) -> Event | None:
+    try:
+        return decode_line(line)
+    except WireError:
+        return None
