@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from protocol.codec.addresses import require_local
 from protocol.errors import FolderError, MissingExtra
@@ -76,7 +75,5 @@ def export_run(run: str | None, folder: Path, format_: str, damage: DamageReport
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return write(valid_events(info.path / EVENTS_FILE, damage), folder, run=info)
-    except msgspec.DecodeError as error:
-        raise FolderError(f"{info.path / 'config.json'} cannot be read: {error}") from None
     except OSError as error:
         raise FolderError(f"cannot export to {folder}: {error.strerror or error}") from None

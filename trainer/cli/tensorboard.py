@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from protocol.client.event_log import open_event_log
 from protocol.client.sources import make_target_source
-from protocol.errors import FolderError, MissingExtra, RunNotFound
+from protocol.errors import FolderError, MissingExtra, RunNotFound, WireError
 from protocol.messages.events import RunStarted
 from protocol.runs import find_run
 
 from .options import JSON, RUN
 from .output import exit_on_damage, print_note, print_result
 from .run_argument import CLIENT_NAME, RunArgument
+
+if TYPE_CHECKING:
+    from trainer.export.live_tensorboard import LiveExport
 
 INTERRUPTED = 130
 
@@ -68,27 +73,35 @@ def tensorboard(run: RunArgument, folder: Path | None, as_json: bool) -> None:
             open_log, folder, run_id=followed.id, episode_epochs=followed.episode_epochs
         ) as export:
             try:
-                export.write_past()
-                if followed.is_held() or not followed.is_local:
+                if followed.is_local and not followed.is_held():
+                    export.write_past()
+                else:
                     print_note(f"following {followed.name}; to see it: tensorboard --logdir {folder}")
-                    with closing(
-                        make_target_source(followed.address, remote_daemon=run.remote_daemon)
-                    ) as source:
-                        follow(
-                            export,
-                            source,
-                            client=CLIENT_NAME,
-                            is_held=followed.is_held,
-                            on_lost=lambda why: print_note(f"{followed.name}: {why}; waiting for it"),
-                        )
+                    _follow(follow, export, followed, run)
             except KeyboardInterrupt:
                 interrupted = True
     except OSError as error:
         raise FolderError(f"cannot write to {folder}: {error.strerror or error}") from None
     print_result({"run": followed.name, "to": str(folder), "scalars": export.count}, as_json)
+    for line in export.missing:
+        print_note(f"missing: {line}")
     exit_on_damage(export.damage)
+    if export.missing:
+        raise SystemExit(WireError.exit_code)
     if interrupted:
         raise SystemExit(INTERRUPTED)
+
+
+def _follow(follow: Callable[..., None], export: LiveExport, followed: _Followed, run: RunArgument) -> None:
+    """Keep the export up with the run until it ends."""
+    with closing(make_target_source(followed.address, remote_daemon=run.remote_daemon)) as source:
+        follow(
+            export,
+            source,
+            client=CLIENT_NAME,
+            is_held=followed.is_held,
+            on_lost=lambda why: print_note(f"{followed.name}: {why}; waiting for it"),
+        )
 
 
 def _find(run: RunArgument) -> _Followed:

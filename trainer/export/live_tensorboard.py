@@ -7,16 +7,18 @@ then written again, from the journal. Its beginning makes readers forget the old
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from protocol.client.endpoint import TargetSource
+from protocol.client.endpoint import STARTING_SECONDS, TargetSource
 from protocol.client.event_log import EventLog
 from protocol.client.subscriber import Subscriber
 from protocol.codec.json_lines import Event
+from protocol.errors import EsperError
 from protocol.journal.damage import DamageReport
 from protocol.journal.reader import JournalRange
 from protocol.messages.events import RunStarted, RunStopped
@@ -50,6 +52,8 @@ class LiveExport:
         """What of the journal could not be read at the newest catching up."""
         self.count = 0
         """Scalars in the file."""
+        self.missing: list[str] = []
+        """Events that came between others and could not be read afterwards; in words."""
         self.has_ended = False
         """Whether the newest event of the run's life is its end."""
         self._open_log = open_log
@@ -86,7 +90,7 @@ class LiveExport:
         """Write a live event; those before it that are missing are read from the journal first.
 
         Raises:
-            EsperError: the past cannot be read.
+            EsperError: a boot plays again what is written, and the past cannot be read.
             OSError: the folder cannot be written.
         """
         if event.stream not in _STREAMS:
@@ -94,21 +98,16 @@ class LiveExport:
         self.check()
         expected = self._seen.get(event.stream, 0) + 1
         if event.seq > expected:
-            with closing(self._open_log()) as log:
-                first = max(expected, log.oldest(event.stream))
-                for missed in log.read(
-                    JournalRange(event.stream, first, event.seq - 1), on_bad=self.damage.note
-                ):
-                    self._take_next(missed)
+            try:
+                self._take_range(event.stream, expected, event.seq - 1)
+            except EsperError as error:  # a daemon behind a port has ended meanwhile
+                self.missing.append(f"{event.stream} {expected}..{event.seq - 1}: {error}")
         self._take_next(event)
 
     def take_rest(self) -> None:
         """Write what the journal holds beyond the events that were taken."""
-        with closing(self._open_log()) as log:
-            for stream in _STREAMS:
-                first = max(self._seen.get(stream, 0) + 1, log.oldest(stream))
-                for event in log.read(JournalRange(stream, first), on_bad=self.damage.note):
-                    self._take_next(event)
+        for stream in _STREAMS:
+            self._take_range(stream, self._seen.get(stream, 0) + 1, None)
 
     def check(self) -> None:
         """Raise FileNotFoundError where somebody has removed the file."""
@@ -154,6 +153,13 @@ class LiveExport:
                 os.truncate(old, 0)
             else:
                 old.unlink()
+
+    def _take_range(self, stream: str, first: int, last: int | None) -> None:
+        """Take events of a stream from the past; None = up to its end."""
+        with closing(self._open_log()) as log:
+            wanted = JournalRange(stream, max(first, log.oldest(stream)), last)
+            for event in log.read(wanted, on_bad=self.damage.note):
+                self._take_next(event)
 
     def _take_next(self, event: Event) -> None:
         """An event whose predecessors were taken; those that were taken themselves are passed over."""
@@ -203,21 +209,23 @@ def follow(
     is_held: Callable[[], bool],
     on_lost: Callable[[str], None],
 ) -> None:
-    """Keep an export up with its run, over its boots, until the run ends in order.
+    """Write a run's past, then keep up with it, over its boots, until it ends in order.
 
     Args:
-        export: has written the past.
+        export: into which it is written.
         source: of the run's daemon; it stays open.
         client: how it calls itself in the audit events.
         is_held: whether a process on this machine holds the run.
         on_lost: called with the reason when the daemon is lost, or not there.
 
     Raises:
-        EsperError: the past cannot be read again.
+        EsperError: the past cannot be read.
         OSError: the folder cannot be written.
     """
     was_told = False
     with Subscriber(streams=_STREAMS, client=client, source=source) as subscriber:
+        _join(subscriber)
+        export.write_past()
         while True:
             for item in subscriber.items(QUIET_SECONDS):
                 if isinstance(item, Event):
@@ -227,9 +235,20 @@ def follow(
                 was_told = False
             elif not is_held() and (export.has_ended or subscriber.state == "ended"):
                 break
-            elif subscriber.state != "connecting" and not was_told:
-                on_lost(subscriber.problem or "not there yet")
+            elif subscriber.state in ("searching", "lost") and not (export.has_ended or was_told):
+                on_lost(subscriber.problem or "not there")
                 was_told = True
             subscriber.wait(0.1)
     if not source.is_remote:
         export.take_rest()
+
+
+def _join(subscriber: Subscriber) -> None:
+    """Have the events to come queued before the past is read, so that none falls between.
+
+    What is drained here is in the journal, which is written before anything is sent.
+    """
+    end = time.monotonic() + STARTING_SECONDS
+    while subscriber.state not in (*_CONNECTED, "ended") and time.monotonic() < end:
+        subscriber.drain()
+        subscriber.wait(0.1)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from protocol.codec.json_lines import Event
+from protocol.errors import FolderError
 from protocol.messages.events import EpochFinished, PPOUpdate, RoundFinished, Scalars
 from protocol.runs import RunInfo
 from trainer.config.schema import Config
@@ -26,13 +27,15 @@ def read_episode_epochs(run: RunInfo) -> int:
     """The length of an episode, from the run's configuration; 0 for a published run, which has none.
 
     Raises:
-        msgspec.DecodeError: the configuration is damaged.
-        OSError: it cannot be read.
+        FolderError: it cannot be read.
     """
     if run.kind == "published":
         return 0
-    config = msgspec.json.decode((run.path / "config.json").read_bytes(), type=Config)
-    return config.episode_epochs
+    path = run.path / "config.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Config).episode_epochs
+    except (OSError, msgspec.DecodeError) as error:
+        raise FolderError(f"{path} cannot be read: {error}") from None
 
 
 def scalars(event: Event, episode_epochs: int) -> Iterator[tuple[str, float, int]]:

@@ -67,8 +67,8 @@ class ReadingTools:
     def query(self, sql: str, run: str | None = None, max_rows: int = 100) -> dict[str, Any]:
         """Query the journal of a run in SQL (DuckDB); nothing can be changed, and no file read.
 
-        The views are rounds, epochs (a row per env and epoch), seeds (a row per seed that lived), decisions,
-        rewards, anomalies and commands; `DESCRIBE epochs` lists columns.
+        The views are rounds, epochs (a row per env and epoch), seeds (a row per seed's life), stages, gates,
+        decisions, rewards, anomalies and commands; `DESCRIBE epochs` lists columns.
 
         Args:
             sql: One SELECT.

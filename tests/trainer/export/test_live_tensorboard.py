@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from protocol.client.event_log import open_event_log
+from protocol.errors import RunNotFound
 from protocol.journal.reader import read
 from protocol.journal.writer import Journal
 from protocol.messages.events import spec_of
 from protocol.runs import RunFolder
 from tests.batches import batch_of
 from tests.trainer import journals
+from trainer.cli.main import main
 
 pytest.importorskip("tensorboard", reason="the extra `export` is not installed")
 
@@ -162,3 +165,34 @@ def test_older_files_of_the_run_do_not_pile_up(growing: Growing, export: LiveExp
     for _ in range(5):
         export.write_past()
     assert len(list((tmp_path / "tb").iterdir())) == 2
+
+
+def test_damaged_configuration_is_one_line(growing: Growing, tmp_path: Path) -> None:
+    growing.add(BEFORE)
+    (growing.run.path / "config.json").write_bytes(b"{")
+    for words in (["tensorboard"], ["export", "--format", "tensorboard"]):
+        done = CliRunner().invoke(main, [*words, "alpha", "--to", str(tmp_path / "out")])
+        assert (done.exit_code, done.stderr.count("\n")) == (10, 1), done.output
+        assert "config.json cannot be read" in done.stderr
+
+
+def test_events_that_cannot_be_read_again_are_told(
+    growing: Growing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon behind a port ends while its reader is behind: what it had is written, and the rest named."""
+    growing.add(BEFORE)
+    logs = iter([lambda: open_event_log("alpha", client="test")])
+
+    def open_log() -> Any:
+        found = next(logs, None)
+        if found is None:
+            raise RunNotFound("box: no run alpha")
+        return found()
+
+    (tmp_path / "tb").mkdir()
+    with LiveExport(open_log, tmp_path / "tb", run_id="1234", episode_epochs=3) as export:
+        export.write_past()
+        growing.add([journals.epoch(3, 1), journals.epoch(3, 2), journals.epoch(3, 3)])
+        export.take([event for event in growing.events() if event.stream == "metric"][-1])
+    assert export.missing == ["metric 6..7: box: no run alpha"]
+    assert scalars_in(tmp_path / "tb")["epoch/seconds"][-1][0] == 9

@@ -20,8 +20,10 @@ pytest.importorskip("duckdb", reason="the extra `export` is not installed")
 from mcp import Client
 
 from trainer.mcp import answers, reading
+from trainer.mcp.reading import ReadingTools
 from trainer.mcp.server import make_server
 from trainer.mcp.targets import Targets
+from trainer.query.tables import COLUMNS
 
 EVIL = "\x1b]0;owned\x07\nforged: row \u202e"
 
@@ -95,6 +97,12 @@ def test_ended_run_is_listed_with_how_it_ended() -> None:
     assert (row["name"], row["live"], row["state"]) == ("alpha", False, "STOPPED")
     status = call("status", run="al")
     assert (status["round"], status["epoch"], status["stopped"]["reason"]) == (1, 3, "stop")
+
+
+def test_query_names_every_view() -> None:
+    assert ReadingTools.query.__doc__ is not None
+    for view in COLUMNS:
+        assert view in ReadingTools.query.__doc__
 
 
 def test_query_gives_named_rows_up_to_a_number() -> None:
