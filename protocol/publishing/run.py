@@ -351,7 +351,7 @@ class PublishedRun:
         server = self._server
         server.set_state("STOPPING", reason)
         self._commands.close(text)
-        if isinstance(error, BaseException):
+        if isinstance(error, BaseException) and text is not None:
             self._emit(_log_line(error))
         server.flush(FLUSH_SECONDS)
         self._commands.close(text)  # what was accepted while the state changed

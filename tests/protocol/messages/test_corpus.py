@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from typing import Any
 
 import jsonschema
@@ -66,8 +67,8 @@ def test_past_event_decodes_to_the_values_written(line: bytes) -> None:
 
 
 def as_words(value: Any) -> Any:
-    if isinstance(value, float) and value != value:
-        return "NaN"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list):
         return [as_words(item) for item in value]
     return {key: as_words(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,200 @@
+"""Loops in processes of their own: they crash, are killed, fork, end, and leave a readable run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol import publish
+from protocol.client.event_log import JournalEvents
+from protocol.journal.reader import read
+from protocol.messages import events as ev
+from protocol.runs import find_run
+from tests.protocol.harness import Reader, until
+
+Loop = Callable[[str], "subprocess.Popen[str]"]
+
+FOREVER = """
+import time
+from protocol import publish
+run = publish("loop", resume=True)
+step = run.step
+while True:
+    step += 1
+    run.log(step=step, loss=1.0 / (step + 1))
+    if step == 100:
+        print("ready", flush=True)
+    time.sleep(0.001)
+"""
+
+
+@pytest.fixture
+def loop(home: Path) -> Iterator[Loop]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(program: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", program]
+        started.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+def events_of(kind: type) -> list[Any]:
+    path = find_run("loop").path / "events.jsonl"
+    return [event.data for event in read(path) if isinstance(event.data, kind)]
+
+
+def test_killed_loop_leaves_a_readable_run(loop: Loop, reader: Callable[..., Reader]) -> None:
+    process = loop(FOREVER)
+    wait_ready(process)
+    one = reader("loop")
+    one.read(lambda: any(isinstance(e.data, ev.Scalars) and e.data.step > 100 for e in one.events))
+    process.kill()
+    process.wait()
+    assert find_run("loop").state == "DIED"
+    steps = [e.step for e in events_of(ev.Scalars)]
+    assert steps == list(range(len(steps)))
+    seen = max(e.data.step for e in one.events if isinstance(e.data, ev.Scalars))
+    assert seen <= steps[-1]
+    again = publish("loop", resume=True)
+    assert again.step == steps[-1]
+    again.log(loss=0.5)
+    again.finish()
+    summary = events_of(ev.Summary)[-1].metrics["loss"]
+    assert (summary.count, summary.last, summary.max) == (len(steps) + 1, 0.5, 1.0)
+    boots = {e.boot for e in events_of(ev.RunStarted)}
+    assert len(boots) == 2
+    numbers = [
+        seq
+        for stream, seq, _ in JournalEvents(again.path / "events.jsonl").newest_first()
+        if stream == "metric"
+    ]
+    assert numbers == list(range(len(numbers), 0, -1))
+
+
+ENDS = {
+    "with-error": (
+        "with publish('loop') as run:\n    run.log(loss=1)\n    raise RuntimeError('boom')",
+        11,
+        "boom",
+    ),
+    "error": ("run = publish('loop')\nrun.log(loss=1)\nraise RuntimeError('boom')", 11, "boom"),
+    "falls-off": ("run = publish('loop')\nrun.log(loss=1)", 0, None),
+    "exit-code": ("with publish('loop') as run:\n    run.log(loss=1)\n    raise SystemExit(3)", 3, "3"),
+    "exit-fine": ("with publish('loop') as run:\n    run.log(loss=1)\n    raise SystemExit", 0, None),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_every_end_of_the_interpreter_is_told(loop: Loop, name: str) -> None:
+    program, exit_code, part = ENDS[name]
+    process = loop(f"from protocol import publish\n{program}\n")
+    process.communicate(timeout=60)
+    (stopped,) = events_of(ev.RunStopped)
+    assert stopped.exit_code == exit_code
+    assert (stopped.error is None) if part is None else (part in stopped.error)
+    assert [e.values for e in events_of(ev.Scalars)] == [{"loss": 1.0}]
+    lines = events_of(ev.LogLine)
+    assert ("Traceback" in lines[0].traceback) if part else not lines
+
+
+def test_interrupt_is_told_as_such(loop: Loop) -> None:
+    process = loop(FOREVER)
+    wait_ready(process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    (stopped,) = events_of(ev.RunStopped)
+    assert (stopped.reason, stopped.exit_code) == ("interrupted", 130)
+
+
+def test_second_process_cannot_take_a_live_name(loop: Loop) -> None:
+    first = loop(FOREVER)
+    wait_ready(first)
+    second = loop(FOREVER)
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode
+    assert f"run loop is held by pid {first.pid}" in errors
+
+
+FORKING = """
+import os, sys
+from protocol import publish
+from protocol.errors import PublishError
+with publish("loop") as run:
+    run.log(loss=1.0)
+    child = os.fork()
+    if child == 0:
+        try:
+            run.log(loss=2.0)
+        except PublishError as error:
+            print(error, flush=True)
+        run.finish()
+        sys.exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+    run.log(loss=3.0)
+"""
+
+
+def test_forked_child_neither_publishes_nor_ends_the_run(loop: Loop) -> None:
+    process = loop(FORKING)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "forked child" in output
+    assert [e.values["loss"] for e in events_of(ev.Scalars)] == [1.0, 3.0]
+    (stopped,) = events_of(ev.RunStopped)
+    assert stopped.exit_code == 0
+
+
+def test_viewers_import_loads_no_publisher() -> None:
+    program = "import sys, protocol; print({'protocol.publishing', 'numpy', 'torch'} & sys.modules.keys())"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"
+
+
+def test_publishing_needs_neither_numpy_nor_torch(loop: Loop) -> None:
+    blocked = "import sys\nsys.modules['numpy'] = sys.modules['torch'] = None\n"
+    process = loop(
+        f"{blocked}from protocol import publish\n"
+        "with publish('loop') as run:\n    run.log(loss=1, weights=[1.0, 2.0], text='x')\n"
+    )
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert events_of(ev.Histogram)[0].size == 2
+
+
+def test_full_disk_does_not_stop_the_loop(
+    home: Path, monkeypatch: pytest.MonkeyPatch, reader: Callable[..., Reader]
+) -> None:
+    run = publish("loop")
+    journal = run._server._journal
+    real = os.write
+
+    def refuse(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", refuse)
+    for step in range(50):
+        run.log(step=step, loss=1.0)
+    until(lambda: journal.error is not None)
+    monkeypatch.setattr(os, "write", real)
+    run.log(step=50, loss=0.0)
+    until(lambda: journal.error is None)
+    run.finish()
+    assert [e.step for e in events_of(ev.Scalars)] == list(range(51))
