@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protocol.errors import EsperError
+from trainer.config.load import ConfigError
 from trainer.config.schema import CudaConfig
+
+from .torch_private import check_allocator_settings
 
 MAX_OPEN_FILES = 65_536
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -47,9 +50,43 @@ def resolve_device(name: str, local_rank: int = 0) -> torch.device:
     return torch.device("cuda", index)
 
 
+ALLOCATOR_SETTINGS = (
+    "backend",
+    "expandable_segments",
+    "garbage_collection_threshold",
+    "graph_capture_record_stream_reuse",
+    "max_non_split_rounding_mb",
+    "max_split_size_mb",
+    "per_process_memory_fraction",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+    "roundup_power2_divisions",
+)
+"""Of PYTORCH_CUDA_ALLOC_CONF, as torch documents them."""
+
+
 def configure_allocator(cuda: CudaConfig, environ: MutableMapping[str, str]) -> None:
-    """Configure torch's allocator for CUDA devices; call it before the first allocation."""
+    """Configure torch's allocator for CUDA devices; call it before the first allocation.
+
+    Raises:
+        ConfigError: torch does not know a setting, or refuses its value.
+    """
     if cuda.allocator:
+        for setting in cuda.allocator.split(","):
+            key, _, value = setting.partition(":")
+            if key not in ALLOCATOR_SETTINGS:
+                known = ", ".join(ALLOCATOR_SETTINGS)
+                raise ConfigError(
+                    f"cuda.allocator = {cuda.allocator}: torch has no setting {key}, but {known}"
+                )
+            try:
+                check_allocator_settings(setting)
+            except (ValueError, RuntimeError):
+                message = f"cuda.allocator = {cuda.allocator}: torch refuses {value!r} for {key}"
+                raise ConfigError(message) from None
         environ["PYTORCH_CUDA_ALLOC_CONF"] = cuda.allocator
 
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 __all__ = [
     "all_threads_profiler_config",
     "assert_on_device",
+    "check_allocator_settings",
     "copy_each_",
     "count_graph_breaks",
     "is_recompiling",
@@ -34,6 +35,15 @@ def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
 def assert_on_device(holds: Tensor, message: str) -> None:
     """Assert a bool [] without waiting for the device: a CPU raises at once, a GPU with a later operation."""
     torch._assert_async(holds, message)
+
+
+def check_allocator_settings(settings: str) -> None:
+    """Give torch's own parser a text for PYTORCH_CUDA_ALLOC_CONF; no device is needed.
+
+    Raises:
+        ValueError, RuntimeError: torch refuses it.
+    """
+    torch._C._accelerator_setAllocatorSettings(settings)
 
 
 def all_threads_profiler_config() -> _ExperimentalConfig:

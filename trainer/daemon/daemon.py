@@ -52,7 +52,7 @@ from trainer.data.registry import load_task
 from trainer.data.task import Task
 from trainer.doctor.bundle import PostmortemReport
 from trainer.hooks import StopRun
-from trainer.hosts.task_defaults import build_model, resolve_task_defaults
+from trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
 from trainer.loop import Trainer
 from trainer.policy.ppo import PolicyDiverged
 from trainer.ranks.rank_zero import RankZero
@@ -136,6 +136,7 @@ def run_daemon(
     data = load_task(config.task, device)
     sourced = resolve_task_defaults(sourced, data.name, data.kind)
     config = sourced.config
+    _tell(check_sizes(config, data))
     build_model(config, data)  # what cannot be grown ends it here, before there is a folder
     with RunFolder.claim(name, prefix=config.task.dataset) as run:
         if run.existed and resume is None and run.has_events:
@@ -152,6 +153,11 @@ def run_daemon(
             process_group=group,
             metrics=metrics,
         ).live()
+
+
+def _tell(line: str | None) -> None:
+    if line is not None:
+        print(f"esper-daemon: {clean_text(line)}", file=sys.stderr, flush=True)
 
 
 class Daemon:

@@ -17,6 +17,8 @@ from .transformer import Transformer
 FAMILY_OF_KIND: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
 TEXT_LEARNING_RATES = {"pointwise": 0.5, "attending": 0.2}
 """Of a transformer without and with heads, in the place of the default, which is a convolutional host's."""
+MANY_PARAMETERS = 10_000_000
+"""Of a host with its seeds, from which building them is worth a word."""
 OPTIONS_OF_KIND: dict[str, Kind] = {
     "task.augment": "images",
     "host.channels": "images",
@@ -72,6 +74,39 @@ def _check_transformer(host: HostConfig) -> None:
         raise ConfigError(f"host.width = {host.width}: must be a multiple of host.heads = {host.heads}")
     if not host.heads and not host.mlp:
         raise ConfigError("host.heads = 0 and host.mlp = 0: a block needs one of them")
+
+
+def check_sizes(config: Config, task: Task) -> str | None:
+    """Look at sizes before anything is built.
+
+    Returns:
+        What to tell where building will take long.
+
+    Raises:
+        ConfigError: a batch is larger than the data.
+        BlueprintError: a blueprint is unknown.
+        PluginError: a package's blueprint cannot be used.
+    """
+    if config.task.batch_size > len(task.train):
+        raise ConfigError(
+            f"task.batch_size = {config.task.batch_size}: {task.name} has {len(task.train)} to train on; "
+            "choose a smaller one"
+        )
+    family = FAMILY_OF_KIND[task.kind]
+    model = _model(config.host, family, task, CONVOLUTIONS["grouped"])
+    count = sum(spec.count for spec in model.specs().values())
+    for name in config.seeds.blueprints:
+        kind = blueprint(name, family)
+        for block in model.blocks:
+            specs = kind.at(block.channels, block.size).specs(block.channels)
+            count += sum(spec.count for spec in specs.values())
+    if count < MANY_PARAMETERS:
+        return None
+    gigabytes = 12 * count * config.envs.count / 1e9
+    return (
+        f"each host has {count / 1e6:.0f} million parameters with one seed of each blueprint in each slot: "
+        f"building takes minutes, and {config.envs.count} hosts need about {gigabytes:.1f} GB"
+    )
 
 
 def build_model(

@@ -15,7 +15,7 @@ from trainer.config.load import SourcedConfig, load_sourced
 from trainer.config.load import load as settings
 from trainer.data.registry import load
 from trainer.data.task import Task
-from trainer.hosts.task_defaults import build_model, resolve_task_defaults
+from trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
 from trainer.hosts.transformer import Transformer
 
 torch.set_num_threads(1)
@@ -53,6 +53,15 @@ def test_a_given_value_stays_where_it_is_the_default(tmp_path: Path) -> None:
     by_variable = resolved(text, environ={"ESPER_HOST_LEARNING_RATE": "0.05"})
     assert by_variable.config.host.learning_rate == 0.05
     assert by_variable.sources["host.learning_rate"] == "environment ESPER_HOST_LEARNING_RATE"
+
+
+def test_hosts_that_take_minutes_to_build_are_told_before() -> None:
+    digits = load("digits")
+    assert check_sizes(resolved(digits).config, digits) is None
+    told = check_sizes(resolved(digits, "host.channels=1024,1024,1024").config, digits)
+    assert told is not None
+    assert "million parameters" in told
+    assert "8 hosts need about" in told
 
 
 def test_a_resumed_run_has_it_decided_already() -> None:
@@ -115,6 +124,10 @@ def test_depth_width_heads_and_mlp_shape_the_host(depth: int) -> None:
         ),
         (["task.dataset=text", "host.kernel=3"], "host.kernel (--set): is for images"),
         (["host.width=64"], "host.width (--set): is for text, and digits is images; leave it out"),
+        (["task.batch_size=65536"], "task.batch_size = 65536: digits has"),
+        (["cuda.allocator=nonsense:1"], "cuda.allocator = nonsense:1: torch has no setting nonsense"),
+        (["cuda.allocator=max_split_size_mb:x"], "torch refuses 'x' for max_split_size_mb"),
+        (["cuda.allocator=expandable_segments:maybe"], "torch refuses 'maybe' for expandable_segments"),
         (["host.depth=2"], "host.depth (--set): is for text"),
         (["host.heads=2"], "host.heads (--set): is for text"),
         (["host.mlp=64"], "host.mlp (--set): is for text"),
