@@ -2,7 +2,7 @@
 
 History has one row per epoch, counted over all rounds: the tags of `scalars`, `round`, and `system/<field>`
 of the newest sample before the epoch's end. What a round's end measured is part of its last epoch's row, and
-drawn over `round`.
+drawn over `round`. Wall times are the run's; the relative time that wandb adds to each row is the export's.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def _record(events: Iterator[Event], folder: Path, run: RunInfo) -> tuple[Path, 
         id=run.id,
         name=run.name,
         notes=f"Exported from the journal of the run {run.name} ({run.id}).",
-        settings=_settings(folder, run.created / 1e6),
+        settings=_settings(folder),
     )
     made = Path(recorded.dir).parent
     for prefix in ("round", "ppo"):
         recorded.define_metric(f"{prefix}/*", step_metric="round")
-    history, exit_code = _History(recorded, begin=run.created / 1e6), 0
+    history, exit_code = _History(recorded), 0
     for event in events:
         data = event.data
         if isinstance(data, RunStarted):
@@ -93,10 +93,9 @@ def _record(events: Iterator[Event], folder: Path, run: RunInfo) -> tuple[Path, 
 class _History:
     """Gathers the row of each epoch; a row is complete when a later epoch begins."""
 
-    def __init__(self, recorded: wandb.Run, *, begin: float) -> None:
+    def __init__(self, recorded: wandb.Run) -> None:
         self.count = 0
         self._recorded = recorded
-        self._begin = begin
         self._step = 0
         self._row: dict[str, float] = {}
         self._system: dict[str, float] = {}
@@ -114,8 +113,7 @@ class _History:
         if step > self._step:
             self.flush()
             self._step = step
-        seconds = event.ts / 1e6
-        clock = {"round": event.ctx.round, "_timestamp": seconds, "_runtime": max(0.0, seconds - self._begin)}
+        clock = {"round": event.ctx.round, "_timestamp": event.ts / 1e6}
         self._row |= values | clock | self._system
         self._system = {}
 
@@ -136,7 +134,7 @@ def _describe(recorded: wandb.Run, started: RunStarted) -> None:
     recorded.tags = tuple(dict.fromkeys(tag[:MAX_TAG_CHARACTERS] for tag in tags if tag))
 
 
-def _settings(folder: Path, begin: float) -> wandb.Settings:
+def _settings(folder: Path) -> wandb.Settings:
     """No upload, no output, and nothing of this machine or this process: the run was elsewhere."""
     return wandb.Settings(
         mode="offline",
@@ -150,7 +148,6 @@ def _settings(folder: Path, begin: float) -> wandb.Settings:
         x_disable_machine_info=True,
         x_disable_stats=True,
         x_save_requirements=False,
-        x_start_time=begin,
     )
 
 
