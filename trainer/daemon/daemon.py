@@ -442,6 +442,7 @@ def _run_shape(config: Config, trainer: Trainer) -> RunShape:
         blueprints=config.seeds.blueprints,
         seed_parameters=population.parameters_seed.tolist(),
         rounds=config.rounds,
+        host_parameters=population.parameters_host,
         steps=config.task.batches_per_epoch,
     )
 

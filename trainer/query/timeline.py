@@ -16,7 +16,7 @@ Position = tuple[int, int, int]
 _OF_EPOCH = frozenset(
     {"round.started", "epoch", "rank.epoch", "layers", "seed.stage", "seed.gate", "governor.rollback"}
 )
-_OF_ROUND = frozenset({"ppo.update", "shapley.computed", "drift", "round.finished"})
+_OF_ROUND = frozenset({"ppo.update", "shapley.computed", "drift", "episode.finished", "round.finished"})
 REPEATED_TYPES = _OF_EPOCH | _OF_ROUND
 """Types that a resumed boot emits again: those of an epoch, and those that come after a round's last."""
 _FIRST = frozenset({"round.started", "epoch", "round.finished"})

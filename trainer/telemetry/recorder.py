@@ -32,6 +32,7 @@ from .collection.levels import LevelCode
 from .collection.plan import CollectionPlan
 from .columns import EpochGradients
 from .drift import HOST_SMOOTHING, POLICY_SMOOTHING, SEED_SMOOTHING, DriftMonitor
+from .episode_totals import EpisodeTotals
 from .epoch_events import epoch_event, layers_event, rollback_events, round_event, shapley_event
 from .seed_events import SeedEvents, action_id
 from .signal_values import (
@@ -64,6 +65,8 @@ class RunShape:
     """[S][B] parameters of a seed by slot and blueprint."""
     rounds: int
     """Rounds asked for; 0 = without an end."""
+    host_parameters: int
+    """Of a host without seeds."""
     steps: int = 1
     """Of an epoch."""
 
@@ -104,7 +107,7 @@ class Recorder:
         self._seeds = SeedEvents(emitter, shape.slots, shape.blueprints, shape.seed_parameters, n)
         self._round = 0
         self._epoch = 0
-        self._return = np.zeros(n)
+        self._episodes = EpisodeTotals(n)
         self._decision: HostFrame = {}
         self._outcome: HostFrame = {}
         self._sample: SystemSample | None = None
@@ -119,7 +122,7 @@ class Recorder:
     def begin_round(self, round: int) -> None:
         """N fresh hosts begin an episode."""
         self._round, self._epoch = round, 0
-        self._return[:] = 0.0
+        self._episodes.restart()
         self._seeds.restart()
         self._signals.accuracy.restart()
         self._tick_clock(self._plan.level)
@@ -169,13 +172,13 @@ class Recorder:
         self._outcome = frame
         self._epoch += 1
         self._tick_clock(self._level)
-        self._return += frame["reward"]
+        self._episodes.add_epoch(frame)
         for env, rollback in rollback_events(frame):
             self._emitter.emit(rollback, env=env)
         gradients = EpochGradients.of(frame, self._level_N)
         if self._level != "OFF":
             actions = [action_id(self._round, self._epoch - 1, env) for env in range(self._shape.envs)]
-            event = epoch_event(frame, self._decision, gradients, self._return, times, actions)
+            event = epoch_event(frame, self._decision, gradients, self._episodes.total_return, times, actions)
             self._emitter.emit(event)
         sample, self._sample = self._sample, None
         readings = self._signals.epoch_readings(
@@ -225,16 +228,24 @@ class Recorder:
         test_accuracy: NDArray[np.floating[Any]] | None = None,
         stalls: StallCounts = NO_STALLS,
     ) -> RoundFinished:
-        """The round is over, its update included; returns the event that reports it.
+        """The round is over, its update included; reports each env's episode.
+
+        Returns the event that reports the round.
 
         Args:
             times: seconds of the round; its phases are those since the last epoch.
             test_accuracy: [N], where it was measured.
             stalls: counted over the round.
         """
+        for env, episode in enumerate(
+            self._episodes.events(
+                self._outcome, test_accuracy, self._shape.host_parameters, self._seeds.outcomes
+            )
+        ):
+            self._emitter.emit(episode, env=env)
         summary = round_event(
             self._outcome,
-            self._return,
+            self._episodes.total_return,
             test_accuracy,
             epochs=self._epoch,
             times=times,
@@ -284,7 +295,7 @@ class Recorder:
         return {
             "round": self._round,
             "epoch": self._epoch,
-            "return": self._return.tolist(),
+            **self._episodes.state_dict(),
             "seeds": self._seeds.state_dict(),
             "accuracy": self._signals.accuracy.state_dict(),
             "env_drift": self._env_drift.state_dict(),
@@ -301,7 +312,7 @@ class Recorder:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._round, self._epoch = state["round"], state["epoch"]
         self._tick_clock(self._level)  # an episode that is complete has no epoch left to begin
-        self._return = np.array(state["return"])
+        self._episodes.load_state_dict(state)
         self._seeds.load_state_dict(state["seeds"])
         self._signals.accuracy.load_state_dict(state["accuracy"])
         self._env_drift.load_state_dict(state["env_drift"])

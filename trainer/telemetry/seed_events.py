@@ -6,6 +6,7 @@ in round 3 after 17 epochs for env 5, `r3e17n5s0` the seed planted then in its f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.messages.events import SeedGate, SeedStage
-from protocol.messages.vocabulary import GATE_OF_OP, Actor, Stage
+from protocol.messages.vocabulary import GATE_OF_OP, WITH_SEED, Actor, Stage
 from protocol.server.emitter import Emitter
 from trainer.seeds.lifecycle import AUTOMATIC_GATES
 
@@ -23,6 +24,8 @@ from .transfer import HostFrame
 
 Mask = NDArray[np.bool_]
 Codes = NDArray[np.int64]
+_OF_LIFE = (*WITH_SEED, Stage.PRUNED)
+"""The stages of a seed's life; the others are those of an empty slot."""
 
 
 def action_id(round: int, epoch: int, env: int) -> str:
@@ -41,6 +44,16 @@ class SeedTally:
     germinated: int = 0
     fossilized: int = 0
     pruned: int = 0
+
+
+@dataclass
+class _Seed:
+    """One seed of this round."""
+
+    planted: int
+    """When, in epochs finished."""
+    stage: str = Stage.GERMINATED.name
+    """The newest of its life: one with a seed, or PRUNED."""
 
 
 class SeedEvents:
@@ -72,8 +85,10 @@ class SeedEvents:
         """By gate, as the first frame names them."""
         self._last: NDArray[Any] | None = None
         """[N, S] stages after the last decision; what differs from them in the next was put back."""
-        self._births: dict[tuple[int, int], list[int]] = {}
-        """By env and slot, when the seeds of this round were planted, in epochs finished."""
+        self._planted: dict[tuple[int, int], list[_Seed]] = {}
+        """By env and slot, the seeds of this round, the newest last."""
+        self._undone: dict[int, int] = {}
+        """By env, seeds of this round that rollbacks have undone."""
         self._clock = (0, 0)
         self.tally = SeedTally()
 
@@ -82,7 +97,8 @@ class SeedEvents:
         self.tally = SeedTally()
         self._last = None
         self._verdict[:] = 0
-        self._births.clear()
+        self._planted.clear()
+        self._undone.clear()
 
     def emit_changes(
         self, frame: HostFrame, by: Actor = "policy", *, clock: tuple[int, int]
@@ -117,19 +133,27 @@ class SeedEvents:
             ask(gate, before == STAGE_OF_GATE[gate])
         self._stages(frame, before, advanced, "auto")
         for env, slot in np.argwhere(planted).tolist():
-            self._births.setdefault((env, slot), []).append(clock[1])
+            self._planted.setdefault((env, slot), []).append(_Seed(clock[1]))
         ask("G0", planted)
         for gate in ("G2", "G5") if by == "policy" else ():
             ask(gate, advanced == STAGE_OF_GATE[gate])
         self._stages(frame, advanced, after, by)
         return asked, passed
 
+    def outcomes(self, env: int) -> dict[str, int]:
+        """Seeds of this round by where they stand; DORMANT are those that rollbacks have undone."""
+        stages = [seed.stage for (owner, _), seeds in self._planted.items() if owner == env for seed in seeds]
+        stages += [Stage.DORMANT.name] * self._undone.get(env, 0)
+        return dict(sorted(Counter(stages).items()))
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "verdict": self._verdict.tolist(),
             "tally": asdict(self.tally),
             "last": None if self._last is None else self._last.tolist(),
-            "births": [[*place, *epochs] for place, epochs in self._births.items()],
+            "births": [[*place, *(seed.planted for seed in own)] for place, own in self._planted.items()],
+            "outcomes": [[*place, *(seed.stage for seed in own)] for place, own in self._planted.items()],
+            "undone": list(self._undone.items()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -137,12 +161,18 @@ class SeedEvents:
         self.tally = SeedTally(**state["tally"])
         self._last = None if state["last"] is None else np.array(state["last"])
         # Until 0.1.0 seeds had no ids; one that was planted before such a checkpoint stays without.
-        self._births = {(env, slot): epochs for env, slot, *epochs in state.get("births", ())}
+        self._planted = {
+            (env, slot): [_Seed(epoch) for epoch in epochs] for env, slot, *epochs in state.get("births", ())
+        }
+        for env, slot, *stages in state.get("outcomes", ()):
+            for seed, stage in zip(self._planted[env, slot], stages, strict=True):
+                seed.stage = stage
+        self._undone = dict(map(tuple, state.get("undone", ())))
 
     def _seed_id(self, env: int, slot: int) -> str | None:
         """Of the newest seed in a slot."""
-        births = self._births.get((env, slot))
-        return f"{action_id(self._clock[0], births[-1], env)}s{slot}" if births else None
+        seeds = self._planted.get((env, slot))
+        return f"{action_id(self._clock[0], seeds[-1].planted, env)}s{slot}" if seeds else None
 
     def _action_id(self, env: int, by: Actor) -> str | None:
         return action_id(*self._clock, env) if by == "policy" else None
@@ -151,9 +181,11 @@ class SeedEvents:
         """Seeds planted after the epoch that a rolled back env was put back to have never been."""
         for env in np.flatnonzero(frame.get("governor.ill", np.zeros(0))).tolist():
             restored = int(frame["governor.restored"][env])
-            for (owner, _), births in self._births.items():
+            for (owner, _), seeds in self._planted.items():
                 if owner == env:
-                    births[:] = [epoch for epoch in births if epoch < restored]
+                    kept = [seed for seed in seeds if seed.planted < restored]
+                    self._undone[env] = self._undone.get(env, 0) + len(seeds) - len(kept)
+                    seeds[:] = kept
 
     def _stages(
         self,
@@ -168,6 +200,9 @@ class SeedEvents:
                 self.tally.germinated += stage is Stage.GERMINATED
                 self.tally.fossilized += stage is Stage.FOSSILIZED
                 self.tally.pruned += stage is Stage.PRUNED
+            seeds = self._planted.get((env, slot))
+            if seeds and stage in _OF_LIFE:
+                seeds[-1].stage = stage.name
             # A slot that is freed and planted in one epoch has its new blueprint already.
             blueprint = -1 if stage is Stage.DORMANT else int(frame["blueprint"][env, slot])
             contribution = float(frame["contribution.last"][env, slot])

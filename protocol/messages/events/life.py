@@ -123,6 +123,29 @@ class RoundFinished:
     """Times in the round that a GPU's memory was full until unused memory was given back."""
 
 
+@event("episode.finished", "life", keep=1, key=("env",))
+@dataclass(kw_only=True)
+class EpisodeFinished:
+    """What became of one env's episode; ctx.env says whose. Before `round.finished`, one for each env."""
+
+    total_return: float
+    """Sum of the episode's rewards."""
+    reward_components: dict[str, float]
+    """The same by component, which sum to it; empty where a resumed boot does not know the beginning."""
+    accuracy: float
+    """On the validation split after the last epoch."""
+    parameters: int
+    """Of the host and its live seeds at the end."""
+    added_parameters: int
+    """Those of the seeds among them."""
+    seeds: dict[str, int]
+    """Seeds planted in the episode by where they ended: FOSSILIZED, PRUNED, DORMANT (a rollback undid it), or
+    the stage in which the end found it."""
+    rollbacks: int
+    """Times that the governor put the host back."""
+    test_accuracy: float | None = None
+
+
 @event("seed.stage", "life", keep=2, key=("env", "slot"))
 @dataclass(kw_only=True)
 class SeedStage:

@@ -29,6 +29,7 @@ BLUEPRINTS = ("norm", "conv_light")
 EPISODE = 24
 STEPS = 12
 """Of an epoch."""
+HOST_PARAMETERS = 200
 Fault = Callable[[Measurements], None]
 
 
@@ -68,6 +69,7 @@ class Rig:
             blueprints=BLUEPRINTS,
             seed_parameters=[[16, 80], [16, 80]],
             rounds=rounds,
+            host_parameters=HOST_PARAMETERS,
             steps=STEPS,
         )
         return Recorder(self.emitter, shape, self.plan)
@@ -127,6 +129,15 @@ class Rig:
         phases = {name: seconds * part for name, part in parts.items()}
         names = [f"layer{i}" for i in range(len(layers["grad_norm"]))] if layers else ()
         self.recorder.record_outcome(frame, PhaseTimes(seconds, phases), names)
+        self.plan.end_epoch(())
+
+    def begin_epoch_and_fail(self) -> None:
+        """One epoch at whose end the governor puts all envs back."""
+        self.recorder.begin_epoch()
+        frame = self.outcome()
+        put_back = {"governor.ill": 1, "governor.restored": 2, "reward.rollback": 0.0}
+        frame |= {name: np.full(self.n, value) for name, value in put_back.items()}
+        self.recorder.record_outcome(frame, PhaseTimes(1.0, {"train": 1.0}))
         self.plan.end_epoch(())
 
     def outcome(self, fault: Fault | None = None, layers: dict[str, torch.Tensor] | None = None) -> HostFrame:

@@ -1,0 +1,92 @@
+"""What `episode.finished` reports of each env."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from protocol.messages.events import EpisodeFinished
+from protocol.messages.vocabulary import Op
+from tests.trainer.telemetry.rig import EPISODE, HOST_PARAMETERS, Rig
+from trainer.telemetry.timer import PhaseTimes
+
+
+def finish(rig: Rig, test_accuracy: list[float] | None = None) -> list[EpisodeFinished]:
+    rig.recorder.finish_round(PhaseTimes(1.0), None if test_accuracy is None else np.array(test_accuracy))
+    return [event.data for event in rig.take("episode.finished")]
+
+
+def test_components_add_up_to_the_return_of_each_env() -> None:
+    rig = Rig(envs=2)
+    for _ in range(EPISODE):
+        rig.run_epoch()
+    rig.recorder.finish_round(PhaseTimes(1.0), np.array([0.25, 0.5]))
+    events = rig.take()
+    last = [e.data for e in events if e.type == "epoch"][-1]
+    told = [e for e in events if e.type == "episode.finished"]
+    assert [(e.ctx.env, e.ctx.round, e.ctx.epoch) for e in told] == [(0, 1, EPISODE), (1, 1, EPISODE)]
+    assert events[-1].type == "round.finished"
+    for env, episode in enumerate(e.data for e in told):
+        assert episode.reward_components == pytest.approx({"gain": 0.25 * EPISODE, "rent": -0.05 * EPISODE})
+        assert episode.total_return == pytest.approx(sum(episode.reward_components.values()))
+        assert episode.total_return == last.episode_return[env]
+        assert episode.accuracy == last.val_accuracy[env]
+        assert episode.added_parameters == 274 - HOST_PARAMETERS
+        assert episode.seeds == {"TRAINING": 1}
+        assert episode.test_accuracy == (0.25, 0.5)[env]
+    rig.begin_round()
+    rig.decide()
+    rig.train()
+    second = finish(rig)
+    assert [e.reward_components["gain"] for e in second] == [0.25, 0.25]
+    assert second[0].test_accuracy is None
+
+
+def roll_back(rig: Rig) -> None:
+    """One seed is pruned, then a second planted; a rollback undoes the second and revives the first."""
+    rig.begin_round()
+    rig.decide(rig.action(Op.GERMINATE))
+    rig.train()
+    rig.decide(rig.action(Op.WAIT))
+    rig.train()
+    before = rig.table.state_dict()
+    rig.decide(rig.action(Op.PRUNE))
+    for _ in range(5):
+        rig.train()
+        rig.decide(rig.action(Op.WAIT))
+    rig.train()
+    rig.decide(rig.action(Op.GERMINATE))
+    rig.begin_epoch_and_fail()
+    rig.table.load_state_dict(before)
+    rig.decide(rig.action(Op.WAIT), restored=2)
+    rig.train()
+
+
+def test_a_rollback_is_counted_and_undoes_a_seed() -> None:
+    rig = Rig(envs=2)
+    roll_back(rig)
+    (first, second) = finish(rig)
+    assert first.rollbacks == second.rollbacks == 1
+    assert first.seeds == {"DORMANT": 1, "TRAINING": 1}
+    rig.begin_round()
+    rig.decide()
+    rig.train()
+    assert [(e.rollbacks, e.seeds) for e in finish(rig)] == [(0, {"GERMINATED": 1})] * 2
+
+
+def test_resumed_recorder_knows_the_episodes_beginning() -> None:
+    rig = Rig(envs=2)
+    roll_back(rig)
+    state = rig.recorder.state_dict()
+    expected = finish(rig)
+    rig.recorder = rig.new_recorder()
+    rig.recorder.load_state_dict(state)
+    assert finish(rig) == expected
+    for key in ("components", "rollbacks"):
+        del state[key]
+    rig.recorder = rig.new_recorder()
+    rig.recorder.load_state_dict(state)
+    rig.train()
+    (episode, _) = finish(rig)
+    assert episode.reward_components == {}, "a checkpoint of 0.1.0 does not know them"
+    assert episode.total_return > expected[0].total_return

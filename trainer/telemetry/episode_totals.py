@@ -1,0 +1,96 @@
+"""What adds up over an episode: each env's rewards by component, and its rollbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.messages.events import EpisodeFinished
+
+from .transfer import HostFrame
+
+_PREFIX = "reward."
+
+
+class EpisodeTotals:
+    """Sums over the epochs of this round.
+
+    Args:
+        envs: N.
+
+    Attributes:
+        total_return: float64 [N].
+    """
+
+    def __init__(self, envs: int) -> None:
+        self.total_return = np.zeros(envs)
+        self._rollbacks = np.zeros(envs, dtype=np.int64)
+        self._components: dict[str, NDArray[np.float64]] | None = {}
+        """[N] each; None where a checkpoint of 0.1.0 does not know those of the episode's beginning."""
+
+    def restart(self) -> None:
+        """An episode begins."""
+        self.total_return[:] = 0.0
+        self._rollbacks[:] = 0
+        self._components = {}
+
+    def add_epoch(self, frame: HostFrame) -> None:
+        """Take in the columns of `outcome_columns`."""
+        self.total_return += frame["reward"]
+        if "governor.ill" in frame:
+            self._rollbacks += frame["governor.ill"] > 0
+        if self._components is not None:
+            for name in frame:
+                if name.startswith(_PREFIX):
+                    key = name.removeprefix(_PREFIX)
+                    self._components[key] = self._components.get(key, 0.0) + frame[name].astype(np.float64)
+
+    def events(
+        self,
+        outcome: HostFrame,
+        test_accuracy: NDArray[np.floating[Any]] | None,
+        host_parameters: int,
+        seeds: Callable[[int], dict[str, int]],
+    ) -> Iterator[EpisodeFinished]:
+        """The `episode.finished` event of each env, in order.
+
+        Args:
+            outcome: of the last epoch, `val_accuracy` and `parameters` [N].
+            test_accuracy: [N], where it was measured.
+            host_parameters: of a host without seeds.
+            seeds: gives an env's seeds by outcome.
+        """
+        for env, total in enumerate(self.total_return.tolist()):
+            parameters = int(outcome["parameters"][env])
+            yield EpisodeFinished(
+                total_return=total,
+                reward_components={
+                    name: float(values[env]) for name, values in (self._components or {}).items()
+                },
+                accuracy=float(outcome["val_accuracy"][env]),
+                test_accuracy=None if test_accuracy is None else float(test_accuracy[env]),
+                parameters=parameters,
+                added_parameters=parameters - host_parameters,
+                seeds=seeds(env),
+                rollbacks=int(self._rollbacks[env]),
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        components = self._components
+        return {
+            "return": self.total_return.tolist(),
+            "components": components and {name: values.tolist() for name, values in components.items()},
+            "rollbacks": self._rollbacks.tolist(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.total_return = np.array(state["return"])
+        components = state.get("components")
+        self._components = (
+            None if components is None else {name: np.array(values) for name, values in components.items()}
+        )
+        if "rollbacks" in state:
+            self._rollbacks = np.array(state["rollbacks"], dtype=np.int64)
