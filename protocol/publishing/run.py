@@ -124,7 +124,7 @@ class PublishedRun:
         self._emit = self._queue.emit
         self._ended: str | None = None
         """Why nothing can be logged any more."""
-        self._end_lock = threading.Lock()
+        self._end_lock = threading.RLock()
         self._server = Server(
             folder,
             hello={"config": about.config},
@@ -361,9 +361,9 @@ class PublishedRun:
         self._folder.release()
 
     def _finish_at_exit(self) -> None:
-        """The interpreter ends: of an error that nobody caught it still knows."""
+        """The interpreter ends, and still knows an error that nobody caught; at a prompt it is an old one."""
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        self.finish(error)
+        self.finish(None if hasattr(sys, "ps1") else error)
 
     def _require_live(self) -> None:
         if self._ended is not None:

@@ -31,7 +31,7 @@ class RunSummary:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._metrics: dict[str, MetricStatistics] = {}
         self._numbers: dict[str, int | float] = {}
         self._texts: dict[str, str] = {}

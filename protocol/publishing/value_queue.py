@@ -50,6 +50,7 @@ class _LargeMetric:
 @dataclass
 class _LargeText:
     num_bytes: int
+    step: int
     text: LoggedText
 
 
@@ -69,8 +70,9 @@ class ValueQueue(Emitter):
         """Where `log` itself appends `LoggedNumbers`, up to `MAX_QUEUED_NUMBERS`."""
         self._summary = summary
         self._on_step = on_step
+        self._has_warned = False
         self._waiting_bytes = 0
-        self._bytes_lock = threading.Lock()
+        self._bytes_lock = threading.RLock()  # a signal handler may log, too
 
     def emit_numbers(self, step: int, numbers: dict[str, float]) -> None:
         """Queue the numbers of one `log`, however many."""
@@ -84,7 +86,7 @@ class ValueQueue(Emitter):
 
     def emit_text(self, step: int, name: str, text: str) -> None:
         """Queue a text."""
-        self._emit_large(_LargeText(4 * len(text), LoggedText(step=step, name=name, text=text)))
+        self._emit_large(_LargeText(4 * len(text), step, LoggedText(step=step, name=name, text=text)))
 
     def _emit_large(self, item: _LargeMetric | _LargeText) -> None:
         queue = self._queue_by_class[type(item)]
@@ -112,22 +114,26 @@ class ValueQueue(Emitter):
 
     def _complete(self, item: Emitted | LoggedNumbers) -> Emitted:
         """The event to be sent for what was queued; a failure becomes a line of the run's log."""
-        if type(item) is LoggedNumbers:
+        event = item if isinstance(item, LoggedNumbers) else item.event
+        if not isinstance(event, LoggedNumbers | _LargeMetric | _LargeText):
+            assert isinstance(item, Emitted)
+            return item
+        made: object
+        try:
+            made = self._unpack(event)
+        except Exception as error:
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning("a logged value was left out; the run's log names each", exc_info=True)
+            message = f"a value logged at step {event.step} was left out: {error}"
+            made = LogLine(level="ERROR", logger=__name__, message=message)
+        return Emitted(item.ns, made, None, self._context)
+
+    def _unpack(self, item: LoggedNumbers | _LargeMetric | _LargeText) -> Scalars | Histogram | LoggedText:
+        if isinstance(item, LoggedNumbers):
             numbers = Scalars(step=item.step, values=item.values)
             self._summary.fold(numbers)
-            return Emitted(item.ns, numbers, None, self._context)
-        assert isinstance(item, Emitted)
-        event = item.event
-        try:
-            if isinstance(event, _LargeMetric | _LargeText):
-                return Emitted(item.ns, self._unpack(event), None, item.ctx)
-        except Exception as error:
-            logger.warning("a logged value was left out", exc_info=True)
-            message = f"a value logged at step {getattr(event, 'step', '?')} was left out: {error}"
-            return Emitted(item.ns, LogLine(level="ERROR", logger=__name__, message=message), None, item.ctx)
-        return item
-
-    def _unpack(self, item: _LargeMetric | _LargeText) -> Scalars | Histogram | LoggedText:
+            return numbers
         with self._bytes_lock:
             self._waiting_bytes -= item.num_bytes
         if isinstance(item, _LargeText):

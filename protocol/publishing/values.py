@@ -140,8 +140,11 @@ def as_number(value: Any) -> int | float:
         number = int(value)
         if -MAX_STEP <= number <= MAX_STEP:
             return number
-        return math.inf if number > 2**1000 else -math.inf if number < -(2**1000) else float(number)
-    return float(value)
+        value = number
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _take_sample(name: str, value: Any) -> ArraySample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,23 @@ def test_nan_and_infinities_are_told_as_such(run: PublishedRun) -> None:
     assert second.values["huge"] == math.inf
     raw = (run.path / "events.jsonl").read_bytes()
     assert b'"values":{"loss":"NaN","bound":"Infinity"}' in raw
+
+
+class Unreadable(float):
+    """A number that fails when the I/O thread reads it."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("lost its device")
+
+
+def test_value_that_cannot_be_read_costs_only_itself(run: PublishedRun) -> None:
+    for step in range(3):  # the second and third pass without a look
+        run.log(step=step, loss=Unreadable(step), other=1.0)
+        run.log(step=step, fine=Fraction(10) ** 400)
+    assert [e.values for e in logged(run, ev.Scalars)] == [{"fine": math.inf}] * 3
+    assert [line.message for line in logged(run, ev.LogLine)] == [
+        f"a value logged at step {step} was left out: lost its device" for step in range(3)
+    ]
 
 
 @pytest.mark.parametrize(

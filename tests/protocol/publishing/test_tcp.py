@@ -1,0 +1,38 @@
+"""A published run over TCP: the keys, roles and repairs of every other run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from protocol import connect
+from protocol.codec.addresses import with_key
+from protocol.errors import RequestError
+from protocol.messages import events as ev
+from protocol.storage.keys import make_client
+from tests.protocol.harness import Reader, until
+from tests.protocol.sshd import free_ports
+
+from .conftest import Publish
+
+
+def test_keys_and_roles_hold_for_a_loops_commands(
+    start_run: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Callable[..., Reader]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for role in ("viewer", "operator"):
+        make_client(role, server=None, role=role)  # type: ignore[arg-type]
+    address = f"tcp://127.0.0.1:{free_ports(3)}"
+    run = start_run("far", listen=address)
+    run.command("save")
+    run.log(step=5, loss=1.0)
+    with connect(address, key="viewer") as viewer, pytest.raises(RequestError) as refusal:
+        viewer.command("save")
+    assert refusal.value.kind == "forbidden"
+    with connect(address, key="operator") as operator:
+        operator.command("save")
+        until(lambda: run.asked("save"))
+    one = reader(with_key(address, "viewer"))
+    one.read(lambda: any(isinstance(e.data, ev.Scalars) and e.data.step == 5 for e in one.events))
