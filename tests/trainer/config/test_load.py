@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config.load import OPTIONS, ConfigError, load, to_toml
+from trainer.config.load import OPTIONS, ConfigError, load, load_sourced, to_toml
 from trainer.config.schema import Config
 
 
@@ -106,3 +107,34 @@ def test_every_option_is_read_somewhere() -> None:
     code = "\n".join(p.read_text() for p in root.rglob("*.py") if p.name not in {"config.py", "settings.py"})
     unread = [key for key in OPTIONS if not re.search(rf"\.{key.rpartition('.')[2]}\b", code)]
     assert not unread
+
+
+NONSENSE = (
+    "-1",
+    "nan",
+    "inf",
+    "-inf",
+    "1e308",
+    "99999999999999999999",
+    "abc",
+    "None",
+    "true",
+    "[]",
+    "null",
+    "",
+    "-",
+    "0x",
+)
+
+
+@pytest.mark.parametrize("key", OPTIONS)
+def test_nonsense_is_one_line_or_a_finite_value(key: str) -> None:
+    for value in NONSENSE:
+        told, found = "", None
+        try:
+            found = load_sourced(sets=[f"{key}={value}"]).value(key)
+        except ConfigError as error:
+            told = str(error)
+        assert "\n" not in told
+        assert not told or key in told or "must" in told
+        assert not isinstance(found, float) or math.isfinite(found), (key, value)
