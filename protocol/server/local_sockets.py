@@ -7,8 +7,10 @@ them that starts now.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import resource
 import socket as system
 import time
 from pathlib import Path
@@ -28,6 +30,8 @@ from . import sockets
 logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
+MAX_RESERVED_FILES = 1024
+"""File numbers that stay free of local connections, or a quarter of those that the process may have."""
 
 
 class LocalSockets:
@@ -51,6 +55,7 @@ class LocalSockets:
         self._paths: dict[str, Path] = {}
         self._inodes: dict[str, tuple[int, int]] = {}
         self._check_at = 0.0
+        self._is_shut = False
         self.rebound = 0
 
     def open(self, context: Context) -> None:
@@ -106,6 +111,31 @@ class LocalSockets:
         )
         write_atomically(self._run.connection, msgspec.json.format(msgspec.json.encode(connection)))
 
+    def guard_file_numbers(self) -> None:
+        """Let nobody new in while few file numbers are left; connections that are open stay so.
+
+        libzmq 4.3.5 aborts the process where it cannot accept a connection to a Unix socket for want of them.
+        It would close the open ones with the listener, so that only the listeners' names are taken away.
+
+        Raises:
+            OSError: they cannot be given back.
+        """
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        reserved = min(limit // 4, MAX_RESERVED_FILES)
+        left = limit - _count_open_files(limit)
+        if not self._is_shut and left < reserved:
+            self._is_shut = True
+            for path in self._paths.values():
+                with contextlib.suppress(FileNotFoundError):
+                    path.rename(path.with_name(f".{path.name}"))
+            logger.warning("%d of %d file numbers are left: no new local connection for now", left, limit)
+        elif self._is_shut and left > reserved + len(self._paths):
+            for path in self._paths.values():
+                with contextlib.suppress(FileNotFoundError):  # then it is bound again
+                    path.with_name(f".{path.name}").rename(path)
+            self._is_shut = False
+            logger.info("%d file numbers are left: new local connections are accepted again", left)
+
     def restore(self) -> None:
         """Bind again what was removed, at most once a second; connections that are open stay so.
 
@@ -113,7 +143,7 @@ class LocalSockets:
             FolderError: the folder cannot be made, a socket cannot be bound, or the connection file cannot be
                 written.
         """
-        if time.monotonic() < self._check_at:
+        if self._is_shut or time.monotonic() < self._check_at:
             return
         self._check_at = time.monotonic() + CHECK_SECONDS
         missing = [name for name, path in self._paths.items() if not self._is_bound(name, path)]
@@ -146,5 +176,16 @@ class LocalSockets:
 
     def remove(self) -> None:
         """Remove the files, at the end."""
-        for path in (*self._paths.values(), self._run.connection):
+        hidden = [path.with_name(f".{path.name}") for path in self._paths.values()] if self._is_shut else []
+        for path in (*self._paths.values(), *hidden, self._run.connection):
             path.unlink(missing_ok=True)
+
+
+def _count_open_files(limit: int) -> int:
+    """Of this process; all, where not even a folder can be opened, and none without /proc."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except FileNotFoundError:
+        return 0
+    except OSError:
+        return limit

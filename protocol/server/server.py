@@ -356,6 +356,7 @@ class Server:
         more = self.faults.attempt("publish", self._publisher.tick)
         self._ticks += 1
         self._next_tick = now if more else now + TICK_SECONDS
+        self.faults.attempt("file numbers", self._local.guard_file_numbers)
         self.faults.attempt("sockets", self._local.restore)
         if now >= self._next_view:
             self.faults.attempt("view", self._send_view)

@@ -17,12 +17,13 @@ import zmq
 from protocol import connect
 from protocol.codec.addresses import with_key
 from protocol.codec.zmq_options import terminate_context
-from protocol.runs import RunFolder
+from protocol.runs import RunFolder, find_run
 from protocol.server import tcp_connections
 from protocol.server.server import Server
 from protocol.storage.keys import client_pair, make_client
 
 from .harness import DAEMON, Reader, until
+from .raw import ipc_path
 from .sshd import free_ports
 
 FILE_LIMIT = 200
@@ -80,6 +81,36 @@ def test_strangers_take_no_file_numbers(flooded: subprocess.Popen[bytes], addres
             one.close()
         until(lambda: local.status()["wire"]["failing"] == {})
         assert local.status()["dropped"] == {"life": 0, "metric": 0, "trace": 0, "log": 0}
+    assert flooded.poll() is None
+
+
+@pytest.mark.fault(30)
+def test_local_connections_cannot_take_all_file_numbers(
+    flooded: subprocess.Popen[bytes], address: str
+) -> None:
+    """libzmq aborts the process that cannot accept one on a Unix socket: they are refused before."""
+    path = str(ipc_path(find_run("alpha").connection.endpoints["qry"]))  # type: ignore[union-attr]
+    held = []
+
+    def is_refused() -> bool:
+        one = socket.socket(socket.AF_UNIX)
+        one.settimeout(1.0)
+        held.append(one)
+        try:
+            one.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        return False
+
+    with connect("alpha") as local:
+        before = local.status()["round"]
+        until(is_refused)
+        assert until(lambda: local.status()["round"] > before), "it trains on, and who is in stays in"
+        for one in held:
+            one.close()
+        until(lambda: Path(path).exists())
+    with connect("alpha") as newcomer:
+        assert newcomer.status()["wire"]["failing"] == {}
     assert flooded.poll() is None
 
 

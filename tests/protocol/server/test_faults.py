@@ -57,6 +57,7 @@ STEPS: dict[str, Callable[[Server], tuple[object, str]]] = {
     "ring": lambda server: (server._publisher.rings["life"], "extend"),
     "removed segments": lambda server: (server._journal, "take_removed"),
     "tick": lambda server: (server._publisher, "tick"),
+    "file numbers": lambda server: (server._local, "guard_file_numbers"),
     "sockets": lambda server: (server._local, "restore"),
     "view": lambda server: (server, "_send_view"),
     "leases": lambda server: (server._immediate.leases, "expire"),
