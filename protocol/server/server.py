@@ -196,7 +196,8 @@ class Server:
         while self.error is None and time.monotonic() < end:
             if not any(self.emitter.waiting.values()):
                 return self._tick_ends(end)
-            time.sleep(TICK_SECONDS / 5)
+            if self._closing.wait(TICK_SECONDS / 5):
+                return False
         return False
 
     def _tick_ends(self, end: float) -> bool:
@@ -205,7 +206,8 @@ class Server:
         while self.error is None and time.monotonic() < end:
             if self._ticks > tick:
                 return True
-            time.sleep(TICK_SECONDS / 5)
+            if self._closing.wait(TICK_SECONDS / 5):
+                return False
         return False
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 
 from protocol.messages.events import CheckpointFailed, CheckpointSaved
 from protocol.server.emitter import Emitter
@@ -22,16 +23,21 @@ class CheckpointSaver:
         run: what is saved.
         checkpoints: where they are kept.
         emitter: takes the events.
+        flush: waits, for a moment at most, until the journal has what was emitted. A checkpoint is not ahead
+            of the journal: what it holds is not trained again, and would be missing there after kill -9.
 
     Attributes:
         error: why the newest attempt failed; None where it did not.
     """
 
-    def __init__(self, run: RunControl, checkpoints: Checkpoints, emitter: Emitter) -> None:
+    def __init__(
+        self, run: RunControl, checkpoints: Checkpoints, emitter: Emitter, flush: Callable[[], bool]
+    ) -> None:
         self.checkpoints = checkpoints
         self.error: str | None = None
         self._run = run
         self._emitter = emitter
+        self._flush = flush
 
     def save(
         self, reason: str, *, tag: str = "", command: str | None = None, best: bool = False
@@ -49,6 +55,7 @@ class CheckpointSaver:
         """
         begin = time.perf_counter()
         in_episode = self._run.epoch or None
+        self._flush()
         try:
             saved = self.checkpoints.save(
                 self._run.state_dict(),

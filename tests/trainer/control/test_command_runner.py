@@ -6,6 +6,7 @@ import errno
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,9 +17,12 @@ import torch
 from protocol import connect
 from protocol.errors import RequestError
 from protocol.journal.reader import read
+from protocol.messages.events import RoundStarted
 from protocol.runs import RunFolder
+from protocol.server import server as server_module
 from protocol.server.server import Server
 from tests.protocol.harness import until
+from trainer import checkpoint as checkpoint_module
 from trainer.checkpoint import Checkpoints
 from trainer.config.schema import TelemetryConfig
 from trainer.control.checkpoint_saver import CheckpointSaver
@@ -54,7 +58,7 @@ class Rig:
         self.plan = CollectionPlan(self.server.emitter, TelemetryConfig(), envs=4, episode_epochs=12)
         self.trained = Run()
         control = cast("RunControl", self.trained)
-        self.saver = CheckpointSaver(control, self.checkpoints, self.server.emitter)
+        self.saver = CheckpointSaver(control, self.checkpoints, self.server.emitter, self.server.flush)
         self.commands = CommandRunner(control, self.server, self.saver, self.plan, self.run.traces)
 
     def checkpoint(self, tag: str = "") -> dict[str, Any]:
@@ -252,3 +256,19 @@ def test_seed_waits_behind_episode_unless_paused(rig: Rig) -> None:
         with pytest.raises(RequestError, match=r"paused behind the last epoch.*resume") as told:
             client.wait_for(refused, timeout=60)
     assert told.value.kind == "wrong_state"
+
+
+def test_checkpoint_is_not_ahead_of_the_journal(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a checkpoint holds is not trained again: after kill -9 its events must be in the journal."""
+    monkeypatch.setattr(server_module, "TICK_SECONDS", 0.5)
+    time.sleep(0.1)  # the present tick is a short one
+    replace, held = checkpoint_module.replace_file, []
+
+    def look_and_replace(path: Path, content: memoryview) -> None:
+        held.extend(e.data.rounds for e in read(rig.run.events) if e.type == "round.started")
+        replace(path, content)
+
+    monkeypatch.setattr(checkpoint_module, "replace_file", look_and_replace)
+    rig.server.emitter.emit(RoundStarted(rounds=7))
+    rig.saver.save("round")
+    assert held == [7]
