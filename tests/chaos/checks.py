@@ -1,0 +1,136 @@
+"""What must hold at the end: a dense journal, and the figures of an uninterrupted run, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from protocol.codec.json_lines import Event
+from protocol.journal.reader import read
+
+from .site import PATIENCE_SECONDS, TRAINING, BrokenPromise, Site, until
+
+FIGURES = frozenset(
+    {"epoch", "drift", "ppo.update", "round.finished", "shapley.computed", "seed.stage", "seed.gate"}
+)
+TIMES = frozenset({"seconds", "phases", "cpu_phases", "gpu_phases", "env_epochs_per_second"})
+Place = tuple[int, int, str]
+"""(round, epoch, stream)"""
+Figures = dict[Place, list[str]]
+
+
+def check_dense(events: Iterable[Event]) -> dict[str, int]:
+    """The numbers of each stream are 1, 2, 3 and so on, over all boots; gives the newest.
+
+    Raises:
+        BrokenPromise: one is missing, or is there twice.
+    """
+    last: dict[str, int] = {}
+    for event in events:
+        if event.seq != last.get(event.stream, 0) + 1:
+            raise BrokenPromise(f"{event.stream} {event.seq} comes after {last.get(event.stream, 0)}")
+        last[event.stream] = event.seq
+    return last
+
+
+def figures_by_boot(events: Iterable[Event]) -> list[Figures]:
+    """What was trained, per boot and place in the order written, without times."""
+    boots: list[Figures] = []
+    for event in events:
+        if event.type == "run.started":
+            boots.append(defaultdict(list))
+        if event.type not in FIGURES:
+            continue
+        line = json.loads(event.line)
+        data = {key: value for key, value in line["data"].items() if key not in TIMES}
+        subject = {key: value for key, value in line["ctx"].items() if key not in ("level", "round", "epoch")}
+        place = (event.ctx.round, event.ctx.epoch, event.stream)
+        boots[-1][place].append(json.dumps([event.type, subject, data]))
+    return boots
+
+
+def check_figures(boots: list[Figures], whole: Figures) -> int:
+    """Every epoch of every boot is that of the uninterrupted run, and none is missing; gives their number.
+
+    A boot's first and last place may hold a part: it was resumed, or ended, within it.
+
+    Raises:
+        BrokenPromise: a figure is another, or an epoch is missing.
+    """
+    held: set[tuple[Place, str]] = set()
+    for number, boot in enumerate(boots, start=1):
+        edges = {min(boot)[:2], max(boot)[:2]} if boot else set()
+        for place, figures in boot.items():
+            expected = whole.get(place, [])
+            if figures != expected and not (place[:2] in edges and _is_part(figures, expected)):
+                raise BrokenPromise(f"boot {number}, {place}: {_first_difference(figures, expected)}")
+            held.update((place, figure) for figure in figures)
+    end = max(place[:2] for boot in boots for place in boot)
+    for place, expected in whole.items():
+        if place[:2] < end and (lost := [figure for figure in expected if (place, figure) not in held]):
+            raise BrokenPromise(f"{place} of the uninterrupted run is in no boot: {lost[0][:200]}")
+    return len({place[:2] for boot in boots for place in boot})
+
+
+def _is_part(part: list[str], whole: list[str]) -> bool:
+    return any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))
+
+
+def _first_difference(figures: list[str], expected: list[str]) -> str:
+    for figure, wanted in zip(figures, expected, strict=False):
+        if figure != wanted:
+            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(figure, wanted, strict=False))
+            begin = max(0, len(list(same)) - 60)
+            return f"{figure[begin : begin + 120]} instead of {wanted[begin : begin + 120]}"
+    return f"{len(figures)} events instead of {len(expected)}"
+
+
+def train_uninterrupted(site: Site, rounds: int) -> Path:
+    """Train so many rounds, and one more, in one go; the journal's path.
+
+    Raises:
+        BrokenPromise: it did not end in order.
+    """
+    sets = [word for item in TRAINING for word in ("--set", item)]
+    with (site.folder / "whole.err").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainer", "start", "whole", *sets],
+            env=site.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+        )
+    journal = site.home / "runs" / "whole" / "events.jsonl"
+    wanted = f"round {rounds + 1}:".encode()
+    log = journal.with_name("daemon.log")
+
+    def is_done() -> bool:
+        if process.poll() is not None:
+            raise BrokenPromise(f"the uninterrupted run ended with {process.returncode}")
+        return log.exists() and wanted in log.read_bytes()
+
+    until("the uninterrupted run", is_done, PATIENCE_SECONDS + 10.0 * rounds)
+    process.terminate()
+    if (code := process.wait(PATIENCE_SECONDS)) != 0:
+        raise BrokenPromise(f"the uninterrupted run ended with {code}")
+    return journal
+
+
+def check_journals(chaotic: Path, whole: Path) -> dict[str, Any]:
+    """All of the above; gives the counts.
+
+    Raises:
+        BrokenPromise: something does not hold.
+    """
+    check_dense(read(whole))
+    (expected,) = figures_by_boot(read(whole))
+    last = check_dense(read(chaotic))
+    boots = figures_by_boot(read(chaotic))
+    epochs = check_figures(boots, expected)
+    return {"events": sum(last.values()), "boots": len(boots), "epochs": epochs}
