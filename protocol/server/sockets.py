@@ -27,6 +27,9 @@ REPLY_HIGH_WATER = 256
 """Answers that a connection may leave unread in memory here; the next ones are lost and counted."""
 MAX_INBOUND_BYTES = 4 * 1024 * 1024
 """A larger message costs its sender the connection; one over `MAX_REQUEST_BYTES` still gets an answer."""
+MAX_SUBSCRIPTION_BYTES = 512
+"""A larger subscription costs its sender the connection: libzmq keeps some 50 bytes for each byte of a topic.
+Smaller than the longest message of a CURVE handshake it cannot be."""
 LINGER_MS = 500
 MESSAGES_PER_TURN = 64
 COUNTED_TOPICS = (HEARTBEAT_TOPIC, VIEW_TOPIC)
@@ -40,6 +43,7 @@ def make_publisher(context: Context) -> zmq.Socket[bytes]:
     socket.set(zmq.XPUB_WELCOME_MSG, HEARTBEAT_TOPIC)
     socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
     socket.set(zmq.RCVHWM, 0)
+    socket.set(zmq.MAXMSGSIZE, MAX_SUBSCRIPTION_BYTES)
     socket.set(zmq.HEARTBEAT_IVL, 2_000)
     socket.set(zmq.HEARTBEAT_TIMEOUT, 6_000)
     return socket

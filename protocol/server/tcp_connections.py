@@ -13,7 +13,7 @@ import resource
 import socket as system
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -24,6 +24,8 @@ MAX_CONNECTIONS = 256
 """Over the three ports together; a client has up to three."""
 MAX_UNPROVEN = 64
 """Of them without a message yet, authenticated or not: beyond it the oldest is closed."""
+MAX_TOPIC_BYTES = 4096
+"""Of all topics that a connection is subscribed to; beyond it the connection is closed."""
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _FAILED
 
@@ -34,6 +36,8 @@ class _Connection:
     """Name of the socket that accepted it."""
     key: str = ""
     """Public key that it was seen to have authenticated with."""
+    topics: set[bytes] = field(default_factory=set)
+    """That it is subscribed to."""
 
 
 class TcpConnections:
@@ -105,6 +109,17 @@ class TcpConnections:
             one = self._open.get(int(frame.get(zmq.SRCFD)))
             if one is not None:
                 one.key = key
+
+    def note_subscription(self, frame: zmq.Frame) -> None:
+        """A connection subscribes to a topic, or no longer; its topics together may have so many bytes."""
+        with contextlib.suppress(zmq.ZMQError, ValueError):
+            fd, content = int(frame.get(zmq.SRCFD)), frame.bytes
+            one = self._open.get(fd)
+            if one is None:
+                return
+            (one.topics.add if content[:1] == b"\1" else one.topics.discard)(content[1:])
+            if sum(map(len, one.topics)) + len(one.topics) > MAX_TOPIC_BYTES:
+                self._close(fd, f"the topics of a connection may have {MAX_TOPIC_BYTES} bytes")
 
     def close(self) -> None:
         """Give back the file numbers kept."""

@@ -154,6 +154,7 @@ class TcpListener:
     def _note_subscriber(self, frame: zmq.Frame) -> None:
         try:
             self.connections.note_message(frame, str(frame.get("User-Id")))
+            self.connections.note_subscription(frame)
         except zmq.ZMQError:
             return
 

@@ -1,0 +1,161 @@
+"""Three kinds of peers, four harms: none ends a run, blocks it, makes it grow, or speaks to a terminal.
+
+A viewer has a key of that role; a stranger has none; another uid is another user of the same machine.
+SECURITY.md lists them. What each tries is in `tests/protocol/hostile.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from protocol import connect
+from protocol.runs import find_run
+from protocol.storage.keys import make_client
+from trainer.cli.main import main
+
+from .harness import until
+from .sshd import free_ports
+from .test_floods import LISTENING
+
+MAX_GROWTH_BYTES = 64 * 2**20
+PEERS = (
+    "viewer",
+    "stranger",
+    pytest.param(
+        "uid", marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+    ),
+)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("peer", PEERS)]
+Attack = Callable[[str, str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    make_client("viewer", server=None, role="viewer")
+    return f"tcp://127.0.0.1:{free_ports(3)}"
+
+
+@pytest.fixture
+def victim(address: str, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A daemon; the folders above the product's own let other users through."""
+    home.parent.chmod(0o755)
+    with (home.parent / "terminal").open("wb") as terminal:
+        process = subprocess.Popen(
+            [sys.executable, "-c", LISTENING, "alpha", address], stdout=subprocess.PIPE, stderr=terminal
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def attack(address: str, victim: subprocess.Popen[bytes]) -> Iterator[Attack]:
+    """Start a hostile peer; it says when it has tried everything."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(peer: str, harm: str) -> subprocess.Popen[str]:
+        run = find_run("alpha")
+        endpoints = json.dumps(run.connection.endpoints)  # type: ignore[union-attr]
+        arguments = [peer, harm, address, str(run.path), endpoints, str(victim.pid)]
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.protocol.hostile", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def check_done(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "done\n"
+
+
+def test_no_peer_ends_a_run(victim: subprocess.Popen[bytes], attack: Attack, peer: str) -> None:
+    check_done(attack(peer, "end"))
+    with connect("alpha") as run:
+        before = run.status()["round"]
+        until(lambda: run.status()["round"] > before)
+        status = run.status()
+        assert (status["state"], status["commands_waiting"], status["pid"]) == ("TRAINING", 0, victim.pid)
+        until(lambda: run.status()["wire"]["failing"] == {})
+    assert victim.poll() is None
+
+
+def test_no_peer_blocks_a_run(victim: subprocess.Popen[bytes], attack: Attack, peer: str) -> None:
+    with connect("alpha") as run:
+        hostile, answers = attack(peer, "block"), 0
+        assert hostile.stdout is not None
+        os.set_blocking(hostile.stdout.fileno(), False)
+        while not (said := hostile.stdout.readline()):
+            assert hostile.poll() is None
+            before = run.status()["round"]
+            assert run.pause()["state"] == "accepted", "commands are taken"
+            assert until(lambda before=before: run.status()["round"] > before), "it trains on"  # type: ignore[misc]
+            answers += 1
+        assert said == "done\n"
+        assert answers > 1
+        assert run.status()["dropped"] == {"life": 0, "metric": 0, "trace": 0, "log": 0}
+
+
+def test_no_peer_makes_a_run_grow(victim: subprocess.Popen[bytes], attack: Attack, peer: str) -> None:
+    process = psutil.Process(victim.pid)
+    with connect("alpha") as run:
+        until(lambda: run.status()["seq"]["life"] > 20_000)  # what it keeps of its newest events is kept
+        before = process.memory_info().rss
+        hostile, highest = attack(peer, "grow"), before
+        assert hostile.stdout is not None
+        os.set_blocking(hostile.stdout.fileno(), False)
+        said, after = "", 0
+        while after < 100:
+            assert hostile.poll() is None
+            said = said or hostile.stdout.readline()
+            after += bool(said)
+            highest = max(highest, process.memory_info().rss)
+            run.status()
+        assert said == "done\n"
+    assert highest - before <= MAX_GROWTH_BYTES, f"{(highest - before) >> 20} MiB"
+
+
+@pytest.mark.usefixtures("victim")
+def test_no_peer_speaks_to_a_terminal(home: Path, attack: Attack, peer: str) -> None:
+    check_done(attack(peer, "speak"))
+    with connect("alpha") as run:
+        newest = run.status()["seq"]["life"]
+        until(lambda: run.status()["seq"]["life"] > newest)
+    for words in (
+        ("clients",),
+        ("tail",),
+        ("tail", "--json"),
+        ("replay", "--type", "command.refused"),
+        ("ops",),
+        ("status",),
+        ("query", "SELECT * FROM commands"),
+    ):
+        shown = CliRunner().invoke(main, (words[0], "alpha", *words[1:]), color=True)
+        assert shown.exit_code == 0, shown.output
+        assert all(line.isprintable() for line in shown.output.split("\n")), words
+        assert not any(line.startswith("root") for line in shown.output.split("\n")), "a row was forged"
+    for line in (home.parent / "terminal").read_text(errors="strict").split("\n"):
+        assert line.isprintable(), "the daemon's own terminal"
