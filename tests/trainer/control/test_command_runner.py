@@ -37,6 +37,7 @@ class Run:
 
     round = 3
     epoch = 5
+    accuracy_mean = 0.5
     can_intervene = True
 
     def intervene(self, params: Any) -> dict[str, Any]:
