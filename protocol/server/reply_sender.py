@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections import deque
 
 import zmq
@@ -15,8 +16,8 @@ logger = logging.getLogger(__name__)
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 """Of large answers that a peer has not taken: one key over TCP, or one process; then it is `overloaded`."""
 LARGE_BYTES = 2048
-"""From here on an answer is not copied, and libzmq says when it has let go of it; smaller ones are bounded by
-`sockets.REPLY_HIGH_WATER`."""
+"""From here on an answer is not copied, and its view lives until libzmq has let go of it; smaller ones are
+bounded by `sockets.REPLY_HIGH_WATER`."""
 LOG_INTERVAL_SECONDS = 60.0
 
 
@@ -30,7 +31,7 @@ class ReplySender:
     def __init__(self) -> None:
         self.undelivered = 0
         self._logged_at = float("-inf")
-        self._waiting: dict[Peer, deque[tuple[zmq.MessageTracker, int]]] = {}
+        self._waiting: dict[Peer, deque[tuple[weakref.ref[memoryview], int]]] = {}
 
     @property
     def waiting_bytes(self) -> int:
@@ -47,7 +48,7 @@ class ReplySender:
         return sum(size for _, size in self._waiting.get(peer, ())) >= MAX_WAITING_BYTES
 
     def _forget_taken(self, peer: Peer) -> None:
-        left = deque(one for one in self._waiting[peer] if not one[0].done)
+        left = deque([one for one in self._waiting[peer] if one[0]() is not None])
         if left:
             self._waiting[peer] = left
         else:
@@ -60,9 +61,10 @@ class ReplySender:
             if size < LARGE_BYTES:
                 socket.send_multipart(reply, zmq.NOBLOCK)
                 return
-            tracker = socket.send_multipart(reply, zmq.NOBLOCK, copy=False, track=True)
-            if tracker is not None:
-                self._waiting.setdefault(peer, deque()).append((tracker, size))
+            # A view of its own for each answer: what pyzmq offers for this, a tracker, costs several locks.
+            body = memoryview(reply[-1])
+            socket.send_multipart([*reply[:-1], body], zmq.NOBLOCK, copy=False)
+            self._waiting.setdefault(peer, deque()).append((weakref.ref(body), size))
         except zmq.ZMQError as error:
             self.undelivered += 1
             now = time.monotonic()
