@@ -110,16 +110,35 @@ class Journal:
         if self._is_rotation_due():
             self.rotate()
         kept = batches if self.error is None else self._fit_into_memory(batches)
-        offset = self.bytes + len(self._waiting)
-        for batch in kept:
-            self._index.add_batch(batch, offset)
-            self.last[batch.stream] = batch.last
-            offset += len(batch.body)
-        parts = [batch.body for batch in kept]
-        for data in parts if len(parts) <= MAX_SINGLE_WRITES else [b"".join(parts)]:
+        single = [[batch] for batch in kept]
+        for part in single if len(kept) <= MAX_SINGLE_WRITES else [kept]:
+            self._append_part(part)
+        self.lost += sum(map(len, batches[len(kept) :]))
+
+    def _append_part(self, batches: Sequence[Batch]) -> None:
+        """All of these, or none where there is no memory for it: the caller has them still."""
+        data = batches[0].body if len(batches) == 1 else b"".join([batch.body for batch in batches])
+        begin = self.bytes + len(self._waiting)
+        try:
             taken = 0 if self.error is not None else self._write_bytes(data)
             if taken < len(data):
                 self._waiting += data[taken:]
+            offset = begin
+            for batch in batches:
+                self._index.add_batch(batch, offset)
+                offset += len(batch.body)
+        except MemoryError:
+            self._take_back(begin)
+            raise
+        for batch in batches:
+            self.last[batch.stream] = batch.last
+
+    def _take_back(self, begin: int) -> None:
+        """Drop what was taken behind `begin`, counted over the file and what waits."""
+        del self._waiting[max(0, begin - self.bytes) :]
+        if begin < self.bytes:
+            os.ftruncate(self._fd, begin)
+            self.bytes = begin
 
     def _fit_into_memory(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """While the disk refuses: those for which there is room in memory; the others are lost."""
@@ -127,7 +146,6 @@ class Journal:
         for count, batch in enumerate(batches):
             room -= len(batch.body)
             if room < 0:
-                self.lost += sum(map(len, batches[count:]))
                 return batches[:count]
         return batches
 
@@ -295,7 +313,11 @@ class Journal:
 
     def _write_waiting(self) -> None:
         """Offer the disk what waits."""
-        del self._waiting[: self._write_bytes(self._waiting)]
+        before = self.bytes
+        try:
+            self._write_bytes(self._waiting)
+        finally:
+            del self._waiting[: self.bytes - before]
         self._is_sync_asked = self._is_sync_asked or self._is_unsynced
         self._note_recovery()
 
@@ -310,7 +332,8 @@ class Journal:
         with memoryview(data) as view:
             try:
                 while taken < len(view):
-                    written = os.write(self._fd, view[taken:])
+                    with view[taken:] as rest:
+                        written = os.write(self._fd, rest)
                     taken += written
                     self.bytes += written
                     self._is_dirty = True

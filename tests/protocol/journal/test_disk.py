@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from protocol import connect
+from protocol.codec.json_lines import Batch
 from protocol.journal import writer as module
+from protocol.journal.line_files import LineIndex
 from protocol.journal.reader import read
+from protocol.journal.writer import Journal
 from protocol.messages import events as ev
 from protocol.server.emitter import MAX_QUEUED
 from protocol.server.server import Server
+from tests.batches import batches_of
 from tests.protocol.harness import Reader
 
 
@@ -145,3 +152,57 @@ def test_failed_sync_is_reported_until_it_succeeds(
     server.emitter.emit(ev.RoundStarted(rounds=2))
     server.close()
     assert [e.data.rounds for e in read(server.run.events) if e.type == "round.started"] == [1, 2]
+
+
+@pytest.mark.parametrize("num_batches", [2, 12])
+@pytest.mark.parametrize(
+    "where", ["second write", "index", "index of what waits", "what waits", "waiting write"]
+)
+def test_no_memory_amid_a_write_leaves_no_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_batches: int, where: str
+) -> None:
+    """What was taken of a batch is taken back, and the same batches are appended by the next call."""
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
+    journal = Journal(tmp_path / "events.jsonl")
+    kinds = [ev.RoundStarted(rounds=1), ev.LogLine(level="INFO", logger="x", message="y" * 100)]
+    batches = batches_of(kinds[n % 2] for n in range(num_batches))
+    write, add_batch, num_writes = os.write, LineIndex.add_batch, 0
+    failures = iter([MemoryError()] * (1 if where == "what waits" else 2))
+
+    def fail_at_first() -> None:
+        if (error := next(failures, None)) is not None:
+            raise error
+
+    def write_half(fd: int, data: memoryview) -> int:
+        nonlocal num_writes
+        num_writes += 1
+        if num_writes == 2 and "wait" in where:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if (where == "second write" and num_writes > 1) or (where == "waiting write" and num_writes > 3):
+            fail_at_first()
+        return write(fd, data[: (len(data) + 1) // 2])
+
+    def index_or_fail(index: LineIndex, batch: Batch, offset: int) -> None:
+        if where.startswith("index") and batch is batches[1]:
+            fail_at_first()
+        add_batch(index, batch, offset)
+
+    class Waiting(bytearray):
+        def __iadd__(self, data: Any) -> Waiting:
+            if where == "what waits":
+                fail_at_first()
+            return super().__iadd__(data)  # type: ignore[return-value]
+
+    monkeypatch.setattr(journal, "_waiting", Waiting())
+    monkeypatch.setattr(os, "write", write_half)
+    monkeypatch.setattr(LineIndex, "add_batch", index_or_fail)
+    for _ in range(4):
+        with contextlib.suppress(MemoryError):
+            journal.append(batches)
+    assert next(failures, None) is None, "it failed as often as it was to"
+    assert (journal.error, journal.lost) == (None, 0)
+    assert (tmp_path / "events.jsonl").read_bytes() == b"".join(batch.body for batch in batches)
+    of_log = [batch.last for batch in batches if batch.stream == "log"]
+    assert [seq for seq, _ in journal.range("log", 1, 99, limit=10**6)] == of_log
+    assert journal.last["log"] == of_log[-1]
+    journal.close()
