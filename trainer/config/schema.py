@@ -200,6 +200,18 @@ class SeedsConfig(Section, frozen=True):
     max_grad_norm: Annotated[
         float, _number("L2 norm to which each seed's gradient is clipped; 0 = not clipped", le=1e6)
     ] = 0.25
+    max_live: Annotated[
+        int,
+        _count(
+            "Seeds of one host that may be on their way, from GERMINATED to HOLDING, at once; 0 = no limit",
+            ge=0,
+            le=64,
+        ),
+    ] = 0
+    one_at_a_time: Annotated[
+        bool,
+        Meta(description="Whether nothing is planted in a host before its newest seed is in HOLDING or gone"),
+    ] = False
 
 
 class PolicyConfig(Section, frozen=True):

@@ -131,7 +131,7 @@ class SeedControl:
             return _Outcome(
                 int(stage),
                 f"env {action.env} slot {self._slots[slot]} is {stage.name}{leaving}: "
-                f"{Op(action.heads['op']).name} is not possible there now",
+                f"{Op(action.heads['op']).name} is not possible there now{self._crowded(action, row)}",
             )
         assert trainer.decision is not None
         actions = torch.zeros_like(trainer.decision.actions)
@@ -139,6 +139,16 @@ class SeedControl:
             actions[row, HEAD_NAMES.index(name)] = choice
         trainer.lifecycle.execute(table, actions, legal, measurements)
         return _Outcome(int(table.stage[row, slot]))
+
+    def _crowded(self, action: SeedAction, row: int) -> str:
+        """Which rule about the host's other seeds keeps a dormant slot closed; empty where none does."""
+        trainer, slot = self._trainer, action.heads["slot"]
+        checks = trainer.lifecycle.gates(trainer.table, trainer.measurements)["G0"]
+        failed = {name for name, holds in checks.items() if not bool(holds[row, slot])}
+        if action.heads["op"] != Op.GERMINATE or "dormant" in failed:
+            return ""
+        rules = {"below_max_live": "seeds.max_live", "others_mature": "seeds.one_at_a_time"}
+        return f" ({', '.join(sorted(rules[name] for name in failed))})"
 
 
 def _invalid(field: str, message: str) -> RequestError:

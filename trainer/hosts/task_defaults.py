@@ -83,7 +83,7 @@ def check_sizes(config: Config, task: Task) -> str | None:
         What to tell where building will take long.
 
     Raises:
-        ConfigError: a batch is larger than the data.
+        ConfigError: a batch is larger than the data, or a limit beyond the slots.
         BlueprintError: a blueprint is unknown.
         PluginError: a package's blueprint cannot be used.
     """
@@ -94,6 +94,10 @@ def check_sizes(config: Config, task: Task) -> str | None:
         )
     family = FAMILY_OF_KIND[task.kind]
     model = _model(config.host, family, task, CONVOLUTIONS["grouped"])
+    if config.seeds.max_live > len(model.blocks):
+        raise ConfigError(
+            f"seeds.max_live = {config.seeds.max_live}: the host has {len(model.blocks)} slots; 0 is no limit"
+        )
     count = sum(spec.count for spec in model.specs().values())
     for name in config.seeds.blueprints:
         kind = blueprint(name, family)

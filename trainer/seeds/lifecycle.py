@@ -17,6 +17,7 @@ from protocol.messages.vocabulary import (
     BLENDED,
     HEAD_NAMES,
     ISOLATED,
+    LIVE,
     TEMPOS,
     Op,
     Stage,
@@ -36,6 +37,9 @@ MIN_GRADIENT_RATIO = 0.10
 """Strict G2: least gradient norm of the seed relative to the host's."""
 MIN_CONTRIBUTION = 0.01
 """Strict G5: least contribution."""
+
+IMMATURE = (*ISOLATED, Stage.BLENDING)
+"""Stages of a seed that `seeds.one_at_a_time` waits for."""
 
 AUTOMATIC_GATES = ("G1", "G3")
 """Gates that seeds pass by themselves; the policy asks at the others."""
@@ -57,6 +61,8 @@ class Lifecycle:
         self.min_training_epochs = seeds.min_training_epochs or max(1, config.episode_epochs // 12)
         self._min_blending_epochs = seeds.min_blending_epochs
         self._embargo_epochs = seeds.embargo_epochs
+        self._max_live = seeds.max_live
+        self._one_at_a_time = seeds.one_at_a_time
 
     def gates(self, table: SlotTable, measurements: Measurements) -> dict[str, Checks]:
         """Every check of every gate, as bool [N, S]; a signal that was not measured fails its checks."""
@@ -86,12 +92,23 @@ class Lifecycle:
             g3["min_epochs"] = epochs >= self._min_blending_epochs
             g5["contributes"] = table.contribution >= MIN_CONTRIBUTION
         return {
-            "G0": {"dormant": stage == Stage.DORMANT},
+            "G0": self._planting_checks(stage),
             "G1": {"germinated": stage == Stage.GERMINATED},
             "G2": g2,
             "G3": g3,
             "G5": g5,
         }
+
+    def _planting_checks(self, stage: Tensor) -> Checks:
+        """G0: the slot is free, and the rest of the host leaves room for another seed."""
+        checks = {"dormant": stage == Stage.DORMANT}
+        if self._max_live:
+            live = is_in(stage, LIVE).sum(1, keepdim=True)
+            checks["below_max_live"] = (live < self._max_live).expand_as(stage)
+        if self._one_at_a_time:
+            immature = is_in(stage, IMMATURE).any(1, keepdim=True)
+            checks["others_mature"] = (~immature).expand_as(stage)
+        return checks
 
     def legal(self, table: SlotTable, measurements: Measurements) -> Tensor:
         """bool [N, len(Op), S]: what may be done to which slot. WAIT is legal on every slot."""

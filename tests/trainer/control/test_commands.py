@@ -22,7 +22,7 @@ from protocol.messages.events import (
     PPOUpdate,
     SeedStage,
 )
-from protocol.messages.vocabulary import Stage
+from protocol.messages.vocabulary import LIVE, Op, Stage
 from protocol.runs import RunFolder
 from protocol.server.mailbox import Command
 from tests.protocol.values import assert_fits
@@ -34,6 +34,7 @@ from trainer.data.registry import load
 from trainer.hooks import StopRun
 from trainer.hosts.task_defaults import resolve_task_defaults
 from trainer.loop import Trainer
+from trainer.seeds.table import is_in
 
 torch.set_num_threads(1)
 SETS = [
@@ -292,6 +293,35 @@ def test_the_gates_bind_the_operator(rig: Callable[..., Rig]) -> None:
     assert failed.kind == "wrong_state"
     assert failed.message == "env 0 slot r0c0 is DORMANT: PRUNE is not possible there now"
     assert all((stage == Stage.DORMANT).all() for stage in before)
+
+
+@pytest.mark.parametrize("rule", ["seeds.max_live=1", "seeds.one_at_a_time=true"])
+def test_limits_on_seeds_bind_the_operator(rig: Callable[..., Rig], rule: str) -> None:
+    one = rig("a", "policy.kind=no_growth", rule)
+    plant = [command("seed.germinate", env=0, slot=slot, blueprint="norm") for slot in ("r0c0", "r0c1")]
+    one.play({(1, 1): plant}, until=(1, 2))
+    (failed,) = one.told(CommandFailed)
+    name = rule.partition("=")[0]
+    assert failed.message == f"env 0 slot r0c1 is DORMANT: GERMINATE is not possible there now ({name})"
+
+
+def test_limits_on_seeds_hold_through_random_rounds(rig: Callable[..., Rig]) -> None:
+    one = rig(
+        "a", "policy.kind=random", "host.channels=4,8,4", "seeds.max_live=2", "seeds.one_at_a_time=true"
+    )
+    most = []
+
+    def watch(r: Rig) -> None:
+        most.append(int(is_in(r.trainer.table.stage, LIVE).sum(1).max()))
+
+    one.play({}, watch=watch)
+    planted = [event for event in one.told(SeedStage) if event.to_stage == "GERMINATED"]
+    assert len(planted) >= 8
+    assert max(most) <= 2
+    rollout = one.trainer.rollout
+    chosen = rollout.actions[..., 0] == Op.GERMINATE
+    assert chosen.any()
+    assert rollout.legal.gather(2, rollout.actions[..., :1, None].expand(-1, -1, -1, 3)).any(-1).all()
 
 
 def test_seed_action_behind_last_epoch_waits_for_next_episode(rig: Callable[..., Rig]) -> None:

@@ -18,6 +18,7 @@ from protocol.messages.vocabulary import (
     BLENDED,
     HEAD_NAMES,
     LEGAL_EDGES,
+    LIVE,
     TEMPOS,
     Curve,
     Op,
@@ -104,12 +105,24 @@ def test_only_a_resetting_slot_can_be_cleared() -> None:
 class Life(RuleBasedStateMachine):
     """Epochs with arbitrary actions and measurements, legal or not, checked against the rules."""
 
-    @initialize(embargo=st.integers(1, 4), strict=st.booleans(), minimum=st.integers(0, 3))
-    def begin(self, embargo: int, strict: bool, minimum: int) -> None:
-        gates = "strict" if strict else "permissive"
+    @initialize(
+        embargo=st.integers(1, 4),
+        strict=st.booleans(),
+        minimum=st.integers(0, 3),
+        max_live=st.integers(0, S),
+        one_at_a_time=st.booleans(),
+    )
+    def begin(self, embargo: int, strict: bool, minimum: int, max_live: int, one_at_a_time: bool) -> None:
         cfg = config(
-            N, (8, 8), seeds__embargo_epochs=embargo, seeds__gates=gates, seeds__min_training_epochs=minimum
+            N,
+            (8, 8),
+            seeds__embargo_epochs=embargo,
+            seeds__gates="strict" if strict else "permissive",
+            seeds__min_training_epochs=minimum,
+            seeds__max_live=max_live,
+            seeds__one_at_a_time=one_at_a_time,
         )
+        self.max_live, self.one_at_a_time = max_live or S, one_at_a_time
         self.life, self.table, self.embargo = Lifecycle(cfg), SlotTable.empty(N, S), embargo
         self.closed = [[0] * S for _ in range(N)]
         self.before = self.table.state_dict()
@@ -152,6 +165,7 @@ class Life(RuleBasedStateMachine):
                 chosen[env, 0] = next(op for op in wish if legal[env, op, chosen[env, 1]])
         executed = self.life.apply(self.table, chosen, legal, seen)
         self.edges(before["stage"], EXECUTED_BY_POLICY)
+        self.check_room(before["stage"], legal)
         assert torch.equal(executed, legal[torch.arange(N), chosen[:, 0], chosen[:, 1]])
         self.check_untouched(before, chosen, executed)
 
@@ -167,6 +181,15 @@ class Life(RuleBasedStateMachine):
                 self.closed[i][j] = 0
             if before[i, j] == Stage.RESETTING:
                 assert self.table.stage[i, j] == Stage.DORMANT
+
+    def check_room(self, before: Tensor, legal: Tensor) -> None:
+        """A free slot can be planted exactly where the host's other seeds leave room."""
+        for stages, plantable, now in zip(before, legal[:, Op.GERMINATE], self.table.stage, strict=True):
+            live = sum(Stage(s) in LIVE for s in stages.tolist())
+            young = any(stage in (1, 2, 3) for stage in stages.tolist())
+            room = live < self.max_live and not (self.one_at_a_time and young)
+            assert plantable.tolist() == [room and stage == Stage.DORMANT for stage in stages.tolist()]
+            assert sum(Stage(s) in LIVE for s in now.tolist()) <= self.max_live
 
     def check_untouched(self, before: dict[str, Tensor], chosen: Tensor, executed: Tensor) -> None:
         """A slot that was not acted on changes in nothing but a moving alpha."""
@@ -367,6 +390,30 @@ def test_strict_fossilising_needs_a_contribution() -> None:
     table.stage.fill_(int(Stage.HOLDING))
     table.contribution[0] = torch.tensor([0.02, 0.005, float("nan")])
     assert life.legal(table, measurements(1, 3))[0, Op.FOSSILIZE].tolist() == [True, False, False]
+
+
+def plantable(stages: list[Stage], **options: object) -> bool:
+    life = Lifecycle(config(1, **{f"seeds__{name}": value for name, value in options.items()}))
+    table = SlotTable.empty(1, 1 + len(stages))
+    table.stage[0, 1:] = torch.tensor(stages, dtype=torch.int64)
+    seen = measurements(1, 1 + len(stages))
+    legal = bool(life.legal(table, seen)[0, Op.GERMINATE, 0])
+    assert bool(act(life, table, seen, action(Op.GERMINATE, blueprint=1))[0]) == legal
+    assert (table.stage[0, 0] == Stage.GERMINATED) == legal
+    return legal
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_seeds_on_their_way_count_towards_max_live(stage: Stage) -> None:
+    assert plantable([stage, stage])
+    assert plantable([stage], max_live=2)
+    assert plantable([stage, stage], max_live=2) == (stage not in LIVE)
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_one_at_a_time_waits_for_immature_seeds(stage: Stage) -> None:
+    young = stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING)
+    assert plantable([Stage.HOLDING, stage], one_at_a_time=True) == (not young)
 
 
 def test_contributions_keep_value_velocity_and_age() -> None:
