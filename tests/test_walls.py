@@ -6,6 +6,8 @@ Every import counts: at load, inside a function, under `TYPE_CHECKING`. docs/arc
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -13,8 +15,24 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+FRAMEWORKS = {
+    "protocol.integrations.pytorch": {"torch"},
+    "protocol.integrations.lightning": {"lightning"},
+    "protocol.integrations.hugging_face": {"transformers", "accelerate"},
+    "protocol.integrations.stable_baselines3": {"stable_baselines3"},
+}
+"""Modules for a training framework, and what each may import of the packages of all."""
 FORBIDDEN = {
-    "protocol": {"torch", "numpy", "textual", "trainer", "overwatch_tui", "tools", "tests"},
+    "protocol": {
+        "numpy",
+        "textual",
+        "trainer",
+        "overwatch_tui",
+        "tools",
+        "tests",
+        "gymnasium",
+        *(package for packages in FRAMEWORKS.values() for package in packages),
+    },
     "trainer": {"textual", "overwatch_tui", "tools", "tests"},
     "overwatch_tui": {"torch", "numpy", "trainer", "tools", "tests"},
 }
@@ -28,6 +46,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"runs"},
         {"server", "client"},
         {"publishing"},
+        {"integrations"},
     ],
     "trainer": [
         {"config", "plugins", "checkpoint_files"},
@@ -107,9 +126,22 @@ def test_packages_keep_their_walls(package: str) -> None:
         f"{name} imports {target}"
         for name in modules(package)
         for target in imports(name)
-        if target.split(".")[0] in FORBIDDEN[package]
+        if target.split(".")[0] in FORBIDDEN[package] - FRAMEWORKS.get(name, set())
     ]
     assert not crossings
+
+
+def test_importing_protocol_loads_no_framework() -> None:
+    program = """
+import sys
+from protocol import connect, publish
+heavy = {"torch", "numpy", "lightning", "transformers", "accelerate", "stable_baselines3", "gymnasium"}
+print(sorted(name for name in sys.modules if name.split(".")[0] in heavy or "integrations" in name))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("package", FLOORS)

@@ -1,0 +1,175 @@
+"""What the callbacks of all frameworks share: a run that cannot disturb the training which it shows."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from protocol.codec.json_lines import plain
+from protocol.errors import PublishError, first_line
+from protocol.publishing.loop_commands import CommandCall
+from protocol.publishing.run import PublishedRun, publish
+
+logger = logging.getLogger(__name__)
+
+COMMANDS = ("stop", "checkpoint")
+MAX_REPR_CHARACTERS = 1024
+_EMPTY_GROUPS = re.compile(r"^/+|/+$|(?<=/)/+")
+
+
+class TrainingRun:
+    """A published run in the hands of a framework's hooks.
+
+    What cannot be published is left out with a warning; nothing but `start` raises.
+
+    Args:
+        run: the name of a run to be published when training starts, None = one is made; or a run that is
+            published already, which its owner ends.
+        resume: go on in the run of this name where there is one.
+
+    Raises:
+        PublishError: `resume` with a run that is published already.
+    """
+
+    def __init__(self, run: PublishedRun | str | None = None, resume: bool = False) -> None:
+        self.run: PublishedRun | None = None
+        """None before `start` and after `finish`."""
+        self.name = run.name if isinstance(run, PublishedRun) else run
+        """Of the run; None where one is to be made."""
+        self.config: Mapping[str, Any] = {}
+        """Given to `start`."""
+        self._resume = resume
+        self._is_owner = not isinstance(run, PublishedRun)
+        self._early: dict[str, CommandCall] = {}
+        self._warned: set[str] = set()
+        if isinstance(run, PublishedRun):
+            if resume:
+                raise PublishError(f"resume=True goes with a name; run {run.name} is published already")
+            self.run = run
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        """Publish the run, unless it is; from now on clients may send `stop` and `checkpoint`.
+
+        A second training with the same callback goes on in the same run.
+
+        Args:
+            config: of the training; what has no form in JSON is told as text. To a run that has its own it is
+                logged as the text `config`.
+
+        Raises:
+            NameTaken: the run is live, or is there and `resume` is off.
+            FolderError: a folder or a socket cannot be used.
+        """
+        self.config = config
+        if self.run is None:
+            self.run = publish(self.name, config=told_as_json(config), resume=self._resume)
+            self.name, self._resume = self.run.name, True
+        else:
+            self.log_as_text("config", config)
+        for command in COMMANDS:
+            if call := self.run.asked(command):
+                self._early[command] = call
+
+    def log(self, values: Mapping[str, Any], step: int) -> None:
+        """Publish what can be published, with one warning for each name that cannot; empty groups are cut."""
+        if self.run is None:
+            return
+        named = {_EMPTY_GROUPS.sub("", name): value for name, value in values.items()}
+        try:
+            self.run.log(named, step=max(0, step))
+        except Exception as error:
+            if len(named) > 1:
+                for name, value in named.items():
+                    self.log({name: value}, step)
+            elif not named.keys() <= self._warned:
+                self._warned |= named.keys()
+                logger.warning("not published: %s", first_line(error), exc_info=True)
+
+    def log_as_text(self, name: str, values: Mapping[str, Any]) -> None:
+        """Publish values of any kind, as JSON in one text."""
+        if self.run is not None:
+            text = msgspec.json.encode(told_as_json(values)).decode()
+            self.log({name: text}, self.run.step)
+
+    def asked(self, command: str) -> CommandCall | None:
+        """The oldest `stop` or `checkpoint` that waits."""
+        if self.run is None:
+            return None
+        return self._early.pop(command, None) or self.run.asked(command)
+
+    def checkpoint_path(self, step: int, suffix: str, call: CommandCall | None = None) -> Path:
+        """Where a checkpoint that was asked for is to be: in the run's folder, which is made.
+
+        Args:
+            step: of the training.
+            suffix: of the file, such as `.ckpt`.
+            call: the command that asked for it; its `tag` becomes part of the name.
+        """
+        assert self.run is not None
+        tag = (call and call.params.get("tag")) or ""
+        folder = self.run.path / "checkpoints"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder / f"step-{step:09d}{tag and '-' + tag}{suffix}"
+
+    def save(
+        self, step: int, suffix: str, write: Callable[[str], object], call: CommandCall | None = None
+    ) -> None:
+        """Save a checkpoint, and tell where it is; where that fails, tell this instead.
+
+        Args:
+            step: as above, as are `suffix` and `call`.
+            suffix: of the file.
+            write: writes it to a path.
+            call: the command that asked for it.
+        """
+        try:
+            path = self.checkpoint_path(step, suffix, call)
+            part = path.with_name(f"part-{path.name}")
+            write(str(part))
+            os.replace(part, path)
+        except Exception as error:
+            logger.warning("a checkpoint of step %d was not saved", step, exc_info=True)
+            if call is not None:
+                call.fail(f"not saved: {first_line(error)}")
+            return
+        self.tell_files(path, step, call)
+
+    def tell_files(self, path: Path, step: int, call: CommandCall | None = None) -> None:
+        """Publish where a checkpoint is: a file, or the files of a folder."""
+        if self.run is None:
+            return
+        total = 0
+        try:
+            for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+                if not file.is_dir():
+                    name = file.relative_to(path.parent).as_posix()
+                    self.run.artifact(file, name=f"checkpoint/{name}", kind="checkpoint", step=step)
+                    total += file.stat().st_size
+        except Exception:
+            logger.warning("the checkpoint %s was not told", path, exc_info=True)
+        if call is not None:
+            call.done(path=str(path.absolute()), bytes=total)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """End a run that `start` has published; that of another owner goes on."""
+        if self.run is not None and self._is_owner:
+            self.run.finish(error)
+            self.run = None
+
+
+def told_as_json(value: Any, depth: int = 8) -> Any:
+    """A configuration as JSON has it: what has no form there is told as its text."""
+    if isinstance(value, Mapping) and depth:
+        return {str(key): told_as_json(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple) and depth:
+        return [told_as_json(item, depth - 1) for item in value]
+    try:
+        return plain(value)
+    except (TypeError, RecursionError):
+        return str(value)[:MAX_REPR_CHARACTERS]
