@@ -1,9 +1,10 @@
-"""The example that publishes from PPO in one file: few added lines, and a run like any other."""
+"""The examples that publish: few added lines, and runs like any other."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,31 @@ from protocol.runs import find_run
 
 from .conftest import House
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "cleanrl_ppo.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LINES = {"cleanrl_ppo.py": 9, "lightning_digits.py": 2, "sb3_cartpole.py": 2}
+"""Of each example those that publish, at most."""
 
 
-def test_publishing_takes_under_ten_lines() -> None:
-    lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
+def publish_from(house: House, example: str, *options: str) -> tuple[str, dict[str, list[float]]]:
+    """Run an example to its end; the state of its run, and the values of each name."""
+    words = [sys.executable, str(EXAMPLES / example), "--run-name", "shown", *options]
+    environment = {**house.environment, "PYTHONPATH": str(EXAMPLES.parent)}
+    subprocess.run(words, env=environment, check=True, timeout=500, cwd=house.home.parent)
+    run = find_run("shown", home=house.home)
+    assert run.kind == "published"
+    values: dict[str, list[float]] = {}
+    for event in read(run.path / "events.jsonl"):
+        if isinstance(event.data, ev.Scalars):
+            for name, value in event.data.values.items():
+                values.setdefault(name, []).append(value)
+    return run.state, values
+
+
+@pytest.mark.parametrize("example", LINES)
+def test_publishing_takes_few_lines(example: str) -> None:
+    lines = (EXAMPLES / example).read_text(encoding="utf-8").splitlines()
     added = [line for line in lines if line.endswith("# publish")]
-    assert len(added) < 10
+    assert 0 < len(added) <= LINES[example]
     others = "\n".join(line for line in lines if line not in added)
     assert "run." not in others
     assert "protocol" not in others
@@ -28,14 +47,25 @@ def test_publishing_takes_under_ten_lines() -> None:
 
 @pytest.mark.slow
 def test_ppo_learns_and_its_run_says_so(house: House) -> None:
-    words = [sys.executable, str(EXAMPLE), "--run-name", "ppo-cartpole", "--total-timesteps", "40960"]
-    root = str(EXAMPLE.parents[1])
-    subprocess.run(words, env={**house.environment, "PYTHONPATH": root}, check=True, timeout=500)
-    run = find_run("ppo-cartpole", home=house.home)
-    assert (run.kind, run.state) == ("published", "STOPPED")
-    returns = [
-        event.data.values["charts/episodic_return"]
-        for event in read(run.path / "events.jsonl")
-        if isinstance(event.data, ev.Scalars) and "charts/episodic_return" in event.data.values
-    ]
+    state, values = publish_from(house, "cleanrl_ppo.py", "--total-timesteps", "40960")
+    returns = values["charts/episodic_return"]
+    assert state == "STOPPED"
     assert sum(returns[-5:]) > 2 * sum(returns[:5])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("stable_baselines3") is None, reason="the extra sb3 is not installed")
+def test_stable_baselines_learns_and_its_run_says_so(house: House) -> None:
+    state, values = publish_from(house, "sb3_cartpole.py", "--total-timesteps", "20480")
+    returns = values["rollout/ep_rew_mean"]
+    assert state == "STOPPED"
+    assert returns[-1] > 2 * returns[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("lightning") is None, reason="the extra lightning is not installed")
+def test_lightning_learns_and_its_run_says_so(house: House) -> None:
+    state, values = publish_from(house, "lightning_digits.py", "--max-epochs", "15")
+    assert state == "STOPPED"
+    assert values["validation/accuracy"][-1] > 0.8
+    assert values["train/loss"][-1] < values["train/loss"][0] / 2
