@@ -43,9 +43,9 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, width: int = 0) -> None:
         super().__init__()
-        hidden = max(4, channels // 4)
+        hidden = width or max(4, channels // 4)
         self.squeeze, self.excite = nn.Linear(channels, hidden), nn.Linear(hidden, channels)
         nn.init.zeros_(self.excite.weight)
         nn.init.zeros_(self.excite.bias)
@@ -79,10 +79,12 @@ def convolution(inputs: int, outputs: int, kernel: int, groups: int = 1) -> nn.C
 
 def make_seed(name: str, c: int) -> nn.Module:
     """A newborn seed of that blueprint for c channels."""
+    name, _, choice = name.partition(":")
+    width = int(choice.partition("=")[2] or 0)
     if name == "norm":
         return Norm(c)
     if name == "attention":
-        return Attention(c)
+        return Attention(c, width)
     if name == "depthwise":
         return Residual(depth=convolution(c, c, 3, c), point=convolution(c, c, 1), norm=GroupNorm(c))
     if name in ("conv_small", "conv_light"):
@@ -92,7 +94,7 @@ def make_seed(name: str, c: int) -> nn.Module:
         return Residual(first=first, norm1=GroupNorm(c), second=second, norm2=GroupNorm(c))
     if name != "bottleneck":
         raise NotImplementedError(f"blueprint {name}: write its twin here, of torch.nn's own layers")
-    narrow = max(2, c // 4)
+    narrow = width or max(2, c // 4)
     return Residual(
         reduce=convolution(c, narrow, 1),
         norm1=GroupNorm(narrow),
@@ -173,6 +175,8 @@ class Env(nn.Module):
         limit = self._config.seeds.max_grad_norm
         if limit:
             for module in (*self.seed.values(), *self.gate.values()):
+                if not any(True for _ in module.parameters()):
+                    continue
                 nn.utils.clip_grad_norm_(module.parameters(), limit)
 
     def inputs(self, split: Split, index: Tensor) -> Tensor:

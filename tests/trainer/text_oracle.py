@@ -15,14 +15,16 @@ from trainer.data.text import Text
 
 
 class Attention(nn.MultiheadAttention):
-    """torch.nn's, causal, and of one argument."""
+    """torch.nn's, causal, and of one argument; a position sees `window` of them, itself included."""
 
-    def __init__(self, channels: int, heads: int) -> None:
+    def __init__(self, channels: int, heads: int, window: int = 1000) -> None:
         super().__init__(channels, heads, bias=False, batch_first=True)
+        self.window = window
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        ahead = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-        return super().forward(x, x, x, attn_mask=ahead, need_weights=False)[0]
+        square = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+        unseen = square.triu(1) | square.tril(-self.window)
+        return super().forward(x, x, x, attn_mask=unseen, need_weights=False)[0]
 
 
 def normed(x: Tensor) -> Tensor:
@@ -49,9 +51,8 @@ class Norm(nn.Module):
 
 
 class Lora(nn.Module):
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, rank: int) -> None:
         super().__init__()
-        rank = max(2, channels // 8)
         self.down = nn.Linear(channels, rank, bias=False)
         self.up = nn.Linear(rank, channels, bias=False)
 
@@ -79,6 +80,24 @@ class AsMap(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x.transpose(1, 2).unsqueeze(3)).squeeze(3).transpose(1, 2)
+
+
+def make_text_seed(name: str, channels: int, context: int) -> nn.Module:
+    """A newborn seed of a built-in blueprint."""
+    kind, _, choice = name.partition(":")
+    size = int(choice.partition("=")[2] or 0)
+    width = size if kind == "attention" and size else 16
+    heads = channels // width if channels % width == 0 else 1
+    return {
+        "norm": lambda: Norm(channels),
+        "lora": lambda: Lora(channels, size or max(2, channels // 8)),
+        "lora_large": lambda: Lora(channels, size or max(2, channels // 2)),
+        "attention": lambda: Behind(Attention(channels, heads)),
+        "flex_attention": lambda: Behind(Attention(channels, heads, size or max(1, context // 4))),
+        "mlp_small": lambda: Behind(mlp(channels, (size or 2) * channels)),
+        "mlp": lambda: Behind(mlp(channels, (size or 4) * channels)),
+        "noop": nn.Identity,
+    }[kind]()
 
 
 OTHERS: dict[str, type[nn.Module]] = {}
@@ -142,15 +161,9 @@ class TextEnv(Env):
         return self._config.host.width
 
     def newborn(self, name: str, channels: int) -> nn.Module:  # type: ignore[override]
-        heads = channels // 16 if channels % 16 == 0 else 1
         if name in OTHERS:
             return AsMap(OTHERS[name](channels, (self._data.context, 1)))  # type: ignore[call-arg]
-        return {
-            "norm": lambda: Norm(channels),
-            "lora": lambda: Lora(channels),
-            "attention": lambda: Behind(Attention(channels, heads)),
-            "mlp": lambda: Behind(mlp(channels, 4 * channels)),
-        }[name]()
+        return make_text_seed(name, channels, self._data.context)
 
     def engine_name(self, name: str, slots: list[str], blueprints: dict[str, str]) -> str:
         part, _, rest = name.partition(".")

@@ -398,7 +398,7 @@ def layer_norm(h: Tensor) -> Tensor:
     return F.layer_norm(h, h.shape[-1:])
 
 
-def causal_attention(h: Tensor, weight: Tensor, heads: int, context: int) -> Tensor:
+def causal_attention(h: Tensor, weight: Tensor, heads: int, context: int, window: int = 0) -> Tensor:
     """Self-attention of n networks, in which a position sees itself and those before it.
 
     Args:
@@ -406,6 +406,7 @@ def causal_attention(h: Tensor, weight: Tensor, heads: int, context: int) -> Ten
         weight: [n, 3*C, C], queries, keys and values.
         heads: that divide C.
         context: T.
+        window: how many positions one sees, itself included; 0 = all before it.
 
     Returns:
         [n, B*T, C], the heads side by side.
@@ -413,5 +414,11 @@ def causal_attention(h: Tensor, weight: Tensor, heads: int, context: int) -> Ten
     n, rows, channels = h.shape
     qkv = (h @ weight.mT).view(n * rows // context, context, 3, heads, channels // heads)
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
-    out = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    if window:
+        place = torch.arange(context, device=h.device)
+        distance = place.unsqueeze(1) - place
+        seen = (distance >= 0) & (distance < window)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+    else:
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     return out.transpose(1, 2).reshape(n, rows, channels)

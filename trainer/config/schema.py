@@ -182,7 +182,14 @@ class CompileConfig(Section, frozen=True):
 
 class SeedsConfig(Section, frozen=True):
     blueprints: Annotated[
-        tuple[str, ...], Meta(min_length=1, max_length=16, description="Blueprints that the policy may plant")
+        tuple[str, ...],
+        Meta(
+            min_length=1,
+            max_length=16,
+            description=(
+                "Blueprints that the policy may plant; NAME:OPTION=VALUE chooses a size, such as lora:rank=8"
+            ),
+        ),
     ] = ("norm", "attention", "depthwise", "conv_light")
     gates: Annotated[
         Literal["permissive", "strict"],

@@ -60,7 +60,7 @@ class FailedEnvCapture:
             first + int(env)
             for name, tensor, first in rows
             if not name.startswith(_TABLE)
-            for env in (~tensor.isfinite()).reshape(len(tensor), -1).any(1).nonzero()
+            for env in (~tensor.isfinite()).reshape(len(tensor), tensor[0].numel()).any(1).nonzero()
         ]
         if ill:
             env = min(ill)

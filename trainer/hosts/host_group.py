@@ -365,6 +365,10 @@ class HostGroup:
         (host_norm, host_health), *seeds = map(
             norm_and_health, torch.split(norms, sizes), torch.split(masks, sizes)
         )
+        for slot, (norm, health) in enumerate(seeds):
+            empty = self._pool.empty_learner_mask(slot, self.table) & norm.isnan()
+            norm.masked_fill_(empty, 0.0)
+            health.masked_fill_(empty, 1.0)
         statistics, seconds = None, 0.0
         if layers is not None:
             begun = time.perf_counter()

@@ -87,6 +87,7 @@ class SeedPool:
     def trained_modules(self, slot: int, runs: Sequence[SlotRun]) -> dict[str, str]:
         """The modules that some runs of a slot train: name among the weights -> blueprint or gate."""
         modules = [self.kinds[b].name for run in runs for b, _ in run.blueprints]
+        modules = [module for module in modules if self._count(slot, module)]
         if any(run.gated is not None for run in runs):
             modules.append(GATE_MODULE)
         return {self.name(slot, module): module for module in modules}
@@ -118,6 +119,12 @@ class SeedPool:
         """bool [n]: owners whose module gets a gradient, so not frozen seeds, nor gates of isolated ones."""
         learners = self.owner_mask(module, table)[:, slot] & ~table.pruning[:, slot]
         return learners & is_in(table.stage[:, slot], BLENDED) if module == GATE_MODULE else learners
+
+    def empty_learner_mask(self, slot: int, table: SlotTable) -> Tensor:
+        """bool [n]: seeds that learn and have no tensors; their gradient is 0, and healthy."""
+        empty = [kind.name for kind in self.kinds if not self._count(slot, kind.name)]
+        nobody = torch.zeros_like(table.stage[:, slot], dtype=torch.bool)
+        return torch.stack([nobody, *(self.learner_mask(slot, name, table) for name in empty)]).any(0)
 
     def parameters(self) -> Tensor:
         """int64 [S, K]: numbers that a seed of each blueprint adds in each slot."""
@@ -188,7 +195,7 @@ class SeedPool:
         keys: Tensor,
         newborn: Callable[[Tensor, torch.dtype], Parameters],
     ) -> None:
-        if not mine.any():
+        if not mine.any() or not self._count(slot, module):
             return
         rows = upload(np.flatnonzero(mine), keys.device)
         flat = weights[self.name(slot, module)]
@@ -198,6 +205,8 @@ class SeedPool:
         )
 
     def _owner_weights(self, slot: int, module: str, run: SlotRun, weights: Parameters) -> Parameters:
+        if not self._count(slot, module):
+            return {}
         flat = weights[self.name(slot, module)]
         rows = flat if run.owners is None else flat.index_select(0, run.owners)
         return self._views(slot, module, rows)

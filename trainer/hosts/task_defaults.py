@@ -7,7 +7,8 @@ from trainer.compute.stacked_ops import CONVOLUTIONS, Conv
 from trainer.config.load import OPTIONS, SAVED, ConfigError, SourcedConfig
 from trainer.config.schema import Config, HostConfig
 from trainer.data.task import Kind, Task
-from trainer.seeds.registry import BUILT_IN_BLUEPRINTS, Family, blueprint
+from trainer.seeds.registry import Family, blueprint
+from trainer.seeds.text_blueprints import DEFAULT_BLUEPRINTS
 
 from .cnn import CNN
 from .model import HostModel
@@ -65,7 +66,7 @@ def resolve_task_defaults(sourced: SourcedConfig, name: str, kind: Kind) -> Sour
             rate = TEXT_LEARNING_RATES["attending" if host.heads else "pointwise"]
             sourced = sourced.with_task_value("host.learning_rate", rate)
         if sourced.is_open("seeds.blueprints"):
-            sourced = sourced.with_task_value("seeds.blueprints", tuple(BUILT_IN_BLUEPRINTS[family]))
+            sourced = sourced.with_task_value("seeds.blueprints", DEFAULT_BLUEPRINTS)
     return sourced
 
 

@@ -99,8 +99,9 @@ class Agent:
             graphs = graphs or CudaGraphs(on=False)
             self._decide = graphs.wrap("the policy", compiler.wrap("the policy", decide))
             self._hidden = network.initial(n)
-        plant = next((name for name in FIXED_BLUEPRINTS if name in blueprints), blueprints[-1])
-        self._fixed_blueprint = blueprints.index(plant)
+        kinds = [name.partition(":")[0] for name in blueprints]
+        plant = next((name for name in FIXED_BLUEPRINTS if name in kinds), kinds[-1])
+        self._fixed_blueprint = kinds.index(plant)
         self._envs = torch.arange(first_env, first_env + n, device=device)
         self.begin_episode(0)
 

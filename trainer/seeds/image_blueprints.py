@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -84,6 +85,17 @@ class Blueprint:
         return sum(spec.count for spec in self.specs(channels).values())
 
 
+@dataclass(frozen=True)
+class SizedBlueprint:
+    """A kind of seed in several sizes: `name:option=value` where the blueprints of a run are named."""
+
+    option: str
+    maximum: int
+    """Of the option; from 1 on."""
+    make: Callable[..., Blueprint]
+    """By `name`, as the run names it, and `chosen`, the option's value; 0 = its default."""
+
+
 def _norm_specs(name: str, channels: int) -> Specs:
     return {f"{name}.weight": Init((channels,), fill=1.0), f"{name}.bias": Init((channels,))}
 
@@ -104,8 +116,8 @@ def _norm_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     return towards_group_norm(x, p["norm.weight"], p["norm.bias"], p["gain"])
 
 
-def _attention(c: int) -> Specs:
-    hidden = max(4, c // 4)
+def _attention(c: int, chosen: int = 0) -> Specs:
+    hidden = chosen or max(4, c // 4)
     return {
         "squeeze.weight": Init((hidden, c), fan_in=c),
         "squeeze.bias": Init((hidden,), fan_in=c),
@@ -162,8 +174,8 @@ def _heavy_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
     return residual(x, y, p["gain"])
 
 
-def _bottleneck(c: int) -> Specs:
-    narrow = max(2, c // 4)
+def _bottleneck(c: int, chosen: int = 0) -> Specs:
+    narrow = chosen or max(2, c // 4)
     return {
         "reduce.weight": _conv_init(narrow, c, 1),
         **_norm_specs("norm1", narrow),
@@ -180,13 +192,26 @@ def _bottleneck_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
     return residual(x, conv(y, p["expand.weight"]), p["gain"])
 
 
+def _make_attention(name: str, chosen: int) -> Blueprint:
+    return Blueprint(name, partial(_attention, chosen=chosen), _attention_forward, identity_at_birth=True)
+
+
+def _make_bottleneck(name: str, chosen: int) -> Blueprint:
+    return Blueprint(name, partial(_bottleneck, chosen=chosen), _bottleneck_forward, identity_at_birth=True)
+
+
+SIZED_BLUEPRINTS: dict[str, SizedBlueprint] = {
+    "attention": SizedBlueprint("width", 4096, _make_attention),
+    "bottleneck": SizedBlueprint("width", 4096, _make_bottleneck),
+}
+
 BLUEPRINTS: dict[str, Blueprint] = {
     b.name: b
     for b in (
         Blueprint("norm", _norm, _norm_forward, identity_at_birth=True, convolves=False),
-        Blueprint("attention", _attention, _attention_forward, identity_at_birth=True),
+        _make_attention("attention", 0),
         Blueprint("depthwise", _depthwise, _depthwise_forward, identity_at_birth=True),
-        Blueprint("bottleneck", _bottleneck, _bottleneck_forward, identity_at_birth=True),
+        _make_bottleneck("bottleneck", 0),
         Blueprint("conv_small", _conv(1), _conv_forward, identity_at_birth=True),
         Blueprint("conv_light", _conv(3), _conv_forward, identity_at_birth=True),
         Blueprint("conv_heavy", _heavy, _heavy_forward, identity_at_birth=True),

@@ -2,9 +2,12 @@
 
 A text is a map of T rows and one column. Like the kinds for images, every one is the identity at birth and
 has a gradient from the first step: its last linear layer begins at 0, or its branch has a `gain` that does.
+(`noop` has nothing to learn.)
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,13 +26,15 @@ from trainer.compute.stacked_ops import (
     to_rows,
 )
 
-from .image_blueprints import Blueprint, Specs
+from .image_blueprints import Blueprint, BlueprintError, SizedBlueprint, Specs
 
 HEAD_WIDTH = 16
 """Of an attention head, where it divides the channels."""
-MLP_EXPANSION = 4
+WINDOWS_PER_CONTEXT = 4
+"""Of flex_attention: how many of its windows the context has, where no window is chosen."""
+MLP_EXPANSION, SMALL_MLP_EXPANSION = 4, 2
 """Hidden width of an MLP in channels."""
-CHANNELS_PER_LORA_RANK = 8
+CHANNELS_PER_LORA_RANK, CHANNELS_PER_LARGE_LORA_RANK = 8, 2
 """Channels per rank of a low-rank adapter."""
 
 
@@ -48,9 +53,21 @@ def _norm_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     return residual(x, scaled - x, p["gain"])
 
 
-def _lora(c: int) -> Specs:
-    rank = max(2, c // CHANNELS_PER_LORA_RANK)
-    return {"down": Init((rank, c), fan_in=c), "up": Init((c, rank))}
+def _noop(_: int) -> Specs:
+    return {}
+
+
+def _noop_forward(x: Tensor, _p: Parameters, _conv: Conv) -> Tensor:
+    """Nothing: what a seed without effect earns is what the rewards pay for nothing."""
+    return x
+
+
+def _make_lora(name: str, channels_per_rank: int, chosen: int) -> Blueprint:
+    def specs(c: int) -> Specs:
+        rank = chosen or max(2, c // channels_per_rank)
+        return {"down": Init((rank, c), fan_in=c), "up": Init((c, rank))}
+
+    return Blueprint(name, specs, _lora_forward, identity_at_birth=True)
 
 
 def _lora_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
@@ -63,16 +80,43 @@ def _attention(c: int) -> Specs:
     return {"in": Init((3 * c, c), fan_in=c), "out": Init((c, c))}
 
 
-def _attention_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
+def _attend(x: Tensor, p: Parameters, heads: int, window: int) -> Tensor:
     """Self-attention behind a layer norm (Vaswani et al., 2017)."""
-    channels = p["out"].shape[1]
-    heads = channels // HEAD_WIDTH if channels % HEAD_WIDTH == 0 else 1
     h = layer_norm(to_matrices(x, _rows(p, "out")))
-    return x + from_matrices(causal_attention(h, p["in"], heads, x.shape[2]) @ p["out"].mT, x.shape)
+    out = causal_attention(h, p["in"], heads, x.shape[2], window)
+    return x + from_matrices(out @ p["out"].mT, x.shape)
 
 
-def _mlp(c: int) -> Specs:
-    return {"in": Init((MLP_EXPANSION * c, c), fan_in=c), "out": Init((c, MLP_EXPANSION * c))}
+def _count_heads(channels: int, width: int) -> int:
+    return channels // width if channels % width == 0 else 1
+
+
+def _make_attention(name: str, chosen: int) -> Blueprint:
+    def specs(c: int) -> Specs:
+        if chosen and c % chosen:
+            raise BlueprintError(f"blueprint {name}: a head must divide the width of the host, {c}")
+        return _attention(c)
+
+    def forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
+        return _attend(x, p, _count_heads(p["out"].shape[1], chosen or HEAD_WIDTH), window=0)
+
+    return Blueprint(name, specs, forward, identity_at_birth=True)
+
+
+def _make_flex_attention(name: str, chosen: int) -> Blueprint:
+    def forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
+        window = chosen or max(1, x.shape[2] // WINDOWS_PER_CONTEXT)
+        return _attend(x, p, _count_heads(p["out"].shape[1], HEAD_WIDTH), window)
+
+    return Blueprint(name, _attention, forward, identity_at_birth=True)
+
+
+def _make_mlp(name: str, expansion: int, chosen: int) -> Blueprint:
+    def specs(c: int) -> Specs:
+        hidden = (chosen or expansion) * c
+        return {"in": Init((hidden, c), fan_in=c), "out": Init((c, hidden))}
+
+    return Blueprint(name, specs, _mlp_forward, identity_at_birth=True)
 
 
 def _mlp_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
@@ -82,12 +126,24 @@ def _mlp_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
     return x + from_matrices(hidden @ p["out"].mT, x.shape)
 
 
+SIZED_BLUEPRINTS: dict[str, SizedBlueprint] = {
+    "lora": SizedBlueprint("rank", 1024, partial(_make_lora, channels_per_rank=CHANNELS_PER_LORA_RANK)),
+    "lora_large": SizedBlueprint(
+        "rank", 1024, partial(_make_lora, channels_per_rank=CHANNELS_PER_LARGE_LORA_RANK)
+    ),
+    "attention": SizedBlueprint("head_width", 1024, _make_attention),
+    "flex_attention": SizedBlueprint("window", 65536, _make_flex_attention),
+    "mlp_small": SizedBlueprint("expansion", 64, partial(_make_mlp, expansion=SMALL_MLP_EXPANSION)),
+    "mlp": SizedBlueprint("expansion", 64, partial(_make_mlp, expansion=MLP_EXPANSION)),
+}
+
 BLUEPRINTS: dict[str, Blueprint] = {
     b.name: b
     for b in (
         Blueprint("norm", _norm, _norm_forward, identity_at_birth=True, convolves=False),
-        Blueprint("lora", _lora, _lora_forward, identity_at_birth=True),
-        Blueprint("attention", _attention, _attention_forward, identity_at_birth=True),
-        Blueprint("mlp", _mlp, _mlp_forward, identity_at_birth=True),
+        *(sized.make(name=name, chosen=0) for name, sized in SIZED_BLUEPRINTS.items()),
+        Blueprint("noop", _noop, _noop_forward, identity_at_birth=True, convolves=False),
     )
 }
+DEFAULT_BLUEPRINTS = ("norm", "lora", "attention", "mlp")
+"""What the policy may plant in a text where nothing else is asked for."""

@@ -55,6 +55,18 @@ def test_a_given_value_stays_where_it_is_the_default(tmp_path: Path) -> None:
     assert by_variable.sources["host.learning_rate"] == "environment ESPER_HOST_LEARNING_RATE"
 
 
+def test_checkpoints_of_texts_keep_the_kinds_they_had() -> None:
+    """New built-in kinds do not join a run by themselves, so that older checkpoints fit."""
+    pool = build_model(resolved(load("text")).config, load("text"))[1]
+    assert {name: spec.count for name, spec in pool.specs().items() if name.startswith("r0c0.")} == {
+        "r0c0.norm": 65,
+        "r0c0.lora": 256,
+        "r0c0.attention": 4096,
+        "r0c0.mlp": 8192,
+        "r0c0.gate": 33,
+    }
+
+
 def test_hosts_that_take_minutes_to_build_are_told_before() -> None:
     digits = load("digits")
     assert check_sizes(resolved(digits).config, digits) is None
@@ -141,6 +153,9 @@ def test_depth_width_heads_and_mlp_shape_the_host(depth: int) -> None:
             ["task.dataset=text", "seeds.blueprints=conv_light"],
             "no blueprint named 'conv_light' for a transf",
         ),
+        (["task.dataset=text", "seeds.blueprints=lora:rank=0"], "lora:rank=0: write lora:rank=N, N an integ"),
+        (["task.dataset=text", "seeds.blueprints=attention:head_width=5"], "must divide the width of"),
+        (["seeds.blueprints=conv_light:width=8"], "conv_light comes in one size; leave :width=8 out"),
         (["seeds.blueprints=lora"], "no blueprint named 'lora' for a cnn host; there are norm, attention"),
         (["task.dataset=text", "task.data_dir=/nowhere.txt"], "/nowhere.txt: no such file"),
     ],

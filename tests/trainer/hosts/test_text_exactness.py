@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, Stage
+from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
 from tests.trainer import text_oracle
 from tests.trainer.hosts.plots import config, every_state, plant, rows
 from tests.trainer.oracle import env_from
@@ -20,11 +20,22 @@ from trainer.config.schema import Config
 from trainer.data.text import Text
 from trainer.hosts.population import Population
 from trainer.hosts.slot_plan import Topology
+from trainer.seeds.table import is_in
 
 torch.set_num_threads(1)
 SENTENCE = "the cat sat on the mat; a dog ran off with my hat, and that was that. "
 DATA = Text.of("tiny", "".join(SENTENCE[i % 7 :] for i in range(30)), 10)
 BLUEPRINTS = ("norm", "lora", "attention", "mlp", "pointwise")
+MORE_BLUEPRINTS = (
+    "lora_large",
+    "flex_attention",
+    "mlp_small",
+    "noop",
+    "attention:head_width=4",
+    "flex_attention:window=3",
+    "lora:rank=3",
+    "mlp:expansion=1",
+)
 Made = tuple[Config, Population]
 
 
@@ -91,7 +102,35 @@ def assert_close(a: Tensor, b: Tensor, what: str) -> None:
     torch.testing.assert_close(a, b.view_as(a), rtol=1e-8, atol=1e-10, msg=lambda m: f"{what}: {m}")
 
 
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_other_kinds_and_sizes_train_and_validate_as_modules(plan: str) -> None:
+    columns = rows(every_state(len(MORE_BLUEPRINTS)), list(range(0, 72, 4)))
+    made = populate(columns, envs__plan=plan, envs__group_size=72, seeds__blueprints=MORE_BLUEPRINTS)
+    assert_trains_as_modules(made)
+    assert_validates_as_modules(made)
+    made[1].close()
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_a_seed_without_numbers_may_live_like_others(plan: str) -> None:
+    columns = rows(every_state(1), list(range(9)))
+    _, population = populate(columns, envs__plan=plan, seeds__blueprints=["noop"])
+    measurements, table = population.run_epoch(1, 0).measurements, population.table
+    learns = is_in(table.stage, (*ISOLATED, *BLENDED)) & ~table.pruning
+    gated = is_in(table.stage, BLENDED) & (table.style == Style.GATE)
+    norm, health = measurements.seed_grad_norm, measurements.seed_health
+    assert (norm[learns & ~gated] == 0).all()
+    assert (health[learns & ~gated] == 1).all()
+    assert norm[~learns].isnan().all()
+    assert population.parameters_seed.sum() == 0
+    population.close()
+
+
 def test_every_state_blueprint_and_style_trains_as_modules_do(planted: Made) -> None:
+    assert_trains_as_modules(planted)
+
+
+def assert_trains_as_modules(planted: Made) -> None:
     cfg, population = planted
     group = population.groups[0]
     sequential = oracles(cfg, population)
@@ -113,6 +152,10 @@ def test_every_state_blueprint_and_style_trains_as_modules_do(planted: Made) -> 
 
 
 def test_validation_test_and_contributions_are_those_of_modules(planted: Made) -> None:
+    assert_validates_as_modules(planted)
+
+
+def assert_validates_as_modules(planted: Made) -> None:
     cfg, population = planted
     sequential = oracles(cfg, population)
     batches = [population.groups[0].batches.at(1, step) for step in range(cfg.task.batches_per_epoch)]
@@ -134,6 +177,8 @@ def test_validation_test_and_contributions_are_those_of_modules(planted: Made) -
             if int(population.table.stage[env, slot]) in BLENDED:
                 without = oracle.scores(DATA.val, without=slot)[1]
                 assert measured == pytest.approx(accuracy - without, abs=1e-6), f"slot {slot}, {what}"
+                if cfg.seeds.blueprints[int(population.table.blueprint[env, slot])] == "noop":
+                    assert measured == 0.0, f"slot {slot}, {what}"
             else:
                 assert np.isnan(measured), f"slot {slot}, {what}"
         loss, accuracy = oracle.scores(DATA.test)
@@ -211,10 +256,11 @@ def test_no_prediction_depends_on_what_follows(plan: str) -> None:
     population.close()
 
 
+@pytest.mark.parametrize("kinds", [BLUEPRINTS, MORE_BLUEPRINTS[:5]], ids=["known", "more"])
 @pytest.mark.parametrize("plan", ["gather", "masked"])
-def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
+def test_a_resumed_population_goes_on_bit_for_bit(plan: str, kinds: tuple[str, ...]) -> None:
     columns = rows(every_state(5), [0, 7, 14, 21, 28])
-    settings = {"envs__plan": plan, "envs__group_size": 2}
+    settings = {"envs__plan": plan, "envs__group_size": 2, "seeds__blueprints": kinds}
     _, whole = populate(columns, torch.float32, **settings)
     whole.run_epoch(1, 0)
     _, resumed = populate(rows(every_state(5), [1, 2, 3, 4, 5]), torch.float32, **settings)
@@ -230,4 +276,4 @@ def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
     state = resumed.state_dict()["weights"]
     for name, weight in whole.state_dict()["weights"].items():
         assert torch.equal(weight, state[name]), name
-    assert (state["r0c1.pointwise"] != 0).any(), "a third party's seed was born after the checkpoint"
+    assert (state[f"r0c1.{kinds[4]}"] != 0).any(), "a seed was born after the checkpoint"

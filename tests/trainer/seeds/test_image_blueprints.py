@@ -13,7 +13,8 @@ from trainer.seeds.image_blueprints import BLUEPRINTS, Blueprint, BlueprintError
 from trainer.seeds.registry import blueprint
 
 torch.set_num_threads(1)
-KINDS = list(BLUEPRINTS.values())
+SIZED = [blueprint(name, "cnn") for name in ("attention:width=3", "bottleneck:width=5")]
+KINDS = [*BLUEPRINTS.values(), *SIZED]
 
 
 def newborn(kind: Blueprint, rows: int, channels: int) -> Parameters:

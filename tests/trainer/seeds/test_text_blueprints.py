@@ -6,23 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.trainer.text_oracle import Attention as SelfAttention
-from tests.trainer.text_oracle import Behind, Lora, Norm, mlp
+from tests.trainer.text_oracle import make_text_seed
 from trainer.compute import rng
 from trainer.compute.stacked_ops import Init, Parameters, conv, initialise
 from trainer.seeds import image_blueprints as blueprints
 from trainer.seeds import text_blueprints as causal
 from trainer.seeds.image_blueprints import Blueprint, BlueprintError, verify
-from trainer.seeds.registry import blueprint
+from trainer.seeds.registry import Family, blueprint
 
 torch.set_num_threads(1)
 KINDS = list(causal.BLUEPRINTS.values())
-MODULES = {
-    "norm": Norm,
-    "lora": Lora,
-    "mlp": lambda c: Behind(mlp(c, 4 * c)),
-    "attention": lambda c: Behind(SelfAttention(c, 1)),
-}
+LEARNING_KINDS = [kind for kind in KINDS if kind.name != "noop"]
 
 
 def newborn(kind: Blueprint, rows: int, channels: int) -> Parameters:
@@ -35,7 +29,7 @@ def texts(rows: int, channels: int, width: int = 6) -> Tensor:
     return flat.view(3, rows * channels, width, 1).contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", LEARNING_KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("channels", [4, 24, 32])
 def test_a_newborn_is_the_identity_and_can_wake_up(kind: Blueprint, channels: int) -> None:
     weights = {name: w.requires_grad_() for name, w in newborn(kind, 2, channels).items()}
@@ -55,7 +49,70 @@ def test_a_newborn_is_the_identity_and_can_wake_up(kind: Blueprint, channels: in
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_parameter_counts_are_those_of_the_modules(kind: Blueprint) -> None:
     for channels in (4, 16, 40):
-        assert kind.parameters(channels) == sum(p.numel() for p in MODULES[kind.name](channels).parameters())
+        module = make_text_seed(kind.name, channels, 6)
+        assert kind.parameters(channels) == sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("norm", 769),
+        ("lora:rank=8", 6_144),
+        ("lora_large:rank=32", 24_576),
+        ("attention:head_width=96", 589_824),
+        ("mlp_small", 589_824),
+        ("mlp", 1_179_648),
+        ("flex_attention", 589_824),
+        ("noop", 0),
+    ],
+)
+def test_all_eight_kinds_have_these_numbers_at_384(name: str, count: int) -> None:
+    assert blueprint(name, "transformer").parameters(384) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "words"),
+    [
+        ("lora:size=3", "transformer", "lora:size=3: write lora:rank=N, N an integer from 1 to 1024"),
+        ("lora:rank=0", "transformer", "write lora:rank=N"),
+        ("lora:rank=1025", "transformer", "write lora:rank=N"),
+        ("lora:rank=-4", "transformer", "write lora:rank=N"),
+        ("lora:rank=2.5", "transformer", "write lora:rank=N"),
+        ("lora:rank=nan", "transformer", "write lora:rank=N"),
+        ("lora:rank=" + "9" * 5000, "transformer", "write lora:rank=N"),
+        ("lora:rank=٣", "transformer", "write lora:rank=N"),
+        ("lora:", "transformer", "write lora:rank=N"),
+        ("norm:rank=3", "transformer", "norm comes in one size; leave :rank=3 out"),
+        ("lora:rank=3", "cnn", "no blueprint named 'lora:rank=3' for a cnn host"),
+        ("bottleneck:rank=3", "cnn", "write bottleneck:width=N"),
+        ("oak:rank=3", "transformer", "no blueprint named 'oak:rank=3'"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(name: str, family: Family, words: str) -> None:
+    with pytest.raises(BlueprintError, match=words):
+        blueprint(name, family)
+
+
+def test_attention_heads_must_divide_the_width() -> None:
+    kind = blueprint("attention:head_width=5", "transformer")
+    assert kind.parameters(20) == 4 * 20 * 20
+    with pytest.raises(
+        BlueprintError, match=r"attention:head_width=5: a head must divide the width of .* 16"
+    ):
+        kind.specs(16)
+
+
+def test_a_window_hides_what_lies_before_it() -> None:
+    kind = blueprint("flex_attention:window=3", "transformer")
+    weights = {
+        name: rng.normal(rng.key(4, rng.Purpose.SEED, i), w.numel(), w.dtype).view_as(w)
+        for i, (name, w) in enumerate(newborn(kind, 2, 16).items())
+    }
+    x = texts(2, 16, width=8)
+    changed = x.clone()
+    changed[:, :, 2] += 1.0
+    moved = (kind.forward(changed, weights, conv) - kind.forward(x, weights, conv)).abs().amax((0, 1, 3))
+    assert (moved > 0).tolist() == [False, False, True, True, True, False, False, False]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
