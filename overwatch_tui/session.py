@@ -76,6 +76,7 @@ class Session:
         self.view.expire_message()
         self.state.commands.mark_overdue(self.feed.now())
         self.feed.update_link(self.link)
+        self.link.is_caught_up |= self.feed.is_caught_up
         self.link.events_per_second = self._rate()
         self.view.env = max(0, min(self.view.env, self.state.num_envs - 1))
         return events
@@ -95,6 +96,7 @@ class Session:
                 self.view.show_message(f"resynchronised: {reason}")
             self.state = self.state.reset_copy(reason, now=now)
         self._run, self._boot = self.feed.run_id, self.feed.boot
+        self.link.is_caught_up = False
         if self.feed.thresholds:
             self.state.thresholds = msgspec.convert(self.feed.thresholds, dict[str, Threshold])
         self.needs_paint = True
@@ -160,7 +162,7 @@ class Session:
         return self.link.state in ("live", "slow") and waited > FIRST_EPOCH_SECONDS
 
     def _is_ready(self, after_round: int) -> bool:
-        if not self.state.is_measured:
+        if not self.state.is_measured or not self.link.is_caught_up:
             return False
         if after_round:
             return self.state.rounds_done >= after_round

@@ -37,6 +37,10 @@ class Feed(Protocol):
     def thresholds(self) -> dict[str, dict[str, Any]]:
         """The table that the daemon sent; empty before that."""
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether everything that was received has been handed out."""
+
     def drain(self) -> list[Item]:
         """What has come since the last call; never blocks."""
 
@@ -98,6 +102,10 @@ class LiveFeed:
     def thresholds(self) -> dict[str, dict[str, Any]]:
         hello = self._subscriber.hello
         return hello.get("thresholds", {}) if hello else {}
+
+    @property
+    def is_caught_up(self) -> bool:
+        return self._subscriber.is_caught_up
 
     def drain(self) -> list[Item]:
         items = self._subscriber.drain(DRAIN_SECONDS)

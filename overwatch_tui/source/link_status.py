@@ -13,6 +13,8 @@ class LinkStatus:
     """searching, connecting, live, slow, stale, lost, ended; replay for a recorded run."""
     age_seconds: float | None = None
     """Seconds since the last heartbeat; None before the first."""
+    is_caught_up: bool = True
+    """False from joining until the whole snapshot has been taken in: what is shown so far is old."""
     name: str | None = None
     """Of the run, where it is known."""
     problem: str = ""
@@ -48,7 +50,7 @@ class LinkStatus:
     @property
     def is_current(self) -> bool:
         """Whether the data on the screen is current."""
-        return self.state in ("live", "replay")
+        return self.state in ("live", "replay") and self.is_caught_up
 
     @property
     def severity(self) -> str | None:

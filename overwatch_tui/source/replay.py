@@ -67,6 +67,10 @@ class ReplayFeed:
         return {}
 
     @property
+    def is_caught_up(self) -> bool:
+        return True
+
+    @property
     def is_over(self) -> bool:
         """Whether everything has been played."""
         return self._next is None

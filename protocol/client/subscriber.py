@@ -152,6 +152,11 @@ class Subscriber:
         return min(timeout, 0.01) if any(call.sent is None for call in self._requests.pending) else timeout
 
     @property
+    def is_caught_up(self) -> bool:
+        """Whether the snapshot and all that was received since have been handed out, without a hole."""
+        return self._phase == "joined" and not self._ready and not self._repairing
+
+    @property
     def age(self) -> float | None:
         """Seconds since the last heartbeat, None before the first."""
         return self._connection.age

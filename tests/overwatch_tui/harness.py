@@ -36,9 +36,15 @@ class ListFeed:
         self.thresholds = {name: asdict(t) for name, t in THRESHOLDS.items()}
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
         self.closed = False
+        self.batch: int | None = None
+        """As many items come at once; None = all."""
+
+    @property
+    def is_caught_up(self) -> bool:
+        return not self.items
 
     def drain(self) -> list[Item]:
-        items, self.items = self.items, []
+        items, self.items = self.items[: self.batch], self.items[self.batch :] if self.batch else []
         self.ts = max([self.ts, *(item.ts for item in items if isinstance(item, Event))])
         return items
 

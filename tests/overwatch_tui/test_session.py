@@ -96,6 +96,23 @@ def test_the_selected_env_stays_within_the_run() -> None:
     assert made.view.env == 15
 
 
+def test_wait_takes_in_the_whole_snapshot_first() -> None:
+    made = Session(ListFeed([Reset("run digits-7f3a, boot b1"), *events()]), ViewState())
+    assert isinstance(made.feed, ListFeed)
+    made.feed.batch = 30
+    assert made.wait(after_round=0) is True
+    assert (made.state.ctx.round, made.state.epoch_ctx.epoch) == (6, 24)
+    assert made.link.is_current
+
+
+def test_what_a_snapshot_has_brought_so_far_is_not_current() -> None:
+    made = Session(ListFeed([Reset("run digits-7f3a, boot b1"), *events()]), ViewState())
+    assert isinstance(made.feed, ListFeed)
+    made.feed.batch = 30
+    made.tick()
+    assert (made.link.state, made.link.is_current) == ("live", False)
+
+
 def test_wait_without_an_epoch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overwatch_tui.session.FIRST_EPOCH_SECONDS", 0.05)
     made = session([event for event in events() if event.type != "epoch"])
