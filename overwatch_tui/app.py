@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from textual.app import App
-from textual.events import Resize
+from textual.events import Event, InputEvent, Resize
 
 from . import keys
 from .panels import PANELS, VIEWS
@@ -54,12 +54,19 @@ class OverwatchApp(App[None]):
         self._interrupted = -DOUBLE_PRESS_SECONDS
         self._full_since: float | None = None
         """Since when the terminal has taken nothing; infinite once the rate has been halved for it."""
+        self._is_leaving = False
 
     def get_default_screen(self) -> MainScreen:
         return MainScreen(self.palette)
 
     def on_mount(self) -> None:
         self.set_interval(DRAIN_SECONDS, self.tick)
+        self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
+
+    async def on_event(self, event: Event) -> None:
+        """Keys that were typed after the one that leaves have no screen any more that could take them."""
+        if not (self._is_leaving and isinstance(event, InputEvent)):
+            await super().on_event(event)
 
     def on_resize(self, _: Resize) -> None:
         self.call_next(self.paint)
@@ -126,14 +133,20 @@ class OverwatchApp(App[None]):
         """Show a message in the footer for a few seconds."""
         self.session.view.show_message(message)
 
+    def action_redraw(self) -> None:
+        """Send the whole screen: a shell or another program may have written over it."""
+        self.paint()
+        self.screen.refresh()
+
     def action_leave(self) -> None:
+        self._is_leaving = True
         self.exit()
 
     def action_help_quit(self) -> None:
         """ctrl+c: the second one within two seconds leaves."""
         now = time.monotonic()
         if now - self._interrupted < DOUBLE_PRESS_SECONDS:
-            self.exit()
+            self.action_leave()
         self._interrupted = now
         self.show_message("ctrl+c again leaves (the run continues)")
         self.paint()

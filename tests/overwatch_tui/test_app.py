@@ -80,8 +80,8 @@ def fingerprint(app: OverwatchApp) -> tuple[Any, ...]:
 DOCUMENTED = [name for key in keys.KEYS for name in key.keys.split(",") if name] + [
     panel.key for panel in PANELS.views
 ]
-LEAVING = {"q", "ctrl+z"}
-"""Ending and suspending have tests of their own."""
+LEAVING = {"q", "ctrl+z", "ctrl+l"}
+"""Ending, suspending and redrawing have tests of their own."""
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,15 @@ async def test_q_leaves_and_ctrl_c_twice_leaves() -> None:
             await press(pilot, *names)
         assert app._exit
         assert feed_of(app).requests == []
+
+
+@in_loop
+async def test_keys_after_the_one_that_leaves_are_dropped() -> None:
+    app = app_of(session(events(rounds=1)))
+    async with app.run_test(size=SMALL) as pilot:
+        app.exit = lambda *_: None  # type: ignore[method-assign]
+        await press(pilot, "q", "T")
+        assert len(app.screen_stack) == 1, "nothing is asked any more"
 
 
 @in_loop

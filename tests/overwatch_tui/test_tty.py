@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.terminal import Terminal
@@ -101,3 +103,33 @@ def test_small_terminal_asks_for_room_wide_one_has_columns(tmp_path: Path) -> No
         tui.wait_for("needs 80x24")
     with playing(tmp_path, "--speed", "50", columns=120, lines=40) as tui:
         tui.wait_for("GRADIENT DRIFT")
+
+
+def test_the_screen_after_fg_is_whole(tmp_path: Path) -> None:
+    with playing(tmp_path, "--speed", "1000") as tui:
+        tui.wait_for("ENDED")
+        tui.press("\x1a")
+        stopped = psutil.Process(tui.process.pid)
+        _until_stopped(tui, stopped)
+        tui.screen.erase_in_display(2)  # a shell has written over it
+        tui.process.send_signal(signal.SIGCONT)
+        text = tui.wait_for(lambda text: "ENDED" in text and "[1 Envs]" in text and "q quit" in text)
+        assert all(f" {env:02d} " in text for env in range(16))
+        assert "RETURN" in text, "the header of the table has not changed, and is there all the same"
+
+
+def _until_stopped(tui: Terminal, process: psutil.Process) -> None:
+    end = time.monotonic() + 60
+    while process.status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < end, "^Z does not stop the terminal"
+        tui.read(0.05)
+    tui.read(0.2)
+
+
+def test_ctrl_l_draws_the_screen_anew(tmp_path: Path) -> None:
+    with playing(tmp_path, "--speed", "1000") as tui:
+        tui.wait_for("ENDED")
+        tui.read(0.5)
+        tui.screen.erase_in_display(2)
+        tui.press("\x0c")
+        tui.wait_for(lambda text: "[1 Envs]" in text and "RETURN" in text and "q quit" in text)
