@@ -24,6 +24,13 @@ _COMMAND_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
 _STANDARD = ("stop", "checkpoint")
 """Commands of a training that a loop may ask for without registering them: they have its parameters."""
 _PAUSE = ("pause", "resume")
+_HELP = {
+    "stop": "End the loop in order, when it next asks for this command.",
+    "checkpoint": "Save a checkpoint; the tag becomes part of its name.",
+    "pause": "Pause the loop at its next pause point.",
+    "resume": "Continue the paused loop.",
+}
+"""What those do that the loop did not describe itself."""
 _ALWAYS = tuple(
     m.name for m in METHODS.values() if m.socket == "qry" or m.at == "once" or m.name == "op.cancel"
 )
@@ -148,7 +155,7 @@ class LoopCommands:
         """By name, what each command does and takes, for `hello`."""
         with self._lock:
             return {
-                name: {"help": method.effect, "parameters": _describe(method.params)}
+                name: {"help": _HELP.get(name, method.effect), "parameters": _describe(method.params)}
                 for name, method in self._own.items()
             }
 

@@ -25,7 +25,31 @@ from .run_argument import RunArgument
 def status(run: RunArgument, as_json: bool) -> None:
     """Show the state of a run."""
     with run.connect() as client:
-        print_result(client.status(), as_json)
+        answer = client.status()
+    print_result(answer if as_json else _status_for_people(answer), as_json)
+
+
+_OF_TRAININGS = ("round", "epoch", "task", "envs", "rounds", "device", "level", "metrics")
+"""Rows of `status` that say nothing about a published run."""
+
+
+def _status_for_people(answer: dict[str, Any]) -> dict[str, Any]:
+    """The rows that concern a run of its kind; of each registered command a line."""
+    if answer.get("kind") != "published":
+        return answer
+    rows = {key: value for key, value in answer.items() if key not in _OF_TRAININGS}
+    return {**rows, "commands": {name: _usage_of(of) for name, of in answer["commands"].items()}}
+
+
+def _usage_of(command: dict[str, Any]) -> str:
+    """What a registered command takes and does: `tag=TEXT [every=10]: save the weights`."""
+    words = []
+    for key, of in command["parameters"].items():
+        if "default" in of:
+            words.append(f"[{key}={json.dumps(of['default'])}]")
+        else:
+            words.append(f"{key}={'TEXT' if of['type'] == 'str' else of['type'].upper()}")
+    return ": ".join(part for part in (" ".join(words), command["help"]) if part)
 
 
 @click.command()

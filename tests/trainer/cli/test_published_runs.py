@@ -53,6 +53,20 @@ def test_list_and_status_say_that_it_is_published(run: PublishedRun) -> None:
     }
 
 
+def test_status_tells_a_person_what_concerns_the_run(run: PublishedRun) -> None:
+    run.command("save", help="Save the weights.", tag=str, every=10)
+    run.asked("stop")
+    assert run.flush(60.0)
+    result = esper("status", "loop")
+    assert "{" not in result.output
+    rows = {line.split()[0]: line for line in result.output.splitlines()}
+    assert rows["save"].split(None, 1)[1] == "tag=TEXT [every=10]: Save the weights."
+    assert rows["stop"].endswith("End the loop in order, when it next asks for this command.")
+    assert rows["tags"].split() == ["tags", "cleanrl"]
+    assert rows["seq"].split(None, 1)[1].startswith("life ")
+    assert not rows.keys() & {"round", "epoch", "task", "envs", "rounds", "device", "level"}
+
+
 def test_tail_and_replay_show_values(run: PublishedRun) -> None:
     log_some(run)
     shown = esper("tail", "loop", "--type", "scalar").output
