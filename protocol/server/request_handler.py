@@ -24,6 +24,7 @@ from protocol.version import PROTOCOL_VERSION
 
 from .immediate_commands import ImmediateCommands
 from .mailbox import MAX_MAILBOX_COMMANDS, Command, Mailbox
+from .parameter_errors import describe_parameter_error, split_reason
 from .rate_limiter import REQUESTS_PER_SECOND, RateLimiter
 from .reply_cache import ReplyCache, digest_of
 
@@ -156,20 +157,19 @@ class RequestHandler:
             )
         method = self.methods.get(request.method)
         if method is None or method.socket != socket:
-            where = f"; it is on the {method.socket} socket" if method else ""
-            if method is None and request.method in METHODS:
-                where = ": this run does not have it"
             known = sorted(m.name for m in list(self.methods.values()) if m.socket == socket)
-            raise RequestError(
-                "unknown_method", f"no method {request.method[:64]!r} on {socket}{where}", {"known": known}
-            )
+            name = repr(request.method[:64])
+            if method is not None:
+                message = f"no method {name} on {socket}; it is on the {method.socket} socket"
+            else:
+                what = "command" if socket == "ctl" else "query"
+                message = f"this run does not have the {what} {name}; it has {', '.join(known)}"
+            raise RequestError("unknown_method", message, {"known": known})
         try:
             params = msgspec.convert(request.params, method.params)
         except (msgspec.ValidationError, RecursionError) as error:
-            reason, path = _path_of(error)
-            raise RequestError(
-                "invalid_params", f"{method.name}: {reason} at {path}", {"path": path}
-            ) from None
+            message = describe_parameter_error(method, request.params, error)
+            raise RequestError("invalid_params", message, {"path": split_reason(error)[1]}) from None
         self._check_conditions(request, method)
         return method, params
 
@@ -331,16 +331,10 @@ def _parse_request(body: bytes) -> Request:
     try:
         return _request.decode(body)
     except msgspec.ValidationError as error:
-        reason, path = _path_of(error)
+        reason, path = split_reason(error)
         raise RequestError("invalid_request", f"{reason} at {path}", {"path": path}) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("parse", f"not JSON: {error}") from None
-
-
-def _path_of(error: Exception) -> tuple[str, str]:
-    """msgspec's message, split into what is wrong and where."""
-    reason, _, path = str(error).partition(" - at `")
-    return reason, path.rstrip("`") or "$"
 
 
 def _salvage_id(body: bytes) -> str | None:

@@ -75,7 +75,7 @@ def print_result(value: dict[str, Any], as_json: bool) -> None:
 
 
 def format_result(value: dict[str, Any], *, indent: int = 0) -> list[str]:
-    """Lines with a key and its value; a group that fits is one line, a longer one a line for each of its keys.
+    """Lines with a key and its value; a longer group has a line for each of its keys.
 
     Args:
         indent: columns before the keys.

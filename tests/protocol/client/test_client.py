@@ -88,7 +88,10 @@ def test_what_cannot_be_done_is_an_error_that_says_why(trainer: Server) -> None:
 
 
 def test_bad_parameters_are_refused(trainer: Server) -> None:
-    with connect() as run, pytest.raises(RequestError, match=r"Expected `int` >= 1 at \$\.epochs") as error:
+    with (
+        connect() as run,
+        pytest.raises(RequestError, match="epochs must be a whole number, at least 1") as error,
+    ):
         run.escalate(epochs=0)
     assert error.value.exit_code == 5
 

@@ -135,13 +135,21 @@ def test_call_answers_queries_too(run: PublishedRun) -> None:
 @pytest.mark.parametrize(
     ("words", "exit_code", "part"),
     [
-        (["call", "loop", "nosuch"], 5, "no method 'nosuch'"),
-        (["call", "loop", "telemetry.escalate"], 5, "this run does not have it"),
-        (["escalate", "loop"], 5, "this run does not have it"),
-        (["call", "loop", "save", "every=x"], 5, "Expected `int`"),
-        (["call", "loop", "save", "other=1"], 5, "unknown field `other`"),
+        (
+            ["call", "loop", "nosuch"],
+            5,
+            "'nosuch'; it has lease.acquire, lease.release, log.rotate, mark, op.cancel, save\n",
+        ),
+        (
+            ["call", "loop", "telemetry.escalate"],
+            5,
+            "this run does not have the command 'telemetry.escalate'",
+        ),
+        (["escalate", "loop"], 5, "this run does not have the command 'telemetry.escalate'"),
+        (["call", "loop", "save", "every=x"], 5, 'save: every must be a whole number, not "x"'),
+        (["call", "loop", "save", "other=1"], 5, "save: other is not a parameter; it takes every"),
         (["call", "loop", "save", "every"], 2, "KEY=VALUE"),
-        (["param", "loop"], 5, "this run does not have it"),
+        (["param", "loop"], 5, "this run does not have the query 'param.get'"),
     ],
 )
 def test_what_the_run_lacks_is_refused(
