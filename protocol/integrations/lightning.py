@@ -42,8 +42,13 @@ class LightningCallback(Callback):
         """Publish the run, before anything is trained or tested."""
         if trainer.is_global_zero:
             self._training.start(_config_of(trainer, pl_module))
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Join the trainer's loggers: after `setup`, where `ModelCheckpoint` takes its folder from them."""
         if self.logger not in trainer.loggers:
             trainer.loggers = [*trainer.loggers, self.logger]
+
+    on_validation_start = on_test_start = on_fit_start
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -74,11 +79,15 @@ class LightningCallback(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Tell how the training ended."""
-        self._training.finish(exception)
+        self._leave(trainer, exception)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """End the run; a later `trainer.test` goes on in it."""
-        self._training.finish()
+        self._leave(trainer, None)
+
+    def _leave(self, trainer: Trainer, error: BaseException | None) -> None:
+        trainer.loggers = [logger for logger in trainer.loggers if logger is not self.logger]
+        self._training.finish(error)
 
 
 class RunLogger(Logger):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,17 @@ def test_steps_and_checkpoints_are_those_of_the_trainer(tmp_path: Path) -> None:
     assert {"train/train_loss", "train/train_runtime"} <= last.values.keys()
     told = {e.name.rpartition("/")[0] for e in journal("steps", ev.Artifact)}
     assert told == {"checkpoint/checkpoint-4", "checkpoint/checkpoint-8"}
+
+
+def test_blocked_disk_holds_up_no_training(tmp_path: Path, blocked_journal: threading.Event) -> None:
+    from protocol.integrations.hugging_face import HuggingFaceCallback
+
+    with publish("blocked") as run:
+        make_trainer(HuggingFaceCallback(run), tmp_path).train()
+        assert not blocked_journal.is_set()
+        blocked_journal.set()
+    steps = [e.step for e in journal("blocked", ev.Scalars) if "train/loss" in e.values]
+    assert steps == list(range(1, 9))
 
 
 def test_exception_ends_a_run_of_ones_own(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,12 @@ def make_trainer(callback: Any, folder: Path, **more: Any) -> Any:
 
     return Trainer(
         callbacks=[callback, *more.pop("callbacks", [])],
-        logger=False,
         accelerator="cpu",
         default_root_dir=folder,
         log_every_n_steps=1,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **{"enable_checkpointing": False, "max_epochs": 3, **more},
+        **{"logger": False, "enable_checkpointing": False, "max_epochs": 3, **more},
     )
 
 
@@ -89,16 +89,28 @@ def test_steps_and_checkpoints_are_those_of_lightning(tmp_path: Path) -> None:
     from protocol.integrations.lightning import LightningCallback
 
     callback = LightningCallback("counted")
-    keep = ModelCheckpoint(dirpath=tmp_path, save_top_k=-1, filename="{epoch}")
+    keep = ModelCheckpoint(save_top_k=-1, filename="{epoch}")
     trainer = make_trainer(callback, tmp_path, callbacks=[keep], enable_checkpointing=True)
     trainer.fit(make_module())
     rows = [(e.step, e.values["epoch"]) for e in journal("counted", ev.Scalars) if "train/loss" in e.values]
     assert rows == [(step, step // 4) for step in range(12)]
     told = [(e.name, e.path) for e in journal("counted", ev.Artifact)]
-    assert told == [(f"checkpoint/epoch={i}.ckpt", str(tmp_path / f"epoch={i}.ckpt")) for i in range(3)]
+    folder = tmp_path / "checkpoints"  # as without the callback
+    assert told == [(f"checkpoint/epoch={i}.ckpt", str(folder / f"epoch={i}.ckpt")) for i in range(3)]
+    assert trainer.loggers == []
     trainer.test(make_module(), verbose=False)
     assert "test/loss" in journal("counted", ev.Scalars)[-1].values
     assert [e.reason for e in journal("counted", ev.RunStopped)] == ["finished", "finished"]
+
+
+def test_blocked_disk_holds_up_no_fit(tmp_path: Path, blocked_journal: threading.Event) -> None:
+    from protocol.integrations.lightning import LightningCallback
+
+    with publish("blocked") as run:
+        make_trainer(LightningCallback(run), tmp_path).fit(make_module())
+        assert not blocked_journal.is_set()
+        blocked_journal.set()
+    assert [e.step for e in journal("blocked", ev.Scalars) if "train/loss" in e.values] == list(range(12))
 
 
 def test_exception_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
@@ -128,6 +140,16 @@ def test_run_of_ones_own_outlives_the_fit(tmp_path: Path) -> None:
         run.log(step=100, after=1.0)
     assert [e.values for e in journal("own", ev.Scalars)][-1] == {"after": 1.0}
     assert [e.name for e in journal("own", ev.LoggedText)] == ["config", "hyperparameters"]
+
+
+def test_default_logger_has_its_files_too(tmp_path: Path) -> None:
+    from protocol.integrations.lightning import LightningCallback
+
+    trainer = make_trainer(LightningCallback("both"), tmp_path, logger=True)
+    trainer.fit(make_module())
+    assert Path(trainer.log_dir).is_relative_to(tmp_path / "lightning_logs")
+    assert any(file.is_file() for file in Path(trainer.log_dir).iterdir())
+    assert journal("both", ev.Scalars)
 
 
 PAIR = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -67,6 +68,16 @@ def test_values_that_others_exclude_or_cannot_hold() -> None:
     seen = {name for event in journal("odd", ev.Scalars) for name in event.values}
     assert {"mine/number", "mine/shown", "rollout/exploration_rate", "train/loss"} <= seen
     assert not {"mine/secret", "mine/object", "hparams"} & seen
+
+
+def test_blocked_disk_holds_up_no_training(blocked_journal: threading.Event) -> None:
+    from protocol.integrations.stable_baselines3 import StableBaselines3Callback
+
+    with publish("blocked") as run:
+        make_model().learn(256, StableBaselines3Callback(run))
+        assert not blocked_journal.is_set()
+        blocked_journal.set()
+    assert [e.step for e in journal("blocked", ev.Scalars)] == [64, 128, 192, 256]
 
 
 def test_exception_leaves_a_readable_run() -> None:
