@@ -1,0 +1,177 @@
+"""The table of `test_every_option`: each option's flip, or where else its effect is shown.
+
+An option that is added to the tree gets a row here: a value, and the journal's fields, files or answers in
+which that value shows. `changes` is the weakest statement: prefer one that says what the value must give.
+"""
+
+from __future__ import annotations
+
+from protocol.messages.vocabulary import Stage
+from tests.protocol.sshd import free_ports
+
+from .option_effects import (
+    LOADED,
+    Elsewhere,
+    Flip,
+    blueprints,
+    changes,
+    checks_of,
+    closed_segments,
+    counts,
+    debug_epochs,
+    grows,
+    listening,
+    longest_stay,
+    measured,
+    periodic,
+    refused,
+    scraped,
+    sees,
+    shrinks,
+    tells,
+    together,
+    workers,
+)
+
+LOSS = "epoch:train_loss"
+HOST = "run.started:host_parameters"
+UPDATE = "ppo.update:policy_loss"
+DEBUGGED = ("telemetry.debug_every=1", "telemetry.debug_epochs=2")
+SMALL_SEGMENTS = ("journal.segment_bytes=65536", "rounds=6", "telemetry.level=DEBUG")
+
+FLIPS: dict[str, Flip | Elsewhere] = {
+    "seed": Flip("2", tells("run.started:seed", 2, LOSS, "epoch:op")),
+    "rounds": Flip("1", measured(counts("round.finished"), 2, 1)),
+    "device": Flip("cuda:63", refused("cuda:63", "CUDA devices")),
+    "episode_epochs": Flip("7", measured(counts("epoch"), 12, 14)),
+    # The task and the hosts.
+    "task.dataset": Flip("synthetic", tells("run.started:task", "synthetic", LOSS)),
+    "task.data_dir": Flip("TEXT_FILE", changes(LOSS, HOST), "text"),
+    "task.augment": Flip("crop", changes(LOSS), "no_growth"),
+    "task.shared_batches": Flip("true", changes(LOSS, same=(HOST,)), "no_growth"),
+    "task.context": Flip("16", changes(LOSS, HOST), "text"),
+    "task.batch_size": Flip("32", changes(LOSS, same=(HOST,)), "no_growth"),
+    "task.batches_per_epoch": Flip("2", changes("epoch:val_loss"), "no_growth"),
+    "host.family": Flip("transformer", refused("host.family", "transformer", "images")),
+    "host.channels": Flip("4,8", tells("run.started:slots", ["r0c0", "r0c1"], HOST)),
+    "host.kernel": Flip("3", changes(HOST, LOSS)),
+    "host.width": Flip("16", changes(HOST, LOSS), "text"),
+    "host.depth": Flip("2", tells("run.started:slots", ["r0c0", "r0c1"], HOST), "text"),
+    "host.heads": Flip("2", changes(HOST, LOSS), "text"),
+    "host.mlp": Flip("16", changes(HOST, LOSS), "text"),
+    "host.learning_rate": Flip("0.1", changes(LOSS, first=1), "no_growth"),
+    "host.momentum": Flip("0.5", changes(LOSS, first=2), "no_growth"),
+    # How it is computed.
+    "envs.count": Flip("3", tells("run.started:envs", 3, LOSS)),
+    "envs.group_size": Flip("1", tells("run.started:execution.group_size", 1)),
+    "envs.threads": Flip("2", sees(workers=2), "endless", look=workers(2)),
+    "envs.convolution": Flip("unfold", tells("run.started:execution.convolution", "unfold")),
+    "envs.plan": Elsewhere(
+        "both plans train the same bit for bit, so that no journal may differ; the masked one is compiled",
+        "tests/trainer/compute/test_compiler.py::test_policy_loss_gae_reward_and_masked_step_run_compiled",
+    ),
+    "amp.dtype": Flip("bf16", tells("run.started:execution.amp", "bf16", LOSS)),
+    "compile.mode": Elsewhere(
+        "a compiler takes minutes",
+        "tests/trainer/compute/test_compiler.py::test_they_do_with_the_real_compiler",
+    ),
+    "cuda.graphs": Elsewhere(
+        "a CPU has none; graphs change no result",
+        "tests/trainer/compute/test_cuda_graphs.py::test_real_graphs_train_as_without",
+    ),
+    "cuda.tf32": Elsewhere(
+        "a CPU has none",
+        "tests/trainer/compute/test_device.py::test_tf32_is_set_on_cuda_devices_only",
+    ),
+    "cuda.allocator": Flip("nonsense:1", refused("cuda.allocator", "nonsense")),
+    # Seeds, and what is measured of them.
+    "seeds.blueprints": Flip("norm", measured(blueprints, {"conv_light"}, {"norm"}), "fixed"),
+    "seeds.gates": Flip(
+        "strict",
+        measured(lambda start: {"improved", "gradient_ratio"} <= checks_of("G2")(start), False, True),
+        "fixed",
+    ),
+    "seeds.min_training_epochs": Flip("5", measured(longest_stay("TRAINING"), 2, 5), "fixed"),
+    "seeds.min_blending_epochs": Flip("12", grows(longest_stay("BLENDING")), "strict"),
+    "seeds.embargo_epochs": Flip("4", measured(longest_stay("EMBARGOED"), 2, 4), "random"),
+    "seeds.max_live": Flip(
+        "1",
+        measured(together(Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING), True, False),
+        "random",
+    ),
+    "seeds.one_at_a_time": Flip(
+        "true", measured(together(Stage.GERMINATED, Stage.TRAINING), True, False), "random"
+    ),
+    "seeds.max_grad_norm": Flip("0.001", changes("epoch:seed_grad_norm"), "fixed"),
+    "validation.counterfactual_budget": Flip(
+        "0.01", changes("epoch:contribution", same=("epoch:stage",)), "fixed"
+    ),
+    "validation.shapley_every": Flip("2", measured(counts("shapley.computed"), 2, 1)),
+    "validation.shapley_coalitions": Flip(
+        "4",
+        changes("shapley.computed:coalitions", same=(LOSS,)),
+        "random",
+        ("host.channels=8,8,8,8,8,8,8,8",),
+    ),
+    # The policy.
+    "policy.kind": Flip("heuristic", tells("run.started:policy", "heuristic", "epoch:op")),
+    "policy.hidden": Flip("16", shrinks(lambda start: (start.folder / "checkpoints/best.pt").stat().st_size)),
+    "ppo.learning_rate": Flip("0.002", tells("ppo.update:learning_rate", 0.002, UPDATE)),
+    "ppo.gamma": Flip("0.5", changes("ppo.update:return_std", same=("epoch:op",), first=0)),
+    "ppo.gae_lambda": Flip("0.5", changes("ppo.update:advantage_std")),
+    "ppo.clip": Flip("0.01", changes("ppo.update:clip_fraction")),
+    "ppo.epochs": Flip("2", tells("ppo.update:epochs", 2), with_=("ppo.target_kl=0",)),
+    "ppo.minibatches": Flip(
+        "1",
+        measured(lambda start: start.column("ppo.update:minibatches")[0], 16, 8),
+        with_=("ppo.target_kl=0",),
+    ),
+    "ppo.entropy_coefficient": Flip("0.5", tells("ppo.update:entropy_coefficient", 0.5, UPDATE)),
+    "ppo.value_coefficient": Flip("5", changes("ppo.update:critic_grad_norm")),
+    "ppo.max_grad_norm": Flip("0.001", changes(UPDATE)),
+    "ppo.target_kl": Flip("0", tells("ppo.update:target_kl", 0.0, "ppo.update:minibatches")),
+    # The reward.
+    "reward.mode": Flip("minimal", changes("epoch:reward", same=(LOSS,)), "random"),
+    "reward.rent": Flip("1", changes("epoch:reward_components.rent", same=(LOSS,)), "random"),
+    "reward.contribution": Flip("1", changes("epoch:reward_components.contribution", same=(LOSS,)), "fixed"),
+    "reward.stage": Flip("1", changes("epoch:reward_components.stage", same=(LOSS,)), "random"),
+    "reward.shock": Flip(
+        "1", changes("epoch:reward_components.shock", same=(LOSS,)), "random", ("reward.mode=contribution",)
+    ),
+    "reward.early_prune": Flip(
+        "1", changes("epoch:reward_components.early_prune", same=(LOSS,)), "random", ("reward.mode=minimal",)
+    ),
+    "reward.rollback_penalty": Elsewhere(
+        "no options make a host fail for certain",
+        "tests/trainer/reward/test_compute.py::test_a_rollback_reaches_ppo_whichever_epoch_it_happens_in",
+    ),
+    # What is told.
+    "telemetry.level": Flip("OFF", measured(counts("epoch"), 12, 0)),
+    "telemetry.budget": Flip("0.000001", shrinks(counts("drift")), with_=("telemetry.stride=0", "rounds=4")),
+    "telemetry.stride": Flip(
+        "3", measured(lambda start: start.count("drift") - start.count("ppo.update"), 12, 4)
+    ),
+    "telemetry.debug_every": Flip("2", measured(debug_epochs, 0, 1)),
+    "telemetry.debug_epochs": Flip("3", measured(debug_epochs, 4, 6), with_=DEBUGGED),
+    "telemetry.escalate_on": Flip(
+        "off", measured(lambda start: debug_epochs(start) > 0, True, False), "wild"
+    ),
+    "telemetry.escalate_epochs": Flip("1", shrinks(debug_epochs), "wild", ("telemetry.escalate_share=1",)),
+    "telemetry.escalate_share": Flip(
+        "0", measured(lambda start: debug_epochs(start) > 0, True, False), "wild"
+    ),
+    "profiler.rounds": Flip("1", measured(lambda start: len(start.files("traces/*")), 0, 1)),
+    "profiler.epochs": Flip("3", tells("profiler.finished:epochs", 3), with_=("profiler.rounds=1",)),
+    # What is kept.
+    "checkpoint.keep": Flip("1", measured(lambda start: len(start.files("checkpoints/round-*")), 2, 1)),
+    "checkpoint.every_seconds": Flip("1", measured(periodic, False, True), with_=LOADED),
+    "journal.segment_bytes": Flip("65536", grows(closed_segments), with_=SMALL_SEGMENTS[1:]),
+    "journal.segment_seconds": Flip("1", grows(closed_segments), with_=LOADED),
+    "journal.keep_bytes": Flip("1", shrinks(closed_segments), with_=SMALL_SEGMENTS),
+    # Who may listen.
+    "wire.listen": Flip(f"tcp://127.0.0.1:{free_ports(3)}", sees(ports=3), "endless", look=listening),
+    "metrics.listen": Flip("127.0.0.1:0", sees(addresses=1), "endless", look=scraped),
+    "metrics.allow_unauthenticated": Flip(
+        "true", sees(addresses=1), look=scraped, with_=("metrics.listen=0.0.0.0:0", "rounds=0")
+    ),
+}
