@@ -7,6 +7,8 @@ A host has failed where
 Its weights, its seeds and its slots return to the snapshot bit for bit, its momentum is cleared. A ramp of
 alpha that was under way in the snapshot stops there, and a fade-out is called off: going on would most likely
 make the host fail again in the next epoch, and in the one after. Policy or operator may start another.
+
+It also forbids what would undo a host at once, before it is done, see `Governor.vetoes`.
 """
 
 from __future__ import annotations
@@ -18,14 +20,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protocol.messages.vocabulary import Op, Stage
+
+from .config.schema import GovernorConfig
 from .hosts.population import Population
 from .measurements import Measurements
 from .seeds import alpha
+from .seeds.table import is_in
 
 LEARNT_LOSS_RATIO = 0.7
 """A loss below this share of ln(perplexity) means that something was learnt."""
 FORGOTTEN_LOSS_RATIO = 0.95
 """A loss from this share of ln(perplexity) on means that it is gone."""
+MIN_KEPT_SHARE = 1.0 - FORGOTTEN_LOSS_RATIO
+"""A seed without which less than this share of a host's accuracy above a guess is left may not be pruned."""
 DIVERGENCE_SIGMAS = 6.0
 DIVERGENCE_MEAN_RATIO = 3.0
 DIVERGENCE_PATIENCE_EPOCHS = 3
@@ -40,18 +48,38 @@ class RollbackReason(IntEnum):
     DIVERGENCE = 3
 
 
+class VetoReason(IntEnum):
+    """Why an action is forbidden; 0 where it is not."""
+
+    NO = 0
+    UNDONE = 1
+    """A rollback has just undone the same."""
+    FORGETS = 2
+    """The host would be back at a guess."""
+
+
 class Governor:
     """Watches the losses of N hosts through an episode.
 
     Args:
         population: whose hosts are watched.
         perplexity: of the task, that of a guess that ignores the input.
+        chance: accuracy of that guess.
+        config: what it forbids.
     """
 
-    def __init__(self, population: Population, perplexity: float) -> None:
+    def __init__(
+        self,
+        population: Population,
+        perplexity: float,
+        chance: float = 0.0,
+        config: GovernorConfig | None = None,
+    ) -> None:
         self._population = population
         self._uniform = math.log(perplexity)
-        n, device = population.table.shape[0], population.table.stage.device
+        self._chance = chance
+        self._config = config or GovernorConfig()
+        (n, slots), device = population.table.shape, population.table.stage.device
         self._state = {
             "count": torch.zeros(n, dtype=torch.float64, device=device),
             "mean": torch.zeros(n, dtype=torch.float64, device=device),
@@ -59,7 +87,11 @@ class Governor:
             "best": torch.full((n,), math.inf, dtype=torch.float64, device=device),
             "streak": torch.zeros(n, dtype=torch.int64, device=device),
             "kept": torch.zeros(n, dtype=torch.int64, device=device),
+            "failed": torch.zeros(n, dtype=torch.bool, device=device),
+            "raised": torch.zeros(n, slots, dtype=torch.int64, device=device),
+            "lowered": torch.zeros(n, slots, dtype=torch.int64, device=device),
         }
+        """`raised` and `lowered`: epochs for which an alpha may not move that way again."""
 
     def begin_episode(self) -> None:
         """Fresh hosts: what they are born with is their first snapshot."""
@@ -102,12 +134,52 @@ class Governor:
         restored = s["kept"].clone()
         healthy = ~failed & ~high
         self._update_statistics(loss, healthy)
+        alpha_undone = self._population.table.alpha.clone()
         self._population.restore(failed)
+        self._forbid_again(alpha_undone - self._population.table.alpha)
+        s["failed"].copy_(failed)
         alpha.halt(self._population.table, failed.unsqueeze(1))
         self._population.snapshot(healthy)
         s["kept"].masked_fill_(healthy, epoch)
         s["streak"].masked_fill_(failed, 0)
         return {"governor.ill": reason, "governor.restored": restored}
+
+    def vetoes(self, measurements: Measurements) -> Tensor:
+        """What would undo a host at once: codes of `VetoReason`, int64 [N, ops, S].
+
+        UNDONE: the rollback before has undone a move of this slot's alpha; for `governor.veto_epochs` no op
+        moves it that way. FORGETS: as measured in the epoch before, the host that has learnt something would
+        be back at a guess without this seed; it may not be pruned. Its alpha can be lowered, so that the host
+        learns to do without.
+
+        Args:
+            measurements: of the epoch just finished.
+        """
+        s, table = self._state, self._population.table
+        n, slots = table.shape
+        codes = torch.zeros(n, len(Op), slots, dtype=torch.int64, device=table.stage.device)
+        if not self._config.veto:
+            return codes
+        raised, lowered = s["raised"] > 0, s["lowered"] > 0
+        above_chance = (measurements.val_accuracy - self._chance).unsqueeze(1)
+        left = above_chance - table.contribution
+        forgets = (
+            is_in(table.stage, (Stage.BLENDING, Stage.HOLDING))
+            & (table.contribution_age == 0)
+            & (left <= MIN_KEPT_SHARE * above_chance)
+            & (above_chance > 0)
+            & ((s["best"] < LEARNT_LOSS_RATIO * self._uniform) & ~s["failed"]).unsqueeze(1)
+        )
+        codes[:, Op.PRUNE].masked_fill_(forgets, int(VetoReason.FORGETS))
+        for op, undone in ((Op.ADVANCE, raised), (Op.SET_ALPHA, raised | lowered), (Op.PRUNE, lowered)):
+            codes[:, op].masked_fill_(undone, int(VetoReason.UNDONE))
+        return codes
+
+    def _forbid_again(self, moved: Tensor) -> None:
+        """Count down what is forbidden; begin with what was undone, `moved` [N, S] of each alpha."""
+        for name, undone in (("raised", moved > 0), ("lowered", moved < 0)):
+            left = self._state[name]
+            left.sub_(1).clamp_(min=0).masked_fill_(undone, self._config.veto_epochs)
 
     def _update_statistics(self, loss: Tensor, healthy: Tensor) -> None:
         """Welford's running mean and variance over the healthy epochs."""
@@ -124,4 +196,5 @@ class Governor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, tensor in self._state.items():
-            tensor.copy_(state[name])
+            if name in state:  # until 0.1.0 nothing was forbidden
+                tensor.copy_(state[name])

@@ -94,7 +94,7 @@ class Trainer:
         )
         self.reward = Reward(reward_context, n, slots, device, self.compiler)
         self.gae = self.compiler.wrap("GAE", gae, loops=True)
-        self.governor = Governor(self.population, data.perplexity)
+        self.governor = Governor(self.population, data.perplexity, data.chance, cfg.governor)
         self.rollout = Rollout.zeros(cfg.episode_epochs, n, slots, device)
         self.measurements = Measurements.unmeasured(n, slots, device)
         self.decision: Decision | None = None
@@ -157,7 +157,7 @@ class Trainer:
             before = self.table.stage.clone()
             automatic = self.lifecycle.advance(self.table, self.measurements)
             advanced = self.table.stage.clone()
-            legal = self.lifecycle.legal(self.table, self.measurements)
+            legal, vetoes = self.legal_actions()
             gates = self.lifecycle.gates(self.table, self.measurements) | automatic
             self.decision = self.agent.act(self.table, self.measurements, legal, self.epoch)
         with hooks.phase("act"):
@@ -171,8 +171,18 @@ class Trainer:
             actions=actions,
             gates=gates,
             executed=executed,
+            vetoes=vetoes,
         )
         return columns | {"style": self.table.style, "contribution_age": self.table.contribution_age}
+
+    def legal_actions(self) -> tuple[Tensor, Tensor]:
+        """What may be done now, bool [N, ops, S], and what else the gates allow and the governor forbids.
+
+        The latter are codes of `governor.VetoReason`, int64 [N, ops, S].
+        """
+        legal = self.lifecycle.legal(self.table, self.measurements)
+        vetoes = torch.where(legal, self.governor.vetoes(self.measurements), 0)
+        return legal & (vetoes == 0), vetoes
 
     def transfer(self, columns: dict[str, Tensor], hooks: Hooks, layers: Sequence[str] = ()) -> None:
         """The one transfer of an epoch: for the hooks, and for the topology of the coming epoch."""

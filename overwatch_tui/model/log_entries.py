@@ -34,6 +34,7 @@ ORIGINS: dict[type, tuple[str, str]] = {
     ev.PPOUpdate: ("policy", "PPO"),
     ev.RoundFinished: ("round", "ROUND"),
     ev.GovernorRollback: ("env", "GOV"),
+    ev.GovernorVeto: ("env", "GOV"),
     ev.LogLine: ("", "LOG"),
     ev.RunStarted: ("run", "RUN"),
     ev.RunStateChanged: ("run", "RUN"),
@@ -63,6 +64,7 @@ ORIGINS: dict[type, tuple[str, str]] = {
 
 _SEVERITIES: dict[type, str] = {
     ev.GovernorRollback: "critical",
+    ev.GovernorVeto: "info",
     ev.PostmortemWritten: "warning",
     ev.RankLost: "critical",
     ev.CheckpointFailed: "critical",

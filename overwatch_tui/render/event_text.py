@@ -48,6 +48,8 @@ def _training_text(data: Any) -> str | None:
             )
         case ev.GovernorRollback():
             return f"rollback: {data.reason}, loss {data.loss:.3g}, back to epoch {data.restored_epoch}"
+        case ev.GovernorVeto():
+            return f"veto: {' '.join(data.ops)} {data.slot}, {data.reason}"
     return None
 
 

@@ -221,6 +221,19 @@ class SeedsConfig(Section, frozen=True):
     ] = False
 
 
+class GovernorConfig(Section, frozen=True):
+    veto: Annotated[
+        bool, Meta(description="Whether actions that would make the governor undo the host are not executed")
+    ] = True
+    veto_epochs: Annotated[
+        int,
+        _count(
+            "Epochs for which an env does not begin again what a rollback has undone, with governor.veto",
+            ge=0,
+        ),
+    ] = 2
+
+
 class PolicyConfig(Section, frozen=True):
     kind: Annotated[
         Literal["ppo", "heuristic", "fixed", "random", "no_growth"],
@@ -417,6 +430,7 @@ class Config(Section, frozen=True):
     compile: CompileConfig = field(default_factory=CompileConfig)
     cuda: CudaConfig = field(default_factory=CudaConfig)
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
+    governor: GovernorConfig = field(default_factory=GovernorConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)

@@ -18,9 +18,15 @@ from protocol.errors import RequestError
 from protocol.messages.commands import SeedGerminateParams, SeedPruneParams
 from protocol.messages.vocabulary import ALPHA_SPEEDS, HEAD_NAMES, TEMPOS, Op, Stage, Style
 from trainer.compute.process_group import ProcessGroup
+from trainer.governor import VetoReason
 from trainer.loop import Trainer
 from trainer.telemetry.columns import decision_columns
 from trainer.telemetry.transfer import HostFrame
+
+_VETO_TEXTS = {
+    VetoReason.UNDONE: "a rollback has just undone the same (governor.veto_epochs)",
+    VetoReason.FORGETS: "without this seed the host would be back at a guess (governor.veto)",
+}
 
 
 class SeedAction(msgspec.Struct, frozen=True):
@@ -124,7 +130,14 @@ class SeedControl:
         """Act on one of this rank's envs, where the gates allow it."""
         trainer, slot = self._trainer, action.heads["slot"]
         table, measurements = trainer.table, trainer.measurements
-        legal = trainer.lifecycle.legal(table, measurements)
+        legal, vetoes = trainer.legal_actions()
+        veto = VetoReason(int(vetoes[row, action.heads["op"], slot]))
+        if veto:
+            return _Outcome(
+                int(table.stage[row, slot]),
+                f"env {action.env} slot {self._slots[slot]}: the governor forbids "
+                f"{Op(action.heads['op']).name} now: {_VETO_TEXTS[veto]}",
+            )
         if not bool(legal[row, action.heads["op"], slot]):
             stage = Stage(int(table.stage[row, slot]))
             leaving = " and on its way out" if bool(table.pruning[row, slot]) else ""

@@ -50,6 +50,7 @@ def decision_columns(
     actions: Tensor,
     gates: Mapping[str, Mapping[str, Tensor]],
     executed: Tensor | None = None,
+    vetoes: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """What was decided for the coming epoch.
 
@@ -61,6 +62,7 @@ def decision_columns(
         gates: for each gate its checks, bool [N, S], as they were when it was asked: by the automatic
             transitions, or by the policy's mask.
         executed: [N], which of the actions were; None where that has been told already.
+        vetoes: [N, ops, S], what the governor forbids and why; None likewise.
     """
     columns = {
         "stage.before": stage_before,
@@ -76,6 +78,8 @@ def decision_columns(
     }
     if executed is not None:
         columns["executed"] = executed
+    if vetoes is not None:
+        columns["governor.veto"] = vetoes
     for gate in STAGE_OF_GATE:
         for check, passed in gates[gate].items():
             columns[f"gate.{gate}.{check}"] = passed

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from protocol.messages.events import (
     EpochFinished,
     GovernorRollback,
+    GovernorVeto,
     LayerStatistics,
     RoundFinished,
     ShapleyComputed,
 )
 from protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
-from trainer.governor import RollbackReason
+from trainer.governor import RollbackReason, VetoReason
 from trainer.hosts.gradients import ACTIVATIONS
 
 from .collection.levels import LevelCode
@@ -127,6 +128,27 @@ def rollback_events(frame: HostFrame) -> Iterator[tuple[int, GovernorRollback]]:
             penalty=-float(frame["reward.rollback"][env]),
         )
         yield env, rollback
+
+
+def veto_events(
+    frame: HostFrame, before: HostFrame, slots: Sequence[str]
+) -> Iterator[tuple[int, GovernorVeto]]:
+    """What the governor forbids since this decision, and in which env.
+
+    Args:
+        frame: the columns of `decision_columns`.
+        before: those of the decision before.
+        slots: names of the S slots.
+    """
+    if "governor.veto" not in frame:
+        return
+    vetoes = frame["governor.veto"]
+    new = vetoes * (vetoes != before.get("governor.veto", np.zeros_like(vetoes)))
+    for env, slot in np.argwhere(new.any(axis=1)).tolist():
+        for reason in np.unique(new[env, :, slot]).tolist():
+            if reason:
+                ops = [Op(op).name for op in np.flatnonzero(new[env, :, slot] == reason).tolist()]
+                yield env, GovernorVeto(slot=slots[slot], ops=ops, reason=VetoReason(reason).name.lower())
 
 
 def shapley_event(columns: Mapping[str, NDArray[Any]]) -> ShapleyComputed:

@@ -33,7 +33,14 @@ from .collection.plan import CollectionPlan
 from .columns import EpochGradients
 from .drift import HOST_SMOOTHING, POLICY_SMOOTHING, SEED_SMOOTHING, DriftMonitor
 from .episode_totals import EpisodeTotals
-from .epoch_events import epoch_event, layers_event, rollback_events, round_event, shapley_event
+from .epoch_events import (
+    epoch_event,
+    layers_event,
+    rollback_events,
+    round_event,
+    shapley_event,
+    veto_events,
+)
 from .seed_events import SeedEvents, action_id
 from .signal_values import (
     MAX_UPDATE_TIMES,
@@ -135,6 +142,8 @@ class Recorder:
             frame: the columns of `decision_columns`.
             by: who acted.
         """
+        for env, veto in veto_events(frame, self._decision, self._shape.slots):
+            self._emitter.emit(veto, env=env)
         stage, alpha = frame["stage"], frame["alpha"]
         alpha_before = self._decision.get("alpha", alpha)
         asked, passed = self._seeds.emit_changes(frame, by, clock=(self._round, self._epoch))

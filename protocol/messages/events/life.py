@@ -211,6 +211,21 @@ class GovernorRollback:
     penalty: float
 
 
+@event("governor.veto", "life", keep=1, key=("env", "slot"))
+@dataclass(kw_only=True)
+class GovernorVeto:
+    """The governor forbids actions that the gates allow, since they would undo the host; they are masked.
+
+    Told when it begins; it ends by itself.
+    """
+
+    slot: str
+    ops: list[str]
+    """PRUNE and such."""
+    reason: str
+    """`undone`: a rollback has just undone the same; `forgets`: the host would be back at a guess."""
+
+
 @event("checkpoint.saved", "life")
 @dataclass(kw_only=True)
 class CheckpointSaved:

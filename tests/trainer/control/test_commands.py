@@ -18,6 +18,7 @@ from protocol.messages.events import (
     CommandDone,
     CommandFailed,
     CommandProgress,
+    GovernorVeto,
     ParamChanged,
     PPOUpdate,
     SeedStage,
@@ -322,6 +323,27 @@ def test_limits_on_seeds_hold_through_random_rounds(rig: Callable[..., Rig]) -> 
     chosen = rollout.actions[..., 0] == Op.GERMINATE
     assert chosen.any()
     assert rollout.legal.gather(2, rollout.actions[..., :1, None].expand(-1, -1, -1, 3)).any(-1).all()
+
+
+def test_what_the_governor_forbids_is_told_and_binds_the_operator(rig: Callable[..., Rig]) -> None:
+    one = rig("a", "policy.kind=no_growth")
+
+    def forbid(r: Rig) -> None:
+        if r.trainer.epoch == 2:
+            r.trainer.governor._state["lowered"][0, 1] = 3
+
+    one.play(
+        {
+            (1, 1): [command("seed.germinate", env=0, slot="r0c1", blueprint="norm")],
+            (1, 4): [command("seed.prune", env=0, slot="r0c1")],
+        },
+        until=(1, 5),
+        watch=forbid,
+    )
+    (failed,) = one.told(CommandFailed)
+    assert failed.message.startswith("env 0 slot r0c1: the governor forbids PRUNE now: a rollback has just")
+    (veto,) = one.told(GovernorVeto)
+    assert veto == GovernorVeto(slot="r0c1", ops=["PRUNE"], reason="undone")
 
 
 def test_seed_action_behind_last_epoch_waits_for_next_episode(rig: Callable[..., Rig]) -> None:
