@@ -21,7 +21,7 @@ from .render.theme import Theme
 from .screens.confirm import ConfirmScreen
 from .screens.help import HelpScreen
 from .screens.main import MainScreen
-from .screens.questions import QUESTIONS
+from .screens.questions import OF_TRAININGS, QUESTIONS
 from .screens.screenshot import self_contained
 from .session import Session
 
@@ -356,6 +356,10 @@ class OverwatchApp(App[None]):
         """Ask before a command is sent; see `screens.questions`."""
         link = self.session.link
         question = QUESTIONS[name](self.session.state)
+        if name in OF_TRAININGS and self.session.state.is_published:
+            self.show_message(f"a published run does not have the command {question.method}")
+            self.paint()
+            return
         if link.is_replay or link.state not in ("live", "slow", "stale"):
             self.show_message(f"{question.method}: not sent, no daemon is connected ({link.label})")
             self.paint()

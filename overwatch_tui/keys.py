@@ -5,6 +5,7 @@ The keys of the views stand in the table of panels.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -96,7 +97,8 @@ def grouped_keys(*, read_only: bool) -> dict[str, list[Key]]:
     return found
 
 
-def footer_hints(*, read_only: bool) -> list[tuple[str, str]]:
-    """(key, name) for the footer."""
-    by_hint = {k.hint: k for k in KEYS if k.hint and not (read_only and k.is_command)}
+def footer_hints(*, read_only: bool, missing: Collection[str] = ()) -> list[tuple[str, str]]:
+    """(key, name) for the footer, without the names in `missing`."""
+    keys = [k for k in KEYS if k.hint and k.hint not in missing]
+    by_hint = {k.hint: k for k in keys if not (read_only and k.is_command)}
     return [(by_hint[name].shown.split(" ")[0], name) for name in FOOTER if name in by_hint]

@@ -31,6 +31,8 @@ ANSWER_SECONDS = 15.0
 FIRST_EPOCH_SECONDS = 60.0
 """So long `wait` waits for the first epoch of a live run, which may be hung or may have none at all."""
 POLL_SECONDS = 0.02
+COMMANDS_SECONDS = 10.0
+"""Seconds between two questions which commands a published run has: its loop adds some as it goes."""
 
 
 class RunEnded(EsperError):
@@ -58,6 +60,8 @@ class Session:
         self._run: str | None = None
         self._recent: deque[int] = deque()
         """Times of the events of the last seconds, by the daemon's clock."""
+        self._commands_request: str | None = None
+        self._ask_commands_at = 0.0
 
     def tick(self) -> int:
         """Take in what has come; returns the number of events."""
@@ -76,6 +80,7 @@ class Session:
         self.view.expire_message()
         self.state.commands.mark_overdue(self.feed.now())
         self.feed.update_link(self.link)
+        self._ask_commands()
         self.link.is_caught_up |= self.feed.is_caught_up
         self.link.events_per_second = self._rate()
         self.view.env = max(0, min(self.view.env, self.state.num_envs - 1))
@@ -96,13 +101,29 @@ class Session:
                 self.view.show_message(f"resynchronised: {reason}")
             self.state = self.state.reset_copy(reason, now=now)
         self._run, self._boot = self.feed.run_id, self.feed.boot
+        self._ask_commands_at = 0.0
         self.link.is_caught_up = False
         if self.feed.thresholds:
             self.state.thresholds = msgspec.convert(self.feed.thresholds, dict[str, Threshold])
         self.needs_paint = True
 
+    def _ask_commands(self) -> None:
+        """Ask a published run now and then for its commands."""
+        if (
+            not self.state.is_published
+            or self.link.state != "live"
+            or time.monotonic() < self._ask_commands_at
+        ):
+            return
+        self._ask_commands_at = time.monotonic() + COMMANDS_SECONDS
+        self._commands_request = self.feed.request("status", {})
+
     def _replied(self, reply: RequestOutcome) -> None:
         self.needs_paint = True
+        if reply.id == self._commands_request:
+            if reply.result is not None:
+                self.state.loop_commands = frozenset(reply.result.get("commands") or ())
+            return
         if reply.error is not None and reply.error.kind == "no_reply":
             self.state.commands.mark_no_reply(reply.id, str(reply.error))
         else:

@@ -266,7 +266,10 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: Path |
             raise RunNotFound(f"no {what} found; start one with: esper-daemon start")
         return (live or runs)[0]
     if live_only and _begin_with(dead, prefix) and not _begin_with(runs, prefix):
-        raise RunNotFound(f"run {prefix} is not alive; live: {_names(runs)}")
+        (ended, *_) = _begin_with(dead, prefix)
+        raise RunNotFound(
+            f"run {prefix} is not alive; live: {_names(runs)}; how it ended: esper-daemon doctor {ended.name}"
+        )
     return choose_run(runs, prefix)
 
 

@@ -105,6 +105,8 @@ class State:
     commands: Commands = field(default_factory=Commands)
     metrics: MetricTable = field(default_factory=MetricTable)
     """Of a published run."""
+    loop_commands: frozenset[str] = frozenset()
+    """Commands of a published run, as its newest `status` lists them."""
     log: deque[LogEntry] = field(default_factory=lambda: deque(maxlen=MAX_LOG_ENTRIES))
     histories: dict[str, History] = field(default_factory=dict)
     unknown: int = 0
@@ -178,6 +180,13 @@ class State:
     def is_published(self) -> bool:
         """Whether a loop of its user's own publishes the run: it has metrics instead of envs."""
         return self.run is not None and self.run.kind == "published"
+
+    @property
+    def missing_commands(self) -> frozenset[str]:
+        """Which of the commands with a key the run lacks; a training has all."""
+        if not self.is_published:
+            return frozenset()
+        return frozenset(("escalate", "profile", "pause", "checkpoint", "stop")) - self.loop_commands
 
     @property
     def is_measured(self) -> bool:

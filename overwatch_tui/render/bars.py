@@ -232,7 +232,8 @@ def key_line(inputs: PanelInputs, width: int) -> Line:
     """The keys that matter, as many as fit."""
     row = Row()
     end = " q quit"
-    for key, name in key_table.footer_hints(read_only=inputs.view.read_only):
+    missing = inputs.state.missing_commands
+    for key, name in key_table.footer_hints(read_only=inputs.view.read_only, missing=missing):
         text = name
         if name == "pause" and inputs.state.run_state == "PAUSED":
             text = "resume"

@@ -44,14 +44,22 @@ def _profile(state: State) -> Question:
 def _pause(state: State) -> Question:
     if state.run_state == "PAUSED":
         return Question("resume", {}, "Resume the training?", "it continues at once")
+    if state.is_published:
+        return Question(
+            "pause", {}, "Pause the loop?", "it waits at its next pause point until it is resumed"
+        )
     return Question("pause", {}, "Pause the training?", "it stops after this epoch until it is resumed")
 
 
-def _checkpoint(_state: State) -> Question:
+def _checkpoint(state: State) -> Question:
+    if state.is_published:
+        return Question("checkpoint", {}, "Save a checkpoint?", "when the loop next looks for commands")
     return Question("checkpoint", {}, "Save a checkpoint?", "at the end of this epoch")
 
 
-def _stop(_state: State) -> Question:
+def _stop(state: State) -> Question:
+    if state.is_published:
+        return Question("stop", {}, "STOP the loop?", "it ends when it next looks for commands")
     return Question(
         "stop",
         {"mode": "after_epoch", "checkpoint": True},
@@ -59,6 +67,9 @@ def _stop(_state: State) -> Question:
         "saves a checkpoint; continue with `esper-daemon start --resume NAME`",
     )
 
+
+OF_TRAININGS = ("escalate", "profile")
+"""Those that no published run has; the others it may have at any time, when its loop asks for them."""
 
 QUESTIONS: dict[str, Callable[[State], Question]] = {
     "escalate": _escalate,

@@ -7,13 +7,14 @@ import pytest
 from overwatch_tui import keys
 from overwatch_tui.app import OverwatchApp
 from overwatch_tui.panels import PANELS
+from overwatch_tui.render.bars import key_line
 from overwatch_tui.render.lines import plain
 from overwatch_tui.screens.line_widget import LinePanel
 from protocol.codec.json_lines import decode_line
 from protocol.messages import events as ev
 
 from . import journal
-from .harness import in_loop, session
+from .harness import ListFeed, in_loop, panel_inputs, session
 
 
 def app() -> OverwatchApp:
@@ -41,6 +42,32 @@ async def test_moves_scroll_the_metrics(size: tuple[int, int]) -> None:
         assert "m59" in shown(made)
         await pilot.press("g")
         assert "m00" in shown(made)
+
+
+def test_footer_offers_only_what_the_run_has() -> None:
+    made = app().session
+    feed = made.feed
+    assert isinstance(feed, ListFeed)
+
+    def footer() -> str:
+        return plain(key_line(panel_inputs(made.state), 120))
+
+    made.tick()
+    assert [method for _, method, _ in feed.requests] == ["status"]
+    feed.answer({"commands": {"stop": {}, "pause": {}, "resume": {}}})
+    made.tick()
+    assert " X pause " in footer()
+    assert not any(word in footer() for word in ("escalate", "profile", "checkpoint"))
+    assert len(made.state.commands) == 0
+    assert [method for _, method, _ in feed.requests] == ["status"], "it asks again after some time only"
+
+
+@in_loop
+async def test_keys_of_trainings_are_refused_in_words() -> None:
+    made = app()
+    async with made.run_test(size=(120, 40)) as pilot:
+        await pilot.press("T")
+        assert made.session.view.message == "a published run does not have the command telemetry.escalate"
 
 
 @pytest.mark.slow

@@ -27,7 +27,12 @@ _COLOUR: dict[Severity, str | None] = {"info": None, "warning": "yellow", "criti
 @RUN
 @click.option("-f", "--follow", is_flag=True, help="Print new events as they arrive.")
 @click.option(
-    "-n", "--lines", type=int, default=20, show_default=True, help="Number of events printed first."
+    "-n",
+    "--lines",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="Number of events printed first.",
 )
 @TYPES
 @JSON

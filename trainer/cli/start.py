@@ -109,12 +109,14 @@ def list_command(everything: bool, ssh: str | None, remote_command: str | None, 
     """List the runs on this machine."""
     if ssh is not None:
         list_remotely(ssh, everything=everything, as_json=as_json, daemon=remote_command)
-    runs = [run for run in list_runs() if everything or run.is_live]
+    known = list_runs()
+    runs = [run for run in known if everything or run.is_live]
     if as_json:
         print_json([_row(run) for run in runs])
         return
     if not runs:
-        print_lines(["no live run; start one with: esper-daemon start --detach"])
+        ended = f"; ended runs, shown by esper-daemon list --all: {len(known)}" if known else ""
+        print_lines([f"no live run; start one with: esper-daemon start --detach{ended}"])
         return
     for run in runs:
         life = "live" if run.is_live else "ended"

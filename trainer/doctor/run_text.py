@@ -50,9 +50,10 @@ def _ending(found: Diagnosis) -> str:
         )
     because = found.reason or ""
     if found.error and found.error != found.reason:
-        because += f": {found.error}"
+        because = found.error if because in ("failed", "interrupted") else f"{because}: {found.error}"
     verb = {"in order": "it ended in order", "failed": "it failed", "interrupted": "it was interrupted"}
-    return f"{verb[found.ending]}: {because} (exit code {found.exit_code})"
+    code = "" if found.kind == "published" else f" (exit code {found.exit_code})"  # a loop has its own
+    return f"{verb[found.ending]}: {because}{code}"
 
 
 def _ago(us: int) -> str:

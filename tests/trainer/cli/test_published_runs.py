@@ -166,3 +166,19 @@ def test_training_does_not_resume_a_published_run(run: PublishedRun) -> None:
     result = esper("start", "--resume", "loop")
     assert result.exit_code == 3
     assert "is published by a loop" in result.output
+
+
+def test_list_and_errors_name_what_shows_ended_runs(run: PublishedRun) -> None:
+    run.finish(RuntimeError("boom"))
+    assert esper("list").output == (
+        "no live run; start one with: esper-daemon start --detach; "
+        "ended runs, shown by esper-daemon list --all: 1\n"
+    )
+    assert "loop" in esper("list", "--all").output
+    assert "esper-daemon doctor loop" in esper("status", "loop").output
+    told = esper("doctor", "loop").output
+    assert "it failed: RuntimeError: boom\n" in told
+
+
+def test_tail_refuses_a_negative_number_of_lines(run: PublishedRun) -> None:
+    assert esper("tail", "loop", "-n", "-3").exit_code == 2
