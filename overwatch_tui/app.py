@@ -14,6 +14,7 @@ from textual.app import App
 from textual.events import Event, InputEvent, Resize
 
 from . import keys
+from .model.anomalies import AnomalyKey
 from .panels import PANELS, VIEWS
 from .render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, compose_screen, main_columns
 from .render.panel import PanelInputs
@@ -55,6 +56,8 @@ class OverwatchApp(App[None]):
         self._full_since: float | None = None
         """Since when the terminal has taken nothing; infinite once the rate has been halved for it."""
         self._is_leaving = False
+        self._rung: set[tuple[AnomalyKey, int]] | None = None
+        """(key, since) of what the bell has rung for; None before the first look."""
 
     def get_default_screen(self) -> MainScreen:
         return MainScreen(self.palette)
@@ -70,6 +73,10 @@ class OverwatchApp(App[None]):
 
     def on_resize(self, _: Resize) -> None:
         self.call_next(self.paint)
+
+    def on_main_screen_unknown_key(self, message: MainScreen.UnknownKey) -> None:
+        self.show_message(f"no such key: {message.key}; ? helps")
+        self.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """With --read-only the keys of commands do nothing."""
@@ -90,6 +97,18 @@ class OverwatchApp(App[None]):
         self._full_since = None
         self.session.needs_paint = False
         self.paint()
+        self._ring()
+
+    def _ring(self) -> None:
+        """The bell, once for each critical anomaly that began while this terminal watched a live run."""
+        session = self.session
+        waiting = session.state.anomalies.open_records(session.feed.now())
+        critical = {(record.key, record.first) for record in waiting if record.severity == "critical"}
+        is_watching = session.link.is_current and not session.link.is_replay
+        if is_watching and self._rung is not None and critical - self._rung:
+            self.bell()
+        if is_watching:
+            self._rung = critical | (self._rung or set())
 
     def _terminal_is_full(self) -> bool:
         """Whether the terminal has not yet taken what it was sent."""
@@ -209,7 +228,7 @@ class OverwatchApp(App[None]):
             view.detail = False
         elif PANELS[self._panel()].renderer.detail is not None:
             view.focus = self._panel()
-            view.detail = True
+            view.detail = view.is_env_chosen = True
         self.paint()
 
     def action_step_back(self) -> None:
@@ -264,7 +283,7 @@ class OverwatchApp(App[None]):
             record = waiting[at % len(waiting)]
             view.selected["anomalies"] = record.key
             if record.env is not None:
-                view.env = record.env
+                view.select("envs", record.env)
         self.paint()
 
     def action_ack(self) -> None:

@@ -16,6 +16,7 @@ from protocol.messages.thresholds import Threshold
 from .model.commands import TrackedCommand
 from .model.state import State
 from .model.time_series import SECOND
+from .render.env_rows import worst_env
 from .render.link_text import link_text
 from .render.panel import PanelInputs
 from .render.view_state import ViewState
@@ -79,6 +80,7 @@ class Session:
                 self.needs_paint = True
         self.view.expire_message()
         self.state.commands.mark_overdue(self.feed.now())
+        self.state.anomalies.expire(self.feed.now())
         self.feed.update_link(self.link)
         self._ask_commands()
         self.link.is_caught_up |= self.feed.is_caught_up
@@ -190,8 +192,11 @@ class Session:
         return self.link.state in (("ended",) if self.link.is_replay else ("live", "slow"))
 
     def panel_inputs(self) -> PanelInputs:
-        """This moment."""
-        return PanelInputs(self.state, self.view, self.link, self.feed.now())
+        """This moment; until the operator chooses an env, the one that needs attention most is selected."""
+        inputs = PanelInputs(self.state, self.view, self.link, self.feed.now())
+        if not (self.view.is_env_chosen or self.view.is_frozen):
+            self.view.env = worst_env(self.state)
+        return inputs
 
     def close(self) -> None:
         """Close the feed."""

@@ -1,16 +1,20 @@
 """Anomalies in a store of their own, so that no other event can push one out.
 
-An anomaly that ends no longer waits for the operator; only one of numbers that were not finite waits until
-it is acknowledged. Acknowledging and muting concern this viewer alone: they are not sent to the daemon.
+Rollbacks by the governor, and signals of the policy beyond their limits, are records too: what the store
+does not know is not wrong, for any part of the screen. An anomaly that ends no longer waits for the operator;
+only rollbacks and numbers that were not finite wait until they are acknowledged. Acknowledging and muting
+concern this viewer alone: they are not sent to the daemon.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from protocol.messages.events import Anomaly
-from protocol.messages.vocabulary import SEVERITY_RANK
+from protocol.messages.thresholds import Threshold
+from protocol.messages.vocabulary import SEVERITY_RANK, Severity
 
 from .time_series import SECOND
 
@@ -21,8 +25,20 @@ MUTE_MICROSECONDS = 600 * SECOND
 MAX_RECORDS = 200
 """Beyond so many, records are dropped that are over and do not wait."""
 
-LATCHED_SUFFIX = "nonfinite"
-"""Kinds with this ending wait for an acknowledgement even when they are over."""
+ROLLBACK = "rollback"
+"""Kind of the governor's rollbacks."""
+LIMIT_SUFFIX = "_limit"
+"""A kind with this ending: a signal of the policy is beyond the limit that is shown beside it."""
+ROLLBACK_SHOWN_MICROSECONDS = 60 * SECOND
+"""So long a rollback is active: the env has to recover from it."""
+
+LATCHED_SUFFIXES = ("nonfinite", ROLLBACK)
+"""Kinds with these endings wait for an acknowledgement even when they are over."""
+
+
+def env_source(env: int) -> str:
+    """How events name an env."""
+    return f"env{env:02d}"
 
 
 @dataclass
@@ -42,6 +58,8 @@ class AnomalyRecord:
     count: int
     hint: str
     env: int | None
+    reason: str = ""
+    """Of a rollback."""
     is_acked: bool = False
     muted_until: int = 0
 
@@ -63,7 +81,7 @@ class AnomalyRecord:
         """Whether it needs an acknowledgement."""
         if self.is_acked or self.severity == "info":
             return False
-        return self.active or self.kind.endswith(LATCHED_SUFFIX)
+        return self.active or self.kind.endswith(LATCHED_SUFFIXES)
 
     def is_muted(self, now: int) -> bool:
         """Whether it is silenced at a time in microseconds."""
@@ -119,6 +137,65 @@ class Anomalies:
         if len(self._records) > MAX_RECORDS:
             self._trim()
 
+    def fold_limit(
+        self, signal: str, limit: Threshold, value: float | None, *, twins: Collection[AnomalyKey], ts: int
+    ) -> None:
+        """Raise or end a record of the policy for a signal that is beyond its limits, or within them.
+
+        Args:
+            signal: field of `PPOUpdate`.
+            limit: of the signal.
+            value: newest one.
+            twins: what the daemon's own checks call the same; one of these, active, says it all.
+            ts: microseconds.
+        """
+        kind = signal + LIMIT_SUFFIX
+        severity: Severity | None = None if value is None else limit.severity(value)
+        if any(twin in self._records and self._records[twin].active for twin in twins):
+            severity = None
+        old = self._records.get(("policy", kind))
+        if severity is None:
+            if old is not None:
+                del self._records[old.key]
+            return
+        since = old.first if old is not None else ts
+        count = old.count + 1 if old is not None else 1
+        beyond = limit.critical if severity == "critical" else limit.warning
+        found = Anomaly(
+            kind=kind,
+            source="policy",
+            severity=severity,
+            active=True,
+            value=value,
+            threshold=beyond,
+            count=count,
+            since=since,
+            hint=limit.hint,
+        )
+        self.fold(found, ts=ts, env=None)
+
+    def fold_rollback(self, reason: str, *, ts: int, env: int) -> None:
+        """Take in a rollback of an env."""
+        source = env_source(env)
+        old = self._records.get((source, ROLLBACK))
+        count = old.count + 1 if old is not None and old.active else 1
+        hint = f"{reason}: back at its last good epoch; Enter shows the env, T looks closer"
+        found = Anomaly(
+            kind=ROLLBACK, source=source, severity="critical", active=True, count=count, since=ts, hint=hint
+        )
+        self.fold(found, ts=ts, env=env)
+        self._records[source, ROLLBACK].reason = reason
+
+    def forget_limit(self, signal: str) -> None:
+        """Drop the record of a limit: the daemon's own check of the signal has raised one."""
+        self._records.pop(("policy", signal + LIMIT_SUFFIX), None)
+
+    def expire(self, now: int) -> None:
+        """End the rollbacks that are old by now (microseconds)."""
+        for record in self._records.values():
+            if record.kind == ROLLBACK and now - record.last >= ROLLBACK_SHOWN_MICROSECONDS:
+                record.active = False
+
     def _trim(self) -> None:
         over = [r for r in self._records.values() if not r.is_waiting and not r.active]
         for record in sorted(over, key=lambda r: r.last)[: max(0, len(self._records) - MAX_RECORDS)]:
@@ -151,8 +228,22 @@ class Anomalies:
         """Waiting before seen, active before over, the worst and newest first."""
         return sorted(
             self._records.values(),
-            key=lambda r: (not r.is_waiting, not r.active, -SEVERITY_RANK[r.severity], -r.last, r.key),
+            key=lambda r: (
+                not r.is_waiting,
+                not r.active,
+                -SEVERITY_RANK[r.severity],
+                -(r.first if r.active else r.last),
+                r.key,
+            ),
         )
+
+    def env_ranks(self) -> dict[int, int]:
+        """Envs that need attention, and how much: 0 = the most; in the order of the records."""
+        ranks: dict[int, int] = {}
+        for record in self.ordered():
+            if record.env is not None and (record.active or record.is_waiting):
+                ranks.setdefault(record.env, len(ranks))
+        return ranks
 
     def open_records(self, now: int) -> list[AnomalyRecord]:
         """Those that need the operator: neither acknowledged nor muted nor over."""
@@ -169,7 +260,7 @@ class Anomalies:
             for r in self._records.values()
             if r.active and (r.source == source or r.source.startswith(source + "."))
         ]
-        return sorted(found, key=lambda r: (-SEVERITY_RANK[r.severity], -r.last))
+        return sorted(found, key=lambda r: (-SEVERITY_RANK[r.severity], r.kind != ROLLBACK, -r.last))
 
 
 def _worse_value(peak: float | None, value: float | None, threshold: float | None) -> float | None:

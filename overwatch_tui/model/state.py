@@ -19,23 +19,15 @@ from protocol.messages.vocabulary import Stage
 
 from .anomalies import Anomalies
 from .commands import Commands
+from .limits import POLICY_LIMITS, policy_limit
 from .log_entries import LogEntry, log_entry
 from .metric_table import MetricTable
 from .scoreboard import Scoreboard
-from .time_series import RESOLUTIONS, SECOND, SHORT_RESOLUTIONS, History
+from .time_series import RESOLUTIONS, SHORT_RESOLUTIONS, History
 
 MAX_LOG_ENTRIES = 2000
 MAX_ROUNDS = 1000
 MAX_ENVS = 4096
-ROLLBACK_SHOWN_MICROSECONDS = 60 * SECOND
-
-
-@dataclass(frozen=True)
-class EnvRollback:
-    """The newest rollback of an env."""
-
-    reason: str
-    ts: int
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,6 @@ class State:
     escalation_until: int | None = None
     """Clock at which the escalation falls back; see `clock`."""
     rounds: deque[ev.RoundFinished] = field(default_factory=lambda: deque(maxlen=MAX_ROUNDS))
-    rollbacks: dict[int, EnvRollback] = field(default_factory=dict)
     gates: dict[tuple[int, str], GateResult] = field(default_factory=dict)
     scoreboard: Scoreboard = field(default_factory=Scoreboard)
     anomalies: Anomalies = field(default_factory=Anomalies)
@@ -121,6 +112,7 @@ class State:
             return
         if event.ts >= self.ts:
             self.ctx = event.ctx
+        self.anomalies.expire(event.ts)
         handler = HANDLERS.get(type(event.data))
         if handler is not None:
             handler(self, event)
@@ -161,6 +153,10 @@ class State:
         """By the table of thresholds that the daemon sent; None where it is within limits or not measured."""
         threshold = self.thresholds.get(signal)
         return None if value is None or threshold is None else threshold.severity(value)
+
+    def policy_limit(self, signal: str) -> Threshold | None:
+        """The limit of a field of `PPOUpdate` at this point of the run; None where there is none."""
+        return policy_limit(self.thresholds, self.ppo, signal, (self.rounds_done, self.rounds_planned))
 
     def history(self, name: str) -> History | None:
         """The course of a signal; None before its first value."""
@@ -350,6 +346,11 @@ def _ppo(state: State, event: Event) -> None:
         state._record(f"ppo.{name}", event.ts, getattr(data, name))
     for head, entropy in data.head_entropy.items():
         state._record(f"entropy.{head}", event.ts, entropy)
+    for signal in POLICY_LIMITS:
+        limit = state.policy_limit(signal)
+        if limit is not None:
+            value, twins = getattr(data, signal), POLICY_LIMITS[signal].twins
+            state.anomalies.fold_limit(signal, limit, value, twins=twins, ts=event.ts)
 
 
 PPO_SIGNALS = (
@@ -389,6 +390,7 @@ def _drift(state: State, event: Event) -> None:
         state._record(f"drift/{source}", event.ts, found.norm_drift, brief=brief)
         if not brief:
             state._record(f"norm/{source}", event.ts, found.norm)
+            state._record(f"health/{source}", event.ts, found.health_drift)
 
 
 @_on(ev.SystemSample)
@@ -418,14 +420,18 @@ def _gate(state: State, event: Event) -> None:
 
 @_on(ev.Anomaly)
 def _anomaly(state: State, event: Event) -> None:
-    state.anomalies.fold(event.data, ts=event.ts, env=event.ctx.env)
+    data: ev.Anomaly = event.data
+    state.anomalies.fold(data, ts=event.ts, env=event.ctx.env)
+    for signal, limit in POLICY_LIMITS.items():
+        if data.active and (data.source, data.kind) in limit.twins:
+            state.anomalies.forget_limit(signal)
 
 
 @_on(ev.GovernorRollback)
 def _rollback(state: State, event: Event) -> None:
     if event.ctx.env is not None:
         data: ev.GovernorRollback = event.data
-        state.rollbacks[event.ctx.env] = EnvRollback(data.reason, event.ts)
+        state.anomalies.fold_rollback(data.reason, ts=event.ts, env=event.ctx.env)
 
 
 @_on(ev.TelemetryLevel)

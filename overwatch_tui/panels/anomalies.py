@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from overwatch_tui.model.anomalies import AnomalyRecord
+from overwatch_tui.model.anomalies import LIMIT_SUFFIX, AnomalyRecord
 from overwatch_tui.render.format import format_clock, format_duration, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -131,10 +131,9 @@ def _when(inputs: PanelInputs, ts: int) -> str:
 
 
 def _state_words(record: AnomalyRecord, now: int) -> str:
-    words = [
-        "active" if record.active else "over",
-        "acknowledged" if record.is_acked else "not acknowledged (a)",
-    ]
+    words = ["active" if record.active else "over"]
+    if record.is_acked or record.is_waiting:
+        words.append("acknowledged" if record.is_acked else "not acknowledged (a)")
     if record.is_muted(now):
         words.append(f"muted for {format_duration((record.muted_until - now) / 1e6)} more (m)")
     return ", ".join(words)
@@ -155,6 +154,10 @@ def _series_name(record: AnomalyRecord) -> str:
         "slow_update": "ppo.seconds",
         "memory": "memory",
     }
+    if record.kind.endswith(LIMIT_SUFFIX):
+        return f"ppo.{record.kind.removesuffix(LIMIT_SUFFIX)}"
+    if record.kind == "health_drift":
+        return f"health/{record.source}"
     return policy.get(record.kind, f"drift/{record.source}")
 
 

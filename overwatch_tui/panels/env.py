@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from overwatch_tui.model.anomalies import env_source
 from overwatch_tui.model.log_entries import LogEntry
 from overwatch_tui.model.state import at_or_none
-from overwatch_tui.render.env_rows import EnvRow, env_row, env_source
+from overwatch_tui.render.env_rows import EnvRow, env_row
 from overwatch_tui.render.event_text import event_text
 from overwatch_tui.render.format import (
     format_clock,
@@ -51,7 +52,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 def env_lines(inputs: PanelInputs, env: int, width: int, height: int) -> list[Line]:
     """Everything about one env."""
-    found = env_row(inputs.state, env, inputs.now, inputs.glyphs)
+    found = env_row(inputs.state, env, inputs.glyphs)
     lines = [_headline(inputs, found, width), EMPTY, *_seed_lines(inputs, env, width), EMPTY]
     lines += [*_gates(inputs, env, width), *_reward(inputs, env, width), *_shapley(inputs, env, width)]
     lines.append(gradient_line(inputs, env, width))

@@ -35,7 +35,7 @@ def note(inputs: PanelInputs) -> str:
     scroll = view.scroll.get("envs")
     if scroll is not None and scroll.height < count:
         words.append(f"{scroll.start + 1}-{min(count, scroll.start + scroll.height)} of {count}")
-    if view.sort != "env" or view.is_reversed:
+    if view.sort != "attention" or view.is_reversed:
         words.append(
             f"sort {view.sort} {inputs.glyphs.ascending if view.is_reversed else inputs.glyphs.descending}"
         )
@@ -87,7 +87,8 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def _grid(inputs: PanelInputs, found: list[EnvRow], width: int) -> list[Line]:
-    """One character per env, as many as fit a line."""
+    """One character per env in the order of their numbers, as many as fit a line, whatever the sort."""
+    found = sorted(found, key=lambda row: row.env)
     per_line = max(8, (width - 8) // 8 * 8)
     lines = []
     for begin in range(0, len(found), per_line):
@@ -141,7 +142,7 @@ class _Table:
         row = Row()
         columns = (
             ("ENV", self._digits + 1, "env"),
-            (" ST", 5, "status"),
+            (" ST", 5, "attention"),
             ("ACC", 6, "accuracy"),
             ("dACC", 7, "change"),
             ("RETURN", 8, "return"),
@@ -149,7 +150,7 @@ class _Table:
             ("DRIFT", 7, "drift"),
         )
         for text, width, name in columns:
-            align = "<" if name == "status" else ">"
+            align = "<" if name == "attention" else ">"
             row.put(text + self._arrow(name), "key" if self._arrow(name) else "dim", width, align)
         row.put("  ")
         if self._letters:
@@ -166,14 +167,13 @@ class _Table:
     def row(self, env: EnvRow) -> Line:
         inputs, glyphs = self._inputs, self._inputs.glyphs
         selected = env.env == inputs.view.env
-        dim = "" if inputs.link.is_current else "dim"
         row = Row()
         row.put(glyphs.cursor if selected else " ", "focus").put(f"{env.env:02d}", "bold", self._digits, ">")
         row.put(" ").put(env.status, env.severity or ("dim" if env.status == "--" else "ok"), 4)
-        row.put(format_percent(env.accuracy), dim, 6, ">")
+        row.put(format_percent(env.accuracy), "", 6, ">")
         row.put(_trend(env.change, glyphs), _trend_style(env.change))
         row.put(format_points(env.change), "dim", 6, ">")
-        row.put(format_signed(env.total), dim, 8, ">").put(format_compact(env.gradient, 6), dim, 7, ">")
+        row.put(format_signed(env.total), "", 8, ">").put(format_compact(env.gradient, 6), "", 7, ">")
         row.put(format_compact(env.drift, 5), env.drift_severity or "dim", 6, ">")
         row.put(severity_mark(env.drift_severity), env.drift_severity or "").put("  ")
         for text, style in slot_cells(inputs.state, env.env, glyphs):

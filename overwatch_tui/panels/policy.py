@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from overwatch_tui.render.format import format_compact, format_duration, format_number
@@ -11,7 +10,7 @@ from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.plot import Series, gauge
 from overwatch_tui.render.theme import severity_label
-from protocol.messages.thresholds import Threshold, kl_limits
+from protocol.messages.thresholds import Threshold
 
 from . import curves
 
@@ -25,22 +24,20 @@ class PolicySignal(NamedTuple):
     label: str
     field: str
     """Of `PPOUpdate`; its history is `ppo.<field>`."""
-    limit: str
-    """In the table of thresholds; empty where there is none."""
     help: str
 
 
 SIGNALS = (
-    PolicySignal("KL", "approx_kl", "kl", "how far the policy moved"),
-    PolicySignal("entropy", "entropy", "entropy", "1 = explores freely, 0 = has decided"),
-    PolicySignal("clip", "clip_fraction", "clip_fraction", "share of clipped samples"),
-    PolicySignal("EV", "explained_variance", "explained_variance", "how well the critic predicts"),
-    PolicySignal("ratio max", "ratio_max", "ratio_max", "widest probability ratio"),
-    PolicySignal("value loss", "value_loss", "", ""),
-    PolicySignal("grad norm", "grad_norm", "total_grad_norm", "before clipping"),
-    PolicySignal("policy loss", "policy_loss", "", ""),
-    PolicySignal("seconds", "seconds", "", "of the update"),
-    PolicySignal("LSTM h rms", "lstm_h_rms", "lstm_rms", "recurrent state"),
+    PolicySignal("KL", "approx_kl", "how far the policy moved"),
+    PolicySignal("entropy", "entropy", "1 = explores freely, 0 = has decided"),
+    PolicySignal("clip", "clip_fraction", "share of clipped samples"),
+    PolicySignal("EV", "explained_variance", "how well the critic predicts"),
+    PolicySignal("ratio max", "ratio_max", "widest probability ratio"),
+    PolicySignal("value loss", "value_loss", ""),
+    PolicySignal("grad norm", "grad_norm", "before clipping"),
+    PolicySignal("policy loss", "policy_loss", ""),
+    PolicySignal("seconds", "seconds", "of the update"),
+    PolicySignal("LSTM h rms", "lstm_h_rms", "recurrent state"),
 )
 
 
@@ -98,11 +95,7 @@ def _value(inputs: PanelInputs, signal: PolicySignal) -> float | None:
 
 def _limit(inputs: PanelInputs, signal: PolicySignal) -> Threshold | None:
     """The limits of a signal in this run."""
-    threshold, ppo = inputs.state.thresholds.get(signal.limit), inputs.state.ppo
-    if signal.limit == "kl" and threshold is not None and ppo is not None and ppo.target_kl:
-        warning, critical = kl_limits(ppo.target_kl)
-        return replace(threshold, warning=warning, critical=critical)
-    return threshold
+    return inputs.state.policy_limit(signal.field)
 
 
 def _severity(inputs: PanelInputs, signal: PolicySignal, value: float | None) -> str | None:
@@ -117,7 +110,7 @@ def _pair(inputs: PanelInputs, signal: PolicySignal, width: int) -> Line:
     severity = _severity(inputs, signal, value)
     row = Row().put(f" {signal.label}", "dim", 12).put(_figure(value), "bold", 8, ">").put(" ")
     row.put(
-        severity_label(severity) if (signal.limit or severity) and value is not None else "",
+        severity_label(severity) if (_limit(inputs, signal) or severity) and value is not None else "",
         severity or "ok",
         5,
     )

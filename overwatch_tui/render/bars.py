@@ -10,10 +10,12 @@ from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedComma
 
 from .event_text import event_text
 from .format import format_duration, format_number
-from .lines import Line, Row
+from .lines import Line, Row, fade, width_of
 from .link_text import link_text
 from .panel import Panel, PanelInputs
 
+SILENT_SECONDS, SILENT_EPOCHS = 10.0, 3
+"""A trainer is silent after so long, and after so many of its epochs."""
 _METRICS_TAB = ("Metr", "Metrics")
 """In place of the envs', where a published run has none."""
 _BADGE = {None: "live", "warning": "caution", "critical": "alarm"}
@@ -57,8 +59,9 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
     word_ = state.run_state or link.trainer
     facts: list[tuple[str, str]] = []
     if word_:
-        facts.append((word_, {"TRAINING": "ok", "STOPPED": "critical"}.get(word_, "warning")))
-    if link.trainer_age_seconds is not None and link.trainer_age_seconds > 10 and word_ == "TRAINING":
+        style = {"TRAINING": "ok", "STOPPED": "critical"}.get(word_, "warning")
+        facts.append((word_, style if link.is_fresh else "dim"))
+    if silent_trainer(inputs):
         facts.append((f"trainer silent {format_duration(link.trainer_age_seconds)}", "critical"))
     if state.ctx.round:
         of = f"/{state.rounds_planned}" if state.rounds_planned else ""
@@ -84,42 +87,75 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
     return facts
 
 
+def silent_trainer(inputs: PanelInputs) -> bool:
+    """Whether the trainer's loop has said nothing for three of its epochs, and for 10 s at least."""
+    age, epoch = inputs.link.trainer_age_seconds, inputs.state.epoch
+    usual = 0.0 if epoch is None else epoch.seconds
+    word_ = inputs.state.run_state or inputs.link.trainer
+    return age is not None and word_ == "TRAINING" and age > max(SILENT_SECONDS, SILENT_EPOCHS * usual)
+
+
 def anomaly_line(inputs: PanelInputs, width: int) -> Line:
-    """Active and unacknowledged anomalies; the link instead where it is broken."""
-    state, link = inputs.state, inputs.link
+    """NOW, WHY and NEXT: what is wrong, since when and why, which key helps; the link first."""
+    link, anomalies = inputs.link, inputs.state.anomalies
     if link.state in ("stale", "lost", "ended"):
         return _trouble_with_link(inputs, width)
-    waiting = state.anomalies.open_records(inputs.now)
-    critical, warning = state.anomalies.active_count("critical"), state.anomalies.active_count("warning")
+    waiting = anomalies.open_records(inputs.now)
+    critical, warning = anomalies.active_count("critical"), anomalies.active_count("warning")
     if not waiting and not critical and not warning:
-        if link.is_current and state.metrics.step is not None:
-            return Row().put(" ok ", "ok").put("no anomaly is active", "dim").line(width)
-        if not link.is_current or state.epoch is None:
-            return Row().put(" -- ", "dim").put("nothing measured yet", "dim").line(width)
-        since = inputs.seconds_since(state.epoch_ts)
-        return (
-            Row()
-            .put(" ok ", "ok")
-            .put("no anomaly is active", "dim")
-            .put(f"  {inputs.glyphs.separator} last epoch {format_duration(since)} ago", "faint")
-            .line(width)
-        )
+        return _nothing_wrong(inputs, width)
     row = Row()
     row.put(" !! " if critical else " ?? ", "alarm" if critical else "caution").put(" ")
     row.put(f"{critical} CRIT", "critical" if critical else "dim").put(" ")
     row.put(f"{warning} WARN", "warning" if warning else "dim").put(" ")
     row.put(f" {len(waiting)} unacked", "bold" if waiting else "dim")
-    hint = "n a A m" if width < 160 else "n next  a ack  A all  m mute"
-    for record in _current_first(inputs, waiting or state.anomalies.ordered())[:3]:
+    records = _current_first(inputs, waiting or anomalies.ordered())
+    keys = _next_keys(inputs, records[0], width)
+    for i, record in enumerate(records[:3]):
         words = record_words(inputs, record, value=True)
-        needed = sum(len(text) for text, _ in words) + 3
-        if row.width + needed > width - len(hint) - 3:
+        needed = width_of(words) + 3
+        if row.width + needed > width - len(keys) - 3:
             words = record_words(inputs, record, value=False)
-            needed = sum(len(text) for text, _ in words) + 3
-            if row.width + needed > width - len(hint) - 3:
+            needed = width_of(words) + 3
+            if row.width + needed > width - len(keys) - 3:
                 break
         row.put(f" {inputs.glyphs.separator} ", "faint").add(words)
-    return row.right(hint, "key", width - 1).line(width)
+        if i == 0 and record.hint and row.width + len(record.hint) + 4 <= width - len(keys) - 3:
+            row.put(f" {inputs.glyphs.arrow} ", "faint").put(record.hint, "accent")
+    line = row.right(keys, "key", width - 1).line(width)
+    return line if link.is_fresh else fade(line)
+
+
+def _next_keys(inputs: PanelInputs, record: AnomalyRecord, width: int) -> str:
+    """The keys that help with a record: look at it, then acknowledge it."""
+    long = width >= 120
+    if inputs.view.selected.get("anomalies") != record.key and record.is_waiting:
+        return "n look  a ack  m mute" if long else "n look"
+    closer = record.env is not None and not inputs.view.read_only and not inputs.link.is_replay
+    keys = ["Enter env", "T closer"] if closer else ["2 list"]
+    if record.is_waiting:
+        keys.append("a ack")
+    return "  ".join(keys) if long else keys[-1]
+
+
+def _nothing_wrong(inputs: PanelInputs, width: int) -> Line:
+    """The store holds nothing: "ok" where the link and the trainer's loop say so too."""
+    state, link = inputs.state, inputs.link
+    if not state.is_measured:
+        return Row().put(" -- ", "dim").put("nothing measured yet", "dim").line(width)
+    row = Row()
+    if silent_trainer(inputs):
+        row.put(" !! ", "alarm").put(" trainer silent", "critical")
+        row.put(f" for {format_duration(link.trainer_age_seconds)}", "bold")
+        row.put(f" {inputs.glyphs.arrow} ", "faint").put("esper-daemon doctor " + (link.name or ""), "accent")
+    elif link.is_current:
+        row.put(" ok ", "ok").put("no anomaly is active", "dim")
+    else:
+        row.put(" -- ", "dim").put("no anomaly was active", "dim")
+    if state.epoch is not None:
+        age = format_duration(inputs.seconds_since(state.epoch_ts))
+        row.put(f"  {inputs.glyphs.separator} last epoch {age} ago", "faint")
+    return row.line(width)
 
 
 def _current_first(inputs: PanelInputs, records: list[AnomalyRecord]) -> list[AnomalyRecord]:
@@ -149,7 +185,8 @@ def _trouble_with_link(inputs: PanelInputs, width: int) -> Line:
     stopped = inputs.state.stopped
     if stopped is not None and stopped.exit_code:
         row.put(f"; exit {stopped.exit_code}: {stopped.error or stopped.reason}", "critical")
-    return row.line(width)
+    waiting = len(inputs.state.anomalies.open_records(inputs.now))
+    return row.right(f"{waiting} unacked before" if waiting else "", "dim", width - 1).line(width)
 
 
 def view_line(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from overwatch_tui.model.anomalies import AnomalyRecord
-from overwatch_tui.model.state import ROLLBACK_SHOWN_MICROSECONDS, State, at_or_none
-from protocol.messages.vocabulary import SEVERITY_RANK, WITH_SEED
+from overwatch_tui.model.anomalies import ROLLBACK, AnomalyRecord, env_source
+from overwatch_tui.model.state import State, at_or_none
+from protocol.messages.vocabulary import WITH_SEED
 
 from .lines import Span
 from .panel import PanelInputs
@@ -55,18 +55,14 @@ class EnvRow(NamedTuple):
         return self.status not in ("ok", "--")
 
 
-def env_source(env: int) -> str:
-    """How events name an env."""
-    return f"env{env:02d}"
-
-
 def sorted_rows(inputs: PanelInputs) -> list[EnvRow]:
     """All envs in the order that the view asks for."""
     state = inputs.state
-    found = [env_row(state, env, inputs.now, inputs.glyphs) for env in range(state.num_envs)]
+    found = [env_row(state, env, inputs.glyphs) for env in range(state.num_envs)]
     sort = inputs.view.sort
-    if sort == "status":
-        found.sort(key=lambda r: (-SEVERITY_RANK[r.severity], not r.is_flagged, r.env))
+    if sort == "attention":
+        ranks = state.anomalies.env_ranks()
+        found.sort(key=lambda r: (ranks.get(r.env, len(ranks)), r.env))
     elif sort != "env":
         field, sign = {
             "accuracy": ("accuracy", -1),
@@ -79,6 +75,12 @@ def sorted_rows(inputs: PanelInputs) -> list[EnvRow]:
     return found[::-1] if inputs.view.is_reversed else found
 
 
+def worst_env(state: State) -> int:
+    """The env that needs attention most; 0 where none needs any."""
+    ranks = state.anomalies.env_ranks()
+    return min((env for env in ranks if env < state.num_envs), key=ranks.__getitem__, default=0)
+
+
 def _finite(value: float | None) -> float:
     """A sortable number: what is not finite comes first among the largest."""
     if value is None:
@@ -86,14 +88,12 @@ def _finite(value: float | None) -> float:
     return value if isfinite(value) else 1e300
 
 
-def env_row(state: State, env: int, now: int, glyphs: Glyphs) -> EnvRow:
+def env_row(state: State, env: int, glyphs: Glyphs) -> EnvRow:
     """One env's row."""
     epoch = state.epoch
     source = env_source(env)
     records = state.anomalies.active_at(source)
-    rollback = state.rollbacks.get(env)
-    rolled = rollback is not None and now - rollback.ts < ROLLBACK_SHOWN_MICROSECONDS
-    status, severity = _status(records, rolled, has_data=epoch is not None)
+    status, severity = _status(records, has_data=epoch is not None)
     accuracy = at_or_none(epoch.val_accuracy, env) if epoch else None
     earlier = at_or_none(state.previous_epoch.val_accuracy, env) if state.previous_epoch else None
     drift = state.drift_of(source)
@@ -109,14 +109,14 @@ def env_row(state: State, env: int, now: int, glyphs: Glyphs) -> EnvRow:
         drift=drift,
         drift_severity=state.detector_severity(source, "norm_drift"),
         action=_action(state, env),
-        trouble=_trouble(records, rollback.reason if rollback and rolled else "", source, glyphs),
+        trouble=_trouble(records, source, glyphs),
         best=best if best is not None and best >= 0 else None,
     )
 
 
-def _status(records: Sequence[AnomalyRecord], rolled: bool, *, has_data: bool) -> tuple[str, str | None]:
+def _status(records: Sequence[AnomalyRecord], *, has_data: bool) -> tuple[str, str | None]:
     worst = records[0].severity if records else None
-    if rolled:
+    if records and records[0].kind == ROLLBACK:
         return "ROLL", "critical"
     if worst == "critical":
         return "CRIT", worst
@@ -127,12 +127,12 @@ def _status(records: Sequence[AnomalyRecord], rolled: bool, *, has_data: bool) -
     return ("ok" if has_data else "--"), None
 
 
-def _trouble(records: Sequence[AnomalyRecord], rollback: str, source: str, glyphs: Glyphs) -> str:
-    if rollback:
-        return f"rollback {rollback}"
+def _trouble(records: Sequence[AnomalyRecord], source: str, glyphs: Glyphs) -> str:
     if not records:
         return ""
     record = records[0]
+    if record.reason:
+        return f"{record.kind} {record.reason}"
     where = record.source[len(source) + 1 :]
     words = [record.short_kind, where, f"{glyphs.times}{record.count}" if record.count > 1 else ""]
     return " ".join(w for w in words if w)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from . import bars
-from .lines import Line, Row, block, fit, plain
+from .lines import Line, Row, block, fade, fit, plain
 from .panel import Drawn, Panel, PanelInputs, PanelTable
 from .theme import Glyphs
 from .view_state import Scroll
@@ -177,7 +177,7 @@ def compose_screen(
     rules = {(box.x + box.width, box.y) for box in boxes if box.has_title}
     for box in boxes:
         drawn = _draw(panels[box.name], body, box, rules)
-        layout.lines[box.name] = drawn.lines
+        layout.lines[box.name] = drawn.lines if live.link.is_fresh else [fade(x) for x in drawn.lines]
         if drawn.scroll is not None:
             layout.scroll[box.name] = drawn.scroll
         if drawn.env is not None:

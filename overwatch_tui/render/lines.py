@@ -97,6 +97,17 @@ def plain(line: Line) -> str:
     return "".join(text for text, _ in line)
 
 
+def fade(line: Line) -> Line:
+    """The same text without colour: it tells of a time that is over."""
+    faded = tuple((text, "dim select" if "select" in style else "dim") for text, style in line)
+    return fit(faded, width_of(line))
+
+
+def width_of(line: Line) -> int:
+    """Columns of a line."""
+    return sum(len(text) for text, _ in line)
+
+
 def restyle(line: Line, style: str) -> Line:
     """The same text with a style laid over every span."""
     return tuple((text, f"{span} {style}".strip()) for text, span in line)

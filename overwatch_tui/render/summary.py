@@ -65,7 +65,7 @@ def _anomaly(record: AnomalyRecord) -> dict[str, Any]:
 
 def _env(inputs: PanelInputs, env: int) -> dict[str, Any]:
     state = inputs.state
-    row = env_row(state, env, inputs.now, inputs.glyphs)
+    row = env_row(state, env, inputs.glyphs)
     epoch = state.epoch
     stages = epoch.stage[env] if epoch is not None and env < len(epoch.stage) else []
     return {

@@ -13,7 +13,7 @@ from .theme import ASCII, UNICODE, Glyphs
 
 _T = TypeVar("_T")
 
-SORTS = ("env", "status", "accuracy", "change", "return", "gradient", "drift")
+SORTS = ("attention", "env", "accuracy", "change", "return", "gradient", "drift")
 ENV_LAYOUTS = ("table", "grid")
 LOG_FILTERS = ("all", "no seeds", "warnings", "commands")
 REFRESH_RATES = (0.5, 1.0, 2.0, 4.0)
@@ -61,7 +61,9 @@ class ViewState:
     scroll: dict[str, Scroll] = field(default_factory=dict)
     """Per panel, the rows that were drawn last."""
     env: int = 0
-    sort: str = "env"
+    is_env_chosen: bool = False
+    """Whether the operator chose the env; until then the one that needs attention most is selected."""
+    sort: str = "attention"
     is_reversed: bool = False
     env_layout: str | None = None
     """Table or grid; None = by the number of envs."""
@@ -94,6 +96,7 @@ class ViewState:
         elif self.name != "envs" or self.focus != "envs":
             self.show_view("envs")
         else:
+            self.is_env_chosen = False
             return False
         return True
 
@@ -107,7 +110,7 @@ class ViewState:
         self.selected[panel] = key
         if panel == "envs":
             assert isinstance(key, int)
-            self.env = key
+            self.env, self.is_env_chosen = key, True
 
     def selected_index(self, panel: str, keys: Sequence[Hashable]) -> int:
         """Row of the selection; the first where what was selected is gone."""
@@ -128,7 +131,7 @@ class ViewState:
         """Take over what was drawn: the next drawing begins there."""
         self.scroll.update(scroll)
         if env is not None:
-            self.env = env
+            self.env, self.is_env_chosen = env, True
 
     def cycle_sort(self) -> None:
         self.sort = _next(SORTS, self.sort)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.events import Key
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
+from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -46,6 +48,13 @@ class MainScreen(Screen[None], inherit_bindings=False):
         theme: for the line widgets.
     """
 
+    class UnknownKey(Message):
+        """A key was pressed that has no meaning."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
     AUTO_FOCUS = ""
     BINDINGS = [Binding(names, action, show=False) for names, action in keys.bindings()]  # noqa: RUF012
 
@@ -56,6 +65,11 @@ class MainScreen(Screen[None], inherit_bindings=False):
         }
         self._boxes: list[Box] = []
         self._layout = PlacedLayout()
+
+    def on_key(self, event: Key) -> None:
+        """Say so where a key does nothing."""
+        if event.key not in self._bindings.key_to_bindings:
+            self.post_message(self.UnknownKey(event.key))
 
     def compose(self) -> ComposeResult:
         yield from self._panels.values()

@@ -53,6 +53,11 @@ class LinkStatus:
         return self.state in ("live", "replay") and self.is_caught_up
 
     @property
+    def is_fresh(self) -> bool:
+        """Whether what is shown still tells of now: neither silent for long nor over nor half received."""
+        return self.is_replay or (self.state in ("live", "slow") and self.is_caught_up)
+
+    @property
     def severity(self) -> str | None:
         """Style of the state; None where all is well."""
         return {"slow": "warning", "stale": "critical", "lost": "critical"}.get(self.state)

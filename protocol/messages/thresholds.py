@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .vocabulary import Severity
+
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
@@ -20,7 +22,7 @@ class Threshold:
     clear_ratio: float = 1.0
     hint: str = ""
 
-    def severity(self, value: float) -> str | None:
+    def severity(self, value: float) -> Severity | None:
         """`critical`, `warning` or None; a NaN is critical."""
         if value != value:
             return "critical"
@@ -228,3 +230,17 @@ def kl_limits(target_kl: float | None) -> tuple[float, float]:
 
 VALUE_COLLAPSE_PHASES: tuple[tuple[float, float], ...] = ((0.10, -0.5), (0.25, -0.2), (0.75, 0.0), (1.0, 0.1))
 """(up to this share of the run, explained variance below which the critic has collapsed)."""
+ENDLESS_ROUNDS = 100
+"""Taken for the length of a run without an end."""
+
+
+def value_collapse_limits(rounds_done: int, rounds: int) -> tuple[float, float]:
+    """(warning, critical) explained variance at this point of the run.
+
+    Args:
+        rounds_done: rounds finished.
+        rounds: rounds asked for; 0 = without an end.
+    """
+    share = min(rounds_done / (rounds or ENDLESS_ROUNDS), 1.0)
+    limit = next(limit for until, limit in VALUE_COLLAPSE_PHASES if share <= until)
+    return limit, limit - 0.5

@@ -10,6 +10,7 @@ from typing import Any
 
 from overwatch_tui.model.state import State
 from overwatch_tui.panels import PANELS
+from overwatch_tui.render.env_rows import worst_env
 from overwatch_tui.render.layout import compose_screen
 from overwatch_tui.render.panel import PanelInputs
 from overwatch_tui.render.view_state import ViewState
@@ -109,8 +110,10 @@ def panel_inputs(known: State | None = None, view: ViewState | None = None, **li
     )
     for name, value in link.items():
         setattr(made, name, value)
-    known = known or State()
-    return PanelInputs(known, view or ViewState(), made, known.ts or journal.START)
+    known, view = known or State(), view or ViewState()
+    if not view.env and not view.is_env_chosen:
+        view.env = worst_env(known)
+    return PanelInputs(known, view, made, known.ts or journal.START)
 
 
 def draw(made: PanelInputs, width: int, height: int) -> str:

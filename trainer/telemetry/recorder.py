@@ -22,7 +22,7 @@ from protocol.messages.events import (
     RoundStarted,
     SystemSample,
 )
-from protocol.messages.thresholds import kl_limits
+from protocol.messages.thresholds import kl_limits, value_collapse_limits
 from protocol.messages.vocabulary import HEAD_NAMES, WITH_SEED, Actor, Level, Stage
 from protocol.server.emitter import Emitter
 from trainer.policy.update_statistics import UpdateStatistics
@@ -49,7 +49,6 @@ from .signal_values import (
     Pace,
     seconds_per_step,
     update_readings,
-    value_collapse_limits,
 )
 from .stall_counters import StallCounts
 from .timer import PhaseTimes

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.messages.events import SystemSample
-from protocol.messages.thresholds import THRESHOLDS, VALUE_COLLAPSE_PHASES
+from protocol.messages.thresholds import THRESHOLDS
 from protocol.messages.vocabulary import BLENDED
 from trainer.policy.update_statistics import UpdateStatistics
 
@@ -25,8 +25,6 @@ MAX_EPOCH_TIMES, MIN_EPOCH_TIMES = 240, 20
 """Epochs that the usual time is taken from, at most and at least."""
 MAX_UPDATE_TIMES, MIN_UPDATE_TIMES = 40, 5
 """The same of PPO updates."""
-ENDLESS_ROUNDS = 100
-"""Length that a run without an end counts as where limits depend on how far it is."""
 
 
 class AccuracyRecord:
@@ -215,18 +213,6 @@ def update_readings(update: UpdateStatistics) -> dict[str, Floats | float]:
 def seconds_per_step(update: UpdateStatistics) -> float:
     """Of an update; how many steps it takes depends on where it stops."""
     return update.seconds / max(1, update.minibatches)
-
-
-def value_collapse_limits(rounds_done: int, rounds: int) -> tuple[float, float]:
-    """(warning, critical) explained variance at this point of the run.
-
-    Args:
-        rounds_done: rounds finished.
-        rounds: rounds asked for; 0 = without an end.
-    """
-    share = min(rounds_done / (rounds or ENDLESS_ROUNDS), 1.0)
-    limit = next(limit for until, limit in VALUE_COLLAPSE_PHASES if share <= until)
-    return limit, limit - 0.5
 
 
 def system_readings(sample: SystemSample) -> dict[str, float]:

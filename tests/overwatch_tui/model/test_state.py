@@ -106,7 +106,7 @@ def test_accuracy_change_needs_previous_epoch_of_the_round() -> None:
         found = decode_line(line)
         known.fold(found)
         if isinstance(found.data, ev.EpochFinished):
-            changes.append((found.ctx.epoch, env_row(known, 0, found.ts, UNICODE).change))
+            changes.append((found.ctx.epoch, env_row(known, 0, UNICODE).change))
     assert all((change is None) == (epoch == 1) for epoch, change in changes)
 
 

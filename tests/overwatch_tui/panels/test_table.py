@@ -52,7 +52,7 @@ def test_drawing_changes_neither_view_nor_state(view: str, detail: bool) -> None
 
 
 def test_next_drawing_begins_where_the_last_one_was() -> None:
-    inputs = panel_inputs(state(), ViewState(env=15))
+    inputs = panel_inputs(state(), ViewState(env=15, sort="env"))
     layout = compose_screen(PANELS, inputs, inputs, 80, 12)
     scroll = layout.scroll["envs"]
     assert scroll.start + scroll.height == 16

@@ -1,0 +1,60 @@
+"""Which limits hold for the signals of the policy, in this run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from protocol.messages.events import PPOUpdate
+from protocol.messages.thresholds import Threshold, kl_limits, value_collapse_limits
+
+
+class PolicyLimit(NamedTuple):
+    """The limit of a field of `PPOUpdate`."""
+
+    threshold: str
+    """In the table of thresholds."""
+    twins: tuple[tuple[str, str], ...]
+    """(source, kind) of the daemon's own checks of the same signal."""
+
+
+POLICY_LIMITS = {
+    "approx_kl": PolicyLimit("kl", (("policy", "kl_spike"),)),
+    "entropy": PolicyLimit("entropy", (("policy", "entropy_collapse"),)),
+    "clip_fraction": PolicyLimit("clip_fraction", (("policy", "clip_fraction"),)),
+    "explained_variance": PolicyLimit("value_collapse", (("critic", "value_collapse"),)),
+    "ratio_max": PolicyLimit("ratio_max", (("policy", "ratio_explosion"),)),
+    "grad_norm": PolicyLimit("total_grad_norm", (("policy", "gradient_exploding"),)),
+    "lstm_h_rms": PolicyLimit("lstm_rms", (("policy", "lstm_saturated"),)),
+}
+"""By the field of `PPOUpdate`."""
+
+
+def policy_limit(
+    thresholds: Mapping[str, Threshold], update: PPOUpdate | None, signal: str, rounds: tuple[int, int]
+) -> Threshold | None:
+    """The limit of a field of `PPOUpdate`; None where there is none.
+
+    Args:
+        thresholds: the daemon's table.
+        update: newest one; the limits of KL follow its `target_kl`, and where all returns are equal the
+            explained variance has none.
+        signal: the field.
+        rounds: (finished, asked for): the limits of the explained variance move with the run.
+    """
+    known = POLICY_LIMITS.get(signal)
+    threshold = None if known is None else thresholds.get(known.threshold)
+    if threshold is None:
+        return None
+    if signal == "approx_kl" and update is not None and update.target_kl:
+        warning, critical = kl_limits(update.target_kl)
+        return replace(threshold, warning=warning, critical=critical)
+    if signal == "explained_variance":
+        if update is not None and update.return_std is not None:
+            flat = thresholds.get("return_std")
+            if flat is not None and flat.severity(update.return_std) is not None:
+                return None
+        warning, critical = value_collapse_limits(*rounds)
+        return replace(threshold, warning=warning, critical=critical)
+    return threshold

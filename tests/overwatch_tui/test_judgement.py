@@ -1,0 +1,186 @@
+"""One judge: the top line, the rows, `n` and the bell say the same of what is wrong, and of how old it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from overwatch_tui.model.anomalies import ROLLBACK_SHOWN_MICROSECONDS
+from overwatch_tui.model.state import State
+from overwatch_tui.panels import PANELS, VIEWS
+from overwatch_tui.render.layout import compose_screen
+from overwatch_tui.render.view_state import ViewState
+from protocol.codec.json_lines import Event
+from protocol.messages import events as ev
+from protocol.messages.events import Context, spec_of
+
+from .harness import draw, events, folded, in_loop, panel_inputs, session, state
+from .test_app import SMALL, app_of, feed_of, press, shown
+
+OK = "ok no anomaly is active"
+
+
+def _event(data: Any, *, env: int | None = None, after: int = 0, seq: int = 10**6) -> Event:
+    """An event after a quiet round."""
+    spec = spec_of(type(data))
+    ts = events(rounds=1)[-1].ts + after
+    return Event(
+        seq=seq, ts=ts, type=spec.type, stream=spec.stream, tv=1, ctx=Context(env=env, round=1), data=data
+    )
+
+
+def _rollback(env: int) -> Event:
+    data = ev.GovernorRollback(reason="nan", loss=float("nan"), restored_epoch=3, penalty=1.0)
+    return _event(data, env=env)
+
+
+def _quiet(*more: Event) -> State:
+    return folded([*events(rounds=1), *more])
+
+
+def _update(**fields: Any) -> Event:
+    last = next(e.data for e in reversed(events(rounds=1)) if isinstance(e.data, ev.PPOUpdate))
+    return _event(replace(last, **fields))
+
+
+def test_quiet_run_is_ok() -> None:
+    assert OK in draw(panel_inputs(_quiet()), *SMALL)
+
+
+@in_loop
+async def test_rollback_is_told_everywhere_until_acknowledged() -> None:
+    app = app_of(session([*events(rounds=1), _rollback(3)]))
+    async with app.run_test(size=SMALL) as pilot:
+        top, rows = shown(app, "box-strip"), shown(app, "box-envs")
+        assert " ok " not in top
+        assert "1 CRIT" in top
+        assert "env03 rollback" in top
+        assert "03 ROLL" in rows.splitlines()[1], "first, and selected"
+        await press(pilot, "n")
+        assert app.session.view.env == 3
+        await press(pilot, "2")
+        assert "rollback" in shown(app, "box-anomalies")
+        feed_of(app).clock = feed_of(app).now() + ROLLBACK_SHOWN_MICROSECONDS
+        app.tick()
+        await press(pilot, "1")
+        assert "ROLL" not in shown(app, "box-envs")
+        assert "1 unacked" in shown(app, "box-strip"), "over, and still to be seen"
+        await press(pilot, "a")
+        assert OK in shown(app, "box-strip")
+
+
+def test_limit_of_a_panel_counts_in_the_top_line() -> None:
+    view = ViewState()
+    view.show_view("policy")
+    text = draw(panel_inputs(_quiet(_update(clip_fraction=0.28)), view), *SMALL)
+    assert OK not in text
+    assert "1 WARN" in text.splitlines()[1]
+    assert "clip_fraction_limit" in text.splitlines()[1]
+    assert "WARN" in next(line for line in text.splitlines()[3:] if "clip" in line)
+    again = _quiet(_update(clip_fraction=0.28), replace(_update(clip_fraction=0.1), seq=10**6 + 1))
+    assert OK in draw(panel_inputs(again, view), *SMALL)
+
+
+def test_check_of_the_daemon_replaces_the_limit() -> None:
+    raised = ev.Anomaly(kind="kl_spike", source="policy", severity="critical", active=True, value=9.0)
+    known = _quiet(_update(approx_kl=9.0), _event(raised, after=1))
+    assert [r.kind for r in known.anomalies.open_records(known.ts)] == ["kl_spike"]
+
+
+@pytest.mark.parametrize("link", ["stale", "lost", "ended", "connecting"])
+def test_what_is_not_fresh_has_no_colour(link: str) -> None:
+    for name in VIEWS:
+        view = ViewState()
+        view.show_view(name)
+        inputs = panel_inputs(state(), view, state=link, age_seconds=16.0)
+        layout = compose_screen(PANELS, inputs, inputs, 120, 40)
+        bars = {"header", "strip", "views", "status", "keys"}
+        styles = {
+            style for box in layout.boxes if box.name not in bars for _, style in _spans(layout, box.name)
+        }
+        assert styles <= {"dim", "dim select", ""}, name
+        assert "ok" not in {style for _, style in _spans(layout, "header")}, "no green TRAINING"
+        assert OK not in layout.text(120, 40)
+
+
+def _spans(layout: Any, box: str) -> list[tuple[str, str]]:
+    return [span for line in layout.lines[box] for span in line]
+
+
+def test_open_anomalies_are_counted_when_the_link_is_lost() -> None:
+    text = draw(panel_inputs(state(), state="lost", age_seconds=16.0), *SMALL)
+    assert "6 unacked before" in text.splitlines()[1]
+
+
+def test_trainer_is_silent_by_the_measure_of_its_epochs() -> None:
+    known = _quiet()
+    assert known.epoch is not None
+    known.epoch = replace(known.epoch, seconds=26.0)
+    assert OK in draw(panel_inputs(known, trainer_age_seconds=60.0), *SMALL)
+    text = draw(panel_inputs(known, trainer_age_seconds=90.0), *SMALL)
+    assert OK not in text
+    assert "trainer silent" in text
+
+
+@in_loop
+async def test_bell_rings_once_for_a_new_critical_anomaly() -> None:
+    app = app_of(session(events(rounds=1)))
+    rung = []
+    async with app.run_test(size=SMALL):
+        app.bell = lambda: rung.append(1)  # type: ignore[method-assign]
+        for more in ([], [_rollback(3)], []):
+            feed_of(app).items = list(more)
+            app.session.needs_paint = True
+            app.tick()
+            app.session.needs_paint = True
+            app.tick()
+    assert rung == [1]
+
+
+@in_loop
+async def test_worst_env_is_selected_until_one_is_chosen() -> None:
+    app = app_of(session(events(rounds=1)))
+    async with app.run_test(size=SMALL) as pilot:
+        assert app.session.view.env == 0
+        feed_of(app).items = [_rollback(9)]
+        app.tick()
+        app.paint()
+        assert app.session.view.env == 9
+        await press(pilot, "j")
+        chosen = app.session.view.env
+        feed_of(app).items = [replace(_rollback(4), seq=10**6 + 1)]
+        app.tick()
+        app.paint()
+        assert app.session.view.env == chosen
+        await press(pilot, "escape")
+        assert app.session.view.env != chosen, "Esc follows the worst again"
+
+
+def test_grid_keeps_each_env_at_its_place() -> None:
+    known = folded([*events(64, 1), _rollback(5)])
+    text = draw(panel_inputs(known, ViewState(sort="accuracy")), *SMALL)
+    assert "    0 .....R...." in text
+
+
+def test_health_drift_is_charted_as_such() -> None:
+    raised = ev.Anomaly(kind="health_drift", source="policy", severity="warning", active=True, value=0.6)
+    view = ViewState()
+    view.show_view("anomalies")
+    view.select("anomalies", ("policy", "health_drift"))
+    view.detail = True
+    text = draw(panel_inputs(folded([*events(), _event(raised)]), view), 120, 40)
+    assert "health/policy" in text
+    assert "drift/policy" not in text
+
+
+@in_loop
+async def test_key_without_meaning_says_so() -> None:
+    app = app_of(session(events(rounds=1)))
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "z")
+        await pilot.pause()
+        assert "no such key: z" in shown(app, "box-status")
+        await press(pilot, "3")
+        assert app.session.view.name == "drift"
