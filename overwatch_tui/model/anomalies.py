@@ -95,6 +95,8 @@ class Anomalies:
         self._records: dict[AnomalyKey, AnomalyRecord] = {}
         self._acked: dict[AnomalyKey, tuple[int, int]] = {}
         """What was acknowledged: key → (since, rank), which outlives a resynchronisation."""
+        self._peaks: dict[AnomalyKey, tuple[int, float | None]] = {}
+        """Key → (since, the worst value that was received), which outlives it too."""
 
     def copy(self) -> Anomalies:
         """One that later events and acknowledgements do not change."""
@@ -113,10 +115,12 @@ class Anomalies:
         old = self._records.get(key)
         rank = SEVERITY_RANK[event.severity]
         since = event.since or (old.first if old is not None and old.active else ts)
-        same = old is not None and old.first == since
-        peak = event.value
-        if old is not None and same:
-            peak = _worse_value(old.peak, event.value, event.threshold) if event.active else old.peak
+        known_since, peak = self._peaks.get(key, (since, event.value))
+        if known_since != since:
+            peak = event.value
+        elif event.active:
+            peak = _worse_value(peak, event.value, event.threshold)
+        self._peaks[key] = (since, peak)
         record = AnomalyRecord(
             key=key,
             severity=event.severity,

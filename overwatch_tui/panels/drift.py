@@ -116,8 +116,10 @@ def _footer(inputs: PanelInputs, width: int) -> list[Line]:
     row = Row()
     if limit is not None:
         row.put(f" limits from {limit.warning:g}/{limit.critical:g}, {limit.raise_after} in a row", "dim")
+    if width >= 60:
+        row.put(", higher where drift is usual", "faint")
     if width >= 100:
-        row.put(", higher where drift is usual; drift = |x-ema| / max(ema, 1e-6)", "faint")
+        row.put("; drift = |x-ema| / max(ema, 1e-6)", "faint")
     lines = [row.line(width)]
     ppo = inputs.state.ppo
     if ppo is not None and ppo.lstm_h_rms is not None:

@@ -36,7 +36,7 @@ SIGNALS = (
     PolicySignal("value loss", "value_loss", ""),
     PolicySignal("grad norm", "grad_norm", "before clipping"),
     PolicySignal("policy loss", "policy_loss", ""),
-    PolicySignal("seconds", "seconds", "of the update"),
+    PolicySignal("seconds", "seconds", "that the update took"),
     PolicySignal("LSTM h rms", "lstm_h_rms", "recurrent state"),
 )
 

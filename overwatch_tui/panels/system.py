@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 from overwatch_tui.render.format import format_bytes, format_count, format_duration, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -156,19 +158,21 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if run is None:
         return body(inputs, width, height)
     pairs = list(_leaves(run.config))
+    names = [name for name, _ in pairs]
+    column = 3 + max(map(len, names), default=0)
     lines = [Row().put(f" configuration of {run.name}", "title").line(width), EMPTY]
-    per_column = max(1, height - len(lines))
-    columns = [pairs[i : i + per_column] for i in range(0, len(pairs), per_column)]
-    column_width = max(20, min(48, (width - 1) // max(1, len(columns))))
-    for y in range(min(per_column, len(pairs))):
-        row = Row().put(" ")
-        for column in columns:
-            if y < len(column):
-                name, value = column[y]
-                cell = Row().put(name + " ", "dim").put(value)
-                row.add(cell.line(column_width))
-        lines.append(row.line(width))
-    return Drawn(lines)
+    scroll = inputs.view.visible_rows("system", names, height - len(lines))
+    at = inputs.view.selected_index("system", names)
+    for i, (name, value) in enumerate(pairs[scroll.rows], scroll.start):
+        row = Row().put(inputs.glyphs.cursor if i == at else " ", "focus").put(name, "dim").to(column)
+        lines.append(row.put(value).line(width))
+    return Drawn(lines, scroll)
+
+
+def keys(inputs: PanelInputs) -> Sequence[Hashable]:
+    """Names of the configuration, where it is shown: it scrolls."""
+    run = inputs.state.run
+    return [name for name, _ in _leaves(run.config)] if inputs.view.detail and run is not None else ()
 
 
 def _leaves(table: dict[str, object], prefix: str = "") -> list[tuple[str, str]]:
@@ -181,4 +185,4 @@ def _leaves(table: dict[str, object], prefix: str = "") -> list[tuple[str, str]]
     return found
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, detail=detail)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)

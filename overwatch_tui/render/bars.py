@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from overwatch_tui import keys as key_table
 from overwatch_tui.model.anomalies import AnomalyRecord
@@ -169,7 +170,8 @@ def record_words(inputs: PanelInputs, record: AnomalyRecord, *, value: bool) -> 
     row = Row().put(record.source, "bold").put(" ")
     row.put(record.short_kind, record.severity if record.active else "dim")
     if value and record.value is not None:
-        limit = "" if record.threshold is None else f"/{record.threshold:.3g}"
+        no_limit = record.threshold is None or not isfinite(record.value)
+        limit = "" if no_limit else f"/{record.threshold:.3g}"
         row.put(f" {format_number(record.value, '.3g')}{limit}")
     if record.count > 1:
         row.put(f" {inputs.glyphs.times}{record.count}", "dim")

@@ -97,7 +97,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def show_too_small(self, width: int, height: int) -> None:
         """One line in the middle."""
-        text = f"esper-tui needs {MIN_WIDTH}x{MIN_HEIGHT} (now {width}x{height}); `--once` works at any size"
+        text = f"esper-tui needs {MIN_WIDTH}x{MIN_HEIGHT} (now {width}x{height})"
+        more = "; `--once` works at any size"
+        text += more if len(text + more) <= width else ""
         lines: list[Line] = [EMPTY] * (height // 2)
         lines.append(Row().to(max(0, (width - len(text)) // 2)).put(text, "warning").line(width))
         box = Box("small", 0, 0, width, height)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,12 @@ from overwatch_tui.model.state import State
 from overwatch_tui.panels import PANELS, VIEWS
 from overwatch_tui.render.layout import compose_screen
 from overwatch_tui.render.view_state import ViewState
+from protocol.client.items import Reset
 from protocol.codec.json_lines import Event
 from protocol.messages import events as ev
 from protocol.messages.events import Context, spec_of
 
-from .harness import draw, events, folded, in_loop, panel_inputs, session, state
+from .harness import ListFeed, draw, events, folded, in_loop, panel_inputs, session, state
 from .test_app import SMALL, app_of, feed_of, press, shown
 
 OK = "ok no anomaly is active"
@@ -173,6 +175,46 @@ def test_health_drift_is_charted_as_such() -> None:
     text = draw(panel_inputs(folded([*events(), _event(raised)]), view), 120, 40)
     assert "health/policy" in text
     assert "drift/policy" not in text
+
+
+def test_peak_outlives_a_resynchronisation() -> None:
+    made = session(events(rounds=1))
+    assert isinstance(made.feed, ListFeed)
+    fields: dict[str, Any] = {
+        "kind": "slow_update",
+        "source": "system",
+        "severity": "warning",
+        "active": True,
+    }
+    raised = [ev.Anomaly(**fields, value=value, threshold=3.0, since=7) for value in (4.0, 9.0, 5.0)]
+    made.feed.items = [*(_event(data) for data in raised), Reset("behind"), _event(raised[-1])]
+    made.tick()
+    record = made.state.anomalies.get(("system", "slow_update"))
+    assert record is not None
+    assert (record.value, record.peak) == (5.0, 9.0)
+
+
+@in_loop
+async def test_configuration_is_whole_at_80_columns_and_scrolls() -> None:
+    config = {"host": {"learning_rate": 0.05}, "seeds": {f"option_number_{i}": 1.5 for i in range(60)}}
+    made = session(events(rounds=1))
+    assert made.state.run is not None
+    made.state.run = replace(made.state.run, config=config)
+    app = app_of(made)
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "8", "enter")
+        assert re.search(r"host\.learning_rate +0\.05 *$", shown(app, "box-system"), re.MULTILINE) is not None
+        await press(pilot, "G")
+        assert re.search(r"seeds\.option_number_59 +1\.5", shown(app, "box-system")) is not None
+
+
+@in_loop
+async def test_too_small_is_said_in_as_few_columns() -> None:
+    app = app_of()
+    async with app.run_test(size=(60, 20)) as pilot:
+        await pilot.pause()
+        assert "needs 80x24 (now 60x20)" in shown(app)
+        assert "--once" not in shown(app), "left out, not cut"
 
 
 @in_loop
