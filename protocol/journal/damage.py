@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from protocol.codec.json_lines import Event
 from protocol.errors import WireError
@@ -17,7 +17,8 @@ class DamageReport:
     def __init__(self) -> None:
         self.num_places = 0
         """Lines that are not events, and frames that cannot be read."""
-        self._places: list[str] = []
+        self.places: list[str] = []
+        """The first of them, in words."""
         self._next: dict[str, int] = {}
         """Per stream the number that is expected; 1 where it is missing."""
         self._missing: list[tuple[str, int, int]] = []
@@ -28,27 +29,34 @@ class DamageReport:
 
     def note(self, number: int, error: WireError) -> None:
         """A line or a frame cannot be read; see `on_bad` of `reader.read`."""
-        self.num_places += 1
-        if len(self._places) < MAX_PLACES:
-            self._places.append(str(error) if "after line" in str(error) else f"line {number}: {error}")
+        self.add_places([str(error) if "after line" in str(error) else f"line {number}: {error}"], 1)
+
+    def add_places(self, places: Sequence[str], count: int) -> None:
+        """So many places cannot be read; the first of them in words."""
+        self.num_places += count
+        self.places += places[: MAX_PLACES - len(self.places)]
 
     def watch(self, events: Iterable[Event]) -> Iterator[Event]:
         """The same events; notes which numbers are not among them."""
         for event in events:
-            expected = self._next.get(event.stream, 1)
-            if event.seq > expected:
-                self._missing.append((event.stream, expected, event.seq - 1))
-            self._next[event.stream] = event.seq + 1
+            self.add_numbers(event.stream, event.seq, event.seq)
             yield event
+
+    def add_numbers(self, stream: str, first: int, last: int) -> None:
+        """The next events of a stream were read."""
+        expected = self._next.get(stream, 1)
+        if first > expected:
+            self._missing.append((stream, expected, first - 1))
+        self._next[stream] = last + 1
 
     @property
     def lines(self) -> list[str]:
         """What to say of it; none where only retention has taken numbers."""
         if not self.num_places:
             return []
-        lines = [f"damaged: {place}" for place in self._places]
-        if self.num_places > len(self._places):
-            lines.append(f"damaged: {self.num_places - len(self._places)} more places")
+        lines = [f"damaged: {place}" for place in self.places]
+        if self.num_places > len(self.places):
+            lines.append(f"damaged: {self.num_places - len(self.places)} more places")
         missing = [f"{stream} {first}..{last}" for stream, first, last in self._missing]
         shown = ", ".join(missing[:MAX_PLACES]) or "nothing between the events that are held"
         more = f" and {len(missing) - MAX_PLACES} more ranges" if len(missing) > MAX_PLACES else ""

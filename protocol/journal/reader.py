@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,6 +81,62 @@ def read(
             yield from _events(view.folder.packed(number), blocks, on_bad, wanted)
         if view.hot is not None:
             yield from _events(path, partial(_hot_blocks, view.hot), on_bad, wanted)
+
+
+@dataclass(frozen=True)
+class JournalPart:
+    """A segment of a journal: what one file holds."""
+
+    number: int
+    """Of the segment; of the one that is written to now, the next."""
+    fingerprint: str | None
+    """Changes with the file; None where the file may still grow or be compressed."""
+    _file: Path
+    _blocks: Callable[..., Iterator[bytes]]
+
+    def events(self, on_bad: Callable[[int, WireError], None]) -> Iterator[Event]:
+        """Its events, in the order written; see `read`.
+
+        Raises:
+            FolderError: it cannot be read.
+        """
+        yield from _events(self._file, self._blocks, on_bad, JournalRange())
+
+
+@contextmanager
+def open_parts(path: Path) -> Iterator[list[JournalPart]]:
+    """The segments of a journal, the oldest first, as they are at this moment.
+
+    Raises:
+        FolderError: the journal cannot be read.
+    """
+    try:
+        view = _OpenJournal(path)
+    except OSError as error:
+        raise FolderError(f"cannot read the journal {path}: {error.strerror}") from None
+    with view:
+        folder = view.folder
+        parts = [
+            JournalPart(
+                number, _fingerprint(folder, number), folder.packed(number), partial(folder.blocks, number)
+            )
+            for number in view.numbers
+        ]
+        if view.hot is not None:
+            newest = view.numbers[-1] if view.numbers else 0
+            parts.append(JournalPart(newest + 1, None, path, partial(_hot_blocks, view.hot)))
+        yield parts
+
+
+def _fingerprint(folder: SegmentFolder, number: int) -> str | None:
+    """Size and time of a compressed segment's file."""
+    try:
+        if folder.raw(number).exists():
+            return None
+        found = folder.packed(number).stat()
+    except OSError:
+        return None
+    return f"{found.st_size}-{found.st_mtime_ns}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ import platformdirs
 from protocol.errors import FolderError
 
 EVENTS_FILE = "events.jsonl"
+CACHE_FOLDER = "cache"
+"""In a run's folder: what can be made again from its other files."""
 """The journal's hot segment, in a run's folder."""
 MAX_NAME_LENGTH = 64
 MAX_SOCKET_PATH_BYTES = 107

@@ -23,7 +23,7 @@ from .run_argument import RunArgument
 @click.command()
 @RUN
 @click.argument("sql", required=False)
-@click.option("--tables", is_flag=True, help="List the views and their columns.")
+@click.option("--views", "--tables", "tables", is_flag=True, help="List the views and their columns.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @JSON
 def query(run: RunArgument, sql: str | None, tables: bool, as_csv: bool, as_json: bool) -> None:
@@ -32,8 +32,9 @@ def query(run: RunArgument, sql: str | None, tables: bool, as_csv: bool, as_json
         raise click.UsageError("give --csv or --json, not both")
     run.run_remotely_if_addressed()
     if tables != (sql is None) or not (tables or run.address):
-        raise click.UsageError('give RUN and "SQL", or --tables')
+        raise click.UsageError('give RUN and "SQL", or --views')
     from trainer.query.database import Database
+    from trainer.query.views import DESCRIPTIONS
 
     database = Database(find_run(run.address).path / EVENTS_FILE)
     if sql is not None:
@@ -43,8 +44,12 @@ def query(run: RunArgument, sql: str | None, tables: bool, as_csv: bool, as_json
         print_json(database.columns)
         return
     else:
-        columns = ["view", "column", "type"]
-        rows = [(view, name, kind) for view, of in database.columns.items() for name, kind in of.items()]
+        columns = ["view", "column", "type", "a row for"]
+        rows = [
+            (view, name, kind, "" if i else DESCRIPTIONS[view])
+            for view, of in database.columns.items()
+            for i, (name, kind) in enumerate(of.items())
+        ]
     if as_json:
         print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
     else:
@@ -54,6 +59,10 @@ def query(run: RunArgument, sql: str | None, tables: bool, as_csv: bool, as_json
 
 def _plain(value: Any) -> Any:
     """Numbers that JSON lacks as words, as everywhere on the wire."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     return value.isoformat() if isinstance(value, datetime) else value

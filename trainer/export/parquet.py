@@ -9,12 +9,11 @@ a column of JSON text. A list of N envs is a list column, N x S slots a list of 
 from __future__ import annotations
 
 import re
-import types
 import typing
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 from protocol.codec.json_lines import Event, Unknown
 from protocol.messages.events import EVENTS, RunStarted
 from protocol.runs import RunInfo
+from trainer.query.arrow_types import column
 
 MAX_GROUP_ROWS = 2000
 """In one row group; as many are held in memory per type."""
@@ -37,7 +37,6 @@ _ENVELOPE = [
     pa.field("ctx_env", pa.int64()),
     pa.field("ctx_rank", pa.int64(), nullable=False),
 ]
-_SIMPLE = {float: pa.float64(), int: pa.int64(), str: pa.string(), bool: pa.bool_()}
 
 
 def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, Any]:
@@ -124,28 +123,3 @@ class _Table:
         """After `finish` nothing; before it, what was written goes."""
         self._writer.close()
         self._part.unlink(missing_ok=True)
-
-
-def column(name: str, hint: Any) -> pa.Field:
-    """The column of a field annotated with `hint`; JSON text (so its metadata say) where it has no shape."""
-    type_ = _arrow(hint)
-    if type_ is None:
-        return pa.field(name, pa.string(), metadata={"content": "json"})
-    optional = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return pa.field(name, type_, nullable=optional)
-
-
-def _arrow(hint: Any) -> pa.DataType | None:
-    """The Arrow type of a type hint, or None where it has no fixed shape."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return pa.string()
-    if origin in (typing.Union, types.UnionType):
-        (inner,) = [part for part in arguments if part is not type(None)]
-        return _arrow(inner)
-    if origin in (list, dict):
-        inner = _arrow(arguments[-1])
-        if inner is None:
-            return None
-        return pa.list_(inner) if origin is list else pa.map_(pa.string(), inner)
-    return _SIMPLE.get(hint)

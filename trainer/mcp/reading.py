@@ -67,8 +67,10 @@ class ReadingTools:
     def query(self, sql: str, run: str | None = None, max_rows: int = 100) -> dict[str, Any]:
         """Query the journal of a run in SQL (DuckDB); nothing can be changed, and no file read.
 
-        The views are rounds, epochs (a row per env and epoch), seeds (a row per seed's life), stages, gates,
-        decisions, rewards, anomalies and commands; `DESCRIBE epochs` lists columns.
+        Views of the run: runs (its starts), rounds, episodes, epochs (a row per env and epoch), rewards,
+        ppo_updates, decisions, phases, parameters, checkpoints. Of seeds: seeds (a row per life), slots,
+        stages, gates, gate_checks, shapley. Of trouble: anomalies, rollbacks, drift, layers, system, logs,
+        commands. Others: scalars (of a published loop), raw_events. `DESCRIBE epochs` lists columns.
 
         Args:
             sql: One SELECT.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,18 @@ from typing import Any
 from protocol.codec.json_lines import Event
 from protocol.errors import EsperError, MissingExtra
 from protocol.journal.damage import DamageReport
+from protocol.journal.reader import oldest_numbers
 
-from .tables import Columns, Row, Tables
-from .timeline import valid_events
+from .views import DESCRIPTIONS
 
 try:
     import duckdb
     import pyarrow
+
+    from .event_columns import SCHEMAS
+    from .event_views import NAMES, Boots
+    from .part_cache import JournalTables, read_tables
+    from .views import views
 except ImportError as error:
     _missing: str | None = error.name
 else:
@@ -80,11 +86,10 @@ class Database:
         """What could not be read."""
         self._limits = limits
         self._end = None if limits is None else time.monotonic() + limits.seconds
-        tables = Tables(self._in_time(valid_events(journal, self.damage)))
-        self.columns = tables.columns
+        tables = read_tables(journal, self._in_time)
+        self._report_damage(journal, tables)
         self._connection = duckdb.connect(config=_CONFIG)
-        for name, columns in tables.columns.items():
-            self._connection.register(name, _arrow(columns, tables.rows[name]))
+        self._create_views(tables)
         if limits is not None:
             self._connection.execute(f"SET memory_limit = '{limits.memory_bytes}B'")
             self._connection.execute("SET temp_directory = ''")
@@ -123,6 +128,31 @@ class Database:
             if alarm is not None:
                 alarm.cancel()
 
+    @functools.cached_property
+    def columns(self) -> dict[str, dict[str, str]]:
+        """The SQL type of each column of each view."""
+        described = {name: self.ask(f"DESCRIBE {name}").rows for name in DESCRIPTIONS}
+        return {name: {row[0]: row[1] for row in rows} for name, rows in described.items()}
+
+    def _report_damage(self, journal: Path, tables: JournalTables) -> None:
+        self.damage.expect(oldest_numbers(journal))
+        for summary in tables.summaries:
+            self.damage.add_places(summary.places, summary.num_places)
+            for stream, first, last in summary.numbers:
+                self.damage.add_numbers(stream, first, last)
+
+    def _create_views(self, tables: JournalTables) -> None:
+        boots = Boots(tables.summaries)
+        connection = self._connection
+        connection.register("boots_", pyarrow.Table.from_pylist(boots.names(), schema=NAMES))
+        connection.execute("CREATE SCHEMA events")
+        for table in SCHEMAS:
+            connection.register(f"_{table}", tables.dataset(table))
+            connection.execute(boots.view(table))
+        components = [name for summary in tables.summaries for name in summary.components]
+        for name, sql in views(list(dict.fromkeys(components))).items():
+            connection.execute(f"CREATE VIEW {name} AS {sql}")
+
     def close(self) -> None:
         """Release the tables."""
         self._connection.close()
@@ -140,21 +170,6 @@ class Database:
             f"{what} takes longer than {self._limits.seconds:g} s; "
             "ask for less, or use esper-daemon query, which has no limit"
         )
-
-
-def _arrow(columns: Columns, rows: Sequence[Row]) -> Any:
-    types = {
-        "DOUBLE": pyarrow.float64(),
-        "BIGINT": pyarrow.int64(),
-        "BOOLEAN": pyarrow.bool_(),
-        "VARCHAR": pyarrow.string(),
-        "TIMESTAMP": pyarrow.timestamp("us"),
-    }
-    by_column = list(zip(*rows, strict=True)) or [()] * len(columns)
-    arrays = [
-        pyarrow.array(values, types[kind]) for values, kind in zip(by_column, columns.values(), strict=True)
-    ]
-    return pyarrow.table(arrays, names=list(columns))
 
 
 def _one_line(message: str) -> str:

@@ -16,16 +16,17 @@ Position = tuple[int, int, int]
 _OF_EPOCH = frozenset(
     {"round.started", "epoch", "rank.epoch", "layers", "seed.stage", "seed.gate", "governor.rollback"}
 )
-_OF_ROUND = frozenset({"ppo.update", "shapley.computed", "drift", "episode.finished", "round.finished"})
-REPEATED_TYPES = _OF_EPOCH | _OF_ROUND
+OF_ROUND = frozenset({"ppo.update", "shapley.computed", "drift", "episode.finished", "round.finished"})
+REPEATED_TYPES = _OF_EPOCH | OF_ROUND
 """Types that a resumed boot emits again: those of an epoch, and those that come after a round's last."""
-_FIRST = frozenset({"round.started", "epoch", "round.finished"})
-_AT_ROUND_END = _OF_ROUND | {"anomaly", "checkpoint.saved"}
+FIRST_TYPES = frozenset({"round.started", "epoch", "round.finished"})
+"""The first of these says where a boot began to play."""
+AT_ROUND_END = OF_ROUND | {"anomaly", "checkpoint.saved"}
 
 
 def position(event: Event) -> Position:
     """Where in the run an event belongs."""
-    return event.ctx.round, event.ctx.epoch, int(event.type in _OF_ROUND)
+    return event.ctx.round, event.ctx.epoch, int(event.type in OF_ROUND)
 
 
 def _place(event: Event, started: object) -> Event:
@@ -33,7 +34,7 @@ def _place(event: Event, started: object) -> Event:
 
     Until 0.1.0 a boot that resumed after an episode's last epoch reported the round's end as round 0.
     """
-    if event.ctx.round > 0 or event.type not in _AT_ROUND_END:
+    if event.ctx.round > 0 or event.type not in AT_ROUND_END:
         return event
     if not isinstance(started, RunStarted) or started.resumed_round is None:
         return event
@@ -55,7 +56,7 @@ class Timeline:
             if event.type == "run.started":
                 started = event.data
                 self._starts.append(None)
-            elif event.type in _FIRST and self._starts and self._starts[-1] is None:
+            elif event.type in FIRST_TYPES and self._starts and self._starts[-1] is None:
                 self._starts[-1] = position(_place(event, started))
 
     def valid(self, events: Iterable[Event]) -> Iterator[Event]:

@@ -7,15 +7,19 @@ import io
 import json
 import re
 import shlex
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from protocol.runs import find_run
+from protocol.storage.folders import EVENTS_FILE
 from tests.trainer.journals import at, epoch, round_finished, round_started, stage, started, write_run
 from trainer.cli.main import main
 from trainer.query import database
-from trainer.query.tables import COLUMNS
+from trainer.query.database import Database
+from trainer.query.views import DESCRIPTIONS
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 EXAMPLES = re.findall(r"^esper-daemon query my-run (\"[^\"]*\")", PAGE.read_text(encoding="utf-8"), re.M)
@@ -77,14 +81,14 @@ def test_tables_lists_every_column() -> None:
     code, out, _ = query("my-run", "--tables", "--json")
     assert code == 0
     listed = json.loads(out)
-    assert {view: set(columns) for view, columns in listed.items()} == {
-        view: set(columns) | ({"gain", "rent"} if view == "rewards" else set())
-        for view, columns in COLUMNS.items()
-    }
+    assert list(listed) == list(DESCRIPTIONS)
+    assert {"gain", "rent"} < set(listed["rewards"])
     for view, columns in listed.items():
         code, described, _ = query("my-run", f"DESCRIBE {view}", "--json")
         assert {row["column_name"]: row["column_type"] for row in json.loads(described)} == columns
-    assert "germinated_epoch" in query("--tables")[1]
+    out = query("--views")[1]
+    assert "germinated_epoch" in out
+    assert all(description in out for description in DESCRIPTIONS.values())
 
 
 def test_errors_have_one_line_and_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +104,14 @@ def test_errors_have_one_line_and_a_code(monkeypatch: pytest.MonkeyPatch) -> Non
         9,
         "esper-daemon: duckdb is not installed; run: pip install 'esper-overwatch[export]'\n",
     )
+
+
+def test_the_page_answers_19_views_of_the_prior_art() -> None:
+    answers = re.findall(r"^\| `(\w+)` \| `(SELECT .*)` \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    assert len(answers) == 19
+    with closing(Database(find_run("my-run").path / EVENTS_FILE)) as asked:
+        for view, sql in answers:
+            assert asked.ask(sql).columns, view
 
 
 def test_the_page_has_three_examples() -> None:

@@ -23,7 +23,7 @@ from trainer.mcp import answers, reading
 from trainer.mcp.reading import ReadingTools
 from trainer.mcp.server import make_server
 from trainer.mcp.targets import Targets
-from trainer.query.tables import COLUMNS
+from trainer.query.views import DESCRIPTIONS
 
 EVIL = "\x1b]0;owned\x07\nforged: row \u202e"
 
@@ -101,7 +101,7 @@ def test_ended_run_is_listed_with_how_it_ended() -> None:
 
 def test_query_names_every_view() -> None:
     assert ReadingTools.query.__doc__ is not None
-    for view in COLUMNS:
+    for view in DESCRIPTIONS:
         assert view in ReadingTools.query.__doc__
 
 

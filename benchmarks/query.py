@@ -1,0 +1,248 @@
+"""SQL over a long journal: seconds and memory of a first and of a repeated query, each in its own process.
+
+Makes a journal of a run of 8 envs with 3 slots in segments of 64 MiB, as the daemon writes them, and asks
+three questions: one of rounds, one over all epochs, one over all seeds. The first query reads each compressed
+segment once and keeps its tables; `--events` says how many events the journal has.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from protocol.codec.json_lines import Encoder
+from protocol.journal.writer import Journal
+from protocol.messages import events as ev
+from protocol.messages.events import Context
+from protocol.messages.vocabulary import HEAD_NAMES, STREAMS, Op, Stage
+
+from .report import finish
+
+N, S, EPOCHS = 8, 3, 24
+QUESTIONS = (
+    "SELECT count(*), max(accuracy_best) FROM rounds",
+    "SELECT epoch, avg(val_accuracy), avg(reward) FROM epochs GROUP BY epoch ORDER BY epoch",
+    "SELECT blueprint, end_stage, count(*), avg(contribution) FROM seeds GROUP BY ALL ORDER BY ALL",
+)
+_ASK = """
+import json, resource, sys, time
+from pathlib import Path
+from trainer.query.database import Database
+begun = time.perf_counter()
+database = Database(Path(sys.argv[1]))
+seconds = [time.perf_counter() - begun]
+for sql in json.loads(sys.argv[2]):
+    begun = time.perf_counter()
+    rows = database.ask(sql).rows
+    seconds.append(time.perf_counter() - begun)
+print(json.dumps({"seconds": seconds, "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                  "rows": len(rows)}))
+"""
+
+
+def events(count: int) -> Iterator[tuple[Context, object, int | None]]:
+    """So many events of a run, as (clock, event, env)."""
+    random_ = random.Random(1)
+    yield Context(), _started(), None
+    round_ = told = 0
+    while True:
+        round_ += 1
+        for one in _round(random_, round_):
+            told += 1
+            if told >= count:
+                return
+            yield one
+
+
+def _started() -> ev.RunStarted:
+    return ev.RunStarted(
+        run="0",
+        name="long",
+        boot="b",
+        pid=1,
+        host="h",
+        version="0",
+        torch="2",
+        device="cpu",
+        task="digits",
+        policy="ppo",
+        envs=N,
+        slots=[f"r0c{i}" for i in range(S)],
+        blueprints=["norm", "attention"],
+        stages=[stage.name for stage in Stage],
+        ops=[op.name for op in Op],
+        heads=list(HEAD_NAMES),
+        episode_epochs=EPOCHS,
+        rounds=0,
+        host_parameters=274,
+        seed=1,
+        config={},
+    )
+
+
+def _round(random_: random.Random, round_: int) -> Iterator[tuple[Context, object, int | None]]:
+    yield Context(round=round_), ev.RoundStarted(rounds=0), None
+    for epoch in range(EPOCHS):
+        clock = Context(round=round_, epoch=epoch)
+        for env in range(N):
+            slot, step = f"r0c{random_.randrange(S)}", epoch % 4
+            before, after = (
+                ("DORMANT", "GERMINATED"),
+                ("GERMINATED", "TRAINING"),
+                ("TRAINING", "BLENDING"),
+                ("BLENDING", "PRUNED"),
+            )[step]
+            id_ = f"r{round_}e{epoch}n{env}"
+            yield (
+                clock,
+                ev.SeedStage(
+                    slot=slot,
+                    from_stage=before,
+                    to_stage=after,
+                    blueprint="norm",
+                    alpha=0.0,
+                    by="policy",
+                    parameters=17,
+                    seed=f"{id_}s0",
+                    action=id_,
+                ),
+                env,
+            )
+            yield (
+                clock,
+                ev.SeedGate(
+                    slot=slot,
+                    gate="G2",
+                    passed=True,
+                    action=id_,
+                    seed=f"{id_}s0",
+                    checks={"healthy": True, "improved": True},
+                ),
+                env,
+            )
+        yield Context(round=round_, epoch=epoch + 1), _epoch(random_), None
+        yield (
+            clock,
+            ev.SystemSample(
+                cpu_percent=99.0, rss=1, memory_total=2, memory_used=1, load1=1.0, cores=2, disk_free=1
+            ),
+            None,
+        )
+    yield Context(round=round_, epoch=EPOCHS), _finished(random_), None
+
+
+def _epoch(random_: random.Random) -> ev.EpochFinished:
+    per_env: Any = lambda: [random_.random() for _ in range(N)]  # noqa: E731
+    per_slot: Any = lambda: [[random_.random() for _ in range(S)] for _ in range(N)]  # noqa: E731
+    codes = [[2] * S for _ in range(N)]
+    return ev.EpochFinished(
+        seconds=0.5,
+        train_loss=per_env(),
+        train_accuracy=per_env(),
+        val_loss=per_env(),
+        val_accuracy=per_env(),
+        reward=per_env(),
+        episode_return=per_env(),
+        op=[1] * N,
+        action_slot=[1] * N,
+        host_grad_norm=per_env(),
+        host_health=per_env(),
+        stage=codes,
+        epochs_in_stage=codes,
+        alpha=per_slot(),
+        blueprint=[[0] * S] * N,
+        contribution=per_slot(),
+        seed_grad_norm=per_slot(),
+        seed_health=per_slot(),
+        parameters=[300] * N,
+        reward_components={"gain": per_env(), "rent": per_env()},
+        phases={"train": 0.4, "validate": 0.1},
+        gates_asked=codes,
+        gates_passed=codes,
+        executed=[True] * N,
+        heads={name: [0] * N for name in HEAD_NAMES},
+    )
+
+
+def _finished(random_: random.Random) -> ev.RoundFinished:
+    return ev.RoundFinished(
+        seconds=12.0,
+        env_epochs_per_second=16.0,
+        return_mean=0.5,
+        return_p10=0.1,
+        return_p50=0.5,
+        return_p90=0.9,
+        accuracy_mean=0.8,
+        accuracy_best=random_.random(),
+        best_env=0,
+    )
+
+
+def write_journal(path: Path, count: int) -> int:
+    """Write so many events; gives the bytes of their lines."""
+    journal = Journal(path)
+    encoder = Encoder(dict.fromkeys(STREAMS, 0))
+    written = 0
+    for n, (clock, event, env) in enumerate(events(count)):
+        encoder.add(1_780_000_000_000_000 + n * 1000, clock, event, env)
+        if n % 512 == 0:
+            batches = encoder.take()
+            written += sum(len(batch.body) for batch in batches)
+            journal.append(batches)
+    journal.append(encoder.take())
+    while journal.segments["not_compressed"]:
+        time.sleep(0.1)
+    journal.close()
+    return written
+
+
+def ask(path: Path) -> dict[str, Any]:
+    """Open the journal and ask everything, in a new process."""
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK, str(path), json.dumps(QUESTIONS)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer | {"total": time.perf_counter() - begun}
+
+
+@click.command(help=__doc__)
+@click.option("--events", "count", default=1_000_000, help="Events of the journal.")
+def main(count: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.jsonl"
+        size = write_journal(path, count)
+        print(f"{count:,} events, {size / 2**20:.0f} MiB of lines")
+        first = ask(path)
+        repeated = min((ask(path) for _ in range(3)), key=lambda one: float(one["total"]))
+    for name, one in (("first", first), ("repeated", repeated)):
+        opened, *asked = one["seconds"]
+        queries = ", ".join(f"{seconds:.2f}" for seconds in asked)
+        print(f"  {name}: opened in {opened:.2f} s, queries {queries} s, {one['mib']:.0f} MiB")
+    finish(
+        "query",
+        {
+            "events": count,
+            "first_seconds": first["total"],
+            "first_mib": first["mib"],
+            "repeated_seconds": repeated["total"],
+            "repeated_mib": repeated["mib"],
+        },
+        {"repeated_seconds": ("<=", 10.0), "first_mib": ("<=", 1024.0), "repeated_mib": ("<=", 1024.0)},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Tables of compressed segments: kept, read again, thrown away when the segment is another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.codec.json_lines import Event
+from protocol.journal.reader import JournalPart
+from protocol.journal.writer import Journal, JournalLimits
+from protocol.messages.events import spec_of
+from tests.batches import batch_of
+from tests.trainer.journals import BEGIN, epoch, round_started, started
+from trainer.query.database import Database
+
+NUM_EPOCHS = 60
+COUNT = "SELECT count(*), count(DISTINCT epoch) FROM epochs"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Two boots, the second of which plays the epochs from 31 on anew, in several segments."""
+    path = tmp_path / "events.jsonl"
+    told = [started("b1"), round_started(1), *(epoch(1, n, 0.1) for n in range(1, 51))]
+    told += [started("b2", resumed_round=0), *(epoch(1, n, 0.9) for n in range(31, NUM_EPOCHS + 1))]
+    journal, seq = Journal(path, JournalLimits(segment_bytes=15_000)), {"life": 0, "metric": 0}
+    for event, ctx in told:
+        stream = spec_of(type(event)).stream
+        seq[stream] += 1
+        journal.append([batch_of(seq[stream], BEGIN + sum(seq.values()), ctx, event)])
+    journal.close()
+    return path
+
+
+def read_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[tuple[int, ...]]]:
+    """The segments of which a query decodes lines, and its answer."""
+    decoded: list[int] = []
+    events = JournalPart.events
+
+    def watched(self: JournalPart, on_bad: object) -> Iterator[Event]:
+        decoded.append(self.number)
+        return events(self, on_bad)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalPart, "events", watched)
+        rows = Database(path).ask(COUNT).rows
+    return decoded, rows
+
+
+def test_a_segment_is_decoded_once(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, rows = read_lines(journal, monkeypatch)
+    again, same = read_lines(journal, monkeypatch)
+    assert len(first) >= 4
+    assert again == first[-1:], "the segment that is written to"
+    assert rows == same == [(2 * NUM_EPOCHS, NUM_EPOCHS)]
+    anew = Database(journal).ask("SELECT min(epoch) FROM epochs WHERE env = 0 AND val_accuracy > 0.5").rows
+    assert anew == [(31,)]
+
+
+def test_without_a_cache_the_answer_is_the_same(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (journal.parent / "cache").write_text("not a folder")
+    first, rows = read_lines(journal, monkeypatch)
+    assert rows == [(2 * NUM_EPOCHS, NUM_EPOCHS)]
+    assert read_lines(journal, monkeypatch) == (first, rows)
+
+
+def test_half_a_table_folder_is_made_again(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, rows = read_lines(journal, monkeypatch)
+    folder = sorted((journal.parent / "cache").glob("query-*/0*"))[0]
+    (folder / "summary.json").unlink()
+    assert read_lines(journal, monkeypatch) == ([first[0], first[-1]], rows)
+    assert read_lines(journal, monkeypatch) == (first[-1:], rows)
+
+
+def test_tables_of_segments_that_are_gone_go(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_lines(journal, monkeypatch)
+    gone = sorted((journal.parent / "segments").glob("*.zst"))[-1]
+    before = {path.name[:6] for path in (journal.parent / "cache").glob("query-*/*")}
+    gone.unlink()
+    read_lines(journal, monkeypatch)
+    after = {path.name[:6] for path in (journal.parent / "cache").glob("query-*/*")}
+    assert before - after == {gone.name[len("events-") :][:6]}

@@ -1,0 +1,105 @@
+"""SQL of the schema `events`: a table per event type, without what a resumed boot has played anew."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from .event_columns import RAW, Boot, PartSummary
+from .timeline import AT_ROUND_END, OF_ROUND, REPEATED_TYPES, Position
+
+_END = 2**62
+_LISTS = ("ops", "slots", "stages", "blueprints")
+NAMES = pa.schema(
+    [("boot_number", pa.int32()), ("boot", pa.string()), *((name, pa.list_(pa.string())) for name in _LISTS)]
+)
+"""Of `boots_`: the names that events of a boot have codes of."""
+
+
+class Boots:
+    """The boots of a journal, and which of their events still count; see `timeline`.
+
+    Args:
+        summaries: of the journal's parts, the oldest first.
+    """
+
+    def __init__(self, summaries: Sequence[PartSummary]) -> None:
+        self.all: list[Boot] = [boot for summary in summaries for boot in summary.boots]
+        edges = [boot.place for boot in self.all] + [_END]
+        self._spans = list(itertools.pairwise(edges))
+        starts: list[Position | None] = [None] * len(self.all)
+        for first in sorted((one for s in summaries for one in s.first), key=lambda one: one.place):
+            number = sum(boot.place < first.place for boot in self.all) - 1
+            if number < 0 or starts[number] is not None:
+                continue
+            boot, at_end = self.all[number], first.type in OF_ROUND
+            if first.round == 0 and at_end and boot.resumed_round is not None:
+                starts[number] = (boot.resumed_round + 1, boot.episode_epochs, 1)
+            else:
+                starts[number] = (first.round, first.epoch, int(at_end))
+        self._limits: list[Position | None] = []
+        """Of each boot, the first position that a later one has played anew."""
+        newest: Position | None = None
+        for start in reversed(starts):
+            self._limits.append(newest)
+            newest = min((one for one in (start, newest) if one is not None), default=None)
+        self._limits.reverse()
+
+    def number(self) -> str:
+        """SQL: which boot an event is of, from 0; -1 before the first that is held."""
+        cases = [f"WHEN place >= {boot.place} THEN {i}" for i, boot in reversed([*enumerate(self.all)])]
+        return f"CASE {' '.join(cases)} ELSE -1 END" if cases else "-1"
+
+    def names(self) -> list[dict[str, object]]:
+        """Rows of `boots_`: what the codes in events of each boot mean; -1 borrows from the first."""
+        rows = [(i, boot.boot, boot) for i, boot in enumerate(self.all)]
+        first = self.all[0] if self.all else None
+        unknown = {"boot_number": -1, "boot": None, **{x: getattr(first, x) if first else [] for x in _LISTS}}
+        return [
+            unknown,
+            *({"boot_number": i, "boot": b, **{x: getattr(boot, x) for x in _LISTS}} for i, b, boot in rows),
+        ]
+
+    def clock(self, type_: str) -> str:
+        """SQL: columns that replace a clock that 0.1.0 reported as round 0 after a resume; may be empty."""
+        resumed = [
+            (b, span) for b, span in zip(self.all, self._spans, strict=True) if b.resumed_round is not None
+        ]
+        if type_ not in AT_ROUND_END or not resumed:
+            return ""
+        rounds, epochs = "", ""
+        for boot, (first, end) in resumed:
+            when = f" WHEN ctx_round = 0 AND place >= {first} AND place < {end} THEN "
+            rounds += f"{when}{(boot.resumed_round or 0) + 1}"
+            epochs += f"{when}{boot.episode_epochs}"
+        return (
+            f"REPLACE (CASE{rounds} ELSE ctx_round END AS ctx_round, "
+            f"CASE{epochs} ELSE ctx_epoch END AS ctx_epoch)"
+        )
+
+    def counts(self, type_: str) -> str:
+        """SQL: whether an event counts."""
+        if type_ not in REPEATED_TYPES:
+            return "true"
+        at_end = int(type_ in OF_ROUND)
+        undone = []
+        for (first, end), limit in zip(self._spans, self._limits, strict=True):
+            if limit is not None:
+                round_, epoch, limit_at_end = limit
+                same = "true" if at_end >= limit_at_end else "false"
+                undone.append(
+                    f"(place >= {first} AND place < {end} AND (ctx_round > {round_} OR (ctx_round = {round_} "
+                    f"AND (ctx_epoch > {epoch} OR (ctx_epoch = {epoch} AND {same})))))"
+                )
+        return f"NOT ({' OR '.join(undone)})" if undone else "true"
+
+    def view(self, table: str) -> str:
+        """SQL that makes the view of a table in the schema `events` from the rows registered as `_TABLE`."""
+        if table == RAW:
+            return f'CREATE VIEW events."{RAW}" AS SELECT {self.number()} AS boot_number, * FROM "_{RAW}"'
+        return (
+            f'CREATE VIEW events."{table}" AS SELECT {self.number()} AS boot_number, * FROM '
+            f'(SELECT * {self.clock(table)} FROM "_{table}") WHERE {self.counts(table)}'
+        )

@@ -1,0 +1,151 @@
+"""The tables of a journal's parts: of compressed segments kept as Parquet files, of the others in memory.
+
+    cache/query-<schema>/000001-<fingerprint>/{raw,epoch,...}.parquet   the tables of a compressed segment
+    cache/query-<schema>/000001-<fingerprint>/summary.json             the rest; the folder is renamed then
+
+A compressed segment does not change, so that each is read once; what is asked later reads columns. The
+folder may be deleted at any time. Where it cannot be written, all tables are in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
+
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from protocol.codec.json_lines import Event
+from protocol.journal.reader import JournalPart, open_parts
+from protocol.messages.schema import schema_hash
+from protocol.storage.folders import CACHE_FOLDER
+
+from .event_columns import SCHEMAS, EventColumns, PartSummary
+
+logger = logging.getLogger(__name__)
+
+CACHE_VERSION = 1
+"""Raised when the files have another form."""
+_SUMMARY = "summary.json"
+Watch = Callable[[Iterator[Event]], Iterator[Event]]
+
+
+@dataclass
+class JournalTables:
+    """All parts of a journal.
+
+    Attributes:
+        summaries: of the parts, the oldest first.
+    """
+
+    summaries: list[PartSummary] = field(default_factory=list)
+    _files: dict[str, list[str]] = field(default_factory=dict)
+    _batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
+
+    def dataset(self, table: str) -> ds.Dataset:
+        """Rows of a table in the order of the journal; the files are read when they are asked for."""
+        schema = SCHEMAS[table]
+        kept = ds.dataset(self._files.get(table, []), schema=schema, format="parquet")
+        waiting = pa.Table.from_batches(self._batches.get(table, []), schema=schema)
+        return ds.dataset([kept, ds.dataset(waiting)])
+
+    def add_kept(self, folder: Path, summary: PartSummary) -> None:
+        """Take in a segment whose tables are files."""
+        self.summaries.append(summary)
+        for table in summary.rows:
+            self._files.setdefault(table, []).append(str(folder / f"{table}.parquet"))
+
+    def add_batch(self, table: str, batch: pa.RecordBatch) -> None:
+        """Take in rows in memory."""
+        self._batches.setdefault(table, []).append(batch)
+
+
+def read_tables(journal: Path, watch: Watch) -> JournalTables:
+    """The tables of a journal; segments that were compressed since the last time are read and kept.
+
+    Args:
+        journal: path of the hot segment.
+        watch: passes on events that are read; may raise.
+
+    Raises:
+        FolderError: the journal cannot be read.
+    """
+    tables = JournalTables()
+    cache = journal.parent / CACHE_FOLDER / f"query-{schema_hash()[:8]}-{CACHE_VERSION}"
+    known: set[str] = set()
+    with open_parts(journal) as parts:
+        for part in parts:
+            if part.fingerprint is not None:
+                folder = cache / f"{part.number:06d}-{part.fingerprint}"
+                known.add(folder.name)
+                summary = _kept(folder) or _keep(part, folder, watch)
+                if summary is not None:
+                    tables.add_kept(folder, summary)
+                    continue
+            tables.summaries.append(EventColumns(tables.add_batch).read(part, watch))
+    _remove_others(cache, known)
+    return tables
+
+
+def _kept(folder: Path) -> PartSummary | None:
+    """Of a segment whose tables are there; None where they are not."""
+    try:
+        return msgspec.json.decode((folder / _SUMMARY).read_bytes(), type=PartSummary)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _keep(part: JournalPart, folder: Path, watch: Watch) -> PartSummary | None:
+    """Write the tables of a segment; None where the disk refuses."""
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = Path(mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    except OSError as error:
+        logger.debug("%s: %s; tables are kept in memory", folder, error.strerror)
+        return None
+    writers: dict[str, pq.ParquetWriter] = {}
+
+    def write(table: str, batch: pa.RecordBatch) -> None:
+        if table not in writers:
+            writers[table] = pq.ParquetWriter(new / f"{table}.parquet", SCHEMAS[table], compression="zstd")
+        writers[table].write_batch(batch)
+
+    try:
+        try:
+            summary = EventColumns(write).read(part, watch)
+        finally:
+            for writer in writers.values():
+                writer.close()
+        (new / _SUMMARY).write_bytes(msgspec.json.encode(summary))
+        if _kept(folder) is None:  # what is there is not whole
+            shutil.rmtree(folder, ignore_errors=True)
+        os.replace(new, folder)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        if _kept(folder) is not None:  # another query was faster
+            return _kept(folder)
+        logger.debug("%s: %s; tables are kept in memory", folder, error.strerror)
+        return None
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    return summary
+
+
+def _remove_others(cache: Path, known: set[str]) -> None:
+    """Remove tables of segments that are gone or have changed, and those of another version."""
+    with suppress(OSError):
+        for other in cache.parent.glob("query-*"):
+            if other != cache:
+                shutil.rmtree(other, ignore_errors=True)
+        for entry in cache.iterdir():
+            if entry.name not in known and not entry.name.startswith("."):
+                shutil.rmtree(entry, ignore_errors=True)

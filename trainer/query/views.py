@@ -1,0 +1,300 @@
+"""The views that SQL is asked of: name, description, and their SQL over the tables of `events`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import NamedTuple
+
+from protocol.messages.events import EVENTS, RoundFinished
+from protocol.messages.vocabulary import ALPHA_SPEEDS, ALPHA_TARGETS, GATE_OF_OP, TEMPOS, Curve, Style
+
+from .seed_view import SEEDS
+
+_ENVELOPE = "boot_number, place, seq, ctx_round, ctx_epoch, ctx_level, ctx_env, ctx_rank"
+
+
+class View(NamedTuple):
+    """One view."""
+
+    description: str
+    sql: str
+
+
+def _names(values: Sequence[object]) -> str:
+    return "[" + ", ".join(repr(value) for value in values) + "]"
+
+
+def _all_of(type_: str, place: str = "ts, ctx_round AS round, ctx_epoch AS epoch", other: str = "") -> str:
+    """Every field of an event type, a row per event."""
+    skipped = ", ".join(name for name in (_ENVELOPE, "ts", other) if name)
+    return f'SELECT {place}, * EXCLUDE ({skipped}) FROM events."{type_}" ORDER BY place'
+
+
+def _per_env(columns: Sequence[str], place: str = "ts, ctx_round AS round, ctx_epoch AS epoch") -> str:
+    """Columns of `epoch` with one value per env."""
+    unnested = ", ".join(f"unnest({name}) AS {name}" for name in columns)
+    return f"SELECT {place}, unnest(range(len(op))) AS env, {unnested} FROM events.epoch"
+
+
+_SCALARS = ("float", "int", "bool", "str")
+_ROUND = ", ".join(f.name for f in fields(RoundFinished) if str(f.type).removesuffix(" | None") in _SCALARS)
+_PER_ENV = (
+    "train_loss",
+    "train_accuracy",
+    "val_loss",
+    "val_accuracy",
+    "reward",
+    "episode_return",
+    "host_grad_norm",
+    "host_health",
+    "parameters",
+    "loss_scale",
+    "skipped_steps",
+)
+_PER_SLOT = (
+    "stage",
+    "epochs_in_stage",
+    "alpha",
+    "blueprint",
+    "contribution",
+    "seed_grad_norm",
+    "seed_health",
+    "seed_grad_ratio",
+)
+_PER_LAYER = tuple(f.name for f in fields(EVENTS["layers"].cls) if f.name != "layer")
+_CHOICES = {
+    "blueprint": "blueprints",
+    "style": _names([style.name for style in Style]),
+    "tempo": _names(TEMPOS),
+    "alpha_target": _names(ALPHA_TARGETS) + "::DOUBLE[]",
+    "alpha_speed": _names(ALPHA_SPEEDS),
+    "alpha_curve": _names([curve.name for curve in Curve]),
+}
+"""By head, SQL: what each of its codes means."""
+_DECISIONS = f"""
+WITH chosen AS (
+    SELECT place, boot_number, ctx_round AS round, ctx_epoch AS epoch, unnest(range(len(op))) AS env,
+        unnest(op) AS op, unnest(action_slot) AS slot, unnest(action) AS action, unnest(executed) AS executed,
+        {", ".join(f"unnest(heads['{head}']) AS {head}" for head in _CHOICES)}
+    FROM events.epoch
+)
+SELECT round, epoch, env, ops[op + 1] AS op, slots[slot + 1] AS slot, action, executed,
+    {", ".join(f"({values})[{head} + 1] AS {head}" for head, values in _CHOICES.items())}
+FROM chosen LEFT JOIN boots_ USING (boot_number)
+"""
+_GATE_OF_OP = " ".join(f"WHEN '{op.name}' THEN '{gate}'" for op, gate in GATE_OF_OP.items())
+_GATES = f"""
+WITH env AS (
+    SELECT boot_number, ctx_round AS round, ctx_epoch AS epoch, unnest(range(len(op))) AS env,
+        unnest(op) AS op, unnest(action_slot) AS action_slot, unnest(action) AS action,
+        unnest(gates_asked) AS gates_asked, unnest(gates_passed) AS gates_passed
+    FROM events.epoch WHERE len(gates_asked) > 0
+), slot AS (
+    SELECT * EXCLUDE (gates_asked, gates_passed), unnest(range(len(gates_asked))) AS slot,
+        unnest(gates_asked) AS asked, unnest(gates_passed) AS passed
+    FROM env
+), gate AS (
+    SELECT *, unnest(range(8)) AS number FROM slot WHERE asked > 0
+)
+SELECT round, epoch, env, slots[slot + 1] AS slot, 'G' || number AS gate,
+    passed >> number & 1 = 1 AS passed,
+    CASE WHEN slot = action_slot AND 'G' || number = CASE ops[op + 1] {_GATE_OF_OP} END
+        THEN action END AS action
+FROM gate LEFT JOIN boots_ USING (boot_number) WHERE asked >> number & 1 = 1
+"""
+_SLOTS = f"""
+WITH env AS ({_per_env(_PER_SLOT, "boot_number, ctx_round AS round, ctx_epoch AS epoch")}), slot AS (
+    SELECT boot_number, round, epoch, env, unnest(range(len(stage))) AS slot,
+        {", ".join(f"unnest({name}) AS {name}" for name in _PER_SLOT)}
+    FROM env
+)
+SELECT round, epoch, env, slots[slot + 1] AS slot, stages[stage + 1] AS stage, epochs_in_stage, alpha,
+    blueprints[blueprint + 1] AS blueprint, {", ".join(_PER_SLOT[4:])}
+FROM slot LEFT JOIN boots_ USING (boot_number)
+"""
+_SHAPLEY = """
+WITH env AS (
+    SELECT boot_number, ctx_round AS round, unnest(range(len(coalitions))) AS env, unnest(value) AS value,
+        unnest(half_width) AS half_width, unnest(coalitions) AS coalitions
+    FROM events."shapley.computed"
+), slot AS (
+    SELECT boot_number, round, env, coalitions, unnest(range(len(value))) AS slot, unnest(value) AS value,
+        unnest(half_width) AS half_width
+    FROM env
+)
+SELECT round, env, slots[slot + 1] AS slot, value, half_width, coalitions
+FROM slot LEFT JOIN boots_ USING (boot_number) WHERE value IS NOT NULL
+"""
+_LAYERS = f"""
+WITH layer AS (
+    SELECT ctx_round AS round, ctx_epoch AS epoch, unnest(layer) AS layer,
+        {", ".join(f"unnest({name}) AS {name}" for name in _PER_LAYER)}
+    FROM events.layers
+), env AS (
+    SELECT round, epoch, unnest(range(len(grad_norm))) AS env, layer,
+        {", ".join(f"unnest({name}) AS {name}" for name in _PER_LAYER)}
+    FROM layer
+)
+SELECT * FROM env WHERE zero_fraction IS NOT NULL OR activation_rms IS NOT NULL
+"""
+_PHASES = """
+WITH phase AS (
+    SELECT ctx_round AS round, ctx_epoch AS epoch, ctx_rank AS rank, unnest(map_entries(phases)) AS phase,
+        cpu_phases FROM events.epoch
+    UNION ALL
+    SELECT ctx_round, ctx_epoch, ctx_rank, unnest(map_entries(phases)), NULL FROM events."rank.epoch"
+)
+SELECT round, epoch, rank, phase.key AS phase, phase.value AS seconds, cpu_phases[phase.key] AS cpu_seconds
+FROM phase
+"""
+_DRIFT = """
+SELECT ts, ctx_round AS round, ctx_epoch AS epoch, unnest(source) AS source, unnest(norm) AS norm,
+    unnest(norm_ema) AS norm_ema, unnest(norm_drift) AS norm_drift, unnest(health) AS health,
+    unnest(health_ema) AS health_ema, unnest(health_drift) AS health_drift
+FROM events.drift
+"""
+_STAGES = """
+SELECT ts, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env, slot, seed, from_stage, to_stage,
+    "by" AS actor, action, blueprint, alpha, contribution
+FROM events."seed.stage" ORDER BY place
+"""
+_ANOMALIES = """
+SELECT ts, boot, ctx_round AS round, ctx_epoch AS epoch, kind, source, active, value, threshold, count, hint,
+    severity, make_timestamp(since) AS since
+FROM events.anomaly LEFT JOIN boots_ USING (boot_number) ORDER BY place
+"""
+_EPISODES = """
+SELECT ts, ctx_round AS round, ctx_env AS env, total_return, accuracy, test_accuracy, parameters,
+    added_parameters, rollbacks, coalesce(list_sum(map_values(seeds)), 0)::BIGINT AS planted,
+    coalesce(seeds['FOSSILIZED'], 0) AS fossilized, coalesce(seeds['PRUNED'], 0) AS pruned,
+    coalesce(seeds['DORMANT'], 0) AS undone, reward_components
+FROM events."episode.finished" ORDER BY place
+"""
+_RUNS = """
+SELECT began.ts, began.boot, began.run, began.name, began.kind, began.version, began.torch, began.device,
+    began.host, began.pid, began.task, began.policy, began.seed, began.envs, began.ranks, began.rounds,
+    began.episode_epochs, began.host_parameters, began.resumed_round, began.tags, began.notes, began.config,
+    began.execution, ended.ts AS ended, ended.reason, ended.exit_code, ended.error
+FROM events."run.started" AS began LEFT JOIN events."run.stopped" AS ended USING (boot_number)
+ORDER BY began.place
+"""
+_COMMANDS = """
+WITH accepted AS (
+    SELECT id, min_by(accepted, place) AS told, min(place) AS place
+    FROM events."command.accepted" AS accepted GROUP BY id
+), refused AS (
+    SELECT id, min_by(refused, place) AS told, min(place) AS place
+    FROM events."command.refused" AS refused GROUP BY id
+), done AS (
+    SELECT id, min_by(done.seconds, place) AS seconds, min(place) AS place
+    FROM events."command.done" AS done GROUP BY id
+), failed AS (
+    SELECT id, min_by(failed.message, place) AS message, min(place) AS place
+    FROM events."command.failed" AS failed GROUP BY id
+)
+SELECT coalesce(accepted.told.ts, refused.told.ts) AS ts, id,
+    coalesce(accepted.told.method, refused.told.method) AS method,
+    coalesce(accepted.told.client, refused.told.client) AS client,
+    coalesce(accepted.told.uid, refused.told.uid) AS uid,
+    coalesce(accepted.told.pid, refused.told.pid) AS pid,
+    accepted.told.params AS params, accepted.told.reason AS reason,
+    CASE WHEN accepted.id IS NULL THEN 'refused' WHEN done.id IS NOT NULL THEN 'done'
+        WHEN failed.id IS NOT NULL THEN 'failed' ELSE 'open' END AS outcome,
+    CASE WHEN accepted.id IS NOT NULL THEN done.seconds END AS seconds,
+    CASE WHEN accepted.id IS NULL THEN refused.told.message
+        WHEN done.id IS NULL THEN failed.message END AS message
+FROM accepted FULL JOIN refused USING (id) LEFT JOIN done USING (id) LEFT JOIN failed USING (id)
+ORDER BY least(accepted.place, refused.place)
+"""
+_CHECKPOINTS = """
+SELECT ts, ctx_round AS round, ctx_epoch AS epoch, path, reason, bytes, seconds, command, NULL AS error
+FROM events."checkpoint.saved"
+UNION ALL
+SELECT ts, ctx_round, ctx_epoch, path, reason, NULL, NULL, command, error FROM events."checkpoint.failed"
+ORDER BY ts
+"""
+_GATE_CHECKS = """
+WITH told AS (
+    SELECT *, unnest(map_entries(checks)) AS one FROM events."seed.gate"
+)
+SELECT ts, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env, slot, gate, one.key AS check_name,
+    one.value AS holds, passed, seed, action
+FROM told
+"""
+_SCALAR_VALUES = """
+SELECT ts, step, one.key AS name, one.value AS value
+FROM (SELECT ts, step, unnest(map_entries("values")) AS one FROM events.scalar)
+"""
+_RAW = """
+SELECT ts, boot, stream, seq, type, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env, ctx_rank AS rank,
+    ctx_level AS level, json_extract(line, '$.data') AS data
+FROM events.raw LEFT JOIN boots_ USING (boot_number)
+"""
+
+
+def _rewards(components: Sequence[str]) -> str:
+    columns = "".join(
+        f""", unnest(reward_components[{_quoted(name, "'")}]) AS {_quoted(name, '"')}"""
+        for name in components
+    )
+    return (
+        "SELECT ctx_round AS round, ctx_epoch AS epoch, unnest(range(len(op))) AS env, "
+        f"unnest(reward) AS reward{columns} FROM events.epoch"
+    )
+
+
+def _quoted(name: str, quote: str) -> str:
+    return quote + name.replace(quote, 2 * quote) + quote
+
+
+_ROLLBACKS = _all_of("governor.rollback", "ts, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env")
+_SYSTEM = _all_of("system", "ts, ctx_round AS round, ctx_epoch AS epoch, ctx_rank AS rank")
+_ROUNDS = (
+    f'SELECT ts, boot, ctx_round AS round, {_ROUND} FROM events."round.finished" '
+    "LEFT JOIN boots_ USING (boot_number) ORDER BY place"
+)
+_PPO_UPDATES = _all_of("ppo.update", "ts, ctx_round AS round")
+_EPOCHS = (
+    "SELECT ts, round, epoch, env, * EXCLUDE (ts, round, epoch, env) FROM "
+    f"({_per_env(_PER_ENV, 'ts, ctx_round AS round, ctx_epoch AS epoch, ctx_level AS level, seconds')})"
+)
+
+_VIEWS: dict[str, View] = {
+    "runs": View("each start of the run: configuration, machine, versions, how it ended", _RUNS),
+    "rounds": View("each round: returns, accuracies, counts of seeds, delays", _ROUNDS),
+    "episodes": View("each env's episode: return by component, accuracy, seeds by outcome", _EPISODES),
+    "epochs": View("each env and epoch: losses, accuracies, reward, gradients", _EPOCHS),
+    "slots": View("each slot and epoch: stage, blueprint, alpha, contribution, gradients", _SLOTS),
+    "seeds": View("each seed's life, from germination to its end", SEEDS),
+    "stages": View("each stage that a seed entered, and who caused it", _STAGES),
+    "gates": View("each evaluation of a gate", _GATES),
+    "gate_checks": View("each check of a gate whose verdict was new or needed", _GATE_CHECKS),
+    "decisions": View("each action of the policy, all heads", _DECISIONS),
+    "rewards": View("each env and epoch: the reward, a column per component", ""),
+    "shapley": View("each seed's Shapley value at its round's end", _SHAPLEY),
+    "ppo_updates": View("each PPO update: losses, entropy, ratios, gradients", _PPO_UPDATES),
+    "drift": View("gradient drift of each source", _DRIFT),
+    "layers": View("each layer and env at level DEBUG: gradients, weights, outputs", _LAYERS),
+    "rollbacks": View("each time that the governor put a host back", _ROLLBACKS),
+    "anomalies": View("each anomaly raised, escalated or cleared", _ANOMALIES),
+    "phases": View("seconds of each phase of an epoch, by rank", _PHASES),
+    "system": View("the machine, once a second", _SYSTEM),
+    "checkpoints": View("each checkpoint, saved or failed", _CHECKPOINTS),
+    "commands": View("each command: who, what, outcome", _COMMANDS),
+    "parameters": View("each change of a parameter", _all_of("param.changed")),
+    "logs": View("each line of the log", _all_of("log", "ts, ctx_round AS round, ctx_epoch AS epoch")),
+    "scalars": View("each number that a published loop logged", _SCALAR_VALUES),
+    "raw_events": View("every event as it was written, those played anew among them", _RAW),
+}
+DESCRIPTIONS = {name: view.description for name, view in _VIEWS.items()}
+"""Of each view, one line."""
+
+
+def views(components: Sequence[str]) -> dict[str, str]:
+    """SQL of each view.
+
+    Args:
+        components: of the run's rewards.
+    """
+    return {name: view.sql or _rewards(components) for name, view in _VIEWS.items()}
