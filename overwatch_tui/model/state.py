@@ -85,6 +85,8 @@ class State:
     """Of the newest epoch on each rank beside the first."""
     shapley: ev.ShapleyComputed | None = None
     shapley_round: int = 0
+    episodes: dict[int, tuple[int, ev.EpisodeFinished]] = field(default_factory=dict)
+    """By env: its newest finished episode and the round that it belongs to."""
     profile: ev.ProfilerFinished | None = None
     profiling: ev.ProfilerStarted | None = None
     escalation_until: int | None = None
@@ -317,6 +319,12 @@ def _round_finished(state: State, event: Event) -> None:
     state._record("accuracy.mean", event.ts, data.accuracy_mean)
     state._record("accuracy.best", event.ts, data.accuracy_best)
     state._record("speed", event.ts, data.env_epochs_per_second)
+
+
+@_on(ev.EpisodeFinished)
+def _episode_finished(state: State, event: Event) -> None:
+    if event.ctx.env is not None:
+        state.episodes[event.ctx.env] = event.ctx.round, event.data
 
 
 @_on(ev.EpochFinished)

@@ -55,6 +55,7 @@ def env_lines(inputs: PanelInputs, env: int, width: int, height: int) -> list[Li
     found = env_row(inputs.state, env, inputs.glyphs)
     lines = [_headline(inputs, found, width), EMPTY, *_seed_lines(inputs, env, width), EMPTY]
     lines += [*_gates(inputs, env, width), *_reward(inputs, env, width), *_shapley(inputs, env, width)]
+    lines += _episode(inputs, env, width)
     lines.append(gradient_line(inputs, env, width))
     lines += _layers(inputs, env, width)
     left = height - len(lines)
@@ -122,6 +123,22 @@ def _reward(inputs: PanelInputs, env: int, width: int) -> list[Line]:
     )
     for name, column in epoch.reward_components.items():
         row.put(f"  {name} ", "dim").put(format_number(at_or_none(column, env), "+.3f"))
+    return [row.line(width)]
+
+
+def _episode(inputs: PanelInputs, env: int, width: int) -> list[Line]:
+    """What became of the env's last whole episode."""
+    found = inputs.state.episodes.get(env)
+    if found is None:
+        return []
+    round_, episode = found
+    row = Row().put(f" episode (round {round_}) ", "dim")
+    row.put(f"return {format_number(episode.total_return, '+.2f')}", "bold")
+    row.put(f"  acc {format_percent(episode.accuracy)}  params +{format_count(episode.added_parameters)}")
+    for stage, count in sorted(episode.seeds.items()):
+        row.put(f"  {stage.lower()} {count}", "dim")
+    if episode.rollbacks:
+        row.put(f"  rollbacks {episode.rollbacks}", "warning")
     return [row.line(width)]
 
 

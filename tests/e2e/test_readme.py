@@ -20,13 +20,28 @@ def blocks(language: str) -> list[str]:
 
 def test_the_python_example_steers_a_run(house: House) -> None:
     house.spawn("my-run")
-    (example,) = blocks("python")
+    (example,) = (block for block in blocks("python") if "connect(" in block)
     result = subprocess.run(
         [sys.executable, "-c", example], env=house.environment, capture_output=True, text=True, timeout=120
     )
     assert result.returncode == 0, result.stderr
     assert "NORMAL" in result.stdout
     assert len(house.journal("my-run", "layers")) == 5
+
+
+def test_the_publishing_example_publishes_a_run(house: House) -> None:
+    (example,) = (block for block in blocks("python") if "publish(" in block)
+    given = "loss = accuracy = 0.5\n"
+    result = subprocess.run(
+        [sys.executable, "-c", given + example],
+        env=house.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    last = house.journal("my-run", "scalar")[-1]
+    assert (last["data"]["step"], last["data"]["values"]) == (999, {"loss": 0.5, "accuracy": 0.5})
 
 
 def test_every_daemon_command_named_there_exists() -> None:

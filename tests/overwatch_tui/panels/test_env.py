@@ -7,7 +7,7 @@ from dataclasses import replace
 from overwatch_tui.panels import env
 from overwatch_tui.render.view_state import ViewState
 from protocol.codec.json_lines import Event
-from protocol.messages.events import EpochFinished
+from protocol.messages.events import EpisodeFinished, EpochFinished
 from tests.overwatch_tui.harness import events, folded, panel_inputs
 
 
@@ -23,3 +23,26 @@ def test_fp16_scale_and_skipped_steps_are_shown() -> None:
     plain, shown = drawn(), drawn(replace(found[at], data=scaled))
     assert "fp16" not in plain
     assert "fp16 scale 0.50 skipped 7" in shown
+
+
+def test_last_episode_is_shown_with_its_round() -> None:
+    found = list(events(envs=4, rounds=1))
+    ended = EpisodeFinished(
+        total_return=3.25,
+        reward_components={},
+        accuracy=0.5,
+        parameters=2000,
+        added_parameters=1200,
+        seeds={"FOSSILIZED": 1, "PRUNED": 2},
+        rollbacks=3,
+    )
+    ctx = replace(found[-1].ctx, round=7, env=2)
+
+    def drawn(env_: int) -> str:
+        state = folded([*found, replace(found[-1], data=ended, ctx=ctx)])
+        lines = env.detail(panel_inputs(state, ViewState(env=env_)), 110, 30).lines
+        return "\n".join("".join(text for text, _ in line) for line in lines)
+
+    assert "episode (round 7)" not in drawn(1)
+    line = next(one for one in drawn(2).splitlines() if "episode (round 7)" in one)
+    assert "return +3.25  acc 50.0  params +1.2K  fossilized 1  pruned 2  rollbacks 3" in line
