@@ -119,7 +119,7 @@ def move(one: Governor, before: float, after: float) -> Tensor:
     ],
 )
 def test_what_a_rollback_undid_is_forbidden_for_a_while(before: float, after: float, ops: set[Op]) -> None:
-    one = governor(veto_epochs=2)
+    one = governor()
     assert {op for op in Op if move(one, before, after)[op] == VetoReason.UNDONE} == ops
     seen = measurements(one._population, [0.5] * 4)
     forbidden = []
@@ -127,6 +127,18 @@ def test_what_a_rollback_undid_is_forbidden_for_a_while(before: float, after: fl
         forbidden.append(bool(one.vetoes(seen).any()))
         one.roll_back_failed(seen, epoch)
     assert forbidden == [bool(ops), bool(ops), False]
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_veto_epochs_say_for_how_long(epochs: int) -> None:
+    one = governor(veto_epochs=epochs)
+    move(one, 0.25, 0.5)
+    seen = measurements(one._population, [0.5] * 4)
+    forbidden = 0
+    for epoch in range(3, 9):
+        forbidden += bool(one.vetoes(seen).any())
+        one.roll_back_failed(seen, epoch)
+    assert forbidden == epochs
 
 
 @pytest.mark.parametrize("changes", [{"veto": False}, {"veto_epochs": 0}])

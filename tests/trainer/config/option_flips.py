@@ -113,6 +113,15 @@ FLIPS: dict[str, Flip | Elsewhere] = {
         "random",
         ("host.channels=8,8,8,8,8,8,8,8",),
     ),
+    # What the governor forbids.
+    "governor.veto": Elsewhere(
+        "it needs a host that cannot do without a seed, and a policy that prunes it",
+        "tests/trainer/test_veto.py::test_what_would_undo_a_host_is_not_executed",
+    ),
+    "governor.veto_epochs": Elsewhere(
+        "no options make a host fail for certain",
+        "tests/trainer/test_veto.py::test_veto_epochs_say_for_how_long",
+    ),
     # The policy.
     "policy.kind": Flip("heuristic", tells("run.started:policy", "heuristic", "epoch:op")),
     "policy.hidden": Flip("16", shrinks(lambda start: (start.folder / "checkpoints/best.pt").stat().st_size)),
