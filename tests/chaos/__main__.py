@@ -20,7 +20,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from .checks import check_journals, train_uninterrupted
+from protocol.journal.reader import read
+
+from .checks import check_journals, newest_round, train_uninterrupted
 from .faults import FAULTS, Fault, Scene
 from .site import BrokenPromise, Site, Victim, opened
 
@@ -90,14 +92,14 @@ def run(site: Site, victim: Victim, seed: int, seconds: float) -> dict[str, Any]
     victim.check_service()
     before = max(rss for _, rss in victim.memory)
     done = wreak(site, victim, seed, seconds)
-    rounds = victim.status().get("round", 0)
     if (code := victim.end()) != 0:
         raise BrokenPromise(f"exit code {code} after the last SIGTERM")
     growth = check_memory(victim, before)
     if left := site.processes():
         raise BrokenPromise(f"processes are left: {left}")
-    whole = train_uninterrupted(site, rounds)
-    figures = check_journals(victim.run / "events.jsonl", whole)
+    chaotic = victim.run / "events.jsonl"
+    whole = train_uninterrupted(site, newest_round(read(chaotic)))
+    figures = check_journals(chaotic, whole)
     return {"acts": sum(done.values()), "faults": done, **figures, "growth_mib": growth >> 20}
 
 

@@ -91,8 +91,13 @@ def _first_difference(figures: list[str], expected: list[str]) -> str:
     return f"{len(figures)} events instead of {len(expected)}"
 
 
+def newest_round(events: Iterable[Event]) -> int:
+    """The highest round that any boot has begun; the last boot may have gone on from an older checkpoint."""
+    return max(place[0] for boot in figures_by_boot(events) for place in boot)
+
+
 def train_uninterrupted(site: Site, rounds: int) -> Path:
-    """Train so many rounds, and one more, in one go; the journal's path.
+    """Train so many rounds in one go; the journal's path.
 
     Raises:
         BrokenPromise: it did not end in order.
@@ -107,7 +112,7 @@ def train_uninterrupted(site: Site, rounds: int) -> Path:
             stderr=errors,
         )
     journal = site.home / "runs" / "whole" / "events.jsonl"
-    wanted = f"round {rounds + 1}:".encode()
+    wanted = f"round {rounds}:".encode()
     log = journal.with_name("daemon.log")
 
     def is_done() -> bool:

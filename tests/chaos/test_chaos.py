@@ -12,7 +12,7 @@ from protocol.messages.events import Context, LogLine, SeedStage
 from tests.batches import batch_of
 
 from .__main__ import acts
-from .checks import check_dense, check_figures, figures_by_boot
+from .checks import check_dense, check_figures, figures_by_boot, newest_round
 from .faults import FAULTS
 from .site import BrokenPromise
 
@@ -59,6 +59,11 @@ def test_resumed_boots_are_accepted() -> None:
     assert check(run((1, 1), (1, 2), (1, 3)), run((1, 3), (2, 1), (2, 2))) == 5
     torn = run((1, 1), (1, 2))
     assert check([torn[0], *torn[1:4]], run((1, 2), (1, 3), (2, 1), (2, 2))) == 5
+
+
+def test_newest_round_is_that_of_any_boot() -> None:
+    """Not the last one's, which may have gone on from an older checkpoint."""
+    assert newest_round([*run((1, 1), (2, 1)), *run((1, 2))]) == 2
 
 
 @pytest.mark.parametrize(
