@@ -137,7 +137,9 @@ class LocalSockets:
             logger.info("%d file numbers are left: new local connections are accepted again", left)
 
     def restore(self) -> None:
-        """Bind again what was removed, at most once a second; connections that are open stay so.
+        """Bind again what was removed, at most once a second.
+
+        libzmq closes a socket's open connections with its old listener; clients connect again by themselves.
 
         Raises:
             FolderError: the folder cannot be made, a socket cannot be bound, or the connection file cannot be
