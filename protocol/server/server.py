@@ -310,7 +310,7 @@ class Server:
         else:
             self._journal.close()
             if self._listener is not None:
-                self._listener.connections.close()
+                self._listener.close()
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -371,10 +371,10 @@ class Server:
         attempt("connections", listener.connections.update)
         attempt("keys", listener.reload_keys, again)
         attempt("tcp ev", listener.restore)
+        attempt("tcp subscriptions", listener.count_subscribers)  # first, since a flood shuts its key out
         attempt("authenticate", listener.authenticate)
         for name, socket in listener.routers:
             attempt(f"tcp {name}", self._serve_requests, name, socket, listener.peer)
-        attempt("tcp subscriptions", listener.count_subscribers)
 
     def _say_bye(self) -> None:
         while self.faults.attempt("publish", self._publisher.tick):
@@ -387,7 +387,7 @@ class Server:
         self.faults.attempt("close sockets", self._context.destroy, sockets.LINGER_MS)
         self.faults.attempt("remove sockets", self._local.remove)
         if self._listener is not None:
-            self._listener.connections.close()
+            self._listener.close()
 
     def _serve_requests(
         self, name: Socket, socket: zmq.Socket[bytes], peer: Callable[[zmq.Frame], Peer]

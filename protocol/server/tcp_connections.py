@@ -3,6 +3,10 @@
 libzmq accepts whoever connects, and gives each 10 s to authenticate: without a cap a stranger could take all
 file numbers of the process. Its monitors report the file number of every connection it accepts and closes; a
 message carries the number that it came by, which shows that its connection has been authenticated.
+
+libzmq reads a connection's subscriptions for as long as more come, and keeps some 40 bytes for each byte of
+a topic, before the thread that owns the publisher sees the first. So another thread looks, in `close_floods`,
+at what the kernel has received from each subscriber; the lock is for those two.
 """
 
 from __future__ import annotations
@@ -11,6 +15,9 @@ import contextlib
 import os
 import resource
 import socket as system
+import struct
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +33,16 @@ MAX_UNPROVEN = 64
 """Of them without a message yet, authenticated or not: beyond it the oldest is closed."""
 MAX_TOPIC_BYTES = 4096
 """Of all topics that a connection is subscribed to; beyond it the connection is closed."""
+JOINING_BYTES = 2048
+"""Of handshake and first subscriptions, which count for nothing; a client of ours joins with 1 KiB."""
+MAX_RECEIVED_BYTES = 32 * 1024
+"""That a subscriber may send at once beyond those, and `MAX_RECEIVED_BYTES_PER_SECOND`."""
+MAX_RECEIVED_BYTES_PER_SECOND = 1024
+MAX_RECEIVED_BYTES_OF_ALL = 64 * 1024
+"""Of all subscribers together at once; beyond it those with a share over `MAX_SHARE_BYTES` are closed."""
+MAX_SHARE_BYTES = 2048
+_RECEIVED_BYTES = struct.Struct("=128xQ")
+"""Where `tcpi_bytes_received` lies in the kernel's `struct tcp_info`."""
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _FAILED
 
@@ -38,10 +55,14 @@ class _Connection:
     """Public key that it was seen to have authenticated with."""
     topics: set[bytes] = field(default_factory=set)
     """That it is subscribed to."""
+    received: int = JOINING_BYTES
+    """Bytes when last looked at."""
+    level: float = 0.0
+    """Bytes that it has sent faster than it may for long."""
 
 
 class TcpConnections:
-    """The open connections by file number, bounded. One thread owns it.
+    """The open connections by file number, bounded. One thread owns it; another may call `close_floods`.
 
     Args:
         ports: those listened on; no connection of another port is ever closed.
@@ -65,6 +86,8 @@ class TcpConnections:
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._copy = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         """Kept for `_close`, which has to work where all file numbers are taken."""
+        self._lock = threading.RLock()
+        self._looked_at = time.monotonic()
         self._open: dict[int, _Connection] = {}
         self._monitors: dict[str, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}
 
@@ -74,7 +97,8 @@ class TcpConnections:
     @property
     def unproven(self) -> int:
         """Connections that have not sent a message."""
-        return sum(not one.key for one in self._open.values())
+        with self._lock:
+            return sum(not one.key for one in self._open.values())
 
     @property
     def monitors(self) -> list[zmq.Socket[bytes]]:
@@ -100,19 +124,20 @@ class TcpConnections:
         """Before a socket is closed: its connections are gone with it; returns its monitor, to be closed."""
         socket, monitor = self._monitors.pop(port)
         socket.disable_monitor()
-        self._open = {fd: one for fd, one in self._open.items() if one.port != port}
+        with self._lock:
+            self._open = {fd: one for fd, one in self._open.items() if one.port != port}
         return monitor
 
     def note_message(self, frame: zmq.Frame, key: str) -> None:
         """A message has come, so that its connection is authenticated; a key may have so many."""
-        with contextlib.suppress(zmq.ZMQError, ValueError):
+        with contextlib.suppress(zmq.ZMQError, ValueError), self._lock:
             one = self._open.get(int(frame.get(zmq.SRCFD)))
             if one is not None:
                 one.key = key
 
     def note_subscription(self, frame: zmq.Frame) -> None:
         """A connection subscribes to a topic, or no longer; its topics together may have so many bytes."""
-        with contextlib.suppress(zmq.ZMQError, ValueError):
+        with contextlib.suppress(zmq.ZMQError, ValueError), self._lock:
             fd, content = int(frame.get(zmq.SRCFD)), frame.bytes
             one = self._open.get(fd)
             if one is None:
@@ -128,17 +153,39 @@ class TcpConnections:
 
     def update(self) -> None:
         """Take what the monitors report, then close what is too many."""
-        for port, (_, monitor) in self._monitors.items():
-            while is_waiting(monitor):
-                event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
-                if event["event"] & _FAILED:
-                    self.failed += 1
-                    continue
-                fd = int(event["value"])
-                self._open.pop(fd, None)
-                if event["event"] == zmq.EVENT_ACCEPTED:
-                    self._open[fd] = _Connection(port)
-        self._enforce()
+        with self._lock:
+            for port, (_, monitor) in self._monitors.items():
+                while is_waiting(monitor):
+                    event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
+                    if event["event"] & _FAILED:
+                        self.failed += 1
+                        continue
+                    fd = int(event["value"])
+                    self._open.pop(fd, None)
+                    if event["event"] == zmq.EVENT_ACCEPTED:
+                        self._open[fd] = _Connection(port)
+            self._enforce()
+
+    def close_floods(self, port: str) -> int:
+        """Close connections of a port that have sent more than a subscriber has to say. From any thread.
+
+        Returns:
+            How many connections the port had.
+        """
+        with self._lock:
+            now = time.monotonic()
+            drained = (now - self._looked_at) * MAX_RECEIVED_BYTES_PER_SECOND
+            self._looked_at = now
+            open_ones = {fd: one for fd, one in self._open.items() if one.port == port}
+            for fd, one in open_ones.items():
+                received = _received_bytes(fd, one.received)
+                one.level = max(0.0, one.level - drained) + received - one.received
+                one.received = received
+            crowded = sum(one.level for one in open_ones.values()) > MAX_RECEIVED_BYTES_OF_ALL
+            for fd, one in open_ones.items():
+                if one.level > (MAX_SHARE_BYTES if crowded else MAX_RECEIVED_BYTES):
+                    self._close(fd, f"a subscriber may send {MAX_RECEIVED_BYTES} bytes at once")
+            return len(open_ones)
 
     def _enforce(self) -> None:
         per_key: Counter[str] = Counter()
@@ -173,3 +220,19 @@ class TcpConnections:
                 os.dup2(self._null, self._copy, inheritable=False)
         self.cut += 1
         self._on_cut(why)
+
+
+def _received_bytes(fd: int, before: int) -> int:
+    """All that the kernel has received from a connection; `before` where it is open no longer."""
+    try:
+        one = system.socket(system.AF_INET, system.SOCK_STREAM, fileno=fd)  # or AF_INET6: it is only asked
+    except OSError:
+        return before
+    try:
+        info = one.getsockopt(system.IPPROTO_TCP, system.TCP_INFO, _RECEIVED_BYTES.size)
+        received: int = _RECEIVED_BYTES.unpack(info)[0]
+        return max(before, received)
+    except (OSError, struct.error):
+        return before
+    finally:
+        one.detach()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 import time
 
 import zmq
@@ -25,6 +26,7 @@ from protocol.storage.keys import AllowList, server_pair
 
 from . import sockets
 from .sockets import SubscriberCounts
+from .subscription_rates import BAN_SECONDS, SubscriptionRates
 from .tcp_connections import TcpConnections
 
 logger = logging.getLogger(__name__)
@@ -34,11 +36,17 @@ ZAP_DOMAIN = b"esper"
 RELOAD_INTERVAL_SECONDS = 0.2
 LOG_INTERVAL_SECONDS = 1.0
 CUT_LOG_INTERVAL_SECONDS = 60.0
+FLOOD_INTERVAL_SECONDS = 0.01
+"""Between two looks at what subscribers have sent."""
+IDLE_INTERVAL_SECONDS = 0.05
+"""The same while there is none."""
+RECEIVE_BUFFER_BYTES = 4096
+"""The kernel's, per subscriber: all that it may send between two such looks, and after it was closed."""
 MAX_REVOKED = 256
 
 
 class TcpListener:
-    """Sockets on TCP and who may use them. One thread owns it, after `open`.
+    """Sockets on TCP and who may use them. One thread owns it, after `open`, and starts one for floods.
 
     Args:
         address: `tcp://host:port`.
@@ -60,11 +68,16 @@ class TcpListener:
                 "run: esper-daemon keys new NAME --role operator"
             )
         self._unauthorized = 0
+        self.turned_away = 0
+        self._guard_failed = False
         self._revoked: dict[str, str] = {}
         """Names of keys that this boot has revoked, for the audit of those that are still connected."""
         self.audience = SubscriberCounts()
         ports = {int(endpoint.rpartition(":")[2]) for endpoint in self.endpoints.values()}
         self.connections = TcpConnections(ports, self._warn_of_cut)
+        self._rates = SubscriptionRates()
+        self._closing = threading.Event()
+        self._flood_guard = threading.Thread(target=self._guard_floods, name="esper-floods", daemon=True)
         self._reload_at = 0.0
         self._logged_at = self._cut_logged_at = float("-inf")
         self._poller: zmq.Poller | None = None
@@ -90,6 +103,28 @@ class TcpListener:
                 f"cannot listen on {self.address} and the next two ports: {error.strerror}"
                 f"{sockets.describe_holders(ports)}"
             ) from None
+        self._flood_guard.start()
+
+    def _guard_floods(self) -> None:
+        """Look at what subscribers send, in a thread of its own: a flood holds the I/O thread in libzmq."""
+        pause = IDLE_INTERVAL_SECONDS
+        while not self._closing.wait(pause):
+            begin = time.thread_time()
+            try:
+                has_subscribers = self.connections.close_floods("ev") > 0
+                pause = FLOOD_INTERVAL_SECONDS if has_subscribers else IDLE_INTERVAL_SECONDS
+                pause = max(pause, 20 * (time.thread_time() - begin))  # at most 5 % of a core
+            except Exception:
+                if not self._guard_failed:
+                    logger.exception("what subscribers send over TCP cannot be bounded at present")
+                self._guard_failed = True
+
+    def close(self) -> None:
+        """Stop the thread, give back what is kept; the sockets are closed with their context."""
+        self._closing.set()
+        if self._flood_guard.is_alive():
+            self._flood_guard.join()
+        self.connections.close()
 
     def _bind(self, socket: zmq.Socket[bytes], name: str) -> zmq.Socket[bytes]:
         socket.set(zmq.IPV6, 1)
@@ -98,6 +133,8 @@ class TcpListener:
         socket.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
         watched = False
+        if name == "ev":
+            socket.set(zmq.RCVBUF, RECEIVE_BUFFER_BYTES)
         try:
             monitor = self.connections.watch(self._context, socket, name)
             watched = True
@@ -153,10 +190,13 @@ class TcpListener:
 
     def _note_subscriber(self, frame: zmq.Frame) -> None:
         try:
-            self.connections.note_message(frame, str(frame.get("User-Id")))
-            self.connections.note_subscription(frame)
+            public = str(frame.get("User-Id"))
         except zmq.ZMQError:
             return
+        self.connections.note_message(frame, public)
+        self.connections.note_subscription(frame)
+        if self._rates.note(public, len(frame)):
+            self._warn_of_flood(public)
 
     def authenticate(self) -> None:
         """Answer the handshakes that wait (ZAP, RFC 27); whom it fails for is asked to come again."""
@@ -165,6 +205,7 @@ class TcpListener:
                 frames = self._zap.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            self.connections.update()  # before it can subscribe, and hold this thread
             end = frames.index(b"") + 1
             try:
                 answer = self._authenticate(frames[end:])
@@ -178,6 +219,9 @@ class TcpListener:
         version, request, domain, address, _, mechanism, *credentials = frames
         public = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
         client = self.allowed.clients.get(public)
+        if self._rates.is_over(public):
+            self.turned_away += 1
+            return [version, request, b"300", b"too many subscriptions, try again in a minute", b"", b""]
         if client is not None and domain == ZAP_DOMAIN:
             return [version, request, b"200", b"OK", public.encode(), b""]
         self._unauthorized += 1
@@ -248,10 +292,20 @@ class TcpListener:
                 "%s: connections are closed, %d so far: %s", self.address, self.connections.cut, why
             )
 
+    def _warn_of_flood(self, public: str) -> None:
+        client = self.allowed.clients.get(public)
+        logger.warning(
+            "%s: key %s subscribes to too much and is not let in again for %.0f s; "
+            "`esper-daemon keys revoke NAME` ends it",
+            self.address,
+            client.name if client else public,
+            BAN_SECONDS,
+        )
+
     @property
     def denied(self) -> int:
-        """Connections that were turned away: keys that are not authorized, and handshakes that failed."""
-        return self._unauthorized + self.connections.failed
+        """Connections that were turned away: keys that are not authorized or flood, and failed handshakes."""
+        return self._unauthorized + self.turned_away + self.connections.failed
 
     def status(self) -> dict[str, object]:
         """For the method `status`."""

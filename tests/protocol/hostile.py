@@ -31,6 +31,7 @@ from tests.protocol.codec.test_text import HOSTILE
 NOBODY = 65534
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00"
 BLOCK_SECONDS = 4.0
+FLOOD_SECONDS = 3.0
 Peer = Callable[[str], None]
 
 
@@ -100,6 +101,18 @@ class Viewer:
             for n in range(count):
                 with contextlib.suppress(zmq.Again):
                     subscriber.send(kind + b"%d" % n + bytes(size), zmq.NOBLOCK)
+        self.flood_topics()
+
+    def flood_topics(self) -> None:
+        """Subscribe as fast as possible, to topics as long as can be, over one connection and over many."""
+        for connections in (24, 1, 4):
+            subscribers = [self.open(zmq.XSUB, "ev") for _ in range(connections)]
+            end = time.monotonic() + FLOOD_SECONDS
+            for number, subscriber in enumerate(itertools.cycle(subscribers)):
+                if time.monotonic() > end:
+                    break
+                with contextlib.suppress(zmq.Again):
+                    subscriber.send(b"\1%d" % number + os.urandom(430), zmq.NOBLOCK)
 
     def speak(self) -> None:
         for port in ("qry", "ctl"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import resource
 import socket
 import subprocess
@@ -20,6 +22,7 @@ from protocol.codec.zmq_options import terminate_context
 from protocol.runs import RunFolder, find_run
 from protocol.server import tcp_connections
 from protocol.server.server import Server
+from protocol.server.subscription_rates import SubscriptionRates
 from protocol.storage.keys import client_pair, make_client
 
 from .harness import DAEMON, Reader, until
@@ -160,6 +163,70 @@ def test_one_key_leaves_connections_to_others(
         with connect(address, key="other") as run:
             assert run.status()["name"] == "beta"
     until(lambda: len(connections) <= 8)
+
+
+@contextmanager
+def topics(address: str, key: str, connections: int = 4) -> Iterator[Callable[[], None]]:
+    """Subscribers of a key over TCP; what it gives subscribes each to some more topics."""
+    host, _, port = address.rpartition(":")
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    _, pair = client_pair(key)
+    made = []
+    for _ in range(connections):
+        subscriber = context.socket(zmq.XSUB)
+        subscriber.set(zmq.CURVE_SERVERKEY, pair.server.encode())
+        subscriber.set(zmq.CURVE_PUBLICKEY, pair.public.encode())
+        subscriber.set(zmq.CURVE_SECRETKEY, pair.secret.encode())
+        subscriber.connect(f"{host}:{int(port) + 2}")
+        made.append(subscriber)
+    numbers = itertools.count()
+
+    def subscribe() -> None:
+        for subscriber in made:
+            for _ in range(20):
+                with contextlib.suppress(zmq.Again):
+                    subscriber.send(b"\1%d" % next(numbers) + bytes(400), zmq.NOBLOCK)
+
+    try:
+        yield subscribe
+    finally:
+        for subscriber in made:
+            subscriber.close(linger=0)
+        terminate_context(context, patience_seconds=0.0)
+
+
+@pytest.mark.fault(30)
+def test_flood_is_cut_while_the_io_thread_is_held(
+    listening: Server, address: str, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libzmq holds it: no subscription is seen, and a subscriber that joined before stays."""
+    assert listening._listener is not None
+    connections = listening._listener.connections
+    one = reader(with_key(address, "other"))
+    one.read(lambda: one.subscriber.state == "live")
+    monkeypatch.setattr(listening._listener, "count_subscribers", lambda: None)
+    with topics(address, "laptop") as subscribe:
+        until(lambda: subscribe() or connections.cut >= 4)  # type: ignore[func-returns-value]
+    newest = one.last("life")
+    listening.set_state("TRAINING", "on")
+    one.read(lambda: one.last("life") > newest)
+    assert one.resets == one.resets[:1], "it was not cut"
+
+
+@pytest.mark.fault(30)
+def test_key_that_floods_is_turned_away_others_are_not(
+    listening: Server, address: str, reader: Callable[..., Reader]
+) -> None:
+    assert listening._listener is not None
+    with topics(address, "laptop") as subscribe:
+        until(lambda: subscribe() or listening._listener.turned_away)  # type: ignore[union-attr, func-returns-value]
+        with connect(address, key="other") as newcomer:
+            assert newcomer.status()["listen"]["denied"] > 0
+        one = reader(with_key(address, "other"))
+        one.read(lambda: one.subscriber.state == "live")
+    listening._listener._rates = SubscriptionRates()  # as a minute later
+    with connect(address, key="laptop") as again:
+        assert again.status()["name"] == "beta"
 
 
 def test_limits_follow_the_file_limit(monkeypatch: pytest.MonkeyPatch) -> None:
