@@ -187,8 +187,8 @@ def _flatten(name: str, values: Sequence[Any], flat: list[int | float], depth: i
 
 def _refusal(name: str, value: object) -> PublishError:
     return PublishError(
-        f"{name} = a {type(value).__name__}: cannot be logged; log numbers, arrays or lists of numbers, "
-        "text, dicts of these, or a file as pathlib.Path"
+        f"{name}: a value of type {type(value).__name__} cannot be logged; "
+        "log numbers, arrays or lists of numbers, text, dicts of these, or a file as pathlib.Path"
     )
 
 

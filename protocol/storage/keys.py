@@ -81,6 +81,11 @@ def server_pair(*, make: bool = False) -> KeyPair:
     if not path.exists() and make:
         make_private(config_folder(), advice=_ADVICE, readable=True)
         write_secret(path, new_pair())
+    if not os.path.lexists(path):
+        raise KeysUnusable(
+            f"tcp needs this machine's key {path}; make it and a client's: "
+            "esper-daemon keys new NAME --role operator"
+        )
     return read_secret(path)
 
 

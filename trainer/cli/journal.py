@@ -13,7 +13,7 @@ from protocol.codec.json_lines import Event, decode_line
 from protocol.errors import RequestError, WireError
 from protocol.journal.damage import DamageReport
 from protocol.journal.reader import JournalRange
-from protocol.messages.events import Anomaly, Scalars
+from protocol.messages.events import Anomaly, LogLine, Scalars
 from protocol.messages.vocabulary import STREAMS, Severity
 
 from .options import JSON, RUN, TYPES
@@ -65,17 +65,24 @@ def replay(
 
 
 def format_event(event: Event) -> str:
-    """One event as one line of text: time, clock, type, the fields that are not columns."""
+    """One event as one line of text: time, clock (from round 1 on), type, fields that are not empty."""
     fields = " ".join(
         f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in vars(event.data).items()
-        if value is not None and not isinstance(value, list | dict)
+        if value not in (None, "") and key != "traceback" and not isinstance(value, list | dict)
     )
     if isinstance(event.data, Scalars):
         fields += "".join(f" {name}={value:.4g}" for name, value in event.data.values.items())
     clock = time.strftime("%H:%M:%S", time.localtime(event.ts / 1e6))
     env = "" if event.ctx.env is None else f" env{event.ctx.env:02d}"
-    return f"{clock} r{event.ctx.round} e{event.ctx.epoch:<3}{env} {event.type} {fields}"
+    at = f"r{event.ctx.round} e{event.ctx.epoch:<3}{env} " if event.ctx.round else ""
+    return f"{clock} {at}{event.type} {fields}".rstrip()
+
+
+def format_traceback(event: Event) -> list[str]:
+    """The lines of the traceback that an event brings, indented; of most events none."""
+    text = event.data.traceback if isinstance(event.data, LogLine) else None
+    return [f"    {line}" for line in (text or "").splitlines()]
 
 
 def tail_run(run: str | None, *, follow: bool, lines: int, types: tuple[str, ...], as_json: bool) -> None:
@@ -151,7 +158,7 @@ def _print_event(event: Event, *, as_json: bool, coloured: bool = False) -> None
         print_json_text(event.line)
         return
     severity = event.data.severity if coloured and isinstance(event.data, Anomaly) else "info"
-    print_lines([format_event(event)], colour=_COLOUR[severity])
+    print_lines([format_event(event), *format_traceback(event)], colour=_COLOUR[severity])
 
 
 COMMANDS: tuple[click.Command, ...] = (tail, replay)

@@ -95,6 +95,7 @@ def test_value_that_cannot_be_read_costs_only_itself(run: PublishedRun) -> None:
         ({"loss": np.zeros(3, complex)}, "complex128"),
         ({"loss": np.array(["a"])}, "must be of numbers"),
         ({"loss": np.array(None)}, "cannot be logged"),
+        ({"loss": None}, "loss: a value of type NoneType cannot be logged"),
         ({"loss": [1, "a"]}, "cannot be logged"),
         ({"loss": object()}, "object"),
         ({"loss": b"1"}, "bytes"),

@@ -47,6 +47,13 @@ def test_files_are_private_whatever_the_umask(config: Path) -> None:
     assert (one.name, one.role, one.public) == ("laptop", "operator", pair.public)
 
 
+def test_missing_server_key_names_the_command_that_makes_it(config: Path) -> None:
+    with pytest.raises(
+        KeysUnusable, match=r"server\.key; make it and a client's: esper-daemon keys new NAME"
+    ):
+        keys.server_pair()
+
+
 @pytest.mark.fault(25)
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601])
 def test_a_secret_that_others_can_read_is_refused(config: Path, mode: int) -> None:

@@ -182,3 +182,16 @@ def test_list_and_errors_name_what_shows_ended_runs(run: PublishedRun) -> None:
 
 def test_tail_refuses_a_negative_number_of_lines(run: PublishedRun) -> None:
     assert esper("tail", "loop", "-n", "-3").exit_code == 2
+
+
+def test_replay_shows_a_traceback_as_lines(run: PublishedRun) -> None:
+    log_some(run)
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError as error:
+        run.finish(error)
+    shown = esper("replay", "loop").output
+    assert "\n    Traceback (most recent call last):\n" in shown
+    assert "\n    RuntimeError: boom\n" in shown
+    assert "r0 e0" not in shown
+    assert "torch=" not in shown
