@@ -159,9 +159,12 @@ class Session:
             RunNotFound: no live run within 5 s.
             NoReply: found, but silent.
             RunEnded: it ended before.
+            EsperError: a published run has no rounds to wait for.
         """
         began = time.monotonic()
         while not self._is_ready(after_round):
+            if after_round and self.state.is_published:
+                raise EsperError(f"published run {self.link.name} has no rounds: leave out --after-round")
             if self.tick():
                 continue
             link, waited = self.link, time.monotonic() - began

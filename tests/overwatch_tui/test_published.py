@@ -11,6 +11,7 @@ from overwatch_tui.render.bars import key_line
 from overwatch_tui.render.lines import plain
 from overwatch_tui.screens.line_widget import LinePanel
 from protocol.codec.json_lines import decode_line
+from protocol.errors import EsperError
 from protocol.messages import events as ev
 
 from . import journal
@@ -60,6 +61,11 @@ def test_footer_offers_only_what_the_run_has() -> None:
     assert not any(word in footer() for word in ("escalate", "profile", "checkpoint"))
     assert len(made.state.commands) == 0
     assert [method for _, method, _ in feed.requests] == ["status"], "it asks again after some time only"
+
+
+def test_waiting_for_a_round_of_a_published_run_is_refused() -> None:
+    with pytest.raises(EsperError, match="has no rounds: leave out --after-round"):
+        app().session.wait(after_round=1)
 
 
 @in_loop
