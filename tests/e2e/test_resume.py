@@ -26,8 +26,9 @@ def course(house: House, name: str) -> dict[str, list[Any]]:
 
 
 def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House) -> None:
-    assert house.spawn("whole", "--rounds", "3", "--set", "episode_epochs=24").wait(120) == 0
-    cut = house.spawn("cut", "--rounds", "3", "--set", "episode_epochs=24")
+    words = ("--rounds", "3", "--set", "episode_epochs=24", "--set", "ppo.schedule=cosine")
+    assert house.spawn("whole", *words).wait(120) == 0
+    cut = house.spawn("cut", *words)
     eventually(lambda: any(e["ctx"]["round"] == 2 for e in house.journal("cut", "epoch")), every=0.01)
     cut.send_signal(signal.SIGTERM)
     assert cut.wait(60) == 0

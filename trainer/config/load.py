@@ -288,6 +288,11 @@ def _check_combinations(config: Config) -> None:
         raise ConfigError(
             f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"
         )
+    if config.ppo.schedule != "constant" and config.rounds <= config.ppo.warmup_rounds:
+        raise ConfigError(
+            f"ppo.schedule = {config.ppo.schedule}: needs rounds beyond ppo.warmup_rounds = "
+            f"{config.ppo.warmup_rounds}, and rounds = {config.rounds}; set rounds"
+        )
     if config.seeds.min_training_epochs >= config.episode_epochs:
         raise ConfigError(
             f"seeds.min_training_epochs = {config.seeds.min_training_epochs}: "

@@ -246,6 +246,13 @@ class PolicyConfig(Section, frozen=True):
 
 class PPOConfig(Section, frozen=True):
     learning_rate: Annotated[float, _number("Learning rate of the policy (Adam)", le=1.0)] = 1e-3
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        Meta(description="Course of ppo.learning_rate to 0 over the run's rounds, after its warm-up"),
+    ] = "constant"
+    warmup_rounds: Annotated[
+        int, _count("Rounds over which the policy's learning rate grows to ppo.learning_rate", ge=0)
+    ] = 0
     gamma: Annotated[float, _number("Discount per epoch", le=1.0)] = 1.0
     gae_lambda: Annotated[float, _number("Lambda of generalised advantage estimation", le=1.0)] = 0.95
     clip: Annotated[

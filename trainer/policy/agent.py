@@ -95,7 +95,7 @@ class Agent:
         if cfg.policy.kind == "ppo":
             network = ActorCritic(self.space, cfg.policy.hidden, cfg.seed).to(device)
             compiler = compiler or Compiler("off", torch.device(device))
-            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, process_group, compiler)
+            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, process_group, compiler, cfg.rounds)
             graphs = graphs or CudaGraphs(on=False)
             self._decide = graphs.wrap("the policy", compiler.wrap("the policy", decide))
             self._hidden = network.initial(n)

@@ -22,6 +22,7 @@ from trainer.compute.process_group import ProcessGroup
 from trainer.config.schema import PPOConfig
 
 from .actions import ActionSpace
+from .learning_rate import scheduled_rate
 from .network import ActorCritic
 from .rollout import Rollout
 from .update_statistics import UpdateStatistics, rollout_statistics, summarise, to_host
@@ -154,6 +155,7 @@ class PPO:
         seed: of the minibatches' order.
         process_group: the ranks that compute a minibatch together.
         compiler: of the loss; None = uncompiled.
+        rounds: over which the learning rate is scheduled; 0 where it is constant.
     """
 
     def __init__(
@@ -164,7 +166,9 @@ class PPO:
         seed: int,
         process_group: ProcessGroup | None = None,
         compiler: Compiler | None = None,
+        rounds: int = 0,
     ) -> None:
+        self._rounds = rounds
         self.process_group = process_group or ProcessGroup()
         self.network = network
         self.space = space
@@ -191,8 +195,6 @@ class PPO:
             changes: fields of `PPOConfig` by name.
         """
         self.cfg = msgspec.structs.replace(self.cfg, **changes)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.cfg.learning_rate
 
     def update(self, rollout: Rollout, advantage: Tensor, returns: Tensor) -> UpdateStatistics:
         """Several passes over a round's experience, then the normalisers learn from it.
@@ -206,6 +208,9 @@ class PPO:
             PolicyDiverged: loss or gradient was non-finite `MAX_NONFINITE_STEPS` steps in a row.
         """
         begun = time.perf_counter()
+        rate = scheduled_rate(self.cfg, self._rounds, self.updates)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         self.network.rescale_value(returns)
         target = self.network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
         scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -234,7 +239,8 @@ class PPO:
                 f"PPO update {self.updates}: loss or gradient not finite in {streak} steps in a row, weights "
                 "kept from the last finite step; lower ppo.learning_rate or resume from an earlier checkpoint"
             )
-        return summarise(step, numbers, self.cfg, seconds=time.perf_counter() - begun)
+        used = msgspec.structs.replace(self.cfg, learning_rate=rate)
+        return summarise(step, numbers, used, seconds=time.perf_counter() - begun)
 
     def _minibatches(self, n: int, epoch: int) -> tuple[Tensor, ...]:
         """A random partition of the envs, another one each pass."""

@@ -126,6 +126,12 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "policy.kind": Flip("heuristic", tells("run.started:policy", "heuristic", "epoch:op")),
     "policy.hidden": Flip("16", shrinks(lambda start: (start.folder / "checkpoints/best.pt").stat().st_size)),
     "ppo.learning_rate": Flip("0.002", tells("ppo.update:learning_rate", 0.002, UPDATE)),
+    "ppo.schedule": Flip(
+        "linear", measured(lambda start: start.column("ppo.update:learning_rate"), [1e-3, 1e-3], [1e-3, 5e-4])
+    ),
+    "ppo.warmup_rounds": Flip(
+        "1", measured(lambda start: start.column("ppo.update:learning_rate"), [1e-3, 1e-3], [5e-4, 1e-3])
+    ),
     "ppo.gamma": Flip("0.5", changes("ppo.update:return_std", same=("epoch:op",), first=0)),
     "ppo.gae_lambda": Flip("0.5", changes("ppo.update:advantage_std")),
     "ppo.clip": Flip("0.01", changes("ppo.update:clip_fraction")),

@@ -1,0 +1,38 @@
+"""The policy's learning rate follows its schedule, round by round."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from trainer.config.load import ConfigError, load
+from trainer.config.schema import PPOConfig
+from trainer.policy.learning_rate import scheduled_rate
+
+
+def rates(rounds: int, **options: object) -> list[float]:
+    cfg = PPOConfig(learning_rate=0.8, **options)  # type: ignore[arg-type]
+    return [scheduled_rate(cfg, rounds, done) for done in range(rounds + 1)]
+
+
+def test_default_is_the_configured_rate_itself() -> None:
+    assert rates(5) == [0.8] * 6
+    assert scheduled_rate(PPOConfig(), 0, 10**6) == PPOConfig().learning_rate
+
+
+def test_schedules_fall_to_zero_after_the_last_round() -> None:
+    assert rates(4, schedule="linear") == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])
+    cosine = [0.4 * (1 + math.cos(math.pi * k / 4)) for k in range(5)]
+    assert rates(4, schedule="cosine") == pytest.approx(cosine, abs=1e-12)
+
+
+def test_warm_up_comes_before_the_schedule() -> None:
+    assert rates(5, warmup_rounds=3) == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
+    assert rates(5, schedule="linear", warmup_rounds=3) == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.4, 0.0])
+
+
+def test_a_schedule_without_an_end_is_refused() -> None:
+    for sets in (["ppo.schedule=cosine"], ["ppo.schedule=linear", "rounds=3", "ppo.warmup_rounds=3"]):
+        with pytest.raises(ConfigError, match=r"ppo\.schedule.*set rounds"):
+            load(sets=sets)
