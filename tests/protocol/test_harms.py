@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from protocol import connect
+from protocol.errors import NoReply
 from protocol.runs import find_run
 from protocol.storage.keys import make_client
 from trainer.cli.main import main
@@ -133,7 +135,8 @@ def test_no_peer_makes_a_run_grow(victim: subprocess.Popen[bytes], attack: Attac
             said = said or hostile.stdout.readline()
             after += bool(said)
             highest = max(highest, process.memory_info().rss)
-            run.status()
+            with suppress(NoReply):  # a flood may delay an answer (SECURITY.md); here its size is measured
+                run.status()
         assert said == "done\n"
     assert highest - before <= MAX_GROWTH_BYTES, f"{(highest - before) >> 20} MiB"
 

@@ -223,8 +223,9 @@ SELECT ts, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env, slot, gate, o
 FROM told
 """
 _SCALAR_VALUES = """
-SELECT ts, step, one.key AS name, one.value AS value
-FROM (SELECT ts, step, unnest(map_entries("values")) AS one FROM events.scalar)
+SELECT ts, boot, step, one.key AS name, one.value AS value
+FROM (SELECT ts, boot_number, step, unnest(map_entries("values")) AS one FROM events.scalar)
+    LEFT JOIN boots_ USING (boot_number)
 """
 _RAW = """
 SELECT ts, boot, stream, seq, type, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env, ctx_rank AS rank,

@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -48,11 +49,16 @@ def diagnosis(text: str) -> Diagnosis:
     return Diagnosis(run=text, id="id", ending="failed", reason=text, error=text, advice=[text], bundle=text)
 
 
+def nested(text: str) -> dict[str, Any]:
+    """With words beside the text, so that what is nested has lines of its own whatever the text is."""
+    return {"text": text, "list": [f"{text} x"], f"of {text}": {"a": f"{text} x"}}
+
+
 PATHS: dict[str, Callable[[str], object]] = {
     "line": lambda text: output.print_lines([text]),
     "colour": lambda text: output.print_lines([text], colour="red"),
     "note": lambda text: output.print_note(text),
-    "result": lambda text: output.print_result({"text": text, "list": [text], text: {"a": text}}, False),
+    "result": lambda text: output.print_result(nested(text), False),
     "result as JSON": lambda text: output.print_result({"text": text, text: 1}, True),
     "table": lambda text: output.print_table([{"client": text, "n": 1}], {"client": 4, "n": 0}, False),
     "table as JSON": lambda text: output.print_table([{"client": text}], {"client": 4}, True),
