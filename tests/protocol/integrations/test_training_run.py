@@ -59,9 +59,11 @@ def test_run_ended_by_its_owner_does_not_end_training(caplog: pytest.LogCaptureF
 
 
 def test_taken_name_is_refused_before_training() -> None:
-    TrainingRun("taken").start({})
+    first = TrainingRun("taken")
+    first.start({})
     with pytest.raises(NameTaken, match="held by"):
         TrainingRun("taken").start({})
+    first.finish()
 
 
 def test_second_training_goes_on_in_the_run() -> None:

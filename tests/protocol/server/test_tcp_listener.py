@@ -282,7 +282,7 @@ def test_captured_bytes_open_nothing(listening: Server, address: str) -> None:
 
 def test_listener_needs_a_key_and_an_authorized_client(address: str, config: Path) -> None:
     run = RunFolder.claim("alpha")
-    with pytest.raises(KeysUnusable, match=r"server\.key cannot be read: No such file"):
+    with pytest.raises(KeysUnusable, match=r"server\.key; make it .*: esper-daemon keys new"):
         Server(run, hello={}, listen=address)
     make_client("laptop", server=None, role="viewer")
     AllowList().revoke("laptop")
