@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -38,6 +38,12 @@ class Scene:
     rng: random.Random
     silent: list[Peers]
     """Peers that never read, held over other acts."""
+    damaged: dict[Path, bytes] = field(default_factory=dict)
+    """Checkpoints that an act has damaged, and what was left in them."""
+
+    def is_damaged(self, path: Path) -> bool:
+        """Whether an earlier act damaged it and no newer checkpoint has taken its place."""
+        return self.damaged.get(path) == path.read_bytes()
 
     def peers(self) -> Peers:
         found = until("the sockets' addresses", lambda: _endpoints(self.victim))
@@ -149,7 +155,10 @@ def limit_file_numbers(scene: Scene) -> str:
 def damage_checkpoint(scene: Scene) -> str:
     """It goes on from the newest that is whole, and says so."""
     scene.victim.kill()
-    *_, before, newest = [None, None, *Checkpoints(scene.victim.checkpoints, keep=0).all()]
+    whole = [
+        path for path in Checkpoints(scene.victim.checkpoints, keep=0).all() if not scene.is_damaged(path)
+    ]
+    *_, before, newest = [None, None, *whole]
     if newest is None or before is None:
         scene.victim.start()
         return "killed, started; there was no checkpoint to damage that has one before it"
@@ -157,6 +166,7 @@ def damage_checkpoint(scene: Scene) -> str:
     at = scene.rng.randrange(len(content) - 80)
     content[at] ^= scene.rng.randrange(1, 256)
     newest.write_bytes(content)
+    scene.damaged[newest] = bytes(content)
     scene.victim.start()
     log = (scene.victim.run / "daemon.log").read_text(errors="replace")
     if f"the run goes on from {before.name}" not in log[log.rindex(", boot ") :]:
