@@ -42,7 +42,7 @@ KEYS: tuple[Key, ...] = (
     Key("q", "q", "leave", "leave the terminal; the run continues", "leave and help", "quit"),
     Key("ctrl+c", "^C ^C", "help_quit", "leave, pressed twice", "leave and help"),
     Key("ctrl+z", "^Z", "suspend_process", "suspend the terminal; `fg` resumes it", "leave and help"),
-    Key("ctrl+l", "^L", "redraw", "draw the whole screen anew", "leave and help"),
+    Key("ctrl+l", "^L", "redraw", "draw the whole screen again", "leave and help"),
     Key("tab", "Tab", "next_panel(1)", "next panel, or next view where there is one panel", VIEWS_GROUP),
     Key("shift+tab", "S-Tab", "next_panel(-1)", "previous panel or view", VIEWS_GROUP),
     Key("enter", "Enter", "enter", "detail of the selected row", VIEWS_GROUP, "detail"),

@@ -68,7 +68,7 @@ class TrainingRun:
         """
         self.config = config
         if self.run is None:
-            self.run = publish(self.name, config=told_as_json(config), resume=self._resume)
+            self.run = publish(self.name, config=to_json_tree(config), resume=self._resume)
             self.name, self._resume = self.run.name, True
         else:
             self.log_as_text("config", config)
@@ -94,7 +94,7 @@ class TrainingRun:
     def log_as_text(self, name: str, values: Mapping[str, Any]) -> None:
         """Publish values of any kind, as JSON in one text."""
         if self.run is not None:
-            text = msgspec.json.encode(told_as_json(values)).decode()
+            text = msgspec.json.encode(to_json_tree(values)).decode()
             self.log({name: text}, self.run.step)
 
     def asked(self, command: str) -> CommandCall | None:
@@ -151,8 +151,8 @@ class TrainingRun:
                     name = file.relative_to(path.parent).as_posix()
                     self.run.artifact(file, name=f"checkpoint/{name}", kind="checkpoint", step=step)
                     total += file.stat().st_size
-        except Exception:
-            logger.warning("the checkpoint %s was not told", path, exc_info=True)
+        except (OSError, PublishError):
+            logger.warning("checkpoint %s is saved, but was not published", path, exc_info=True)
         if call is not None:
             call.done(path=str(path.absolute()), bytes=total)
 
@@ -163,12 +163,12 @@ class TrainingRun:
             self.run = None
 
 
-def told_as_json(value: Any, depth: int = 8) -> Any:
-    """A configuration as JSON has it: what has no form there is told as its text."""
+def to_json_tree(value: Any, depth: int = 8) -> Any:
+    """A configuration as JSON has it: what has no form there is given as text."""
     if isinstance(value, Mapping) and depth:
-        return {str(key): told_as_json(item, depth - 1) for key, item in value.items()}
+        return {str(key): to_json_tree(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple) and depth:
-        return [told_as_json(item, depth - 1) for item in value]
+        return [to_json_tree(item, depth - 1) for item in value]
     try:
         return plain(value)
     except (TypeError, RecursionError):

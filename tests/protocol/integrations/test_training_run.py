@@ -13,7 +13,7 @@ import pytest
 
 from protocol import connect, publish
 from protocol.errors import NameTaken, PublishError
-from protocol.integrations.training_run import TrainingRun, told_as_json
+from protocol.integrations.training_run import TrainingRun, to_json_tree
 from protocol.messages import events as ev
 from protocol.storage.folders import esper_home
 
@@ -131,10 +131,10 @@ def test_commands_sent_between_trainings_are_kept() -> None:
     ],
 )
 def test_configuration_of_any_kind_has_a_form(value: Any, told: Any) -> None:
-    assert told_as_json(value) == told
+    assert to_json_tree(value) == told
 
 
 def test_configuration_that_holds_itself_has_an_end() -> None:
     circle: dict[str, Any] = {}
     circle["again"] = circle
-    assert "..." in str(told_as_json(circle))
+    assert "..." in str(to_json_tree(circle))
