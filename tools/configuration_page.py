@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 HEAD = """# Configuration
 
-Made by `make docs` from `trainer/config/schema.py`; do not edit.
+Made by `make docs` from `trainer/config/`; do not edit.
 
 Sources, the later ones win: the defaults below, the saved configuration of a run that is resumed,
 `--preset NAME` (`esper-daemon presets` lists them), `--config file.toml`, the environment,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from protocol.messages.vocabulary import Op, Stage
 
-from .config.schema import GovernorConfig
+from .config.seed_options import GovernorConfig
 from .hosts.population import Population
 from .measurements import Measurements
 from .seeds import alpha

@@ -13,7 +13,7 @@ from torch import Tensor
 from protocol.messages.vocabulary import ALPHA_SPEEDS, HEAD_NAMES, Op, Stage
 from tests.trainer.test_governor import CONFIG, CPU, Silent, measurements
 from trainer.config import load as settings
-from trainer.config.schema import GovernorConfig
+from trainer.config.seed_options import GovernorConfig
 from trainer.data.registry import load
 from trainer.governor import Governor, RollbackReason, VetoReason
 from trainer.hosts.population import Population

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from protocol.errors import first_line
-from trainer.config.schema import CompileMode
+from trainer.config.host_options import CompileMode
 
 from . import torch_private
 from .torch_private import tree_leaves, tree_map_only

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protocol.errors import EsperError
+from trainer.config.host_options import CudaConfig
 from trainer.config.load import ConfigError
-from trainer.config.schema import CudaConfig
 
 from .torch_private import check_allocator_settings
 

@@ -44,7 +44,8 @@ from trainer.compute.device import (
 )
 from trainer.compute.execution_plan import Execution
 from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError
-from trainer.config.schema import Config, MetricsConfig
+from trainer.config.schema import Config
+from trainer.config.service_options import MetricsConfig
 from trainer.control.checkpoint_saver import CheckpointSaver
 from trainer.control.command_runner import CommandRunner
 from trainer.control.run_control import RunControl

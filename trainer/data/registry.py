@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from trainer import plugins
-from trainer.config.schema import TaskConfig
+from trainer.config.task_options import TaskConfig
 from trainer.plugins import PluginError
 
 from .dataset import DataError, Dataset, split_off_validation

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from trainer.compute.execution_plan import Convolution
 from trainer.compute.stacked_ops import CONVOLUTIONS, Conv
+from trainer.config.host_options import HostConfig
 from trainer.config.load import OPTIONS, SAVED, ConfigError, SourcedConfig
-from trainer.config.schema import Config, HostConfig
+from trainer.config.schema import Config
 from trainer.data.task import Kind, Task
 from trainer.seeds.registry import Family, blueprint
 from trainer.seeds.text_blueprints import DEFAULT_BLUEPRINTS

@@ -26,7 +26,7 @@ from protocol.codec.addresses import parse_host_port
 from protocol.errors import first_line
 from protocol.server.sockets import describe_holders
 from trainer.config.load import ConfigError
-from trainer.config.schema import MetricsConfig
+from trainer.config.service_options import MetricsConfig
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainer.config.schema import PPOConfig
+from trainer.config.policy_options import PPOConfig
 
 
 def scheduled_rate(cfg: PPOConfig, rounds: int, updates: int) -> float:

@@ -19,7 +19,7 @@ from protocol.messages.vocabulary import HEAD_NAMES
 from trainer.compute import rng
 from trainer.compute.compiler import Compiler
 from trainer.compute.process_group import ProcessGroup
-from trainer.config.schema import PPOConfig
+from trainer.config.policy_options import PPOConfig
 
 from .actions import ActionSpace
 from .learning_rate import scheduled_rate

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protocol.messages.vocabulary import Op
-from trainer.config.schema import PPOConfig
+from trainer.config.policy_options import PPOConfig
 
 from .rollout import Rollout
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.config.schema import RewardConfig
+from trainer.config.policy_options import RewardConfig
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 
 from trainer.compute.device import configure_allocator, is_out_of_memory, set_float32_precision
 from trainer.config import load as settings
+from trainer.config.host_options import CudaConfig
 from trainer.config.load import ConfigError
-from trainer.config.schema import CudaConfig
 
 CUDA = torch.device("cuda", 0)
 

@@ -24,7 +24,7 @@ from protocol.server.server import Server
 from tests.protocol.harness import until
 from trainer import checkpoint as checkpoint_module
 from trainer.checkpoint import Checkpoints
-from trainer.config.schema import TelemetryConfig
+from trainer.config.service_options import TelemetryConfig
 from trainer.control.checkpoint_saver import CheckpointSaver
 from trainer.control.command_runner import CommandRunner
 from trainer.control.run_control import RunControl

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage, Style
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
-from trainer.config.schema import Config, EnvsConfig, SeedsConfig
+from trainer.config.host_options import EnvsConfig
+from trainer.config.schema import Config
+from trainer.config.seed_options import SeedsConfig
 from trainer.data.registry import load
 from trainer.hosts.gradients import EXPLODED_NORM, norm_and_health, row_norms
 from trainer.hosts.host_group import NUM_PROBED_EXAMPLES

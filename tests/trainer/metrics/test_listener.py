@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from tests.protocol.harness import until
 from trainer.config.load import ConfigError, load
-from trainer.config.schema import MetricsConfig
+from trainer.config.service_options import MetricsConfig
 from trainer.metrics import listener as listener_module
 from trainer.metrics.listener import MAX_CONNECTIONS, MetricsListener
 

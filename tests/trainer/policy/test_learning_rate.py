@@ -7,7 +7,7 @@ import math
 import pytest
 
 from trainer.config.load import ConfigError, load
-from trainer.config.schema import PPOConfig
+from trainer.config.policy_options import PPOConfig
 from trainer.policy.learning_rate import scheduled_rate
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from protocol.messages.events import PPOUpdate
 from protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
 from trainer.config.load import load
-from trainer.config.schema import PPOConfig
+from trainer.config.policy_options import PPOConfig
 from trainer.policy.agent import Agent
 from trainer.policy.gae import gae
 from trainer.policy.network import ActorCritic

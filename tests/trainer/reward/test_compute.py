@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from protocol.messages.vocabulary import Stage
-from trainer.config.schema import RewardConfig
+from trainer.config.policy_options import RewardConfig
 from trainer.measurements import Measurements
 from trainer.policy.gae import gae
 from trainer.reward.compute import STAGE_PROGRESS, Reward, total

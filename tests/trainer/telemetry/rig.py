@@ -13,7 +13,8 @@ from protocol.codec.json_lines import Event, decode_line, encode_event
 from protocol.messages.events import SystemSample
 from protocol.messages.vocabulary import HEAD_NAMES, Level, Op, Stage
 from protocol.server.emitter import Emitter
-from trainer.config.schema import Config, TelemetryConfig
+from trainer.config.schema import Config
+from trainer.config.service_options import TelemetryConfig
 from trainer.measurements import Measurements
 from trainer.policy.update_statistics import UpdateStatistics
 from trainer.seeds.lifecycle import Lifecycle

@@ -14,7 +14,7 @@ import numpy as np
 
 from protocol.messages.events import Anomaly, TelemetryLevel
 from protocol.messages.vocabulary import SEVERITY_RANK
-from trainer.config.schema import TelemetryConfig
+from trainer.config.service_options import TelemetryConfig
 
 from .levels import Levels
 

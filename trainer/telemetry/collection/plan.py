@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from protocol.messages.events import Anomaly, TelemetryLevel
 from protocol.messages.vocabulary import Level
 from protocol.server.emitter import Emitter
-from trainer.config.schema import TelemetryConfig
+from trainer.config.service_options import TelemetryConfig
 
 from .escalation import Escalations
 from .interval import CollectionInterval

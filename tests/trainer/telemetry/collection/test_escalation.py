@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.messages.events import Anomaly, TelemetryLevel
-from trainer.config.schema import TelemetryConfig
+from trainer.config.service_options import TelemetryConfig
 from trainer.telemetry.collection.escalation import COOLDOWN_FACTOR, Escalations
 from trainer.telemetry.collection.levels import Levels
 

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.server.emitter import Emitter
 from tests.trainer.telemetry.rig import Rig
-from trainer.config.schema import TelemetryConfig
+from trainer.config.service_options import TelemetryConfig
 from trainer.telemetry.collection.plan import CollectionPlan
 
 

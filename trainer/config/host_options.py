@@ -1,0 +1,140 @@
+"""Options of the hosts: architecture, optimiser, and how they are computed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from .section import Section, count, number
+
+CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
+
+
+class HostConfig(Section, frozen=True):
+    family: Annotated[
+        Literal["auto", "cnn", "transformer"],
+        Meta(description="Architecture of the hosts; auto = cnn for images, transformer for text"),
+    ] = "auto"
+    channels: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=1024)], ...],
+        Meta(
+            min_length=1,
+            max_length=10,
+            description="Channels of each block of a cnn host, one slot per block",
+        ),
+    ] = (8, 8, 8)
+    kernel: Annotated[
+        Literal[1, 3],
+        Meta(description="Side of a cnn host's convolution kernels in pixels; 1 = blind to shapes"),
+    ] = 1
+    width: Annotated[
+        int, count("Width of a transformer host's residual stream in channels", ge=2, le=4096)
+    ] = 32
+    depth: Annotated[int, count("Number of blocks of a transformer host, one slot per block", le=10)] = 3
+    heads: Annotated[
+        int, count("Attention heads per block of a transformer host; 0 = no attention", ge=0, le=64)
+    ] = 0
+    mlp: Annotated[
+        int,
+        count("Hidden units of the MLP in each block of a transformer host; 0 = no MLP", ge=0, le=16_384),
+    ] = 32
+    learning_rate: Annotated[
+        float,
+        number(
+            "Learning rate of hosts and seeds (SGD); where none is given, a text brings 0.5, 0.2 with heads",
+            le=10.0,
+        ),
+    ] = 0.05
+    momentum: Annotated[float, number("Momentum of hosts and seeds (SGD)", le=0.999)] = 0.9
+
+
+class EnvsConfig(Section, frozen=True):
+    count: Annotated[int, count("Number of envs: hosts that are trained side by side", le=4096)] = 8
+    group_size: Annotated[
+        int, count("Hosts per stacked program; 0 = measured when the run starts", ge=0, le=4096)
+    ] = 0
+    threads: Annotated[
+        int, count("Worker threads that train host groups on a CPU; 0 = one per core", ge=0, le=64)
+    ] = 0
+    convolution: Annotated[
+        Literal["auto", "grouped", "unfold"],
+        Meta(
+            description=(
+                "How hosts and seeds convolve: one grouped convolution, or unfolded pixels and "
+                "matrix products; auto = measured"
+            )
+        ),
+    ] = "auto"
+    plan: Annotated[
+        Literal["gather", "masked"],
+        Meta(description="Which seeds are computed: gather = live ones, masked = all, selected by masks"),
+    ] = "gather"
+
+
+class AmpConfig(Section, frozen=True):
+    dtype: Annotated[
+        Literal["auto", "bf16", "fp16", "off"],
+        Meta(
+            description=(
+                "Precision of the hosts' forward passes; auto = bf16 on GPUs that have it, off = float32"
+            )
+        ),
+    ] = "auto"
+
+
+class CudaConfig(Section, frozen=True):
+    graphs: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether policy and, with envs.plan=masked, training steps are replayed as CUDA graphs"
+            )
+        ),
+    ] = True
+    tf32: Annotated[
+        bool, Meta(description="Whether float32 matrix products and convolutions use TF32 on a GPU")
+    ] = True
+    allocator: Annotated[
+        str,
+        Meta(
+            pattern=r"^$|^[a-z_0-9]+:[^,\s]+(,[a-z_0-9]+:[^,\s]+)*$",
+            description=(
+                "Settings of torch's CUDA allocator, such as expandable_segments:True; "
+                "empty = PYTORCH_CUDA_ALLOC_CONF"
+            ),
+        ),
+    ] = ""
+
+
+class CompileConfig(Section, frozen=True):
+    mode: Annotated[
+        CompileMode,
+        Meta(
+            description=(
+                "Mode of torch.compile for policy, PPO loss, GAE, rewards and, with "
+                "envs.plan=masked, training steps"
+            )
+        ),
+    ] = "off"
+
+
+class ValidationConfig(Section, frozen=True):
+    counterfactual_budget: Annotated[
+        float,
+        number(
+            "Work spent on measuring contributions, as a multiple of that of validation; "
+            "the oldest are measured first",
+            ge=0.01,
+            le=1e3,
+        ),
+    ] = 2.0
+    shapley_every: Annotated[int, count("Interval in rounds between Shapley analyses; 0 = never", ge=0)] = 1
+    shapley_coalitions: Annotated[
+        int,
+        count(
+            "Coalitions measured per env in a Shapley analysis; values are exact where all coalitions fit",
+            ge=4,
+            le=1_000_000,
+        ),
+    ] = 64

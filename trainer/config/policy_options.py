@@ -1,0 +1,75 @@
+"""Options of the policy: its network, PPO, the reward."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from .section import Section, count, number
+
+
+class PolicyConfig(Section, frozen=True):
+    kind: Annotated[
+        Literal["ppo", "heuristic", "fixed", "random", "no_growth"],
+        Meta(description="Policy that chooses the actions: PPO, or a fixed rule to compare it with"),
+    ] = "ppo"
+    hidden: Annotated[int, count("Units of the policy's LSTM and of the layer before it", ge=8, le=4096)] = 64
+
+
+class PPOConfig(Section, frozen=True):
+    learning_rate: Annotated[float, number("Learning rate of the policy (Adam)", le=1.0)] = 1e-3
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        Meta(description="Course of ppo.learning_rate to 0 over the run's rounds, after its warm-up"),
+    ] = "constant"
+    warmup_rounds: Annotated[
+        int, count("Rounds over which the policy's learning rate grows to ppo.learning_rate", ge=0)
+    ] = 0
+    gamma: Annotated[float, number("Discount per epoch", le=1.0)] = 1.0
+    gae_lambda: Annotated[float, number("Lambda of generalised advantage estimation", le=1.0)] = 0.95
+    clip: Annotated[
+        float, number("Distance from 1 at which probability ratios are clipped", ge=0.01, le=1.0)
+    ] = 0.2
+    epochs: Annotated[int, count("Passes over a rollout per update", le=100)] = 8
+    minibatches: Annotated[
+        int, count("Minibatches per pass; each has the complete sequences of some envs", le=1024)
+    ] = 2
+    entropy_coefficient: Annotated[float, number("Weight of the entropy bonus in the PPO loss", le=1.0)] = (
+        0.05
+    )
+    value_coefficient: Annotated[float, number("Weight of the value loss in the PPO loss", le=10.0)] = 0.5
+    max_grad_norm: Annotated[
+        float, number("L2 norm to which the policy's gradient is clipped", ge=1e-6, le=1e6)
+    ] = 0.5
+    target_kl: Annotated[
+        float, number("KL divergence in nats beyond which an update stops early; 0 = never", le=10.0)
+    ] = 0.01
+
+
+class RewardConfig(Section, frozen=True):
+    mode: Annotated[
+        Literal["shaped", "sparse", "contribution", "minimal"],
+        Meta(description="Reward function; docs/training.md lists the components of each"),
+    ] = "shaped"
+    rent: Annotated[float, number("Cost of added parameters, per multiple of the host's own", le=10.0)] = 0.01
+    contribution: Annotated[
+        float,
+        number("Weight of the accuracy that seeds contribute, in the modes shaped and contribution", le=10.0),
+    ] = 0.2
+    stage: Annotated[
+        float,
+        number(
+            "Weight of how far seeds are in their life cycle, in the modes shaped and contribution", le=10.0
+        ),
+    ] = 0.2
+    shock: Annotated[
+        float,
+        number("Cost of moving alpha, per square of an epoch's step, in the mode contribution", le=10.0),
+    ] = 0.02
+    early_prune: Annotated[
+        float, number("Cost of each seed pruned before it could blend, in the mode minimal", le=10.0)
+    ] = 0.05
+    rollback_penalty: Annotated[
+        float, number("Cost of each epoch that the governor rolled back", le=100.0)
+    ] = 0.2

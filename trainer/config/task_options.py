@@ -1,0 +1,32 @@
+"""Options of the task: what the hosts learn, and from which examples."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from .section import Section, count
+
+
+class TaskConfig(Section, frozen=True):
+    dataset: Annotated[
+        str, Meta(description="Name of the dataset to learn; `esper-daemon data` lists them")
+    ] = "digits"
+    data_dir: Annotated[
+        str, Meta(description="Folder or text file with the dataset; empty = where it is registered")
+    ] = ""
+    augment: Annotated[
+        tuple[Literal["crop", "flip"], ...],
+        Meta(max_length=2, description="Random changes to the training images; empty = none"),
+    ] = ()
+    shared_batches: Annotated[
+        bool, Meta(description="Whether all envs train on the same batches in one order")
+    ] = False
+    context: Annotated[
+        int, count("Length in characters of the text window that a host sees", ge=2, le=4096)
+    ] = 32
+    batch_size: Annotated[
+        int, count("Images, or windows of a text, per env and training step", le=65_536)
+    ] = 64
+    batches_per_epoch: Annotated[int, count("Training steps per epoch")] = 12
