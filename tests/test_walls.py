@@ -72,6 +72,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"render"},
         {"panels", "session"},
         {"screens"},
+        {"actions"},
         {"app"},
         {"cli"},
         {"__main__"},

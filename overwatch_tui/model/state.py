@@ -18,12 +18,14 @@ from protocol.messages.thresholds import THRESHOLDS, Threshold
 from protocol.messages.vocabulary import Stage
 
 from .anomalies import Anomalies
+from .columns import at_or_none
 from .commands import Commands
+from .curves import Curves
 from .limits import POLICY_LIMITS, policy_limit
 from .log_entries import LogEntry, log_entry
 from .metric_table import MetricTable
 from .scoreboard import Scoreboard
-from .time_series import RESOLUTIONS, SHORT_RESOLUTIONS, History
+from .time_series import History
 
 MAX_LOG_ENTRIES = 2000
 MAX_ROUNDS = 1000
@@ -101,7 +103,7 @@ class State:
     loop_commands: frozenset[str] = frozenset()
     """Commands of a published run, as its newest `status` lists them."""
     log: deque[LogEntry] = field(default_factory=lambda: deque(maxlen=MAX_LOG_ENTRIES))
-    histories: dict[str, History] = field(default_factory=dict)
+    curves: Curves = field(default_factory=Curves)
     unknown: int = 0
     """Events of types this version does not know."""
     _logged: dict[str, int] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class State:
         handler = HANDLERS.get(type(event.data))
         if handler is not None:
             handler(self, event)
+        self.curves.fold(event)
         self.commands.fold(event.data, ts=event.ts)
         self._write_log(event)
 
@@ -136,7 +139,7 @@ class State:
             anomalies=self.anomalies,
             commands=self.commands,
             log=self.log,
-            histories=self.histories,
+            curves=self.curves,
             _logged=self._logged,
         )
         fresh.anomalies.drop()
@@ -162,7 +165,7 @@ class State:
 
     def history(self, name: str) -> History | None:
         """The course of a signal; None before its first value."""
-        return self.histories.get(name)
+        return self.curves.get(name)
 
     def drift_of(self, source: str) -> float | None:
         """Newest norm drift of a source."""
@@ -230,14 +233,6 @@ class State:
         """Name of a policy op's code."""
         return _named(self.run.ops if self.run else (), code)
 
-    def _record(self, name: str, ts: int, value: float | None, *, brief: bool = False) -> None:
-        history = self.histories.get(name)
-        if history is None:
-            if value is None:
-                return
-            history = self.histories[name] = History(SHORT_RESOLUTIONS if brief else RESOLUTIONS)
-        history.add(ts, value)
-
 
 _STAGES = tuple(stage.name for stage in Stage)
 """Until the run's own names are received."""
@@ -252,11 +247,6 @@ def _frozen(value: Any) -> Any:
 
 def _named(names: list[str] | tuple[str, ...], code: int) -> str:
     return names[code] if 0 <= code < len(names) else f"#{code}"
-
-
-def at_or_none(column: list[Any] | None, index: int) -> Any:
-    """A column's value, None where the column is shorter."""
-    return column[index] if column is not None and 0 <= index < len(column) else None
 
 
 _Handler = Callable[[State, Event], None]
@@ -312,13 +302,6 @@ def _round_finished(state: State, event: Event) -> None:
     data: ev.RoundFinished = event.data
     state.rounds.append(data)
     state.rounds_done = max(state.rounds_done, event.ctx.round)
-    state._record("return.p10", event.ts, data.return_p10)
-    state._record("return.p50", event.ts, data.return_p50)
-    state._record("return.p90", event.ts, data.return_p90)
-    state._record("return.mean", event.ts, data.return_mean)
-    state._record("accuracy.mean", event.ts, data.accuracy_mean)
-    state._record("accuracy.best", event.ts, data.accuracy_best)
-    state._record("speed", event.ts, data.env_epochs_per_second)
 
 
 @_on(ev.EpisodeFinished)
@@ -340,8 +323,6 @@ def _epoch(state: State, event: Event) -> None:
     state.epoch, state.epoch_ctx, state.epoch_ts = data, event.ctx, event.ts
     state.best_accuracy += [-1.0] * (len(data.val_accuracy) - len(state.best_accuracy))
     for env, accuracy in enumerate(data.val_accuracy):
-        state._record(f"accuracy/{env}", event.ts, accuracy)
-        state._record(f"return/{env}", event.ts, at_or_none(data.episode_return, env))
         if accuracy is not None and accuracy == accuracy:
             state.best_accuracy[env] = max(state.best_accuracy[env], accuracy)
 
@@ -350,33 +331,11 @@ def _epoch(state: State, event: Event) -> None:
 def _ppo(state: State, event: Event) -> None:
     data: ev.PPOUpdate = event.data
     state.ppo, state.ppo_ts = data, event.ts
-    for name in PPO_SIGNALS:
-        state._record(f"ppo.{name}", event.ts, getattr(data, name))
-    for head, entropy in data.head_entropy.items():
-        state._record(f"entropy.{head}", event.ts, entropy)
     for signal in POLICY_LIMITS:
         limit = state.policy_limit(signal)
         if limit is not None:
             value, twins = getattr(data, signal), POLICY_LIMITS[signal].twins
             state.anomalies.fold_limit(signal, limit, value, twins=twins, ts=event.ts)
-
-
-PPO_SIGNALS = (
-    "approx_kl",
-    "entropy",
-    "clip_fraction",
-    "explained_variance",
-    "ratio_max",
-    "ratio_min",
-    "policy_loss",
-    "value_loss",
-    "grad_norm",
-    "seconds",
-    "advantage_std",
-    "lstm_h_rms",
-    "lstm_c_rms",
-)
-"""Fields of `PPOUpdate` of which a history is kept, as `ppo.<name>`."""
 
 
 @_on(ev.Drift)
@@ -392,23 +351,13 @@ def _drift(state: State, event: Event) -> None:
         known = state.drift.get(source)
         if known is not None and event.ts < known.ts:
             continue
-        found = SourceDrift(event.ts, *(at_or_none(column, i) for column in columns))
-        state.drift[source] = found
-        brief = source.startswith("env") and "." in source
-        state._record(f"drift/{source}", event.ts, found.norm_drift, brief=brief)
-        if not brief:
-            state._record(f"norm/{source}", event.ts, found.norm)
-            state._record(f"health/{source}", event.ts, found.health_drift)
+        state.drift[source] = SourceDrift(event.ts, *(at_or_none(column, i) for column in columns))
 
 
 @_on(ev.SystemSample)
 def _system(state: State, event: Event) -> None:
     data: ev.SystemSample = event.data
     state.system, state.system_ts = data, event.ts
-    state._record("cpu", event.ts, data.cpu_percent)
-    state._record("rss", event.ts, data.rss)
-    state._record("memory", event.ts, data.memory_used / data.memory_total if data.memory_total else None)
-    state._record("gpu", event.ts, data.gpu_percent)
 
 
 @_on(ev.SeedStage)

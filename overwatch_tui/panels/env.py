@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from overwatch_tui.model.anomalies import env_source
+from overwatch_tui.model.columns import at_or_none
 from overwatch_tui.model.log_entries import LogEntry
-from overwatch_tui.model.state import at_or_none
 from overwatch_tui.render.env_rows import EnvRow, env_row
 from overwatch_tui.render.event_text import event_text
 from overwatch_tui.render.format import (

@@ -7,7 +7,8 @@ from math import isfinite
 from typing import NamedTuple
 
 from overwatch_tui.model.anomalies import ROLLBACK, AnomalyRecord, env_source
-from overwatch_tui.model.state import State, at_or_none
+from overwatch_tui.model.columns import at_or_none
+from overwatch_tui.model.state import State
 from protocol.messages.vocabulary import WITH_SEED
 
 from .lines import Span

@@ -35,7 +35,7 @@ class PanelInputs:
     @cached_property
     def age(self) -> int:
         """Of the oldest value in any chart, microseconds."""
-        firsts = [h.first_ts for h in self.state.histories.values() if h.first_ts]
+        firsts = [h.first_ts for h in self.state.curves.histories.values() if h.first_ts]
         return max(0, self.now - min(firsts)) if firsts else 0
 
     @property

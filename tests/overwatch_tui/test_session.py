@@ -50,7 +50,7 @@ def test_another_run_begins_from_nothing() -> None:
     made.feed.items = [Reset("run other, boot x1")]
     made.tick()
     assert made.state.run is None
-    assert made.state.histories == {}
+    assert made.state.curves.histories == {}
     assert len(made.state.log) == 1
 
 

@@ -1,0 +1,143 @@
+"""What every key works on: the session, the timer that drains it, the painting of the main screen."""
+
+from __future__ import annotations
+
+import math
+import select
+import sys
+import time
+
+from textual.app import App
+from textual.events import Event, InputEvent, Resize
+
+from overwatch_tui.model.anomalies import AnomalyKey
+from overwatch_tui.panels import PANELS
+from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, compose_screen
+from overwatch_tui.render.panel import PanelInputs
+from overwatch_tui.render.theme import Theme
+from overwatch_tui.screens.main import MainScreen
+from overwatch_tui.session import Session
+
+DRAIN_SECONDS = 1 / 30
+DOUBLE_PRESS_SECONDS = 2.0
+FULL_TERMINAL_SECONDS = 0.1
+"""A terminal that takes nothing for so long is on a slow link."""
+
+
+class PaintedApp(App[None]):
+    """One session on one terminal, without keys.
+
+    Args:
+        session: the feed and what is known.
+        colour: False paints with bold and reverse only.
+    """
+
+    TITLE = "esper overwatch"
+    AUTO_FOCUS = None
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, session: Session, *, colour: bool = True) -> None:
+        super().__init__(ansi_color=True)
+        self.session = session
+        self.palette = Theme(colour=colour)
+        self.frozen: PanelInputs | None = None
+        """What the panels show while frozen."""
+        self._paint_at = 0.0
+        self._interrupted = -DOUBLE_PRESS_SECONDS
+        self._full_since: float | None = None
+        """Since when the terminal has taken nothing; infinite once the rate has been halved for it."""
+        self._is_leaving = False
+        self._rung: set[tuple[AnomalyKey, int]] | None = None
+        """(key, since) of what the bell has rung for; None before the first look."""
+
+    def get_default_screen(self) -> MainScreen:
+        return MainScreen(self.palette)
+
+    def on_mount(self) -> None:
+        self.set_interval(DRAIN_SECONDS, self.tick)
+        self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
+
+    async def on_event(self, event: Event) -> None:
+        """Keys that were typed after the one that leaves have no screen any more that could take them."""
+        if not (self._is_leaving and isinstance(event, InputEvent)):
+            await super().on_event(event)
+
+    def on_resize(self, _: Resize) -> None:
+        self.call_next(self.paint)
+
+    def tick(self) -> None:
+        """Take in what has come; paint when it is time."""
+        events = self.session.tick()
+        if self.frozen is not None:
+            self.session.view.num_arrived += events
+        if not self.session.needs_paint and time.monotonic() < self._paint_at:
+            return
+        if self._terminal_is_full():
+            self._slow_down()
+            return
+        self._full_since = None
+        self.session.needs_paint = False
+        self.paint()
+        self._ring()
+
+    def _ring(self) -> None:
+        """The bell, once for each critical anomaly that began while this terminal watched a live run."""
+        session = self.session
+        waiting = session.state.anomalies.open_records(session.feed.now())
+        critical = {(record.key, record.first) for record in waiting if record.severity == "critical"}
+        is_watching = session.link.is_current and not session.link.is_replay
+        if is_watching and self._rung is not None and critical - self._rung:
+            self.bell()
+        if is_watching:
+            self._rung = critical | (self._rung or set())
+
+    def _terminal_is_full(self) -> bool:
+        """Whether the terminal has not yet taken what it was sent."""
+        if self.is_headless or sys.__stderr__ is None:
+            return False
+        return not select.select([], [sys.__stderr__], [], 0)[1]
+
+    def _slow_down(self) -> None:
+        """Paint nothing for now; half as often from now on, once for each time the terminal is full."""
+        now = time.monotonic()
+        if self._full_since is None:
+            self._full_since = now
+        elif now - self._full_since > FULL_TERMINAL_SECONDS and self.session.view.decrease_rate():
+            self._full_since = math.inf
+            self.show_message(f"slow link: {self.session.view.rate:g} frames per second (r for more)")
+
+    def paint(self) -> None:
+        """Show this moment."""
+        self._paint_at = time.monotonic() + 1.0 / self.session.view.rate - DRAIN_SECONDS / 2
+        main = self.screen_stack[0]
+        assert isinstance(main, MainScreen)
+        width, height = self.size
+        if width < MIN_WIDTH or height < MIN_HEIGHT:
+            main.show_too_small(width, height)
+        else:
+            layout = self.screen_layout(width, height)
+            main.show_layout(layout)
+            self.session.view.keep(layout.scroll, layout.env)
+
+    def screen_layout(self, width: int, height: int) -> ScreenLayout:
+        """The screen at some size, without showing it."""
+        live = self.session.panel_inputs()
+        return compose_screen(PANELS, live, self.frozen or live, width, height)
+
+    @property
+    def body(self) -> PanelInputs:
+        """What the panels show: this moment, or the frozen one."""
+        return self.frozen or self.session.panel_inputs()
+
+    def show_message(self, message: str) -> None:
+        """Show a message in the footer for a few seconds."""
+        self.session.view.show_message(message)
+
+    def action_leave(self) -> None:
+        self._is_leaving = True
+        self.exit()
+
+    def action_redraw(self) -> None:
+        """Send the whole screen: a shell or another program may have written over it."""
+        self.paint()
+        self.screen.refresh()

@@ -1,0 +1,118 @@
+"""The courses of everything that is drawn as a curve, by name; folded from events.
+
+Names: `accuracy/ENV`, `return/ENV`; `accuracy.mean`, `return.p50` per round; `ppo.FIELD`, `entropy.HEAD`;
+`drift/SOURCE`, `norm/SOURCE`, `health/SOURCE`; `cpu`, `rss`, `memory`, `gpu`; `speed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.codec.json_lines import Event
+from protocol.messages import events as ev
+
+from .columns import at_or_none
+from .time_series import RESOLUTIONS, SHORT_RESOLUTIONS, History
+
+PPO_SIGNALS = (
+    "approx_kl",
+    "entropy",
+    "clip_fraction",
+    "explained_variance",
+    "ratio_max",
+    "ratio_min",
+    "policy_loss",
+    "value_loss",
+    "grad_norm",
+    "seconds",
+    "advantage_std",
+    "lstm_h_rms",
+    "lstm_c_rms",
+)
+"""Fields of `PPOUpdate` of which a curve is kept, as `ppo.<name>`."""
+
+ROUND_SIGNALS = {
+    "return.p10": "return_p10",
+    "return.p50": "return_p50",
+    "return.p90": "return_p90",
+    "return.mean": "return_mean",
+    "accuracy.mean": "accuracy_mean",
+    "accuracy.best": "accuracy_best",
+    "speed": "env_epochs_per_second",
+}
+"""Curves of the rounds, and the field of `RoundFinished` that each shows."""
+
+
+@dataclass
+class Curves:
+    """Histories by name; a late value falls into the bucket of its time."""
+
+    histories: dict[str, History] = field(default_factory=dict)
+
+    def copy(self) -> Curves:
+        """One that later events do not change."""
+        return Curves({name: each.copy() for name, each in self.histories.items()})
+
+    def get(self, name: str) -> History | None:
+        """The course of a signal; None before its first value."""
+        return self.histories.get(name)
+
+    def fold(self, event: Event) -> None:
+        """Take in one event."""
+        enter = _HANDLERS.get(type(event.data))
+        if enter is not None:
+            enter(self, event.ts, event.data)
+
+    def add(self, name: str, ts: int, value: float | None, *, brief: bool = False) -> None:
+        """Add a value; None is a gap, and does not begin a curve."""
+        history = self.histories.get(name)
+        if history is None:
+            if value is None:
+                return
+            history = self.histories[name] = History(SHORT_RESOLUTIONS if brief else RESOLUTIONS)
+        history.add(ts, value)
+
+
+def _round(curves: Curves, ts: int, data: ev.RoundFinished) -> None:
+    for name, source in ROUND_SIGNALS.items():
+        curves.add(name, ts, getattr(data, source))
+
+
+def _epoch(curves: Curves, ts: int, data: ev.EpochFinished) -> None:
+    for env, accuracy in enumerate(data.val_accuracy):
+        curves.add(f"accuracy/{env}", ts, accuracy)
+        curves.add(f"return/{env}", ts, at_or_none(data.episode_return, env))
+
+
+def _ppo(curves: Curves, ts: int, data: ev.PPOUpdate) -> None:
+    for name in PPO_SIGNALS:
+        curves.add(f"ppo.{name}", ts, getattr(data, name))
+    for head, entropy in data.head_entropy.items():
+        curves.add(f"entropy.{head}", ts, entropy)
+
+
+def _drift(curves: Curves, ts: int, data: ev.Drift) -> None:
+    for i, source in enumerate(data.source):
+        brief = source.startswith("env") and "." in source
+        curves.add(f"drift/{source}", ts, at_or_none(data.norm_drift, i), brief=brief)
+        if not brief:
+            curves.add(f"norm/{source}", ts, at_or_none(data.norm, i))
+            curves.add(f"health/{source}", ts, at_or_none(data.health_drift, i))
+
+
+def _system(curves: Curves, ts: int, data: ev.SystemSample) -> None:
+    curves.add("cpu", ts, data.cpu_percent)
+    curves.add("rss", ts, data.rss)
+    curves.add("memory", ts, data.memory_used / data.memory_total if data.memory_total else None)
+    curves.add("gpu", ts, data.gpu_percent)
+
+
+_HANDLERS: dict[type, Callable[[Curves, int, Any], None]] = {
+    ev.RoundFinished: _round,
+    ev.EpochFinished: _epoch,
+    ev.PPOUpdate: _ppo,
+    ev.Drift: _drift,
+    ev.SystemSample: _system,
+}
