@@ -204,8 +204,9 @@ class Env(nn.Module):
         """Set the running statistics to the mean of those of the batches, as `forward` sees them."""
         self.train()
         for count, x in enumerate(batches, 1):
-            for norm in self.norm:
-                norm.momentum = 1.0 / count
+            for norm in self.modules():
+                if isinstance(norm, nn.BatchNorm2d):
+                    norm.momentum = 1.0 / count
             self(x, without)
 
     @torch.no_grad()

@@ -93,37 +93,49 @@ def per_channel(values: Tensor, channels: int) -> Tensor:
 
 
 def conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, *, unfold: bool = False
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    groups: int = 1,
+    stride: int = 1,
+    *,
+    unfold: bool = False,
 ) -> Tensor:
-    """n convolutions that keep the size of the map.
+    """n convolutions that keep the size of the map, or with a stride divide it, rounded up.
 
     Args:
         x: [B, n*I, H, W], or [B, I, H, W] where all n see the same.
         weight: [n, O, I/groups, k, k] with odd k.
         bias: [n, O].
         groups: of each of the n convolutions.
+        stride: distance of the pixels that the kernel is put on.
         unfold: gather the pixels under the kernel and multiply matrices, instead of one grouped convolution:
             cuDNN's can be slower than that.
 
     Returns:
-        [B, n*O, H, W].
+        [B, n*O, H/stride, W/stride].
     """
     n, _, inputs, _, kernel = weight.shape
+    if kernel == 1 and stride > 1:
+        x, stride = x[:, :, ::stride, ::stride].contiguous(memory_format=torch.channels_last), 1
     shared = x.shape[1] == inputs * groups and groups == 1
     flat = None if bias is None else bias.flatten()
     if kernel == 1 and groups == 1 and not shared and _small(x):
         out: Tensor = _Pointwise.apply(x, weight)  # type: ignore[no-untyped-call]
         return out if flat is None else out + flat[:, None, None]
     if unfold and not shared:
-        out = _conv_by_products(x, weight.reshape(n * groups, -1, *weight.shape[2:]))
+        out = _conv_by_products(x, weight.reshape(n * groups, -1, *weight.shape[2:]), stride)
         return out if flat is None else out + flat[:, None, None]
-    return F.conv2d(x, weight.flatten(0, 1), flat, padding=kernel // 2, groups=1 if shared else n * groups)
+    together = 1 if shared else n * groups
+    return F.conv2d(x, weight.flatten(0, 1), flat, stride, padding=kernel // 2, groups=together)
 
 
 class Conv(Protocol):
     """`conv`, by the operations that a run has chosen."""
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor: ...
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: int = 1
+    ) -> Tensor: ...
 
 
 CONVOLUTIONS: dict[Convolution, Conv] = {"grouped": conv, "unfold": partial(conv, unfold=True)}
@@ -178,14 +190,15 @@ def _matrices(x: Tensor, n: int) -> Tensor:
     return x.as_strided((n, batch * height * width, each), (each, channels, 1))
 
 
-def _conv_by_products(x: Tensor, weight: Tensor) -> Tensor:
+def _conv_by_products(x: Tensor, weight: Tensor, stride: int) -> Tensor:
     """m convolutions of x [B, m*I, H, W] with weight [m, O, I, k, k] as one batch of matrix products."""
     m, outputs, inputs, _, kernel = weight.shape
-    batch, _, height, width = x.shape
+    batch, _, *size = x.shape
+    height, width = (-(-side // stride) for side in size)
     if kernel == 1:
         pixels = to_rows(x, m).permute(3, 0, 1, 2, 4)
     else:
-        columns = F.unfold(x, kernel, padding=kernel // 2)
+        columns = F.unfold(x, kernel, padding=kernel // 2, stride=stride)
         pixels = columns.view(batch, m, inputs * kernel**2, -1).permute(1, 0, 3, 2)
     out = torch.bmm(pixels.reshape(m, batch * height * width, -1), weight.flatten(2).mT)
     return to_channels(out.view(m, batch, height, width, outputs).permute(1, 2, 3, 0, 4))

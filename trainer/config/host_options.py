@@ -13,21 +13,30 @@ CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
 
 class HostConfig(Section, frozen=True):
     family: Annotated[
-        Literal["auto", "cnn", "transformer"],
-        Meta(description="Architecture of the hosts; auto = cnn for images, transformer for text"),
+        Literal["auto", "cnn", "resnet", "transformer"],
+        Meta(
+            description=(
+                "Architecture of the hosts; cnn or resnet for images, transformer for text; "
+                "auto = cnn for images, transformer for text"
+            )
+        ),
     ] = "auto"
     channels: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=1024)], ...],
         Meta(
             min_length=1,
             max_length=10,
-            description="Channels of each block of a cnn host, one slot per block",
+            description="Channels of each block of a cnn host or stage of a resnet host, one slot each",
         ),
     ] = (8, 8, 8)
     kernel: Annotated[
         Literal[1, 3],
         Meta(description="Side of a cnn host's convolution kernels in pixels; 1 = blind to shapes"),
     ] = 1
+    blocks: Annotated[
+        int,
+        count("Residual blocks in each stage of a resnet host; three stages of 3 are ResNet-20", le=64),
+    ] = 3
     width: Annotated[
         int, count("Width of a transformer host's residual stream in channels", ge=2, le=4096)
     ] = 32

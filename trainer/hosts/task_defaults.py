@@ -13,10 +13,14 @@ from trainer.seeds.text_blueprints import DEFAULT_BLUEPRINTS
 
 from .cnn import CNN
 from .model import HostModel
+from .resnet import ResNet
 from .seed_pool import SeedPool
 from .transformer import Transformer
 
 FAMILY_OF_KIND: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
+"""Whose blueprints the hosts of a kind take; also the architecture that they have where none is chosen."""
+ARCHITECTURES: dict[Kind, tuple[str, ...]] = {"images": ("cnn", "resnet"), "text": ("transformer",)}
+"""Those that learn a kind."""
 TEXT_LEARNING_RATES = {"pointwise": 0.5, "attending": 0.2}
 """Of a transformer without and with heads, in the place of the default, which is a convolutional host's."""
 MANY_PARAMETERS = 10_000_000
@@ -25,6 +29,7 @@ OPTIONS_OF_KIND: dict[str, Kind] = {
     "task.augment": "images",
     "host.channels": "images",
     "host.kernel": "images",
+    "host.blocks": "images",
     "task.context": "text",
     "host.width": "text",
     "host.depth": "text",
@@ -32,6 +37,8 @@ OPTIONS_OF_KIND: dict[str, Kind] = {
     "host.mlp": "text",
 }
 """What examples an option is for, of those that are not for all; with others it has to be at its default."""
+OPTIONS_OF_ARCHITECTURE = {"host.kernel": "cnn", "host.blocks": "resnet"}
+"""The same for options of one architecture among those of a kind."""
 
 
 def resolve_task_defaults(sourced: SourcedConfig, name: str, kind: Kind) -> SourcedConfig:
@@ -48,18 +55,24 @@ def resolve_task_defaults(sourced: SourcedConfig, name: str, kind: Kind) -> Sour
     """
     family = FAMILY_OF_KIND[kind]
     chosen = sourced.config.host.family
-    if chosen not in ("auto", family):
+    if chosen not in ("auto", *ARCHITECTURES[kind]):
         raise ConfigError(
-            f"host.family = {chosen}: {name} is {kind}, which a {family} host learns; "
-            f"leave it auto or choose another task.dataset"
+            f"host.family = {chosen}: {name} is {kind}, which a {' or '.join(ARCHITECTURES[kind])} host "
+            f"learns; leave it auto or choose another task.dataset"
         )
     for key, of_kind in OPTIONS_OF_KIND.items():
-        if of_kind != kind and sourced.sources[key] != SAVED and sourced.value(key) != OPTIONS[key].default:
+        if of_kind != kind and _is_chosen(sourced, key):
             raise ConfigError(
                 f"{key} ({sourced.sources[key]}): is for {of_kind}, and {name} is {kind}; leave it out"
             )
     if chosen == "auto":
         sourced = sourced.with_task_value("host.family", family)
+    for key, architecture in OPTIONS_OF_ARCHITECTURE.items():
+        if sourced.config.host.family != architecture and _is_chosen(sourced, key):
+            raise ConfigError(
+                f"{key} ({sourced.sources[key]}): is for a {architecture} host, and host.family is "
+                f"{sourced.config.host.family}; leave it out"
+            )
     host = sourced.config.host
     if family == "transformer":
         _check_transformer(host)
@@ -69,6 +82,11 @@ def resolve_task_defaults(sourced: SourcedConfig, name: str, kind: Kind) -> Sour
         if sourced.is_open("seeds.blueprints"):
             sourced = sourced.with_task_value("seeds.blueprints", DEFAULT_BLUEPRINTS)
     return sourced
+
+
+def _is_chosen(sourced: SourcedConfig, key: str) -> bool:
+    """Whether somebody gave it another value than its default."""
+    return sourced.sources[key] != SAVED and sourced.value(key) != OPTIONS[key].default
 
 
 def _check_transformer(host: HostConfig) -> None:
@@ -95,7 +113,7 @@ def check_sizes(config: Config, task: Task) -> str | None:
             "choose a smaller one"
         )
     family = FAMILY_OF_KIND[task.kind]
-    model = _model(config.host, family, task, CONVOLUTIONS["grouped"])
+    model = _model(config.host, task, CONVOLUTIONS["grouped"])
     if config.seeds.max_live > len(model.blocks):
         raise ConfigError(
             f"seeds.max_live = {config.seeds.max_live}: the host has {len(model.blocks)} slots; 0 is no limit"
@@ -126,12 +144,14 @@ def build_model(
     """
     family = FAMILY_OF_KIND[task.kind]
     conv = CONVOLUTIONS[convolution]
-    model = _model(config.host, family, task, conv)
+    model = _model(config.host, task, conv)
     kinds = [blueprint(name, family) for name in config.seeds.blueprints]
     return model, SeedPool(model, kinds, config.task.batch_size, conv)
 
 
-def _model(host: HostConfig, family: Family, task: Task, conv: Conv) -> HostModel:
-    if family == "cnn":
+def _model(host: HostConfig, task: Task, conv: Conv) -> HostModel:
+    if host.family == "resnet":
+        return ResNet(host.channels, host.blocks, task.shape, task.classes, conv)
+    if task.kind == "images":
         return CNN(host.channels, host.kernel, task.shape, task.classes, conv)
     return Transformer(host.width, host.depth, host.heads, host.mlp, task.shape[1], task.classes)
