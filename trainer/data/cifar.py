@@ -70,8 +70,12 @@ def _pickled(layout: Layout, path: Path) -> tuple[Tensor, Tensor]:
     return to_bytes(bytearray(array.content), (count, width)), torch.tensor(labels)
 
 
+def _is_binary(folder: Path, names: tuple[str, ...]) -> bool:
+    return any((folder / f"{name}.bin").is_file() for name in names)
+
+
 def _split(layout: Layout, folder: Path, names: tuple[str, ...]) -> Split:
-    binary = any((folder / f"{name}.bin").is_file() for name in names)
+    binary = _is_binary(folder, names)
     pixels, classes = [], []
     for name in names:
         path = find(folder, (f"{name}.bin" if binary else name,))
@@ -87,5 +91,13 @@ def _read_folder(layout: Layout, folder: Path, _classes: int | None) -> DatasetF
     )
 
 
+def _published_files(layout: Layout, folder: Path) -> dict[str, Path]:
+    """The Python batches that `_read_folder` reads, by their names."""
+    parts = (layout.train, layout.test)
+    return {name: find(folder, (name,)) for names in parts if not _is_binary(folder, names) for name in names}
+
+
+files_of_cifar10 = partial(_published_files, CIFAR10)
+files_of_cifar100 = partial(_published_files, CIFAR100)
 read_cifar10 = partial(_read_folder, CIFAR10)
 read_cifar100 = partial(_read_folder, CIFAR100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -68,13 +68,28 @@ def read_beginning(path: Path, count: int) -> bytearray:
         DataError: it cannot be read or unpacked.
     """
     content = bytearray()
+    for block in blocks(path):
+        content += block[: count - len(content)]
+        if len(content) == count:
+            break
+    return content
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """The file's content piece by piece, unpacked where it is gzip by its first two bytes.
+
+    Raises:
+        DataError: it cannot be read or unpacked.
+    """
+    done = 0
     try:
         with path.open("rb") as raw:
             zipped = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
             raw.seek(0)
             file: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if zipped else raw
-            while len(content) < count and (block := file.read(min(_BLOCK_BYTES, count - len(content)))):
-                content += block
+            while block := file.read(_BLOCK_BYTES):
+                yield block
+                done += len(block)
     except EOFError:
         raise damaged(path, "the gzip file is cut short") from None
     except (gzip.BadGzipFile, zlib.error) as error:
@@ -82,8 +97,7 @@ def read_beginning(path: Path, count: int) -> bytearray:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; make it readable for you") from None
     except MemoryError:
-        raise DataError(f"{path}: memory is too small for it; it holds over {len(content)} bytes") from None
-    return content
+        raise DataError(f"{path}: memory is too small for it; it holds over {done} bytes") from None
 
 
 def to_bytes(content: bytearray, shape: tuple[int, ...]) -> Tensor:

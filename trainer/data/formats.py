@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import idx
-from .cifar import CIFAR10, CIFAR100, read_cifar10, read_cifar100
+from .cifar import CIFAR10, CIFAR100, files_of_cifar10, files_of_cifar100, read_cifar10, read_cifar100
 from .dataset import DataError
 from .files import DatasetFiles
 
@@ -20,12 +20,14 @@ class Format:
     """Files that identify it."""
     read: Callable[[Path, int | None], DatasetFiles]
     """From a folder, with so many classes (None = as many as the labels name)."""
+    published: Callable[[Path], dict[str, Path]]
+    """Those files of a folder whose checksums may be known, by the names they were published under."""
 
 
 FORMATS = {
-    "idx": Format(idx.NAMES, idx.read_folder),
-    "cifar10": Format(CIFAR10.names, read_cifar10),
-    "cifar100": Format(CIFAR100.names, read_cifar100),
+    "idx": Format(idx.NAMES, idx.read_folder, idx.published_files),
+    "cifar10": Format(CIFAR10.names, read_cifar10, files_of_cifar10),
+    "cifar100": Format(CIFAR100.names, read_cifar100, files_of_cifar100),
 }
 
 

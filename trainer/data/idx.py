@@ -70,6 +70,19 @@ def _split(folder: Path, part: str, classes: int | None) -> Split:
     return Split(images.unsqueeze(1), checked_labels(label_file, labels, classes))
 
 
+def published_files(folder: Path) -> dict[str, Path]:
+    """The files of a folder by the names of MNIST's, unpacked.
+
+    Raises:
+        DataError: one is missing.
+    """
+    return {
+        f"{part}-{what}": find(folder, _spellings(part, what))
+        for part in ("train", "t10k")
+        for what in (_IMAGES, _LABELS)
+    }
+
+
 def read_folder(folder: Path, classes: int | None) -> DatasetFiles:
     """The four files of a folder.
 

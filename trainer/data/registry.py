@@ -3,8 +3,8 @@ installed packages offer by an entry point of the group `esper.tasks`: a callabl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from trainer import plugins
 from trainer.config.task_options import TaskConfig
 from trainer.plugins import PluginError
 
+from . import checksums
 from .dataset import DataError, Dataset, split_off_validation
 from .digits import digits
 from .formats import FORMATS, TEXT_FORMAT, detect, text_file
@@ -35,16 +36,24 @@ class KnownDataset:
     folder: Path | None = None
     """Where a package of the system puts it."""
     package: str = ""
+    md5: Mapping[str, str] = field(default_factory=dict)
+    """Of the content of its files, by their names."""
 
 
 BUILT_IN_DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits, "synthetic": synthetic}
 KNOWN_DATASETS = {
-    "mnist": KnownDataset("idx", 10, 60_000, 10_000),
+    "mnist": KnownDataset("idx", 10, 60_000, 10_000, md5=checksums.MNIST),
     "fashion-mnist": KnownDataset(
-        "idx", 10, 60_000, 10_000, Path("/usr/share/datasets/fashion-mnist"), "dataset-fashion-mnist"
+        "idx",
+        10,
+        60_000,
+        10_000,
+        Path("/usr/share/datasets/fashion-mnist"),
+        "dataset-fashion-mnist",
+        checksums.FASHION_MNIST,
     ),
-    "cifar10": KnownDataset("cifar10", 10, 50_000, 10_000),
-    "cifar100": KnownDataset("cifar100", 100, 50_000, 10_000),
+    "cifar10": KnownDataset("cifar10", 10, 50_000, 10_000, md5=checksums.CIFAR10),
+    "cifar100": KnownDataset("cifar100", 100, 50_000, 10_000, md5=checksums.CIFAR100),
 }
 
 
@@ -232,4 +241,6 @@ def _read(name: str, form: str, folder: Path, classes: int | None = None) -> Dat
             f"{folder}: {len(files.train)} training and {len(files.test)} test images; {name} has "
             f"{published.train} and {published.test}; get the files again, or register a part by another name"
         )
+    if published:
+        checksums.verify(name, FORMATS[form].published(folder), published.md5)
     return Dataset.of(name, files.classes, *split_off_validation(files.train), files.test)
