@@ -115,11 +115,12 @@ class Anomalies:
         old = self._records.get(key)
         rank = SEVERITY_RANK[event.severity]
         since = event.since or (old.first if old is not None and old.active else ts)
-        known_since, peak = self._peaks.get(key, (since, event.value))
+        worst = event.value if event.peak is None else event.peak
+        known_since, peak = self._peaks.get(key, (since, worst))
         if known_since != since:
-            peak = event.value
-        elif event.active:
-            peak = _worse_value(peak, event.value, event.threshold)
+            peak = worst
+        elif event.active or event.peak is not None:
+            peak = _worse_value(peak, worst, event.threshold)
         self._peaks[key] = (since, peak)
         record = AnomalyRecord(
             key=key,

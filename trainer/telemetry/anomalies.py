@@ -140,6 +140,8 @@ class AnomalyDetector:
         self._count = np.zeros(k, dtype=np.int64)
         """[K] breaches since it was raised, those that raised it included."""
         self._since = np.zeros(k, dtype=np.int64)
+        self._peak = np.full(k, np.nan)
+        """[K] worst value, times the sign, of the breaches in a row and of those since it was raised."""
         self._raised: list[tuple[Anomaly, int | None]] = []
 
     def check_all(self, readings: Readings, *, limits: Limits | None = None) -> None:
@@ -189,8 +191,9 @@ class AnomalyDetector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, array in self._state().items():
-            saved = state[name].numpy()  # of an older version: without the checks that have come since
-            array[: len(saved)] = saved
+            if name in state:  # "peak" is not in a checkpoint of 0.1
+                saved = state[name].numpy()  # of an older version: without the checks that have come since
+                array[: len(saved)] = saved
 
     def _state(self) -> dict[str, NDArray[Any]]:
         return {
@@ -199,6 +202,7 @@ class AnomalyDetector:
             "calm": self._calm,
             "count": self._count,
             "since": self._since,
+            "peak": self._peak,
         }
 
     def _set_limits(self, limits: NDArray[np.float64]) -> None:
@@ -218,6 +222,9 @@ class AnomalyDetector:
         self._breaches[breach] += 1
         self._breaches[present & ~breach] = 0
         before = self._active.copy()
+        begins = breach & (before == 0) & (self._breaches == 1)
+        self._peak[begins] = np.nan
+        self._peak[breach] = np.fmax(self._peak[breach], (self._sign * value)[breach])
 
         raised = breach & (before == 0) & (self._breaches >= self._raise_after)
         self._count[raised] = self._breaches[raised] - 1
@@ -254,6 +261,7 @@ class AnomalyDetector:
             count=int(self._count[i]),
             since=int(self._since[i]),
             hint=THRESHOLDS[check.threshold].hint,
+            peak=None if np.isnan(self._peak[i]) else float(self._sign[i] * self._peak[i]),
         )
         self._emitter.emit(anomaly, env=env)
         return anomaly

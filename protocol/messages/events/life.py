@@ -198,6 +198,8 @@ class Anomaly:
     since: int = 0
     """Wall time of the first raise, microseconds."""
     hint: str = ""
+    peak: float | None = None
+    """Worst of the `count` values beyond the threshold; absent where the check keeps none."""
 
 
 @event("governor.rollback", "life", keep=1, key=("env",))

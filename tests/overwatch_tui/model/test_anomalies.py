@@ -103,6 +103,17 @@ def test_peaks_of_low_limits_are_the_lowest() -> None:
     assert record.peak == 0.2
 
 
+def test_late_joiner_has_the_peak_from_the_event() -> None:
+    store = Anomalies()
+    store.fold(raised(value=1.56, peak=3.32, count=9), ts=5000, env=7)
+    record = store.get(KEY)
+    assert record is not None
+    assert (record.value, record.peak, record.count, record.first) == (1.56, 3.32, 9, 1000)
+    store.fold(raised(value=None, peak=4.0, active=False), ts=6000, env=7)
+    assert record is not store.get(KEY)
+    assert store.get(KEY).peak == 4.0  # type: ignore[union-attr]
+
+
 def test_store_is_bounded_and_waiting_records_stay() -> None:
     store = Anomalies()
     store.fold(raised(source="first"), ts=1, env=None)

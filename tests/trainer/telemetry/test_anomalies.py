@@ -127,6 +127,28 @@ def test_severity_changes_and_hysteresis() -> None:
     assert feed(0.3) == [("warning", False)]
 
 
+def test_every_event_carries_the_worst_value_since_the_raise() -> None:
+    emitter = Emitter()
+    found = detector(emitter)
+    for drift in (3.0, 0.1, 0.6, 1.4, 3.3, 1.1, *[0.6] * 5):  # 3.0 was one alone: not part of what is raised
+        found.check_all({"env.norm_drift": np.array([drift, 0.0, 0.0])})
+    assert [(e.severity, e.value, e.peak) for e in told(emitter)] == [
+        ("critical", 1.4, 1.4),
+        ("warning", 0.6, 3.3),
+    ]
+    for health in (0.7, 0.5, 0.2):
+        found.check_all({"env.gradient_health": np.array([health, 1.0, 1.0])})
+    assert [(e.severity, e.peak) for e in told(emitter)] == [("warning", 0.5), ("critical", 0.2)]
+
+
+def test_checkpoint_without_peaks_is_still_read() -> None:
+    old, new = detector(Emitter()), detector(emitter := Emitter())
+    old.check_all({"env.norm_drift": np.array([2.0, 0.0, 0.0])})
+    new.load_state_dict({name: array for name, array in old.state_dict().items() if name != "peak"})
+    new.check_all({"env.norm_drift": np.array([1.5, 0.0, 0.0])})
+    assert [(e.count, e.peak) for e in told(emitter)] == [(2, 1.5)]
+
+
 def test_what_is_not_measured_is_neither_raised_nor_cleared() -> None:
     emitter = Emitter()
     found = detector(emitter)
