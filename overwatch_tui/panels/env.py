@@ -181,6 +181,10 @@ def gradient_line(inputs: PanelInputs, env: int, width: int) -> Line:
             format_number(at_or_none(epoch.skipped_steps, env), "d"),
             state.detector_severity(source, "fp16_overflow") or "",
         )
+    if epoch is not None and epoch.host_learning_rate is not None:
+        row.put(" lr ", "dim").put(f"{epoch.host_learning_rate:.1e}")
+        if epoch.seed_learning_rate not in (None, epoch.host_learning_rate):
+            row.put(" of seeds ", "dim").put(f"{epoch.seed_learning_rate:.1e}")
     room = (width - row.width - 15) // 2
     if room >= 6:
         row.put("  acc ", "dim").put(inputs.sparkline(f"accuracy/{env}", room), "chart")

@@ -104,6 +104,11 @@ def make_seed(name: str, c: int) -> nn.Module:
     )
 
 
+def _is_seeds(name: str) -> bool:
+    """Whether a parameter is a seed's or a gate's, not the host's."""
+    return name.split(".")[0] in ("seed", "gate")
+
+
 @dataclass
 class Grafting:
     """How the seed of a slot meets its host."""
@@ -171,7 +176,10 @@ class Env(nn.Module):
         return functional_call(module, {n: p.detach() for n, p in module.named_parameters()}, x)
 
     def _clip(self) -> None:
-        """Clip the gradient of each seed, and of each gate, by its own norm."""
+        """Clip the gradient of the host by its norm, that of each seed, and of each gate, by its own."""
+        if self._config.host.max_grad_norm:
+            hosts = [p for n, p in self.named_parameters() if not _is_seeds(n)]
+            nn.utils.clip_grad_norm_(hosts, self._config.host.max_grad_norm)
         limit = self._config.seeds.max_grad_norm
         if limit:
             for module in (*self.seed.values(), *self.gate.values()):
@@ -235,10 +243,19 @@ class Env(nn.Module):
         return make_seed(name, channels)
 
     def begin(self) -> None:
-        """Make the optimizer for what is there now."""
-        host = self._config.host
+        """Make the optimizer for what is there now: matrices and kernels decay, and gates do not."""
+        host, seeds = self._config.host, self._config.seeds
         self.to(memory_format=torch.channels_last)
-        self.optimizer = torch.optim.SGD(self.parameters(), lr=host.learning_rate, momentum=host.momentum)
+        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            rate = (seeds.learning_rate if _is_seeds(name) else 0.0) or host.learning_rate
+            decay = seeds.weight_decay if _is_seeds(name) else host.weight_decay
+            decays = parameter.dim() > 1 and not name.startswith("gate.")
+            groups.setdefault((rate, decay if decays else 0.0), []).append(parameter)
+        self.optimizer = torch.optim.SGD(
+            [{"params": params, "lr": lr, "weight_decay": wd} for (lr, wd), params in groups.items()],
+            momentum=host.momentum,
+        )
 
     def engine_name(self, name: str, slots: list[str], blueprints: dict[str, str]) -> str:
         """What the engine calls a parameter of this module."""

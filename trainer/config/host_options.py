@@ -51,11 +51,30 @@ class HostConfig(Section, frozen=True):
     learning_rate: Annotated[
         float,
         number(
-            "Learning rate of hosts and seeds (SGD); where none is given, a text brings 0.5, 0.2 with heads",
+            "Learning rate of hosts, and of seeds without their own (SGD); "
+            "where none is given, a text brings 0.5, 0.2 with heads",
             le=10.0,
         ),
     ] = 0.05
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        Meta(
+            description=(
+                "Course to 0 of the learning rates of hosts and seeds over an episode, after their warm-up"
+            )
+        ),
+    ] = "constant"
+    warmup_epochs: Annotated[
+        int, count("Epochs of an episode over which the learning rates of hosts and seeds grow", ge=0)
+    ] = 0
     momentum: Annotated[float, number("Momentum of hosts and seeds (SGD)", le=0.999)] = 0.9
+    weight_decay: Annotated[
+        float,
+        number("Weight decay of a host's kernels and matrices, as in torch.optim.SGD; 0 = none", le=1.0),
+    ] = 0.0
+    max_grad_norm: Annotated[
+        float, number("L2 norm to which each host's gradient is clipped; 0 = not clipped", le=1e6)
+    ] = 0.0
 
 
 class EnvsConfig(Section, frozen=True):

@@ -293,6 +293,11 @@ def _check_combinations(config: Config) -> None:
             f"ppo.schedule = {config.ppo.schedule}: needs rounds beyond ppo.warmup_rounds = "
             f"{config.ppo.warmup_rounds}, and rounds = {config.rounds}; set rounds"
         )
+    if config.host.warmup_epochs >= config.episode_epochs:
+        raise ConfigError(
+            f"host.warmup_epochs = {config.host.warmup_epochs}: "
+            f"must be below episode_epochs = {config.episode_epochs}"
+        )
     if config.seeds.min_training_epochs >= config.episode_epochs:
         raise ConfigError(
             f"seeds.min_training_epochs = {config.seeds.min_training_epochs}: "

@@ -33,6 +33,13 @@ class SeedsConfig(Section, frozen=True):
     embargo_epochs: Annotated[
         int, count("Epochs that a slot stays closed after its seed was pruned", ge=1)
     ] = 2
+    learning_rate: Annotated[
+        float, number("Learning rate of seeds (SGD); 0 = that of their hosts", le=10.0)
+    ] = 0.0
+    weight_decay: Annotated[
+        float,
+        number("Weight decay of a seed's kernels and matrices, as in torch.optim.SGD; 0 = none", le=1.0),
+    ] = 0.0
     max_grad_norm: Annotated[
         float, number("L2 norm to which each seed's gradient is clipped; 0 = not clipped", le=1e6)
     ] = 0.25

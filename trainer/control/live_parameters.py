@@ -88,8 +88,7 @@ class LiveParameters:
             cfg = msgspec.structs.replace(trainer.reward.run.cfg, **{name: value})
             trainer.reward.run = dataclasses.replace(trainer.reward.run, cfg=cfg)
         elif section == "host":
-            for group in trainer.population.groups:
-                group.optimizer.learning_rate = value
+            trainer.population.set_learning_rate(value)
         else:
             assert trainer.agent.ppo is not None
             trainer.agent.ppo.configure(**{name: value})

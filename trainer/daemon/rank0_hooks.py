@@ -67,6 +67,7 @@ class Rank0Hooks:
         self._save_seconds = config.checkpoint.every_seconds or math.inf
         self._device = trainer.table.stage.device
         self._envs = trainer.cfg.envs.count
+        self._population = trainer.population
         self._transfer = trainer.to_host
         self._timer = PhaseTimer(GpuClock() if self._device.type == "cuda" else None)
         self._counters = StallCounters(self._device)
@@ -157,7 +158,7 @@ class Rank0Hooks:
         self._saved_at = time.monotonic()
 
     def _finish_epoch(self, frame: HostFrame, layers: Sequence[str]) -> None:
-        self._recorder.record_outcome(frame, self._timer.lap(), layers)
+        self._recorder.record_outcome(frame, self._timer.lap(), layers, self._population.learning_rates)
         with self._timer.phase("profiler"):
             self._commands.profiler.epoch_end()
         self._plan.end_epoch(self._recorder.take_raised())

@@ -73,8 +73,14 @@ def epoch_of(event: Event, episode_epochs: int) -> int:
 
 
 def _means(data: EpochFinished) -> Iterator[tuple[str, float]]:
-    """The epoch's seconds, and per column of floats its mean over the envs that have one."""
+    """The epoch's seconds and rates, and per column of floats its mean over the envs that have one."""
     yield "seconds", data.seconds
+    for name, rate in (
+        ("host_learning_rate", data.host_learning_rate),
+        ("seed_learning_rate", data.seed_learning_rate),
+    ):
+        if rate is not None:
+            yield name, rate
     columns = {f.name: getattr(data, f.name) for f in fields(data) if "list[float" in str(f.type)}
     columns["parameters"] = data.parameters
     columns.update({f"reward_components/{key}": column for key, column in data.reward_components.items()})

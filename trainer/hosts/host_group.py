@@ -18,6 +18,7 @@ from trainer.compute.compiler import MIXED_PRECISION_TOLERANCE, RELATIVE_TOLERAN
 from trainer.compute.cuda_graphs import CudaGraphs
 from trainer.compute.device import is_known_empty
 from trainer.compute.execution_plan import Amp
+from trainer.compute.schedules import schedule_share
 from trainer.compute.stacked_ops import Init, Parameters, initialise
 from trainer.config.schema import Config
 from trainer.data.batches import Batches
@@ -27,12 +28,14 @@ from trainer.seeds.table import SlotTable, is_in
 from . import slot_plan as plan
 from .gradients import LayerTensors, collected_norms, layer_statistics, norm_and_health, of_activations
 from .model import HostModel
-from .optimizer import StackedSGD, padded_zeros
+from .optimizer import ParameterGroup, StackedSGD, padded_zeros
 from .precision import LossScale, autocast
 from .seed_pool import SeedPool
 from .slot_plan import SlotColumns, SlotRun, Topology
 from .validation import Coalitions, Score, Validation
 
+HOSTS, SEEDS = 0, 1
+"""Places of their parameter groups in the optimizer."""
 NUM_PROBED_EXAMPLES = 16
 """Examples of a batch whose activations are measured: each has a map of numbers, enough for statistics."""
 NUM_CALIBRATION_BATCHES = 2
@@ -143,13 +146,7 @@ class HostGroup:
         }
         """The same numbers as the training step takes them: vectors of hosts as one row of n*C."""
         self.buffers = zeros(model.buffer_specs())
-        self.optimizer = StackedSGD(
-            self.weights,
-            config.host.learning_rate,
-            config.host.momentum,
-            clipped=pool.specs(),
-            max_grad_norm=config.seeds.max_grad_norm,
-        )
+        self.optimizer = _optimizer(config, self.weights, model, pool)
         task = config.task
         self.batches = Batches(data.train, envs, config.seed, task.batch_size, shared=task.shared_batches)
         self._val, self._test = data.val, data.test
@@ -188,6 +185,12 @@ class HostGroup:
             for slot in np.flatnonzero(born).tolist():
                 self._pool.germinate(self.weights, topology, slot, rng.fold(keys, slot))
         self._freezes = not is_known_empty(self.table.pruning)
+        self.optimizer.schedule_share = schedule_share(
+            self._config.host.schedule,
+            warmup=self._config.host.warmup_epochs,
+            total=self._config.episode_epochs,
+            done=epoch,
+        )
         everyone = np.arange(len(self))
         slots = SlotColumns.of(topology, self.table, self._dtype)
         for slot, columns in enumerate(slots):
@@ -197,7 +200,32 @@ class HostGroup:
                 run = columns.isolated | columns.blended
                 self._runs[slot] = self._pool.gather(slot, columns, everyone, run)
             self._used[slot] = self._pool.trained_modules(slot, self._runs[slot])
+        if self._config.seeds.weight_decay:
+            self.optimizer.groups[SEEDS].decay = self._seed_decay(self._config.seeds.weight_decay)
         self._validation.plan(topology, slots)
+
+    def _seed_decay(self, coefficient: float) -> dict[str, Tensor]:
+        """[n, P] for each module that is trained: of the seeds that learn, so of no frozen one."""
+        return {
+            name: coefficient
+            * self._pool.learner_mask(slot, module, self.table).to(self._dtype).unsqueeze(1)
+            * self._pool.matrix_numbers(name, self.envs.device)
+            for slot, used in enumerate(self._used)
+            for name, module in used.items()
+        }
+
+    @property
+    def learning_rates(self) -> tuple[float, float]:
+        """Of the hosts and of the seeds, in the epoch that was planned last."""
+        share = self.optimizer.schedule_share
+        host, seeds = (group.learning_rate * share for group in self.optimizer.groups)
+        return host, seeds
+
+    def set_learning_rate(self, value: float) -> None:
+        """Of the hosts, and of the seeds where they have none of their own, from the next epoch on."""
+        for number, group in enumerate(self.optimizer.groups):
+            if number == HOSTS or not self._config.seeds.learning_rate:
+                group.learning_rate = value
 
     def train(self, round_: int, epoch: int, layers: Tensor | None = None) -> TrainResult:
         """One epoch of steps.
@@ -388,6 +416,28 @@ class HostGroup:
             layers=statistics,
             layers_seconds=seconds,
         )
+
+
+def _optimizer(config: Config, weights: Parameters, model: HostModel, pool: SeedPool) -> StackedSGD:
+    """For hosts and for seeds a group, in the order of `HOSTS` and `SEEDS`.
+
+    Weight decay is for kernels and matrices: what has two dimensions or more. Biases, the gains of norms and
+    of seeds, and gates have none, as is usual (He et al., "Bag of tricks for image classification", 2019).
+    The decay of seeds depends on who learns, so that it is set for each epoch.
+    """
+    host, seeds = config.host, config.seeds
+    matrices = [name for name, spec in model.specs().items() if len(spec.shape) > 1]
+    groups = [
+        ParameterGroup(
+            model.specs(),
+            host.learning_rate,
+            host.max_grad_norm,
+            clips_jointly=True,
+            decay=dict.fromkeys(matrices, host.weight_decay) if host.weight_decay else {},
+        ),
+        ParameterGroup(pool.specs(), seeds.learning_rate or host.learning_rate, seeds.max_grad_norm),
+    ]
+    return StackedSGD(weights, groups, host.momentum)
 
 
 def _by_host(x: Tensor, n: int) -> Tensor:

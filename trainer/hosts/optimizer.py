@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -35,32 +36,48 @@ def _padded_view(tensor: Tensor) -> Tensor:
     return tensor.detach().as_strided((-(-tensor.numel() // REGISTER_WIDTH) * REGISTER_WIDTH,), (1,))
 
 
+@dataclass
+class ParameterGroup:
+    """Weights that learn alike, as a parameter group of torch.optim has them.
+
+    Attributes:
+        names: of the weights.
+        learning_rate: before the schedule's share of it.
+        max_grad_norm: L2 norm to which the gradient of each row is clipped; 0 = never.
+        clips_jointly: whether a row's norm is that over all weights of the group, or each weight's own.
+        decay: by name, weight decay coefficients that broadcast to the weight; those left out have none.
+    """
+
+    names: Collection[str]
+    learning_rate: float
+    max_grad_norm: float = 0.0
+    clips_jointly: bool = False
+    decay: Mapping[str, float | Tensor] = field(default_factory=dict)
+
+
 class StackedSGD:
     """Momentum is a tensor beside each weight, so that a row (one host or one seed) can be reset alone.
 
+    The formula is that of torch.optim.SGD: the gradient is clipped, then `decay * weight` is added to it,
+    then it enters the momentum, and the weight moves by the rate times that.
+
     Args:
         weights: leaf tensors [n, ...] by name, made by `padded_zeros`.
-        learning_rate: of all of them.
+        groups: each weight is in one of them.
         momentum: of all of them.
-        clipped: names of the weights whose gradient is clipped, each row [P] by its own norm.
-        max_grad_norm: to this L2 norm; 0 = never.
+
+    Attributes:
+        groups: as given; their rates, limits and decay may be changed between two steps.
+        schedule_share: what all learning rates are multiplied by.
     """
 
-    def __init__(
-        self,
-        weights: Parameters,
-        learning_rate: float,
-        momentum: float,
-        *,
-        clipped: Collection[str] = (),
-        max_grad_norm: float = 0.0,
-    ) -> None:
+    def __init__(self, weights: Parameters, groups: Sequence[ParameterGroup], momentum: float) -> None:
         self.momentum = {name: padded_zeros(w.shape, w.dtype, w.device) for name, w in weights.items()}
+        self.groups = list(groups)
+        self.schedule_share = 1.0
+        self._group_of = {name: group for group in self.groups for name in group.names}
         self._weights = weights
-        self.learning_rate = learning_rate
-        self._decay = momentum
-        self._clipped = frozenset(clipped) if max_grad_norm else frozenset()
-        self._max_grad_norm = max_grad_norm
+        self._coefficient = momentum
         self._padded = {
             name: padded_zeros(w.shape, w.dtype, w.device)
             for name, w in weights.items()
@@ -83,15 +100,25 @@ class StackedSGD:
         torch 2.13's fused kernel for CPUs reads a gradient in the memory order of its weight, and a grouped
         convolution returns its own in another.
         """
-        gradients = gradients | self._clipped_gradients(gradients)
+        for group in self.groups:
+            gradients = gradients | self._clipped(group, gradients)
+            gradients = gradients | self._decayed(group, gradients)
         changing = [t for name in gradients for t in (self._weights[name], self.momentum[name])]
         before = [] if rows is None else [t.clone() for t in changing]
-        self._fused(gradients)
+        for rate, names in self._names_by_rate(gradients).items():
+            self._fused({name: gradients[name] for name in names}, rate)
         if rows is not None:
             for now, then in zip(changing, before, strict=True):
                 now.copy_(torch.where(expand_rows(rows, now), now, then))
 
-    def _fused(self, gradients: Parameters) -> None:
+    def _names_by_rate(self, gradients: Parameters) -> dict[float, list[str]]:
+        """One fused call for each learning rate: for all weights where hosts and seeds have the same."""
+        names: dict[float, list[str]] = {}
+        for name in gradients:
+            names.setdefault(self._group_of[name].learning_rate * self.schedule_share, []).append(name)
+        return names
+
+    def _fused(self, gradients: Parameters, rate: float) -> None:
         padded = [name for name in gradients if name in self._padded]
         if padded:
             copy_each_([self._padded[name] for name in padded], [gradients[name] for name in padded])
@@ -109,22 +136,40 @@ class StackedSGD:
             list(momentum),
             fused=True,
             weight_decay=0.0,
-            momentum=self._decay,
-            lr=self.learning_rate,
+            momentum=self._coefficient,
+            lr=rate,
             dampening=0.0,
             nesterov=False,
             maximize=False,
         )
 
-    def _clipped_gradients(self, gradients: Parameters) -> Parameters:
-        """Copies of the gradients to be clipped, no row longer than allowed; the originals stay as measured.
+    @staticmethod
+    def _clipped(group: ParameterGroup, gradients: Parameters) -> Parameters:
+        """Copies of a group's gradients, no row longer than allowed; the originals stay as measured.
 
         The formula is that of torch.nn.utils.clip_grad_norm_, row by row.
         """
-        names = [name for name in gradients if name in self._clipped]
+        names = [name for name in gradients if name in group.names] if group.max_grad_norm else []
         if not names:
             return {}
         norms = row_norms([gradients[name] for name in names])
-        factor_TN = norms.add_(EPSILON).reciprocal_().mul_(self._max_grad_norm).clamp_(max=1.0)
-        factor_TN1 = factor_TN.to(gradients[names[0]].dtype).unsqueeze(2)
-        return {name: gradients[name] * factor for name, factor in zip(names, factor_TN1, strict=True)}
+        if group.clips_jointly:
+            norms = torch.linalg.vector_norm(norms, dim=0, keepdim=True).repeat(len(names), 1)
+        factor_TN = norms.add_(EPSILON).reciprocal_().mul_(group.max_grad_norm).clamp_(max=1.0)
+        factor_TN = factor_TN.to(gradients[names[0]].dtype)
+        return {
+            name: gradients[name] * expand_rows(factor, gradients[name])
+            for name, factor in zip(names, factor_TN, strict=True)
+        }
+
+    def _decayed(self, group: ParameterGroup, gradients: Parameters) -> Parameters:
+        """Copies of a group's gradients with the weight decay added.
+
+        A product and a sum of their own: a kernel that does both rounds twice where a register is full and
+        may round once in the rest, so that a row's result would depend on where it lies.
+        """
+        return {
+            name: gradients[name] + self._weights[name] * decay
+            for name, decay in group.decay.items()
+            if name in gradients
+        }

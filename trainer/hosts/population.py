@@ -317,6 +317,16 @@ class Population:
                 for name, tensor in tensors.items():
                     tensor.copy_(state[kind][name][start:stop])
 
+    @property
+    def learning_rates(self) -> tuple[float, float]:
+        """Of hosts and seeds in the epoch that was run last."""
+        return self.groups[0].learning_rates
+
+    def set_learning_rate(self, value: float) -> None:
+        """Of the hosts, and of the seeds where they have none of their own, from the next epoch on."""
+        for group in self.groups:
+            group.set_learning_rate(value)
+
     def close(self) -> None:
         """End the worker threads."""
         self._executor.close()

@@ -97,6 +97,12 @@ class SeedPool:
         slot, module = self._places[name]
         return [f"{name}.{tensor}" for tensor in self._modules[slot][module]]
 
+    def matrix_numbers(self, name: str, device: torch.device) -> Tensor:
+        """bool [P]: which numbers of the module called `name` are of tensors with two dimensions or more."""
+        slot, module = self._places[name]
+        specs = self._modules[slot][module].values()
+        return upload(np.concatenate([np.full(spec.count, len(spec.shape) > 1) for spec in specs]), device)
+
     def unpacked(self, weights: Parameters) -> Parameters:
         """Views of all tensors by their full names; other weights stay as they are."""
         out: Parameters = {}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from trainer.compute.schedules import schedule_share
 from trainer.config.policy_options import PPOConfig
 
 
@@ -11,17 +10,11 @@ def scheduled_rate(cfg: PPOConfig, rounds: int, updates: int) -> float:
     """The learning rate of the next update.
 
     Over the first `cfg.warmup_rounds` it grows linearly to `cfg.learning_rate`, then it follows
-    `cfg.schedule` to 0 after the last round. The cosine is that of Loshchilov and Hutter, "SGDR" (2017),
-    without restarts.
+    `cfg.schedule` to 0 after the last round, see `schedule_share`.
 
     Args:
         rounds: of the run; read by schedules that decay only.
         updates: finished before.
     """
-    if updates < cfg.warmup_rounds:
-        return cfg.learning_rate * (updates + 1) / (cfg.warmup_rounds + 1)
-    if cfg.schedule == "constant":
-        return cfg.learning_rate
-    done = min(1.0, (updates - cfg.warmup_rounds) / (rounds - cfg.warmup_rounds))
-    left = 1.0 - done if cfg.schedule == "linear" else (1.0 + math.cos(math.pi * done)) / 2.0
-    return cfg.learning_rate * left
+    share = schedule_share(cfg.schedule, warmup=cfg.warmup_rounds, total=rounds, done=updates)
+    return cfg.learning_rate * share

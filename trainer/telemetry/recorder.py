@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -169,13 +169,20 @@ class Recorder:
         """Of the hosts on the validation split after the newest epoch."""
         return float(self._outcome["val_accuracy"].mean()) if "val_accuracy" in self._outcome else None
 
-    def record_outcome(self, frame: HostFrame, times: PhaseTimes, layer_names: Sequence[str] = ()) -> None:
+    def record_outcome(
+        self,
+        frame: HostFrame,
+        times: PhaseTimes,
+        layer_names: Sequence[str] = (),
+        learning_rates: tuple[float | None, float | None] = (None, None),
+    ) -> None:
         """The epoch's outcome has arrived.
 
         Args:
             frame: the columns of `outcome_columns`.
             times: of the epoch.
             layer_names: names of the rows of the frame's `layer.*` columns, where it has them.
+            learning_rates: of hosts and seeds in the epoch.
         """
         self._outcome = frame
         self._epoch += 1
@@ -187,7 +194,8 @@ class Recorder:
         if self._level != "OFF":
             actions = [action_id(self._round, self._epoch - 1, env) for env in range(self._shape.envs)]
             event = epoch_event(frame, self._decision, gradients, self._episodes.total_return, times, actions)
-            self._emitter.emit(event)
+            host_rate, seed_rate = learning_rates
+            self._emitter.emit(replace(event, host_learning_rate=host_rate, seed_learning_rate=seed_rate))
         sample, self._sample = self._sample, None
         readings = self._signals.epoch_readings(
             frame,

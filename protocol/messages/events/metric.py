@@ -67,6 +67,10 @@ class EpochFinished:
     """The gates that were evaluated before the epoch, as bits: 8 is G3, 36 are G2 and G5."""
     gates_passed: list[list[int]] = field(default_factory=list)
     """Those of them whose checks all held."""
+    host_learning_rate: float | None = None
+    """That all hosts were trained with, as schedule and warm-up have it in this epoch."""
+    seed_learning_rate: float | None = None
+    """That of their seeds."""
 
 
 @event("ppo.update", "metric", keep=200)

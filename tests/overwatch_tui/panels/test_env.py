@@ -25,6 +25,22 @@ def test_fp16_scale_and_skipped_steps_are_shown() -> None:
     assert "fp16 scale 0.50 skipped 7" in shown
 
 
+def test_learning_rates_of_hosts_and_seeds_are_shown() -> None:
+    found = list(events(envs=4, rounds=1))
+    at = max(i for i, event in enumerate(found) if isinstance(event.data, EpochFinished))
+
+    def drawn(host: float | None, seeds: float | None) -> str:
+        data = replace(found[at].data, host_learning_rate=host, seed_learning_rate=seeds)
+        state = folded([*found, replace(found[at], data=data)])
+        lines = env.body(panel_inputs(state, ViewState(env=2)), 110, 12).lines
+        return "\n".join("".join(text for text, _ in line) for line in lines)
+
+    assert " lr " not in drawn(None, None)
+    assert " lr 2.5e-02 " in drawn(0.025, 0.025)
+    assert " of seeds " not in drawn(0.025, 0.025)
+    assert " lr 2.5e-02 of seeds 1.0e-03" in drawn(0.025, 0.001)
+
+
 def test_last_episode_is_shown_with_its_round() -> None:
     found = list(events(envs=4, rounds=1))
     ended = EpisodeFinished(

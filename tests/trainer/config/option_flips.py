@@ -9,6 +9,7 @@ from __future__ import annotations
 from protocol.messages.vocabulary import Stage
 from tests.protocol.sshd import free_ports
 
+from .forked_starts import Start
 from .option_effects import (
     LOADED,
     Elsewhere,
@@ -36,8 +37,15 @@ from .option_effects import (
 LOSS = "epoch:train_loss"
 HOST = "run.started:host_parameters"
 UPDATE = "ppo.update:policy_loss"
+SEED_NORM = "epoch:seed_grad_norm"
 DEBUGGED = ("telemetry.debug_every=1", "telemetry.debug_epochs=2")
 SMALL_SEGMENTS = ("journal.segment_bytes=65536", "rounds=6", "telemetry.level=DEBUG")
+
+
+def host_rates(start: Start) -> list[float]:
+    """Learning rate of the hosts in each epoch."""
+    return start.column("epoch:host_learning_rate")
+
 
 FLIPS: dict[str, Flip | Elsewhere] = {
     "seed": Flip("2", tells("run.started:seed", 2, LOSS, "epoch:op")),
@@ -61,6 +69,14 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "host.heads": Flip("2", changes(HOST, LOSS), "text"),
     "host.mlp": Flip("16", changes(HOST, LOSS), "text"),
     "host.learning_rate": Flip("0.1", changes(LOSS, first=1), "no_growth"),
+    "host.schedule": Flip(
+        "linear", measured(host_rates, [0.05] * 6, [0.05 * (1 - k / 6) for k in range(6)]), "no_growth"
+    ),
+    "host.warmup_epochs": Flip(
+        "2", measured(host_rates, [0.05] * 6, [0.05 * (k / 3) for k in (1, 2, 3, 3, 3, 3)]), "no_growth"
+    ),
+    "host.weight_decay": Flip("0.5", changes(LOSS, first=1), "no_growth"),
+    "host.max_grad_norm": Flip("0.001", changes(LOSS, first=1), "no_growth"),
     "host.momentum": Flip("0.5", changes(LOSS, first=2), "no_growth"),
     # How it is computed.
     "envs.count": Flip("3", tells("run.started:envs", 3, LOSS)),
@@ -103,6 +119,8 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "seeds.one_at_a_time": Flip(
         "true", measured(together(Stage.GERMINATED, Stage.TRAINING), True, False), "random"
     ),
+    "seeds.learning_rate": Flip("0.5", tells("epoch:seed_learning_rate", 0.5, SEED_NORM), "fixed"),
+    "seeds.weight_decay": Flip("0.5", changes(SEED_NORM), "fixed"),
     "seeds.max_grad_norm": Flip("0.001", changes("epoch:seed_grad_norm"), "fixed"),
     "validation.counterfactual_budget": Flip(
         "0.01", changes("epoch:contribution", same=("epoch:stage",)), "fixed"

@@ -14,7 +14,7 @@ from trainer.config.seed_options import SeedsConfig
 from trainer.data.registry import load
 from trainer.hosts.gradients import EXPLODED_NORM, norm_and_health, row_norms
 from trainer.hosts.host_group import NUM_PROBED_EXAMPLES
-from trainer.hosts.optimizer import StackedSGD, padded_zeros
+from trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
 from trainer.hosts.population import Population
 from trainer.measurements import Measurements
 from trainer.seeds.image_blueprints import BLUEPRINTS, BlueprintError
@@ -232,7 +232,8 @@ def test_optimizer_is_sgd_with_momentum_for_any_gradient_strides() -> None:
     weight = padded_zeros((2, 3, 4), torch.float32).normal_(generator=torch.Generator().manual_seed(1))
     reference = torch.nn.Parameter(weight.clone())
     sgd = torch.optim.SGD([reference], lr=0.1, momentum=0.9)
-    stacked = StackedSGD({"w": weight, "other": padded_zeros((2,), torch.float32)}, 0.1, 0.9)
+    weights = {"w": weight, "other": padded_zeros((2,), torch.float32)}
+    stacked = StackedSGD(weights, [ParameterGroup(weights, 0.1)], 0.9)
     for step in range(3):
         gradient = torch.arange(24.0).add(step).view(2, 4, 3).transpose(1, 2)
         reference.grad = gradient.contiguous()
@@ -244,7 +245,8 @@ def test_optimizer_is_sgd_with_momentum_for_any_gradient_strides() -> None:
 
 def test_each_row_is_clipped_as_torch_clips_a_network() -> None:
     weight, host = padded_zeros((4, 6), torch.float32), padded_zeros((4, 6), torch.float32)
-    stacked = StackedSGD({"seed": weight, "host": host}, 1.0, 0.0, clipped=["seed"], max_grad_norm=0.5)
+    groups = [ParameterGroup(["host"], 1.0), ParameterGroup(["seed"], 1.0, 0.5)]
+    stacked = StackedSGD({"seed": weight, "host": host}, groups, 0.0)
     gradient = torch.tensor([1e-3, 0.2, 1.0, 1e30]).unsqueeze(1) * torch.arange(1.0, 7.0)
     expected = []
     for row in gradient:

@@ -10,7 +10,7 @@ from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from trainer.data.registry import load
 from trainer.hosts import precision
 from trainer.hosts.host_group import HostGroup
-from trainer.hosts.optimizer import StackedSGD, padded_zeros
+from trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
 from trainer.hosts.population import Population
 from trainer.hosts.precision import GROWTH_INTERVAL_STEPS, INITIAL_SCALE, LossScale
 from trainer.hosts.slot_plan import Topology
@@ -140,7 +140,7 @@ def test_the_scale_doubles_after_good_steps_and_ends_somewhere() -> None:
 
 def test_rows_that_are_not_taken_keep_weight_and_momentum() -> None:
     weight, taken = padded_zeros((3, 2), torch.float32).fill_(1.0), torch.tensor([True, False, True])
-    stacked = StackedSGD({"w": weight}, 0.1, 0.9)
+    stacked = StackedSGD({"w": weight}, [ParameterGroup(["w"], 0.1)], 0.9)
     stacked.step({"w": torch.ones(3, 2)})
     stacked.step({"w": torch.tensor([[1.0, 1], [float("inf"), 1], [2, 2]])}, taken)
     assert weight[1].tolist() == pytest.approx([0.9, 0.9])

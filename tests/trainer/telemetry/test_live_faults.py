@@ -148,7 +148,7 @@ def frozen(live: Live) -> Callable[[], None]:
     """Nothing is learned any more."""
 
     def freeze() -> None:
-        live.group.optimizer.learning_rate = 0.0
+        live.group.set_learning_rate(0.0)
 
     return freeze
 
