@@ -27,7 +27,7 @@ from tests.trainer.oracle import Env, env_from
 from trainer.config.schema import Config
 from trainer.data.dataset import Dataset
 from trainer.data.registry import load
-from trainer.hosts.autotune import create_population, measure_execution
+from trainer.hosts.autotune import choose_execution, create_population
 from trainer.hosts.host_group import NUM_CALIBRATION_BATCHES
 from trainer.hosts.population import Population
 
@@ -110,7 +110,7 @@ def measure(task: str, n: int, threads: int, plan: str, windows: int) -> dict[st
     data = load(task)
     assert isinstance(data, Dataset)
     cfg = config(task, n, threads, plan)
-    population = create_population(cfg, data, CPU, measure_execution(cfg, data, CPU))
+    population = create_population(cfg, data, CPU, choose_execution(cfg, data, CPU))
     population.begin_episode(1)
     plant(population)
     sequential = Sequential(cfg, data, population)

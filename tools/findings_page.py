@@ -73,6 +73,7 @@ FINDINGS = {
     "DR-07": "Events of life that find their queue full wait on the disk, in order, and none is dropped.",
     "DR-08": "A slow machine is judged by its own usual time and escalates nothing; KL by its target.",
     "DR-09": "All heads of an action are told, with ids that join it to its effects; fp16's scale too.",
+    "DR-16": "Two runs with one seed and default options write the same journal; no clock decides.",
 }
 
 

@@ -25,7 +25,7 @@ from .config.schema import Config
 from .data.task import Task
 from .governor import Governor
 from .hooks import Hooks
-from .hosts.autotune import create_population, measure_execution
+from .hosts.autotune import choose_execution, create_population
 from .measurements import Measurements
 from .policy.agent import Agent
 from .policy.gae import gae
@@ -48,7 +48,7 @@ class Trainer:
         cfg: the run's configuration.
         data: what is learned, on the device.
         device: where everything lives.
-        execution: how the hosts are trained; None = measured here.
+        execution: how the hosts are trained; None = chosen here.
         process_group: the ranks that the envs are split over; N is this rank's share of them.
     """
 
@@ -64,7 +64,7 @@ class Trainer:
         first, cfg = process_group.rows(cfg.envs.count).start, _share(cfg, process_group)
         self.cfg = cfg
         self.population = create_population(
-            cfg, data, device, execution or measure_execution(cfg, data, device), first
+            cfg, data, device, execution or choose_execution(cfg, data, device), first
         )
         self.compiler = Compiler(cfg.compile.mode, device, cfg.episode_epochs)
         own = cfg.compile.mode in ("reduce-overhead", "max-autotune")  # these make CUDA graphs themselves

@@ -176,7 +176,7 @@ THRESHOLDS: dict[str, Threshold] = {
             critical=0.05,
             raise_after=3,
             clear_after=3,
-            hint="lower the telemetry level",
+            hint="lower telemetry.level, or raise telemetry.stride",
         ),
         Threshold(
             signal="stalled_epochs",

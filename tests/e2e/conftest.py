@@ -26,7 +26,7 @@ SMALL = (
     "envs.group_size=4",
     "envs.convolution=grouped",
 )
-"""A run whose rounds take well under a second; what it would measure is set, as two runs may measure two."""
+"""A run whose rounds take well under a second, executed in one way on every machine."""
 
 
 def eventually(what: Callable[[], Any], *, seconds: float = 180.0, every: float = 0.05) -> Any:

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
 
 import pytest
 
 from .conftest import House, eventually
+from .courses import assert_same, course
 
 OF_THE_BOOT = ("run.", "checkpoint.", "log", "system", "command.", "telemetry.", "postmortem.", "journal.")
-TIMES = {"seconds", "phases", "cpu_phases", "gpu_phases", "env_epochs_per_second", "since"}
-OF_THE_MACHINE = {"system", "telemetry"}
-
-
-def course(house: House, name: str) -> dict[str, list[Any]]:
-    """What happened, per stream and in order, without what depends on the clock of the wall."""
-    streams: dict[str, list[Any]] = {}
-    for event in house.journal(name):
-        data = {key: value for key, value in event["data"].items() if key not in TIMES}
-        if event["type"].startswith(OF_THE_BOOT) or str(data.get("source")) in OF_THE_MACHINE:
-            continue
-        streams.setdefault(event["stream"], []).append((event["type"], event["ctx"], data))
-    return streams
 
 
 def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House) -> None:
@@ -36,12 +23,7 @@ def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House) -> Non
     assert saved["data"]["reason"] == "stop: SIGTERM"
     assert 0 < saved["ctx"]["epoch"] < 24, "it was to be stopped in mid-episode"
     assert house.spawn("cut", "--resume", "cut").wait(120) == 0
-    whole, resumed = course(house, "whole"), course(house, "cut")
-    assert whole.keys() == resumed.keys()
-    for stream, events in whole.items():
-        assert len(events) == len(resumed[stream]), stream
-        for expected, got in zip(events, resumed[stream], strict=True):
-            assert got == expected
+    assert_same(course(house, "whole", OF_THE_BOOT), course(house, "cut", OF_THE_BOOT))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ Amp = Literal["off", "bf16", "fp16"]
 
 
 class Execution(Struct, frozen=True, kw_only=True):
-    """What was measured or configured; sent in `run.started`."""
+    """What was configured or chosen; sent in `run.started`."""
 
     group_size: int
     """Hosts per stacked program."""
@@ -28,7 +28,7 @@ class Execution(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def as_configured(cls, config: Config) -> Execution:
-        """As configured, without a measurement: all hosts in one program unless a size is set."""
+        """As configured, without a choice: all hosts in one program unless a size is set."""
         envs = config.envs
         return cls(
             group_size=min(envs.group_size or envs.count, envs.count),
@@ -45,3 +45,7 @@ class Execution(Struct, frozen=True, kw_only=True):
         """As it is sent and saved."""
         tree: dict[str, Any] = msgspec.to_builtins(self)
         return tree
+
+    def as_options(self) -> str:
+        """The options that give another run the same."""
+        return f"envs.group_size={self.group_size} envs.convolution={self.convolution} amp.dtype={self.amp}"

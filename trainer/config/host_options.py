@@ -80,7 +80,8 @@ class HostConfig(Section, frozen=True):
 class EnvsConfig(Section, frozen=True):
     count: Annotated[int, count("Number of envs: hosts that are trained side by side", le=4096)] = 8
     group_size: Annotated[
-        int, count("Hosts per stacked program; 0 = measured when the run starts", ge=0, le=4096)
+        int,
+        count("Hosts per stacked program; 0 = by size and cores on a CPU, measured on a GPU", ge=0, le=4096),
     ] = 0
     threads: Annotated[
         int, count("Worker threads that train host groups on a CPU; 0 = one per core", ge=0, le=64)
@@ -90,7 +91,7 @@ class EnvsConfig(Section, frozen=True):
         Meta(
             description=(
                 "How hosts and seeds convolve: one grouped convolution, or unfolded pixels and "
-                "matrix products; auto = measured"
+                "matrix products; auto = grouped on a CPU, measured on a GPU"
             )
         ),
     ] = "auto"

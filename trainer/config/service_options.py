@@ -28,9 +28,11 @@ class TelemetryConfig(Section, frozen=True):
     stride: Annotated[
         int,
         count(
-            "Fixed interval in epochs between collections of drift and layers; 0 = by telemetry.budget", ge=0
+            "Interval in epochs between collections of drift and layers; 0 = by the clock within "
+            "telemetry.budget, at other epochs in each run",
+            ge=0,
         ),
-    ] = 0
+    ] = 1
     debug_every: Annotated[
         int,
         count(

@@ -254,7 +254,7 @@ class Daemon:
             os.getpid(),
             self.device,
             "a new run" if self.resumed_round is None else f"goes on after round {self.resumed_round}",
-            self.trainer.population.execution,
+            self.trainer.population.execution.as_options(),
         )
         if self._resumed_from is not None:
             for error in self._resumed_from.damaged:

@@ -1,8 +1,9 @@
-"""How many hosts to train in one stacked program, and by which convolution: measured at the first start.
+"""How many hosts to train in one stacked program, and by which convolution: decided at the first start.
 
-More hosts in a group mean fewer operations to issue, but a working set that falls out of the caches.
-Throwaway groups of growing size take a few real steps; the growing ends where it no longer pays. What is
-chosen is tried before the run begins: it has to fit into memory.
+More hosts in a group mean fewer operations to issue, but a working set that falls out of the caches. On a CPU
+a rule decides, so that two runs with one seed are the same bit for bit. On a GPU it is measured: throwaway
+groups of growing size take a few real steps, and the growing ends where it no longer pays. What is chosen is
+tried before the run begins: it has to fit into memory.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ decide."""
 MAX_UNFOLD_RATIO = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
 MAX_ACTIVATION_BYTES = 8 << 20
-"""Bytes of a group's largest activation, at most, where larger groups are measured on a CPU: far beyond its
-caches they are slower, by how much depends on what else the machine does, and take memory without need."""
+"""Bytes of the largest activation of a group of more than two hosts on a CPU, at most: far beyond its caches
+larger groups are slower, by how much depends on what else the machine does, and take memory without need."""
 RESERVED_BYTES = 192 << 20
 """Bytes left free while hosts are tried, for what begins later: updates, validation, the wire."""
 
@@ -54,20 +55,26 @@ class DoesNotFit(EsperError):
     exit_code = 9
 
 
-def candidate_sizes(hosts: int, threads: int, device: torch.device, bytes_per_host: int = 0) -> list[int]:
-    """Sizes worth measuring, ascending: powers of 2 from 2 on, and the largest that feeds every thread.
+def largest_size(config: Config, data: Task, device: torch.device) -> int:
+    """Hosts of the largest group that makes sense: on a CPU every thread is fed, and its caches suffice.
+
+    On two CPUs a host costs at most 3 % more in it than in the best size (`benchmarks/engine.py` tells).
+    """
+    hosts = config.envs.count
+    if device.type != "cpu":
+        return hosts
+    threads = config.envs.threads or count_cores()
+    model, _ = build_model(config, data)
+    fitting = MAX_ACTIVATION_BYTES // (model.widest * config.task.batch_size * torch.float32.itemsize)
+    return min(hosts, max(MIN_GROUP_SIZE, -(-hosts // threads)), max(2, fitting))
+
+
+def candidate_sizes(largest: int) -> list[int]:
+    """Sizes worth measuring, ascending: powers of 2 from 2 on, and the largest.
 
     A group of one is none of them: a CPU computes it by other kernels.
-
-    Args:
-        bytes_per_host: its largest activation.
     """
-    largest = hosts
-    if device.type == "cpu":
-        fitting = MAX_ACTIVATION_BYTES // max(1, bytes_per_host)
-        largest = min(hosts, max(MIN_GROUP_SIZE, -(-hosts // threads)), max(2, fitting))
-    sizes = [1 << power for power in range(1, largest.bit_length()) if 1 << power < largest]
-    return [*sizes, largest]
+    return [*(1 << power for power in range(1, largest.bit_length()) if 1 << power < largest), largest]
 
 
 def choose_size(sweeps: Iterable[Iterable[tuple[int, float]]]) -> int:
@@ -140,14 +147,20 @@ class StepTimer:
         return time.perf_counter() - begun
 
 
+def choose_execution(config: Config, data: Task, device: torch.device) -> Execution:
+    """How to execute a new run here: as configured, and what that leaves open by rule or by measurement."""
+    if device.type != "cpu":
+        return measure_execution(config, data, device)
+    size = config.envs.group_size or largest_size(config, data, device)
+    return structs.replace(_as_configured(config, device), group_size=min(size, config.envs.count))
+
+
 def measure_execution(config: Config, data: Task, device: torch.device) -> Execution:
-    """How to execute a new run here; takes a second or two for small hosts, more for large ones."""
+    """The same by the clock; takes a second or two for small hosts, more for large ones."""
+    execution = _as_configured(config, device)
     bench = StepTimer(config, data, device)
-    execution = structs.replace(Execution.as_configured(config), amp=precision.resolve_amp(config, device))
-    model, _ = build_model(config, data)
-    widest = model.widest * config.task.batch_size * torch.float32.itemsize
-    sizes = candidate_sizes(config.envs.count, config.envs.threads or count_cores(), device, widest)
     if not config.envs.group_size:
+        sizes = candidate_sizes(largest_size(config, data, device))
         sweeps = (bench.seconds_per_host(sizes) for _ in range(NUM_SWEEPS))
         size = choose_size(sweeps) if len(sizes) > 1 else sizes[0]
         execution = structs.replace(execution, group_size=size or sizes[0])
@@ -157,6 +170,10 @@ def measure_execution(config: Config, data: Task, device: torch.device) -> Execu
         )
     return_freed_memory()
     return execution
+
+
+def _as_configured(config: Config, device: torch.device) -> Execution:
+    return structs.replace(Execution.as_configured(config), amp=precision.resolve_amp(config, device))
 
 
 def _faster(bench: StepTimer, size: int) -> Convolution:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from trainer.compute import stacked_ops as stacked
 from trainer.compute.execution_plan import Execution
-from trainer.hosts.autotune import StepTimer, candidate_sizes, choose_size, measure_execution
+from trainer.hosts.autotune import (
+    StepTimer,
+    candidate_sizes,
+    choose_execution,
+    choose_size,
+    largest_size,
+    measure_execution,
+)
 from trainer.hosts.population import Population, group_spans
 
 from .plots import config, every_state, plant, rows, tiny
@@ -30,19 +37,43 @@ def test_groups_split_hosts_evenly_and_leave_none_alone(hosts: int, size: int) -
     assert min(sizes) > 1 or size == 1 or hosts == 1
 
 
-def test_sizes_to_measure_feed_every_thread_and_are_never_one() -> None:
-    assert candidate_sizes(1, 2, CPU) == [1]
-    assert candidate_sizes(4, 2, CPU) == [2, 4], "a few hosts are not worth two threads"
-    assert candidate_sizes(64, 2, CPU) == [2, 4, 8, 16, 32]
-    assert candidate_sizes(50, 2, CPU) == [2, 4, 8, 16, 25]
-    assert candidate_sizes(6, 1, torch.device("cuda")) == [2, 4, 6]
+def rule(hosts: int, device: str = "cpu", **changes: int) -> int:
+    """The size that the rule gives; an image's largest map has 2 KiB."""
+    cfg = config(hosts, **{"envs__threads": 2, **changes})
+    return largest_size(cfg, tiny(), torch.device(device))
 
 
-def test_groups_far_beyond_the_cache_are_not_measured() -> None:
-    assert candidate_sizes(64, 2, CPU, bytes_per_host=2 << 20) == [2, 4]
-    assert candidate_sizes(64, 2, CPU, bytes_per_host=64 << 20) == [2]
-    assert candidate_sizes(1, 2, CPU, bytes_per_host=64 << 20) == [1]
-    assert candidate_sizes(6, 1, torch.device("cuda"), bytes_per_host=64 << 20) == [2, 4, 6]
+def test_largest_size_feeds_every_thread() -> None:
+    assert rule(1) == 1
+    assert rule(4) == 4, "a few hosts are not worth two threads"
+    assert [rule(64), rule(50), rule(9)] == [32, 25, 5]
+    assert rule(6, "cuda") == 6
+
+
+def test_largest_size_fits_the_caches() -> None:
+    sizes = [rule(64, task__batch_size=batch) for batch in (128, 512, 1024, 4096)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 32
+    assert 4 < sizes[1] < 32
+    assert sizes[3] == 2
+    assert rule(1, task__batch_size=4096) == 1
+    assert rule(6, "cuda", task__batch_size=4096) == 6
+
+
+def test_sizes_to_measure_grow_and_are_never_one() -> None:
+    assert candidate_sizes(1) == [1]
+    assert candidate_sizes(4) == [2, 4]
+    assert candidate_sizes(25) == [2, 4, 8, 16, 25]
+    assert candidate_sizes(6) == [2, 4, 6]
+
+
+def test_nothing_is_measured_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock would give a run other last bits than its like."""
+    monkeypatch.setattr(StepTimer, "_timed", lambda *_: pytest.fail("measured"))
+    cfg = config(8, envs__threads=2)
+    assert choose_execution(cfg, tiny(), CPU) == Execution(group_size=4)
+    cfg = config(8, envs__group_size=3, envs__convolution="unfold")
+    assert choose_execution(cfg, tiny(), CPU) == Execution(group_size=3, convolution="unfold")
 
 
 def test_larger_size_wins_ties_and_abandoned_ones_are_not_measured() -> None:

@@ -1,8 +1,8 @@
-"""How often the costly part of telemetry is collected: each epoch, or every so many where epochs are short.
+"""How often the costly part of telemetry is collected: every so many epochs, or as a budget of time allows.
 
-Collecting backs off when its share of the time passes its budget, and comes forward again when there is room.
-It is paced by the clock, so a run that adapts collects at other epochs each time it is run; what is trained
-is the same, and every change is an event.
+With a budget, collecting backs off when its share of the time passes it, and comes forward again when there
+is room. That is paced by the clock, so a run that adapts collects at other epochs each time it is run; what
+is trained is the same, and every change is an event.
 """
 
 from __future__ import annotations

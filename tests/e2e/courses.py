@@ -1,0 +1,35 @@
+"""What happened in a run, without what the clock of the wall and the machine determine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .conftest import House
+
+TIMES = {"seconds", "phases", "cpu_phases", "gpu_phases", "env_epochs_per_second", "since"}
+OF_THE_MACHINE = {"system", "telemetry"}
+"""Sources of anomalies."""
+
+
+def course(house: House, name: str, without: tuple[str, ...]) -> dict[str, list[Any]]:
+    """The events of each stream, in order.
+
+    Args:
+        without: how the types begin that are left out.
+    """
+    streams: dict[str, list[Any]] = {}
+    for event in house.journal(name):
+        data = {key: value for key, value in event["data"].items() if key not in TIMES}
+        if event["type"].startswith(without) or str(data.get("source")) in OF_THE_MACHINE:
+            continue
+        streams.setdefault(event["stream"], []).append((event["type"], event["ctx"], data))
+    return streams
+
+
+def assert_same(one: dict[str, list[Any]], other: dict[str, list[Any]]) -> None:
+    """The first event that differs is named."""
+    assert one.keys() == other.keys()
+    for stream, events in one.items():
+        assert len(events) == len(other[stream]), stream
+        for expected, got in zip(events, other[stream], strict=True):
+            assert got == expected
