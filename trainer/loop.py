@@ -163,7 +163,7 @@ class Trainer:
         with hooks.phase("act"):
             actions = self.decision.actions
             executed = self.lifecycle.apply(self.table, actions, legal, self.measurements)
-            self.agent.record_executed(self.decision, executed)
+            self.agent.record_action(self.decision)
         columns = decision_columns(
             stage_before=before,
             stage_advanced=advanced,
@@ -249,9 +249,9 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict` of a run with the same configuration."""
         device = self.table.stage.device
+        self.agent.load_state_dict(state["agent"])  # first, since it tells whether the checkpoint fits
         self.round, self.epoch = state["round"], state["epoch"]
         self.population.load_state_dict(state["population"])
-        self.agent.load_state_dict(state["agent"])
         self.reward.load_state_dict(state["reward"])
         self.governor.load_state_dict(state["governor"])
         self.rollout.load_state_dict(state["rollout"])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass
 class Measurements:
-    """float32 tensors [N] or [N, S] on the device; NaN in a field marked so means "not measured"."""
+    """float32 tensors [N], [N, S], [N, S, S] on the device; NaN in a field marked so means "not measured"."""
 
     train_loss: Tensor
     """[N] mean over the epoch's batches, nats."""
@@ -22,6 +22,9 @@ class Measurements:
     """[N] 0..1."""
     contribution: Tensor
     """[N, S] val accuracy minus the same with this slot's alpha at 0; NaN where not measured."""
+    interaction: Tensor
+    """[N, S, S], symmetric: what two seeds contribute together less what each does while the other stays, see
+    `hosts.validation`; NaN where not measured."""
     host_grad_norm: Tensor
     """[N] L2 over all host gradients of the epoch's last step; NaN where that step overflowed (fp16)."""
     host_health: Tensor
@@ -32,13 +35,22 @@ class Measurements:
     """[N, S] as `host_health`, of each seed; NaN where no seed ran."""
     parameters: Tensor
     """[N] parameters of the host and its live seeds."""
+    seed_parameters: Tensor
+    """[N, S] those of each live seed; 0 where there is none."""
 
     @classmethod
     def unmeasured(cls, n: int, s: int, device: torch.device | str = "cpu") -> Measurements:
         """Everything NaN: the state before the first epoch of an episode (parameters 0)."""
-        nan_n = torch.full((n,), float("nan"), device=device)
-        nan_ns = torch.full((n, s), float("nan"), device=device)
-        slot_fields = {"contribution", "seed_grad_norm", "seed_health"}
-        values = {f.name: (nan_ns if f.name in slot_fields else nan_n).clone() for f in fields(cls)}
-        values["parameters"] = torch.zeros(n, device=device)
+        shapes = {
+            "contribution": (n, s),
+            "interaction": (n, s, s),
+            "seed_grad_norm": (n, s),
+            "seed_health": (n, s),
+            "seed_parameters": (n, s),
+        }
+        values = {
+            f.name: torch.full(shapes.get(f.name, (n,)), float("nan"), device=device) for f in fields(cls)
+        }
+        values["parameters"].zero_()
+        values["seed_parameters"].zero_()
         return cls(**values)

@@ -1,4 +1,4 @@
-"""Which contributions an epoch measures, where all of them would cost more than they may.
+"""Which contributions and pair interactions an epoch measures, where all would cost more than they may.
 
 Decided by counted work and by how long ago each was measured, never by a clock: a run repeats itself, and one
 that is resumed goes on as if it had not stopped.
@@ -35,4 +35,31 @@ def select_contributions(
     within[:1] = True
     chosen = np.zeros_like(blended)
     chosen[envs[order][within], places[order][within]] = True
+    return chosen
+
+
+def select_pairs(measured: NDArray[np.bool_], epoch: int, budget: float) -> NDArray[np.bool_]:
+    """Whose interactions to measure with what the contributions leave of the budget; the pairs take turns.
+
+    A host without two seeds shares its way with that without the first of them up to the second one's slot s,
+    and goes its own way through the S - s blocks behind it.
+
+    Args:
+        measured: [N, S], seeds whose contributions the epoch measures; both of a pair must be among them.
+        epoch: whose turn it is.
+        budget: as for `select_contributions`.
+
+    Returns:
+        [N, S, S], true above the diagonal only.
+    """
+    n, slots = measured.shape
+    left = budget * n * (slots + 1) - (slots - np.nonzero(measured)[1]).sum()
+    candidates = np.triu(measured[:, :, None] & measured[:, None, :], k=1)
+    envs, first, second = np.nonzero(candidates)
+    counts = candidates.sum((1, 2))
+    rank = np.arange(len(envs)) - (np.cumsum(counts) - counts)[envs]
+    order = np.argsort((rank - epoch) % counts[envs], kind="stable")
+    within = order[np.cumsum((slots - second)[order]) <= left]
+    chosen = np.zeros_like(candidates)
+    chosen[envs[within], first[within], second[within]] = True
     return chosen

@@ -27,7 +27,7 @@ from trainer.measurements import Measurements
 from trainer.reward.shapley import ShapleyValues, shapley_values
 from trainer.seeds.table import SlotTable, is_in
 
-from .contribution_schedule import select_contributions
+from .contribution_schedule import select_contributions, select_pairs
 from .executor import GroupExecutor
 from .failed_env import FailedEnvCapture
 from .gradients import LayerTensors
@@ -180,8 +180,9 @@ class Population:
             epoch: from 0 within the round.
             layers: bool [N], envs whose layers to measure; None = none.
         """
-        topology = self._topology
-        assert topology is not None, "set_topology comes first"
+        assert self._topology is not None, "set_topology comes first"
+        pairs = select_pairs(self._topology.is_measured, epoch, self._budget)
+        topology = replace(self._topology, pairs=pairs)
 
         def train(i: int) -> TrainResult:
             start, stop = self._spans[i]
@@ -203,6 +204,7 @@ class Population:
         layer_tensors = LayerTensors.joined(parts) if parts else None
         measurements = self._join_measurements(trained, scores)
         self.table.record_contribution(measurements.contribution)
+        self.table.record_interaction(measurements.interaction)
         return EpochResult(measurements, layer_tensors, seconds, self._scaling(trained))
 
     def shapley(self, round_: int) -> ShapleyValues:
@@ -238,12 +240,16 @@ class Population:
 
     def parameters(self) -> Tensor:
         """int64 [N]: numbers in each host and its live seeds."""
+        return self.parameters_host + self.seed_parameters().sum(1)
+
+    def seed_parameters(self) -> Tensor:
+        """int64 [N, S]: numbers in each live seed, with its gate."""
         table = self.table
         live = is_in(table.stage, (*ISOLATED, *BLENDED))
         slots = torch.arange(len(self.slots), device=self._device)
         seeds = self.parameters_seed[slots, table.blueprint.clamp_min(0)]
         gates = torch.where(table.style == Style.GATE, self._parameters_gate, 0)
-        return self.parameters_host + torch.where(live, seeds + gates, 0).sum(1)
+        return torch.where(live, seeds + gates, 0)
 
     @torch.no_grad()
     def snapshot(self, envs: Tensor) -> None:
@@ -337,15 +343,18 @@ class Population:
         return {"loss_scale": torch.cat(scales), "skipped_steps": torch.cat(skipped)} if scales else {}
 
     def _join_measurements(self, trained: list[TrainResult], scores: list[Score]) -> Measurements:
+        seed_parameters = self.seed_parameters()
         return Measurements(
             train_loss=torch.cat([t.loss for t in trained]),
             train_accuracy=torch.cat([t.accuracy for t in trained]),
             val_loss=torch.cat([s.loss for s in scores]),
             val_accuracy=torch.cat([s.accuracy for s in scores]),
             contribution=torch.cat([s.contribution for s in scores]),
+            interaction=torch.cat([s.interaction for s in scores]),
             host_grad_norm=torch.cat([t.host_grad_norm for t in trained]),
             host_health=torch.cat([t.host_health for t in trained]),
             seed_grad_norm=torch.cat([t.seed_grad_norm for t in trained]),
             seed_health=torch.cat([t.seed_health for t in trained]),
-            parameters=self.parameters().float(),
+            parameters=(self.parameters_host + seed_parameters.sum(1)).float(),
+            seed_parameters=seed_parameters.float(),
         )

@@ -28,20 +28,25 @@ _IS_ISOLATED, _IS_BLENDED = (np.isin(list(Stage), stages) for stages in (ISOLATE
 
 @dataclass(frozen=True)
 class Topology:
-    """Host copies of the slot table's columns that decide what runs: int64 [n, S]."""
+    """Host copies of the slot table's columns that decide what runs, int64 [n, S], and what is measured."""
 
     stage: Codes
     blueprint: Codes
     style: Codes
     is_measured: NDArray[np.bool_]
     """bool [n, S], blended seeds whose contribution is to be measured."""
+    pairs: NDArray[np.bool_]
+    """bool [n, S, S], pairs of these (first slot < second) whose interaction is to be measured."""
 
     @classmethod
     def of(cls, stage: Any, blueprint: Any, style: Any) -> Topology:
         """Copy the columns from anything numpy reads, CPU tensors included."""
         columns = (torch.as_tensor(column, dtype=torch.int64) for column in (stage, blueprint, style))
         stages, blueprints, styles = (column.numpy().copy() for column in columns)
-        return cls(stages, blueprints, styles, _IS_BLENDED[stages])
+        blended = _IS_BLENDED[stages]
+        return cls(
+            stages, blueprints, styles, blended, np.zeros((*blended.shape, blended.shape[1]), dtype=np.bool_)
+        )
 
     def rows(self, start: int, stop: int) -> Topology:
         return Topology(*(column[start:stop] for column in vars(self).values()))

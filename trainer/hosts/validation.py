@@ -4,7 +4,9 @@ A coalition is a host with some of its blended seeds, the others' alpha at 0. Co
 everything before the first slot in which they differ: the pass is a tree of their prefixes, whose rows go on
 with the seed of a slot, without it, or both ways. Nothing is computed twice.
 
-A seed's contribution is the accuracy with all seeds less that of the coalition without it. What batch norms
+A seed's contribution is the accuracy with all seeds less that of the coalition without it. The interaction of
+two is v(N) - v(N - i) - v(N - j) + v(N - i - j), the second difference of the accuracy v at the present host
+N: positive where they need each other, negative where one could stand in for the other. What batch norms
 are to validate by is measured in the same tree on training batches, so that each coalition has statistics of
 its own. By those of the whole host a coalition would pay for blocks that expect another input than they get,
 which is not what the missing seed did for it.
@@ -47,6 +49,8 @@ class Score:
     """[n]"""
     contribution: Tensor
     """[n, S]; NaN where no seed is blended, or it was not asked for."""
+    interaction: Tensor
+    """[n, S, S], symmetric; NaN where it was not asked for."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,12 @@ class Validation:
         self._columns = columns
         hosts = np.arange(self._n)
         owners, slots = np.nonzero(topology.is_measured)
+        both, first, second = np.nonzero(topology.pairs)
         self._plain = self._plan(Coalitions(hosts, np.zeros_like(hosts)))
         self._forked = self._plain
         if len(owners):
-            self._forked = self._plan(
-                Coalitions(np.append(hosts, owners), np.append(np.zeros_like(hosts), 1 << slots))
-            )
+            removed = np.concatenate([np.zeros_like(hosts), 1 << slots, 1 << first | 1 << second])
+            self._forked = self._plan(Coalitions(np.concatenate([hosts, owners, both]), removed))
 
     @torch.no_grad()
     def validate(
@@ -285,13 +289,23 @@ class Validation:
 
     def _score(self, loss: Tensor, correct: Tensor, answers: int, planned: ValidationPass) -> Score:
         accuracy = correct.double() / answers
-        contribution = torch.full(
-            (self._n, len(planned.forks)), float("nan"), dtype=accuracy.dtype, device=accuracy.device
-        )
-        owners = planned.owners[self._n :]
-        slots = upload(np.log2(planned.coalitions.removed[self._n :]).astype(np.int64), accuracy.device)
-        contribution[owners, slots] = accuracy[owners] - accuracy[self._n :]
-        return Score(loss.float(), accuracy[: self._n].float(), contribution.float())
+        device, slots = accuracy.device, len(planned.forks)
+        absent = planned.coalitions.removed[:, None] >> np.arange(slots) & 1
+        lost = accuracy[planned.owners] - accuracy
+        contribution = accuracy.new_full((self._n, slots), float("nan"))
+        interaction = accuracy.new_full((self._n, slots, slots), float("nan"))
+        single = np.flatnonzero(absent.sum(1) == 1)
+        if len(single):
+            rows = upload(single, device)
+            contribution[planned.owners[rows], upload(absent[single].argmax(1), device)] = lost[rows]
+        pairs = np.flatnonzero(absent.sum(1) == 2)
+        if len(pairs):
+            rows, (i, j) = upload(pairs, device), np.nonzero(absent[pairs])[1].reshape(-1, 2).T
+            owners, first, second = planned.owners[rows], upload(i.copy(), device), upload(j.copy(), device)
+            second_difference = contribution[owners, first] + contribution[owners, second] - lost[rows]
+            interaction[owners, first, second] = second_difference
+            interaction[owners, second, first] = second_difference
+        return Score(loss.float(), accuracy[: self._n].float(), contribution.float(), interaction.float())
 
 
 def _are_in(values: Codes, known: Codes) -> NDArray[np.bool_]:

@@ -141,9 +141,9 @@ class Agent:
         reset, self._reset = self._reset, torch.zeros_like(self._reset)
         return Decision(actions, observation, legal, log_prob, value, reset)
 
-    def record_executed(self, decision: Decision, executed: Tensor) -> None:
-        """Record which actions were executed, bool [N], for the next observation."""
-        self.observation_builder.record_executed(decision.actions[:, 0], executed)
+    def record_action(self, decision: Decision) -> None:
+        """Record what was done, for the next observation."""
+        self.observation_builder.record_action(decision.actions[:, 0], decision.actions[:, 1])
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next decision and update depend on, in mid-episode too."""
@@ -168,9 +168,13 @@ class Agent:
         Raises:
             PolicyMismatch: it is of another policy, layout or size.
         """
-        for name, mine in (("kind", self.cfg.policy.kind), ("layout", LAYOUT_VERSION)):
-            if state[name] != mine:
-                raise PolicyMismatch(f"the checkpoint's policy has {name} {state[name]!r}, this run {mine!r}")
+        if state["kind"] != (mine := self.cfg.policy.kind):
+            raise PolicyMismatch(f"the checkpoint's policy has kind {state['kind']!r}, this run {mine!r}")
+        if (layout := state["layout"]) != LAYOUT_VERSION:
+            raise PolicyMismatch(
+                f"the checkpoint's policy sees observations of layout {layout}, this version makes layout "
+                f"{LAYOUT_VERSION}: start a new run, or resume this one with the version that made it"
+            )
         device = self._envs.device
         self._round, self._reset = state["round"], state["reset"].to(device)
         self.observation_builder.load_state_dict(state["observer"])

@@ -1,9 +1,10 @@
 """What the policy sees of N hosts: a versioned layout of base and slot features.
 
-Features come in two kinds. *Measured* ones (losses, accuracies, norms ...) may be absent: absent is NaN here,
-each has a flag column for that, and the network normalises what is there and puts -1 elsewhere.
-*Plain* ones (one-hot codes, fractions of the episode) are always there, within about -1..1, and stay as they
-are. The blueprint of a slot travels as an index: the network learns an embedding of it.
+docs/training.md has a table of the columns, which come in two kinds. *Measured* ones (losses, accuracies,
+norms ...) may be absent: absent is NaN here, each has a flag column for that, and the network normalises
+what is there and puts -1 elsewhere. *Plain* ones (one-hot codes, fractions of the episode) are always there,
+within about -1..1, and stay as they are. The blueprint of a slot travels as an index: the network learns an
+embedding of it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Op, Stage
+from protocol.messages.vocabulary import BLENDED, Curve, Op, Stage, Style
 from trainer.measurements import Measurements
-from trainer.seeds.table import SlotTable
+from trainer.seeds.table import SlotTable, is_in
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 """Changes whenever a column does; a checkpoint of another version is refused."""
 
 NUM_HISTORY_EPOCHS = 3
@@ -29,6 +30,7 @@ _BASE_MEASURED = (
     "val_loss",
     "train_accuracy",
     "val_accuracy",
+    "val_accuracy_best",
     "host_grad_norm_log10",
     "host_health",
     *(f"val_loss_{k + 2}_ago" for k in range(NUM_HISTORY_EPOCHS)),
@@ -39,7 +41,6 @@ _BASE_PLAIN = (
     "growth_log",
     *(f"share_{stage.name.lower()}" for stage in Stage),
     *(f"last_{op.name.lower()}" for op in Op),
-    "last_executed",
 )
 _SLOT_MEASURED = (
     "contribution",
@@ -47,9 +48,14 @@ _SLOT_MEASURED = (
     "accuracy_since_stage",
     "grad_norm_log10",
     "health",
+    "interaction",
+    "interaction_best",
 )
 _SLOT_PLAIN = (
     *(stage.name.lower() for stage in Stage),
+    *(f"style_{style.name.lower()}" for style in Style),
+    *(f"curve_{curve.name.lower()}" for curve in Curve),
+    "tempo",
     "alpha",
     "alpha_target",
     "moving",
@@ -59,6 +65,8 @@ _SLOT_PLAIN = (
     "epochs_in_stage",
     "age",
     "embargo",
+    "parameters_log",
+    "last_action",
 )
 
 
@@ -115,12 +123,13 @@ class ObservationBuilder:
         n, _ = self._shape
         self._past = torch.full((2 * NUM_HISTORY_EPOCHS, n), math.nan, device=self._device)
         self._recent = torch.full((2, n), math.nan, device=self._device)
+        self._best = torch.full((n,), math.nan, device=self._device)
         self._last_op = torch.full((n,), -1, dtype=torch.int64, device=self._device)
-        self._executed = torch.zeros(n, device=self._device)
+        self._last_slot = torch.full((n,), -1, dtype=torch.int64, device=self._device)
 
-    def record_executed(self, op: Tensor, executed: Tensor) -> None:
-        """Remember the ops int64 [N] just taken and whether each took effect, bool [N]."""
-        self._last_op, self._executed = op, executed.float()
+    def record_action(self, op: Tensor, slot: Tensor) -> None:
+        """Remember the ops just taken and their slots, int64 [N]; WAIT has none, whatever is given."""
+        self._last_op, self._last_slot = op, torch.where(op == Op.WAIT, -1, slot)
 
     def observe(self, table: SlotTable, measurements: Measurements, epoch: int) -> Observation:
         """See the state in which the action of `epoch` (0-based) is chosen; once per epoch."""
@@ -133,9 +142,10 @@ class ObservationBuilder:
             ]
         )
         self._recent = torch.stack([_loss(measurements.val_loss), measurements.val_accuracy])
+        self._best = torch.fmax(self._best, measurements.val_accuracy)
         return Observation(
             base=_features(self._base_measured(measurements), self._base_plain(table, measurements, epoch)),
-            slot=_features(_slot_measured(table, measurements), self._slot_plain(table)),
+            slot=_features(_slot_measured(table, measurements), self._slot_plain(table, measurements)),
             blueprint=table.blueprint.clone(),
         )
 
@@ -145,6 +155,7 @@ class ObservationBuilder:
             _loss(measurements.val_loss),
             measurements.train_accuracy,
             measurements.val_accuracy,
+            self._best,
             _log10(measurements.host_grad_norm),
             measurements.host_health,
         ]
@@ -155,11 +166,18 @@ class ObservationBuilder:
         last_op = _codes(self._last_op, len(Op))
         growth = (measurements.parameters / self._host_parameters).clamp(min=1).log()
         time = torch.full_like(growth, epoch / self._epochs)
-        return torch.cat([torch.stack([time, growth], 1), shares, last_op, self._executed[:, None]], 1)
+        return torch.cat([torch.stack([time, growth], 1), shares, last_op], 1)
 
-    def _slot_plain(self, table: SlotTable) -> Tensor:
-        moving = table.ramp_epochs > 0
+    def _slot_plain(self, table: SlotTable, measurements: Measurements) -> Tensor:
+        moving, occupied = table.ramp_epochs > 0, table.blueprint >= 0
+        slots = torch.arange(table.shape[1], device=table.stage.device)
+        codes = [
+            _codes(table.stage, len(Stage)),
+            _codes(torch.where(occupied, table.style, -1), len(Style)),
+            _codes(torch.where(moving, table.curve, -1), len(Curve)),
+        ]
         columns = [
+            table.tempo / self._epochs,
             table.alpha,
             table.alpha_target,
             moving,
@@ -169,32 +187,46 @@ class ObservationBuilder:
             table.epochs_in_stage / self._epochs,
             table.age / self._epochs,
             table.embargo / self._epochs,
+            (measurements.seed_parameters / self._host_parameters).log1p(),
+            slots == self._last_slot.unsqueeze(1),
         ]
-        return torch.cat([_codes(table.stage, len(Stage)), torch.stack([c.float() for c in columns], -1)], -1)
+        return torch.cat([*codes, torch.stack([c.float() for c in columns], -1)], -1)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {
             "past": self._past,
             "recent": self._recent,
+            "best": self._best,
             "last_op": self._last_op,
-            "executed": self._executed,
+            "last_slot": self._last_slot,
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._past, self._recent = state["past"].to(self._device), state["recent"].to(self._device)
-        self._last_op, self._executed = state["last_op"].to(self._device), state["executed"].to(self._device)
+        state = {name: tensor.to(self._device) for name, tensor in state.items()}
+        self._past, self._recent, self._best = state["past"], state["recent"], state["best"]
+        self._last_op, self._last_slot = state["last_op"], state["last_slot"]
 
 
 def _slot_measured(table: SlotTable, measurements: Measurements) -> Tensor:
     since_stage = measurements.val_accuracy[:, None] - table.accuracy_at_stage
+    interaction = known_interactions(table)
+    none = interaction.isnan().all(-1)
     columns = [
         table.contribution,
         table.contribution_velocity,
         since_stage,
         _log10(measurements.seed_grad_norm),
         measurements.seed_health,
+        interaction.nansum(-1).masked_fill(none, math.nan),
+        interaction.nan_to_num(-math.inf).amax(-1).masked_fill(none, math.nan),
     ]
     return torch.stack(columns, -1)
+
+
+def known_interactions(table: SlotTable) -> Tensor:
+    """Interactions last measured of seeds that are both still blended, [N, S, S]; NaN elsewhere."""
+    blended = is_in(table.stage, BLENDED)
+    return table.interaction.masked_fill(~(blended.unsqueeze(1) & blended.unsqueeze(2)), math.nan)
 
 
 def _features(measured: Tensor, plain: Tensor) -> Tensor:

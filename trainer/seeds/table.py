@@ -18,7 +18,7 @@ def is_in(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:
 
 @dataclass
 class SlotTable:
-    """All tensors are [N, S]. Only `lifecycle` changes them, in place."""
+    """All tensors are [N, S], but for `interaction`. Only `lifecycle` changes them, in place."""
 
     stage: Tensor
     """int64, `Stage` codes."""
@@ -54,6 +54,8 @@ class SlotTable:
     """float32 change since the measurement before; NaN where there is none."""
     contribution_age: Tensor
     """int64 epochs since it was measured; -1 where never."""
+    interaction: Tensor
+    """float32 [N, S, S], symmetric, last measured of two blended seeds; NaN where never."""
 
     @classmethod
     def empty(cls, n: int, s: int, device: torch.device | str = "cpu") -> SlotTable:
@@ -85,6 +87,7 @@ class SlotTable:
             contribution=floats(nan),
             contribution_velocity=floats(nan),
             contribution_age=ints(-1),
+            interaction=torch.full((n, s, s), nan, dtype=torch.float32, device=device),
         )
 
     @property
@@ -116,13 +119,18 @@ class SlotTable:
         older = torch.where(self.contribution_age >= 0, self.contribution_age + 1, -1)
         self.contribution_age.copy_(torch.where(fresh, 0, older))
 
+    def record_interaction(self, measured: Tensor) -> None:
+        """Record an epoch's pair interactions, float [N, S, S], NaN where none was measured."""
+        self.interaction.copy_(torch.where(measured.isnan(), self.interaction, measured))
+
     def clear(self, where: Tensor) -> None:
         """Make the slots of a bool [N, S], whose stage is RESETTING, dormant and forget their seeds."""
         self.enter(Stage.DORMANT, where)
         fresh = SlotTable.empty(*self.shape, device=self.stage.device)
         for f in fields(self):
             current = getattr(self, f.name)
-            current.copy_(torch.where(where, getattr(fresh, f.name), current))
+            concerned = where if current.dim() == 2 else where.unsqueeze(1) | where.unsqueeze(2)
+            current.copy_(torch.where(concerned, getattr(fresh, f.name), current))
 
     def state_dict(self) -> dict[str, Tensor]:
         return {f.name: getattr(self, f.name).clone() for f in fields(self)}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from protocol.messages.vocabulary import BLENDED
-from trainer.hosts.contribution_schedule import select_contributions
+from trainer.hosts.contribution_schedule import select_contributions, select_pairs
 from trainer.hosts.population import Population
 
 from .plots import config, every_state, plant, rows, tiny
@@ -52,6 +52,31 @@ def test_contribution_budget_measures_between_one_and_all() -> None:
     assert select_contributions(blended, never, 1.5).all(), "(3 + 2 + 1) / 4 blocks for each host"
     assert select_contributions(blended, never, 1.4).sum() < 12
     assert select_contributions(blended, never, 0.01).sum() == 1
+
+
+@given(shape=SHAPES, budget=st.floats(0.01, 6.0), data=st.data())
+def test_pairs_take_turns_within_what_is_left(
+    shape: tuple[int, int], budget: float, data: st.DataObject
+) -> None:
+    n, slots = shape
+    measured = data.draw(arrays.arrays(np.bool_, shape))
+    work = (slots - np.arange(slots))[measured.nonzero()[1]].sum()
+    possible = np.triu(measured[:, :, None] & measured[:, None, :], k=1)
+    had_turn = np.zeros_like(possible)
+    for epoch in range(slots * slots):
+        chosen = select_pairs(measured, epoch, budget)
+        assert not (chosen & ~possible).any()
+        spent = (slots - chosen.nonzero()[2]).sum()
+        assert spent == 0 or work + spent <= budget * n * (slots + 1)
+        had_turn |= chosen
+    if n == 1 and work + slots <= budget * (slots + 1):
+        assert np.array_equal(had_turn, possible)
+
+
+def test_default_budget_measures_every_pair_within_three_epochs() -> None:
+    measured = np.ones((8, 3), dtype=np.bool_)
+    turns = [select_pairs(measured, epoch, 2.0).all(0) for epoch in (4, 5, 6)]
+    assert np.logical_or.reduce(turns)[np.triu_indices(3, 1)].all()
 
 
 def grown(budget: float, group_size: int = 0) -> Population:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -141,6 +142,19 @@ def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Popu
                 assert measured == pytest.approx(accuracy - without, abs=1e-6), f"slot {slot}, {what}"
             else:
                 assert np.isnan(measured), f"slot {slot}, {what}"
+        for first, second in combinations(range(3), 2):
+            measured = float(measurements.interaction[env, first, second])
+            if np.isnan(measured):
+                continue
+            scores = {frozenset(): accuracy}
+            for absent in ([first], [second], [first, second]):
+                oracle.measure(calibration, without=absent)
+                scores[frozenset(absent)] = oracle.validate(DATA.val, without=absent)[1]
+            alone = scores[frozenset([first])] + scores[frozenset([second])]
+            expected = accuracy - alone + scores[frozenset([first, second])]
+            assert measured == pytest.approx(expected, abs=1e-6), f"slots {first}, {second}, {what}"
+            assert measured == float(measurements.interaction[env, second, first])
+    assert measurements.interaction.isfinite().any()
 
 
 @pytest.mark.finding("GC-04")

@@ -51,8 +51,8 @@ class Garden:
         legal[:, Op.FOSSILIZE] = stage == Stage.HOLDING
         return legal
 
-    def apply(self, actions: Tensor) -> Tensor:
-        """Take actions [N, heads]; bool [N], all of them took effect."""
+    def apply(self, actions: Tensor) -> None:
+        """Take actions [N, heads]."""
         env = torch.arange(self.n)
         op, slot, blueprint = actions[:, 0], actions[:, 1], actions[:, 2]
         stage = self.table.stage[env, slot]
@@ -65,7 +65,6 @@ class Garden:
         self.table.blueprint[env, slot] = torch.where(following == Stage.DORMANT, -1, kind)
         self.table.epochs_in_stage += 1
         self.table.epochs_in_stage[env, slot] *= op == Op.WAIT
-        return torch.ones(self.n, dtype=torch.bool)
 
     def measure(self) -> Measurements:
         """The epoch's outcome."""
@@ -101,7 +100,8 @@ def play(agent: Agent, reward: Reward, round: int) -> tuple[Rollout, Measurement
     unharmed = torch.zeros(cfg.envs.count, dtype=torch.bool)
     for epoch in range(cfg.episode_epochs):
         decision = agent.act(garden.table, measurements, garden.legal(), epoch)
-        agent.record_executed(decision, garden.apply(decision.actions))
+        garden.apply(decision.actions)
+        agent.record_action(decision)
         measurements = garden.measure()
         rollout.store(epoch, decision, total(reward(garden.table, measurements, epoch, unharmed)))
     return rollout, measurements

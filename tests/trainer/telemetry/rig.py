@@ -185,11 +185,13 @@ class Rig:
             val_loss=noisy(2.3 - 1.9 * progress, n),
             val_accuracy=noisy(0.1 + 0.8 * progress, n, spread=0.001),
             contribution=torch.where(self.table.stage >= Stage.BLENDING, noisy(0.05, n, s), nan),
+            interaction=torch.full((n, s, s), float("nan")),
             host_grad_norm=noisy(1.0, n),
             host_health=torch.ones(n),
             seed_grad_norm=torch.where(runs, noisy(0.5, n, s), nan),
             seed_health=torch.where(runs, torch.ones(n, s), nan),
             parameters=torch.full((n,), 274.0),
+            seed_parameters=torch.zeros(n, s),
         )
 
     def take(self, type_: str | None = None) -> list[Event]:
