@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from overwatch_tui.model.anomalies import env_source
 from overwatch_tui.model.columns import at_or_none
 from overwatch_tui.model.log_entries import LogEntry
@@ -157,7 +159,19 @@ def _shapley(inputs: PanelInputs, env: int, width: int) -> list[Line]:
         half_width = at_or_none(at_or_none(found.half_width, env), slot)
         if half_width:
             row.put(f" {inputs.glyphs.plus_minus}{100 * half_width:.1f}", "dim")
-    return [row.line(width)]
+    return [row.line(width), *_interactions(inputs, at_or_none(found.interaction, env), width)]
+
+
+def _interactions(inputs: PanelInputs, pairs: list[list[float | None]] | None, width: int) -> list[Line]:
+    """What each two seeds gain by one another, in points of accuracy."""
+    row, slots = Row().put(" interactions ", "dim"), inputs.state.slots
+    begin = row.width
+    for first, second in combinations(range(len(pairs or [])), 2):
+        value = at_or_none(at_or_none(pairs, first), second)
+        if value is not None:
+            row.put(f"  {at_or_none(slots, first)} {at_or_none(slots, second)} ", "dim")
+            row.put(f"{100 * value:+.1f}", contribution_style(value))
+    return [row.line(width)] if row.width > begin else []
 
 
 def gradient_line(inputs: PanelInputs, env: int, width: int) -> Line:

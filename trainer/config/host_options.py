@@ -152,8 +152,8 @@ class ValidationConfig(Section, frozen=True):
     counterfactual_budget: Annotated[
         float,
         number(
-            "Work spent on measuring contributions, and with what they leave pair interactions, as a multiple of "
-            "that of validation; the oldest contributions are measured first",
+            "Work spent on measuring contributions, and pair interactions with what they leave, as a "
+            "multiple of that of validation; the oldest contributions are measured first",
             ge=0.01,
             le=1e3,
         ),

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, Curve, Op, Stage, Style
+from protocol.messages.vocabulary import Curve, Op, Stage, Style
 from trainer.measurements import Measurements
-from trainer.seeds.table import SlotTable, is_in
+from trainer.seeds.table import SlotTable
 
 LAYOUT_VERSION = 2
 """Changes whenever a column does; a checkpoint of another version is refused."""
@@ -209,24 +209,18 @@ class ObservationBuilder:
 
 def _slot_measured(table: SlotTable, measurements: Measurements) -> Tensor:
     since_stage = measurements.val_accuracy[:, None] - table.accuracy_at_stage
-    interaction = known_interactions(table)
-    none = interaction.isnan().all(-1)
+    total = table.interaction_sum()
+    largest = table.known_interactions().nan_to_num(-math.inf).amax(-1)
     columns = [
         table.contribution,
         table.contribution_velocity,
         since_stage,
         _log10(measurements.seed_grad_norm),
         measurements.seed_health,
-        interaction.nansum(-1).masked_fill(none, math.nan),
-        interaction.nan_to_num(-math.inf).amax(-1).masked_fill(none, math.nan),
+        total,
+        largest.masked_fill(total.isnan(), math.nan),
     ]
     return torch.stack(columns, -1)
-
-
-def known_interactions(table: SlotTable) -> Tensor:
-    """Interactions last measured of seeds that are both still blended, [N, S, S]; NaN elsewhere."""
-    blended = is_in(table.stage, BLENDED)
-    return table.interaction.masked_fill(~(blended.unsqueeze(1) & blended.unsqueeze(2)), math.nan)
 
 
 def _features(measured: Tensor, plain: Tensor) -> Tensor:

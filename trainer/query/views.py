@@ -61,6 +61,7 @@ _PER_SLOT = (
     "seed_grad_norm",
     "seed_health",
     "seed_grad_ratio",
+    "interaction",
 )
 _PER_LAYER = tuple(f.name for f in fields(EVENTS["layers"].cls) if f.name != "layer")
 _CHOICES = {
@@ -125,6 +126,20 @@ WITH env AS (
 )
 SELECT round, env, slots[slot + 1] AS slot, value, half_width, coalitions
 FROM slot LEFT JOIN boots_ USING (boot_number) WHERE value IS NOT NULL
+"""
+_INTERACTIONS = """
+WITH env AS (
+    SELECT boot_number, ctx_round AS round, unnest(range(len(interaction))) AS env,
+        unnest(interaction) AS rows_
+    FROM events."shapley.computed"
+), slot AS (
+    SELECT boot_number, round, env, unnest(range(len(rows_))) AS slot, unnest(rows_) AS row_ FROM env
+), pair AS (
+    SELECT boot_number, round, env, slot, unnest(range(len(row_))) AS other, unnest(row_) AS interaction
+    FROM slot
+)
+SELECT round, env, slots[slot + 1] AS slot, slots[other + 1] AS other, interaction
+FROM pair LEFT JOIN boots_ USING (boot_number) WHERE interaction IS NOT NULL AND slot < other
 """
 _LAYERS = f"""
 WITH layer AS (
@@ -274,6 +289,7 @@ _VIEWS: dict[str, View] = {
     "decisions": View("each action of the policy, all heads", _DECISIONS),
     "rewards": View("each env and epoch: the reward, a column per component", ""),
     "shapley": View("each seed's Shapley value at its round's end", _SHAPLEY),
+    "interactions": View("what each two seeds gain by one another, at their round's end", _INTERACTIONS),
     "ppo_updates": View("each PPO update: losses, entropy, ratios, gradients", _PPO_UPDATES),
     "drift": View("gradient drift of each source", _DRIFT),
     "layers": View("each layer and env at level DEBUG: gradients, weights, outputs", _LAYERS),

@@ -1,13 +1,19 @@
-"""What each seed is worth, shared fairly among the seeds of a host: Shapley values.
+"""What each seed is worth, and each two of them, shared fairly among the seeds of a host: Shapley values.
 
 The worth of a coalition is the validation accuracy of the host with those of its blended seeds and no others.
 A seed's value is what it adds to the coalition before it, on average over all orders in which the seeds could
 have come (Shapley, "A value for n-person games", 1953); the values of a host sum to the worth of all its
 seeds less that of none.
 
-Few seeds are done exactly, from all 2^k coalitions. For more, orders are drawn at random and independently,
-which is unbiased (Castro, Gomez and Tejada, "Polynomial calculation of the Shapley value based on sampling",
-2009); running sums are all that is kept of them. Host-side numpy, at a round's end.
+The interaction of seeds i and j of k is the mean of v(C + i + j) - v(C + i) - v(C + j) + v(C), the second
+difference of the worth v, over the sizes s of coalitions C of the others and over those of each size: the
+Shapley interaction index, with weights s! (k - s - 2)! / (k - 1)! (Grabisch and Roubens, "An axiomatic
+approach to the concept of interaction among players in cooperative games", 1999).
+
+Few seeds are done exactly, from all 2^k coalitions, and their interactions with them. For more, orders are
+drawn at random and independently, which is unbiased (Castro, Gomez and Tejada, "Polynomial calculation of the
+Shapley value based on sampling", 2009); running sums are all that is kept of them. Host-side numpy, at a
+round's end.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -59,6 +66,8 @@ class ShapleyValues:
     """[N, S]; NaN where no seed is blended."""
     half_width: Floats
     """[N, S], of the value's 95 % confidence interval; 0 where it is exact, NaN where there is none."""
+    interaction: Floats
+    """[N, S, S], symmetric; NaN where one of the two is not blended, or not all coalitions were measured."""
     coalitions: Codes
     """[N], how many were measured."""
 
@@ -92,7 +101,7 @@ class CoalitionTable:
 def shapley_values(
     blended: NDArray[np.bool_], measure: Measure, budget: int, key: torch.Tensor
 ) -> ShapleyValues:
-    """Shapley values of all seeds.
+    """Shapley values of all seeds, and interactions of all pairs.
 
     Args:
         blended: [N, S], where there is a seed.
@@ -100,7 +109,8 @@ def shapley_values(
         budget: coalitions per env; exact where all of an env's fit, at least `MIN_ORDERS` orders elsewhere.
         key: int64 [N], of the random orders.
     """
-    n = len(blended)
+    n, slots = blended.shape
+    interaction = np.full((n, slots, slots), np.nan)
     value, half_width = np.full(blended.shape, np.nan), np.full(blended.shape, np.nan)
     measured = np.zeros(n, dtype=np.int64)
 
@@ -113,22 +123,37 @@ def shapley_values(
         envs = np.flatnonzero(seeds == k)
         players = np.nonzero(blended[envs])[1].reshape(len(envs), k)
         if 2**k <= budget:
-            mean, half = _exact(envs, players, counted), np.zeros(players.shape)
+            worths = _worths(envs, players, counted)
+            mean, half = worths @ _weights(k).T, np.zeros(players.shape)
+            interaction[envs[:, None, None], players[:, :, None], players[:, None]] = _interactions(worths)
         else:
             orders = max(MIN_ORDERS, (budget - 2) // (k - 1))
             mean, half = _sampled(envs, players, counted, orders, key[torch.from_numpy(envs)])
         value[envs[:, None], players], half_width[envs[:, None], players] = mean, half
-    return ShapleyValues(value, half_width, measured)
+    return ShapleyValues(value, half_width, interaction, measured)
 
 
-def _exact(envs: Codes, players: Codes, measure: Measure) -> Floats:
-    """Values [m, k] from all coalitions of the seeds in the slots `players` [m, k]."""
+def _worths(envs: Codes, players: Codes, measure: Measure) -> Floats:
+    """[m, 2^k], of all coalitions of the seeds in the slots `players` [m, k]; bit i of a place: i is in."""
     k = players.shape[1]
     present = np.arange(2**k)[:, None] >> np.arange(k) & 1
     removed = np.where(present == 0, 1 << players[:, None, :], 0).sum(2)
     owners = np.repeat(envs, 2**k)
     worths = CoalitionTable(owners, removed.ravel(), measure(owners, removed.ravel()))
-    return worths.of(envs[:, None], removed) @ _weights(k).T
+    return worths.of(envs[:, None], removed)
+
+
+def _interactions(worths: Floats) -> Floats:
+    """[m, k, k] from the worths [m, 2^k]; NaN on the diagonal."""
+    k = worths.shape[1].bit_length() - 1
+    cube = worths.reshape(-1, *[2] * k)
+    found = np.full((len(worths), k, k), np.nan)
+    weights = [math.factorial(s) * math.factorial(k - s - 2) / math.factorial(k - 1) for s in range(k - 1)]
+    weight = np.array([weights[others.bit_count()] for others in range(2**k // 4)])
+    for i, j in combinations(range(k), 2):
+        second = np.diff(np.diff(cube, axis=k - i), axis=k - j).reshape(len(worths), -1)
+        found[:, i, j] = found[:, j, i] = second @ weight
+    return found
 
 
 @lru_cache

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import LEGAL_EDGES, Stage
+from protocol.messages.vocabulary import BLENDED, LEGAL_EDGES, Stage
 from trainer.compute.torch_private import assert_on_device
 
 
@@ -122,6 +123,16 @@ class SlotTable:
     def record_interaction(self, measured: Tensor) -> None:
         """Record an epoch's pair interactions, float [N, S, S], NaN where none was measured."""
         self.interaction.copy_(torch.where(measured.isnan(), self.interaction, measured))
+
+    def known_interactions(self) -> Tensor:
+        """Interactions last measured of seeds that are both still blended, [N, S, S]; NaN elsewhere."""
+        blended = is_in(self.stage, BLENDED)
+        return self.interaction.masked_fill(~(blended.unsqueeze(1) & blended.unsqueeze(2)), math.nan)
+
+    def interaction_sum(self) -> Tensor:
+        """[N, S], of each seed with the others; NaN where none is known."""
+        known = self.known_interactions()
+        return known.nansum(-1).masked_fill(known.isnan().all(-1), math.nan)
 
     def clear(self, where: Tensor) -> None:
         """Make the slots of a bool [N, S], whose stage is RESETTING, dormant and forget their seeds."""

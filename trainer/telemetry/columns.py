@@ -72,6 +72,7 @@ def decision_columns(
         "alpha": table.alpha,
         "epochs_in_stage": table.epochs_in_stage,
         "contribution.last": table.contribution,
+        "interaction.last": table.interaction_sum(),
         "op": actions[:, 0],
         "slot": actions[:, 1],
         "heads": actions,

@@ -86,11 +86,13 @@ def epoch_event(
 
 
 def _choices(decision: HostFrame) -> dict[str, Any]:
-    """What the policy chose and which gates were asked; empty where an old checkpoint does not know it."""
-    if not {"heads", "executed", "gates.asked"} <= decision.keys():
+    """What the policy saw and chose, which gates were asked; empty where a checkpoint does not know it."""
+    if not {"heads", "executed", "gates.asked", "interaction.last"} <= decision.keys():
         return {}
     op = decision["op"]
+    interaction = decision["interaction.last"]
     return {
+        "interaction": nullable(interaction, np.isnan(interaction)),
         "heads": {
             name: nullable(decision["heads"][:, i], ~_OP_HAS_HEAD[name][op])
             for i, name in enumerate(HEAD_NAMES)
@@ -154,10 +156,12 @@ def veto_events(
 def shapley_event(columns: Mapping[str, NDArray[Any]]) -> ShapleyComputed:
     """What the seeds of the round were found to be worth, see `shapley_columns`."""
     value, half_width = columns["shapley.value"], columns["shapley.half_width"]
+    interaction = columns["shapley.interaction"]
     return ShapleyComputed(
         value=nullable(value, np.isnan(value)),
         half_width=nullable(half_width, np.isnan(half_width)),
         coalitions=columns["shapley.coalitions"].tolist(),
+        interaction=nullable(interaction, np.isnan(interaction)),
     )
 
 

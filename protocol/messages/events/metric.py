@@ -49,6 +49,8 @@ class EpochFinished:
     """Seconds per phase of the epoch: train, validate, decide, act, telemetry."""
     seed_grad_ratio: list[list[float | None]] = field(default_factory=list)
     """Gradient norm of the seed over that of its host; strict gates ask for some."""
+    interaction: list[list[float | None]] = field(default_factory=list)
+    """N x S, sum of each seed's interactions with the others, as the policy saw it before the epoch."""
     cpu_phases: dict[str, float] = field(default_factory=dict)
     """CPU seconds of the process, all its threads, in those phases."""
     gpu_phases: dict[str, float] = field(default_factory=dict)
@@ -134,6 +136,9 @@ class ShapleyComputed:
     """N x S, of the 95 % confidence interval; 0 where the value is exact."""
     coalitions: list[int]
     """N, how many were measured."""
+    interaction: list[list[list[float | None]]] = field(default_factory=list)
+    """N x S x S, what each two seeds gain by one another, in accuracy (Shapley interaction index); null where
+    there are no two, or not all coalitions of the env were measured."""
 
 
 @event("drift", "metric", keep=60)

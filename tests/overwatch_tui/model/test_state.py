@@ -120,9 +120,12 @@ def test_env_detail_shows_shapley_values() -> None:
         value=[[None, None, None], [0.365, None, -0.0125]],
         half_width=[[None, None, None], [0.0, None, 0.004]],
         coalitions=[0, 64],
+        interaction=[[[None] * 3] * 3, [[None, None, -0.021], [None] * 3, [-0.021, None, None]]],
     )
     known.fold(event(worth, round=5, ts=known.ts + 1))
-    assert "Shapley (round 5)   r0c0 +36.5  r0c2 -1.2 ±0.4" in draw(panel_inputs(known, view), 120, 40)
+    shown = draw(panel_inputs(known, view), 120, 40)
+    assert "Shapley (round 5)   r0c0 +36.5  r0c2 -1.2 ±0.4" in shown
+    assert "interactions   r0c0 r0c2 -2.1" in shown
     view.env = 0
     assert "Shapley" not in draw(panel_inputs(known, view), 120, 40)
 

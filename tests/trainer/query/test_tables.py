@@ -57,6 +57,19 @@ def test_rounds_decisions_and_rewards(tmp_path: Path) -> None:
     ]
 
 
+def test_interactions_have_a_row_per_pair(tmp_path: Path) -> None:
+    told = ev.ShapleyComputed(
+        value=[[0.25, 0.5], [None, None]],
+        half_width=[[0.0, 0.0], [None, None]],
+        coalitions=[4, 0],
+        interaction=[[[None, -0.125], [-0.125, None]], [[None, None], [None, None]]],
+    )
+    db = database(tmp_path, [started("b1"), round_started(1), epoch(1, 1), (told, at(1, 1))])
+    assert ask(db, "SELECT * FROM interactions") == [(1, 0, "r0c0", "r0c1", -0.125)]
+    assert ask(db, "SELECT slot, value FROM shapley ORDER BY slot") == [("r0c0", 0.25), ("r0c1", 0.5)]
+    assert ask(db, "SELECT DISTINCT interaction FROM slots") == [(None,)], "an epoch of before"
+
+
 def test_a_component_that_comes_later_is_null_before(tmp_path: Path) -> None:
     later = epoch(1, 2, reward_components={"gain": [1.0, 1.0], "rollback": [-0.5, 0.0]})
     db = database(tmp_path, [started("b1"), round_started(1), epoch(1, 1), later])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import permutations
+from collections.abc import Collection
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -46,6 +47,26 @@ def by_definition(measure: Measure, env: int, players: list[int]) -> dict[int, f
     return {player: value / math.factorial(len(players)) for player, value in total.items()}
 
 
+def interactions_by_definition(
+    measure: Measure, env: int, players: list[int]
+) -> dict[tuple[int, int], float]:
+    """The mean over all orders in which two come together, as one, of their second difference."""
+
+    def worth(present: Collection[int]) -> float:
+        removed = sum(1 << p for p in players if p not in present)
+        return float(measure(np.array([env]), np.array([removed]))[0])
+
+    found = {}
+    for i, j in combinations(players, 2):
+        total = 0.0
+        orders = list(permutations(["pair", *(p for p in players if p not in (i, j))]))
+        for order in orders:
+            before = {p for p in order[: order.index("pair")] if isinstance(p, int)}
+            total += worth(before | {i, j}) - worth(before | {i}) - worth(before | {j}) + worth(before)
+        found[i, j] = total / len(orders)
+    return found
+
+
 def keys(n: int, seed: int = 1) -> torch.Tensor:
     return rng.key(seed, rng.Purpose.SHAPLEY, torch.arange(n))
 
@@ -77,6 +98,32 @@ def test_exact_values_are_the_mean_over_all_orders() -> None:
                 assert np.isnan(found.half_width[env, slot])
     assert found.coalitions.tolist() == [0, 2, 4, 8, 16, 32]
     check_efficiency(found, measure, BLENDED)
+
+
+def test_interactions_equal_their_definition_for_two_to_five() -> None:
+    measure = game(8)
+    found = shapley_values(BLENDED, measure, 32, keys(len(BLENDED))).interaction
+    for env, row in enumerate(BLENDED):
+        expected = interactions_by_definition(measure, env, np.flatnonzero(row).tolist())
+        assert len(expected) == row.sum() * (row.sum() - 1) // 2
+        for (i, j), value in expected.items():
+            assert found[env, i, j] == found[env, j, i] == pytest.approx(value, abs=1e-12)
+        assert np.isfinite(found[env]).sum() == 2 * len(expected)
+
+
+def test_redundant_seeds_interact_negatively_and_needy_ones_positively() -> None:
+    def measure(envs: np.ndarray, removed: np.ndarray) -> np.ndarray:
+        one, two = (removed & 1) == 0, (removed & 2) == 0
+        return np.where(envs == 0, one | two, one & two).astype(np.float64)
+
+    found = shapley_values(np.ones((2, 2), dtype=np.bool_), measure, 4, keys(2)).interaction
+    assert found[:, 0, 1].tolist() == [-1.0, 1.0]
+
+
+def test_sampled_envs_have_no_interactions() -> None:
+    found = shapley_values(np.ones((1, 6), dtype=np.bool_), game(9), 40, keys(1))
+    assert np.isfinite(found.value).all()
+    assert np.isnan(found.interaction).all()
 
 
 @pytest.mark.finding("AR-8")

@@ -319,10 +319,17 @@ def test_drift_names_its_sources() -> None:
 def test_shapley_values_are_told_and_what_has_none_is_null() -> None:
     rig = Rig(envs=2)
     nan = float("nan")
-    found = ShapleyValues(np.array([[0.25], [nan]]), np.array([[0.0], [nan]]), np.array([2, 0]))
+    pairs = np.array([[[nan]], [[nan]]])
+    found = ShapleyValues(np.array([[0.25], [nan]]), np.array([[0.0], [nan]]), pairs, np.array([2, 0]))
     rig.recorder.record_shapley(shapley_columns(found))
     (told,) = data(rig.take("shapley.computed"))
     assert (told.value, told.half_width, told.coalitions) == ([[0.25], [None]], [[0.0], [None]], [2, 0])
+    assert told.interaction == [[[None]], [[None]]]
+    pairs = np.array([[[nan, 0.5], [0.5, nan]]])
+    found = ShapleyValues(np.zeros((1, 2)), np.zeros((1, 2)), pairs, np.array([4]))
+    rig.recorder.record_shapley(shapley_columns(found))
+    (told,) = data(rig.take("shapley.computed"))
+    assert told.interaction == [[[None, 0.5], [0.5, None]]]
 
 
 def test_a_round_adds_up() -> None:
