@@ -14,6 +14,8 @@ from protocol.messages.thresholds import Threshold
 
 from . import curves
 
+HEAD_COLUMNS_WIDTH = 24
+"""Width of the columns of a head that older runs do not tell."""
 MIN_CHART_LINES = 8
 """Lines left that are worth a chart."""
 
@@ -174,10 +176,15 @@ def _settings(inputs: PanelInputs, width: int) -> Line:
     assert ppo is not None
     row = Row().put(" update   ", "dim")
     row.put(f"adv {ppo.advantage_mean:+.2f}{inputs.glyphs.plus_minus}{ppo.advantage_std:.2f}")
+    if ppo.advantage_scale is not None and ppo.advantage_scale > 1.001 * ppo.advantage_std:
+        row.put(f" over {ppo.advantage_scale:.2g}", "info")
     row.put(f"  {ppo.epochs}{inputs.glyphs.times}{ppo.minibatches}", "dim")
     row.put(" early stop" if ppo.early_stop else "", "info")
     row.put(f"  skipped {ppo.skipped_nonfinite}", "critical" if ppo.skipped_nonfinite else "dim")
-    return row.put(f"  lr {ppo.learning_rate:.1e}  ent coef {ppo.entropy_coefficient:g}", "dim").line(width)
+    row.put(f"  lr {ppo.learning_rate:.1e}  ent coef {ppo.entropy_coefficient:.3g}", "dim")
+    if ppo.value_coefficient is not None:
+        row.put(f"  value coef {ppo.value_coefficient:.3g}", "dim")
+    return row.line(width)
 
 
 def _phases(inputs: PanelInputs, width: int) -> Line:
@@ -201,12 +208,13 @@ def _phases(inputs: PanelInputs, width: int) -> Line:
 
 
 def _heads(inputs: PanelInputs, width: int) -> list[Line]:
-    """Per head of the action: entropy as a bar, gradient norm."""
+    """Per head of the action: entropy as a bar, gradient norm, ratios, coefficients in force."""
     ppo = inputs.state.ppo
     assert ppo is not None
-    lines = [
-        Row().put(" head          entropy                        grad norm  max ratio", "dim").line(width)
-    ]
+    title = " head          entropy                        grad norm  max ratio"
+    has_more = bool(ppo.head_clip_fraction) and width >= len(title) + HEAD_COLUMNS_WIDTH
+    more = "   clip ent coef  floor" if has_more else ""
+    lines = [Row().put(title + more, "dim").line(width)]
     for head, entropy in ppo.head_entropy.items():
         severity = inputs.state.severity("entropy", entropy)
         row = Row().put(f" {head}", "", 15).put(format_number(entropy), severity or "", 5).put(" ")
@@ -214,10 +222,20 @@ def _heads(inputs: PanelInputs, width: int) -> list[Line]:
             row.put(text, style)
         row.put(format_compact(ppo.head_grad_norm.get(head), 7), "", 10, ">")
         ratio = ppo.head_ratio_max.get(head)
-        row.put(format_number(ratio), inputs.state.severity("ratio_max", ratio) or "", 10, ">").put("  ")
+        row.put(format_number(ratio), inputs.state.severity("ratio_max", ratio) or "", 10, ">")
+        if has_more:
+            clipped = ppo.head_clip_fraction.get(head)
+            row.put(format_number(clipped), "", 8, ">")
+            row.put(_coefficient(ppo.head_entropy_coefficient.get(head)), "", 9, ">")
+            row.put(_coefficient(ppo.head_floor.get(head)), "", 7, ">")
+        row.put("  ")
         room = max(0, min(40, width - row.width - 1))
         lines.append(row.put(inputs.sparkline(f"entropy.{head}", room, high=1.0), "chart2").line(width))
     return lines
+
+
+def _coefficient(value: float | None) -> str:
+    return "--" if value is None else f"{value:.3g}"
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:

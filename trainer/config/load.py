@@ -279,6 +279,8 @@ def _check_combinations(config: Config) -> None:
         "seeds.blueprints": config.seeds.blueprints,
         "task.augment": config.task.augment,
         "profiler.rounds": config.profiler.rounds,
+        "ppo.head_entropy": [item.partition(":")[0] for item in config.ppo.head_entropy],
+        "ppo.floor": [item.partition(":")[0] for item in config.ppo.floor],
     }
     for key, values in named.items():
         twice = next((value for i, value in enumerate(values) if value in values[:i]), None)

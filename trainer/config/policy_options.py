@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from protocol.messages.vocabulary import HEAD_NAMES
+
 from .section import Section, count, number
+
+_HEADS = "|".join(HEAD_NAMES)
+HeadValues = tuple[Annotated[str, Meta(pattern=rf"^({_HEADS}):[0-9]{{1,3}}(\.[0-9]{{1,9}})?$(?!\n)")], ...]
+"""Numbers for single heads of the policy, as `op:0.5`."""
+HeadShares = tuple[Annotated[str, Meta(pattern=rf"^({_HEADS}):0(\.[0-9]{{1,9}})?$(?!\n)")], ...]
+"""The same, below 1."""
 
 
 class PolicyConfig(Section, frozen=True):
@@ -38,7 +46,40 @@ class PPOConfig(Section, frozen=True):
     entropy_coefficient: Annotated[float, number("Weight of the entropy bonus in the PPO loss", le=1.0)] = (
         0.05
     )
+    entropy_final: Annotated[
+        float, number("Entropy coefficient after ppo.entropy_rounds rounds; unused where those are 0", le=1.0)
+    ] = 0.005
+    entropy_rounds: Annotated[
+        int,
+        count(
+            "Rounds over which the entropy coefficient moves linearly to ppo.entropy_final; 0 = never", ge=0
+        ),
+    ] = 0
+    head_entropy: Annotated[
+        HeadValues,
+        Meta(
+            max_length=len(HEAD_NAMES),
+            description="Multiples of the entropy coefficient for single heads, as op:0.5; 1 for the others",
+        ),
+    ] = ()
+    floor: Annotated[
+        HeadShares,
+        Meta(
+            max_length=len(HEAD_NAMES),
+            description="Least probability of a legal choice of single heads, as op:0.02; 0 for the others",
+        ),
+    ] = ()
+    floor_rounds: Annotated[
+        int, count("Rounds over which ppo.floor falls linearly to 0; 0 = it stays", ge=0)
+    ] = 0
     value_coefficient: Annotated[float, number("Weight of the value loss in the PPO loss", le=10.0)] = 0.5
+    value_warmup_rounds: Annotated[
+        int,
+        count("Rounds over which the value loss's weight grows from a tenth to ppo.value_coefficient", ge=0),
+    ] = 0
+    advantage_std_floor: Annotated[
+        float, number("Least standard deviation that advantages are divided by, in units of reward", le=1e6)
+    ] = 0.0
     max_grad_norm: Annotated[
         float, number("L2 norm to which the policy's gradient is clipped", ge=1e-6, le=1e6)
     ] = 0.5

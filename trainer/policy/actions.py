@@ -8,6 +8,7 @@ no gradient. Everything here is a pure function of tensors: nothing branches on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -68,40 +69,47 @@ class ActionSpace:
             [[head == "op" or head in HEADS_OF_OP[op] for head in HEAD_NAMES] for op in Op], device=device
         )
 
-    def sample(self, logits: Logits, legal: Tensor, uniform: Tensor) -> Tensor:
+    def sample(self, logits: Logits, legal: Tensor, uniform: Tensor, floor_H: Tensor | None = None) -> Tensor:
         """Draw actions.
 
         Args:
             logits: see `Logits`.
             legal: bool [..., 6, S].
             uniform: [..., heads] in [0, 1); the same numbers draw the same actions.
+            floor_H: [heads] least probability of a legal choice, see `_floored`; None = no head has one.
 
         Returns:
             int64 [..., heads] in the order of `HEAD_NAMES`; 0 where the head does not matter.
         """
-        op = _draw(logits[0], legal.any(-1), uniform[..., 0])
+        floors = _each(floor_H)
+        op = _draw(logits[0], legal.any(-1), uniform[..., 0], floors[0])
         relevant = self.relevant_OH[op]
-        slot = _draw(_at(logits[1], op), self._slot_mask(legal, op, relevant), uniform[..., 1])
+        slot = _draw(_at(logits[1], op), self._slot_mask(legal, op, relevant), uniform[..., 1], floors[1])
         picked = [op, slot]
         for head in range(2, len(HEAD_NAMES)):
             scores = _at(logits[head], slot)
-            picked.append(_draw(scores, torch.ones_like(scores, dtype=torch.bool), uniform[..., head]))
+            mask = torch.ones_like(scores, dtype=torch.bool)
+            picked.append(_draw(scores, mask, uniform[..., head], floors[head]))
         return torch.stack(picked, -1) * relevant
 
-    def evaluate(self, logits: Logits, actions: Tensor, legal: Tensor) -> Evaluation:
-        """Log-probability and entropy of every head for actions int64 [..., heads]."""
+    def evaluate(
+        self, logits: Logits, actions: Tensor, legal: Tensor, floor_H: Tensor | None = None
+    ) -> Evaluation:
+        """Log-probability and entropy of every head for actions int64 [..., heads].
+
+        Args:
+            floor_H: as in `sample`; both are of the distribution with these floors.
+        """
         op, slot = actions[..., 0], actions[..., 1]
         relevant = self.relevant_OH[op]
         scores = [logits[0], _at(logits[1], op), *(_at(head, slot) for head in logits[2:])]
         masks = [legal.any(-1), self._slot_mask(legal, op, relevant)]
+        floors = _each(floor_H)
         log_probs, entropies, choices = [], [], []
         for head, score in enumerate(scores):
-            if head < len(masks):
-                score = _masked(score, masks[head])
-                choices.append(masks[head].sum(-1))
-            else:
-                choices.append(torch.full_like(op, score.shape[-1]))
-            log_p = score.log_softmax(-1)
+            mask = masks[head] if head < len(masks) else torch.ones_like(score, dtype=torch.bool)
+            choices.append(mask.sum(-1))
+            log_p = _log_probs(score, mask, floors[head])
             log_probs.append(log_p.gather(-1, actions[..., head, None]).squeeze(-1))
             entropies.append(-(log_p.exp() * log_p).sum(-1))
         return Evaluation(
@@ -127,9 +135,36 @@ def _masked(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
 
 
-def _draw(scores: Tensor, mask: Tensor, uniform: Tensor) -> Tensor:
+def _each(floor_H: Tensor | None) -> Sequence[Tensor | None]:
+    """The floor [] of each head, or None."""
+    return [None] * len(HEAD_NAMES) if floor_H is None else floor_H.unbind()
+
+
+def _log_probs(scores: Tensor, mask: Tensor, floor: Tensor | None) -> Tensor:
+    """Log-probabilities [..., choices]; those of illegal choices are the lowest finite number."""
+    log_p = _masked(scores, mask).log_softmax(-1)
+    return log_p if floor is None else _floored(log_p, mask, floor)
+
+
+def _floored(log_p: Tensor, mask: Tensor, floor: Tensor) -> Tensor:
+    """The same distribution mixed with the uniform one, so that no legal choice is below the floor.
+
+    p' = f + (1 - n f) p over the n legal choices, f = min(floor, 1 / n); illegal ones keep probability 0. A
+    floor of 0 leaves the distribution as it is.
+    """
+    count = mask.sum(-1, keepdim=True).to(log_p.dtype)
+    least = torch.minimum(floor, 1.0 / count)
+    rest = (1.0 - count * least).clamp_min(0.0)
+    return torch.logaddexp(least.log(), rest.log() + log_p).where(mask, log_p)
+
+
+def _draw(scores: Tensor, mask: Tensor, uniform: Tensor, floor: Tensor | None) -> Tensor:
     """Inverse transform sampling among the legal choices: int64 [...]."""
-    cdf = _masked(scores, mask).softmax(-1).cumsum(-1)
+    if floor is None:
+        probabilities = _masked(scores, mask).softmax(-1)
+    else:
+        probabilities = _log_probs(scores, mask, floor).exp()
+    cdf = probabilities.cumsum(-1)
     index = (cdf <= uniform[..., None] * cdf[..., -1:]).sum(-1)
     last_legal = (mask * torch.arange(mask.shape[-1], device=mask.device)).amax(-1)
     return torch.minimum(index, last_legal)

@@ -42,6 +42,7 @@ def decide(
     reset: Tensor,
     legal: Tensor,
     uniform: Tensor,
+    floor_H: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """One step for N envs: actions and log-probabilities [N, heads], V(s) [N], h and c."""
     step = Observation(
@@ -51,8 +52,8 @@ def decide(
     )
     out = network(step, hidden, reset.unsqueeze(0))
     logits = tuple(head[0] for head in out.logits)
-    actions = space.sample(logits, legal, uniform)
-    log_prob = space.evaluate(logits, actions, legal).log_prob
+    actions = space.sample(logits, legal, uniform, floor_H)
+    log_prob = space.evaluate(logits, actions, legal, floor_H).log_prob
     return actions, log_prob, network.value(out.value[0]), out.h[0], out.c[0]
 
 
@@ -135,7 +136,14 @@ class Agent:
             value = torch.zeros_like(observation.base[:, 0])  # a rule expects nothing
         else:
             actions, log_prob, value, *hidden = self._decide(
-                self.ppo.network, self.space, observation, self._hidden, self._reset, legal, uniform
+                self.ppo.network,
+                self.space,
+                observation,
+                self._hidden,
+                self._reset,
+                legal,
+                uniform,
+                self.ppo.coefficients.floor_H,
             )
             self._hidden = hidden[0], hidden[1]
         reset, self._reset = self._reset, torch.zeros_like(self._reset)

@@ -1,13 +1,15 @@
 """Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347) of the recurrent actor-critic.
 
 Complete sequences, minibatched over envs; each head of the factored action has its own ratio and clip.
-The update never waits for the device: whether a step is taken (the loss is finite, the policy has not moved
-too far) is decided there, and one transfer at the end brings every statistic.
+Whether a step is taken (loss and gradient are finite) is decided on the device, and one transfer at the end
+brings every statistic. With `target_kl` the host waits for one bit of each minibatch, between its forward and
+its backward pass: what comes after the policy has moved too far is not computed at all.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +24,7 @@ from trainer.compute.process_group import ProcessGroup
 from trainer.config.policy_options import PPOConfig
 
 from .actions import ActionSpace
+from .coefficients import Coefficients
 from .learning_rate import scheduled_rate
 from .network import ActorCritic
 from .rollout import Rollout
@@ -49,9 +52,9 @@ class Loss(NamedTuple):
     approx_kl: Tensor
     """KL(old || new) by the estimator r - 1 - ln r (Schulman, "Approximating KL divergence", 2020)."""
     num_clipped_ratios: Tensor
-    """How many ratios left 1 +- clip."""
+    """[heads] how many ratios left 1 +- clip."""
     num_ratios: Tensor
-    """How many ratios mattered."""
+    """[heads] how many ratios mattered."""
     entropy_ratio: Tensor
     """[heads] entropy over that of a uniform choice among what was legal, summed over the steps."""
     choice_steps: Tensor
@@ -70,7 +73,7 @@ class Loss(NamedTuple):
     @property
     def clip_fraction(self) -> Tensor:
         """Share of the ratios that left 1 +- clip."""
-        return self.num_clipped_ratios / self.num_ratios
+        return self.num_clipped_ratios.sum() / self.num_ratios.sum()
 
     def statistics(self) -> dict[str, Tensor]:
         """Statistics of a step by name; entropies are 0..1, NaN where there was never a choice."""
@@ -79,6 +82,7 @@ class Loss(NamedTuple):
             "value_loss": self.value,
             "approx_kl": self.approx_kl,
             "clip_fraction": self.clip_fraction,
+            "head_clip_fraction": self.num_clipped_ratios / self.num_ratios,
             "ratio_min": self.ratio_min,
             "ratio_max": self.ratio_max,
             "entropy": self.entropy_sum / self.max_entropy_sum,
@@ -94,46 +98,49 @@ def ppo_loss(
     batch: Rollout,
     advantage: Tensor,
     target: Tensor,
-    cfg: PPOConfig,
+    coefficients: Coefficients,
     share: float = 1.0,
 ) -> Loss:
     """Clipped surrogate, squared value error and entropy bonus.
 
-    L = -mean_t sum_h min(r_h A, clip(r_h) A) + c_v mean (V - target)^2 / 2 - c_e mean_t sum_h H_h / ln n_h,
-    over the heads h that matter for the op of step t; n_h is the number of legal choices.
+    L = -mean_t sum_h min(r_h A, clip(r_h) A) + c_v mean (V - target)^2 / 2
+        - c_e mean_t sum_h m_h H_h / ln n_h,
+    over the heads h that matter for the op of step t; n_h is the number of legal choices, m_h the head's
+    multiple of the entropy coefficient.
 
     Args:
         batch: sequences [T, n].
         advantage: [T, n], normalised.
         target: [T, n], what the critic should predict, in normalised units.
+        coefficients: with the floors that the actions were drawn under.
         share: of the minibatch that this batch is; the other ranks hold the rest.
     """
     out = network(batch.observation, network.initial(batch.reset.shape[1]), batch.reset)
-    now = space.evaluate(out.logits, batch.actions, batch.legal)
+    now = space.evaluate(out.logits, batch.actions, batch.legal, coefficients.floor_H)
     log_ratio = now.log_prob - batch.log_prob
-    ratio = log_ratio.exp()
+    ratio, clip = log_ratio.exp(), coefficients.clip
     advantages = advantage.unsqueeze(-1)
-    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - cfg.clip, 1 + cfg.clip) * advantages)
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
     pg_loss = -share * (surrogate * now.relevant).sum(-1).mean()
     v_loss = share * (out.value - target).square().mean() / 2
 
     has_choice = now.choices > 1
     max_entropy = now.choices.to(ratio.dtype).log()
     normalised = (now.entropy / max_entropy.where(has_choice, 1.0)).where(has_choice, 0.0)
-    entropy_bonus = share * normalised.sum(-1).mean()
-    total = pg_loss + cfg.value_coefficient * v_loss - cfg.entropy_coefficient * entropy_bonus
+    entropy_bonus = share * (coefficients.head_entropy_H * normalised).sum(-1).mean()
+    total = pg_loss + coefficients.value * v_loss - coefficients.entropy * entropy_bonus
 
     steps = (0, 1)
     with torch.no_grad():
         joint = log_ratio.sum(-1)
-        clipped = ((ratio - 1).abs() > cfg.clip) & now.relevant
+        clipped = ((ratio - 1).abs() > clip) & now.relevant
         return Loss(
             total=total,
             policy=pg_loss.detach(),
             value=v_loss.detach(),
             approx_kl=share * (joint.exp() - 1 - joint).mean(),
-            num_clipped_ratios=clipped.sum().to(ratio.dtype),
-            num_ratios=now.relevant.sum().to(ratio.dtype),
+            num_clipped_ratios=clipped.sum(steps).to(ratio.dtype),
+            num_ratios=now.relevant.sum(steps).to(ratio.dtype),
             entropy_ratio=normalised.sum(steps),
             choice_steps=has_choice.sum(steps).to(ratio.dtype),
             entropy_sum=(now.entropy * has_choice).sum(),
@@ -176,6 +183,7 @@ class PPO:
         self.seed = seed
         self.updates = 0
         self._device = network.place.device
+        self._coefficients: tuple[tuple[PPOConfig, int, torch.dtype], Coefficients] | None = None
         self._streak = torch.zeros((), dtype=torch.int64, device=self._device)
         compiler = compiler or Compiler("off", self._device)
         self._loss = compiler.wrap(
@@ -183,7 +191,7 @@ class PPO:
             ppo_loss,
             weights=lambda: list(network.parameters()),
             objective=lambda loss: loss.total,
-            key=lambda *args: (args[3].shape, *args[5:]),
+            key=lambda *args: (args[3].shape, *args[5].constants, args[6]),
             loops=True,
         )
         self.optimizer = torch.optim.Adam(network.parameters(), lr=cfg.learning_rate, eps=1e-5, fused=True)
@@ -208,30 +216,33 @@ class PPO:
             PolicyDiverged: loss or gradient was non-finite `MAX_NONFINITE_STEPS` steps in a row.
         """
         begun = time.perf_counter()
-        rate = scheduled_rate(self.cfg, self._rounds, self.updates)
+        rate, coefficients = scheduled_rate(self.cfg, self._rounds, self.updates), self.coefficients
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.network.rescale_value(returns)
         target = self.network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
-        scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        early_stop = _EarlyStop(self._streak)
+        scale = advantage.std().clamp_min(self.cfg.advantage_std_floor) + 1e-8
+        scaled = (advantage - advantage.mean()) / scale
+        early_stop = _EarlyStop(self._streak, self.cfg.target_kl)
         steps = []
-        for epoch in range(self.cfg.epochs):
-            for minibatch in self._minibatches(returns.shape[1], epoch):
-                envs = minibatch.tensor_split(self.process_group.size)[self.process_group.rank]
-                loss = self._loss(
-                    self.network,
-                    self.space,
-                    rollout.envs(envs),
-                    scaled[:, envs],
-                    target[:, envs],
-                    self.cfg,
-                    len(envs) / len(minibatch),
-                )
-                steps.append(self._step(self._backward_and_all_reduce(loss), early_stop))
+        for minibatch in self._minibatches(returns.shape[1]):
+            envs = minibatch.tensor_split(self.process_group.size)[self.process_group.rank]
+            loss = self._loss(
+                self.network,
+                self.space,
+                rollout.envs(envs),
+                scaled[:, envs],
+                target[:, envs],
+                coefficients,
+                len(envs) / len(minibatch),
+            )
+            steps.append(self._step(loss, early_stop))
+            if early_stop.stopped:
+                break
         self._streak = early_stop.streak
         self.updates += 1
         overall = rollout_statistics(rollout, advantage, returns) | self.network.observed(rollout.observation)
+        overall |= {"advantage_scale": scale}
         self.network.learn_normalisers(rollout.observation)
         step, numbers = to_host(steps, overall | {"nonfinite_in_a_row": early_stop.longest})
         if (streak := int(numbers.pop("nonfinite_in_a_row"))) >= MAX_NONFINITE_STEPS:
@@ -240,41 +251,65 @@ class PPO:
                 "kept from the last finite step; lower ppo.learning_rate or resume from an earlier checkpoint"
             )
         used = msgspec.structs.replace(self.cfg, learning_rate=rate)
-        return summarise(step, numbers, used, seconds=time.perf_counter() - begun)
+        return summarise(step, numbers, used, self.updates - 1, seconds=time.perf_counter() - begun)
 
-    def _minibatches(self, n: int, epoch: int) -> tuple[Tensor, ...]:
-        """A random partition of the envs, another one each pass."""
-        key = rng.key(self.seed, rng.Purpose.MINIBATCH, self.updates, epoch)
-        return rng.permutation(key, n).to(self._device).tensor_split(self.cfg.minibatches)
+    @property
+    def coefficients(self) -> Coefficients:
+        """Those of the next update, and of the decisions that it will learn from."""
+        weight = self.network.place
+        chosen = (self.cfg, self.updates, weight.dtype)
+        if self._coefficients is None or self._coefficients[0] != chosen:
+            self._coefficients = (chosen, Coefficients.of(*chosen, weight.device))
+        return self._coefficients[1]
 
-    def _backward_and_all_reduce(self, loss: Loss) -> Loss:
-        """Run backward; add up the gradients and statistics of all ranks to those of the minibatch."""
-        self.optimizer.zero_grad(set_to_none=False)
-        loss.total.backward()  # type: ignore[no-untyped-call]
-        reduced = loss._replace(total=loss.total.detach().clone())
-        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
-        self.process_group.all_reduce_([*gradients, *reduced[:-2]])
-        extremes = torch.stack([reduced.ratio_min, -reduced.ratio_max]).unsqueeze(0)
-        low, high = self.process_group.all_gather(extremes, dim=0).amin(0)
-        return reduced._replace(ratio_min=low, ratio_max=-high)
+    def _minibatches(self, n: int) -> Iterator[Tensor]:
+        """All passes' minibatches in turn: random partitions of the n envs, another one each pass."""
+        for epoch in range(self.cfg.epochs):
+            key = rng.key(self.seed, rng.Purpose.MINIBATCH, self.updates, epoch)
+            yield from rng.permutation(key, n).to(self._device).tensor_split(self.cfg.minibatches)
 
     def _step(self, loss: Loss, early_stop: _EarlyStop) -> dict[str, Tensor]:
-        """Clip, and take one Adam step if `early_stop` allows it; returns statistics by name."""
+        """Take one Adam step if `early_stop` allows it; returns statistics by name, the same on all ranks."""
+        whole = self._all_reduce(loss)
+        if early_stop.stops_at(whole):
+            nothing = whole.total.new_full((), torch.nan)
+            return whole.statistics() | {
+                "grad_norm": nothing,
+                "head_grad_norm": nothing.expand(len(HEAD_NAMES)),
+                "critic_grad_norm": nothing,
+                "applied": whole.total.isnan(),
+                "finite": whole.total.isfinite(),
+            }
+        self._backward_and_all_reduce(loss)
         heads = torch.stack([_grad_norm(self.network.heads[name]) for name in HEAD_NAMES])
         critic = _grad_norm(self.network.critic)
         total = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.cfg.max_grad_norm)
-        finite = loss.total.isfinite() & total.isfinite()
-        applied = early_stop.allows_step(finite, loss.approx_kl, self.cfg.target_kl)
+        applied = early_stop.allows_step(whole.total.isfinite() & total.isfinite())
         # A fused step leaves weights, moments and counters alone where found_inf is 1 (as GradScaler has it).
         self.optimizer.found_inf = (~applied).float()  # type: ignore[attr-defined]
         self.optimizer.step()
-        return loss.statistics() | {
+        return whole.statistics() | {
             "grad_norm": total,
             "head_grad_norm": heads,
             "critic_grad_norm": critic,
             "applied": applied,
-            "finite": finite,
+            "finite": applied,
         }
+
+    def _all_reduce(self, loss: Loss) -> Loss:
+        """The statistics of the minibatch, from those of all ranks' shares; without a gradient."""
+        whole = loss._replace(total=loss.total.detach().clone())
+        self.process_group.all_reduce_(whole[:-2])
+        extremes = torch.stack([whole.ratio_min, -whole.ratio_max]).unsqueeze(0)
+        low, high = self.process_group.all_gather(extremes, dim=0).amin(0)
+        return whole._replace(ratio_min=low, ratio_max=-high)
+
+    def _backward_and_all_reduce(self, loss: Loss) -> None:
+        """Run backward; add up the gradients of all ranks to those of the minibatch."""
+        self.optimizer.zero_grad(set_to_none=False)
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        self.process_group.all_reduce_(gradients)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on, beside the network."""
@@ -287,25 +322,37 @@ class PPO:
 
 
 class _EarlyStop:
-    """Device-side decision whether the next step may change weights.
+    """Decides whether a step may change weights, and when an update ends.
+
+    Args:
+        streak: int64 [], non-finite steps in a row up to now.
+        target_kl: beyond which the update ends; 0 = never.
 
     Attributes:
-        stopped: bool [], the policy has moved too far in this update.
-        streak: int64 [], non-finite steps in a row up to now.
+        stopped: whether the policy has moved too far in this update.
+        streak: see above.
         longest: int64 [], the longest streak seen in this update.
     """
 
-    def __init__(self, streak: Tensor) -> None:
+    def __init__(self, streak: Tensor, target_kl: float) -> None:
         self.streak = self.longest = streak
-        self.stopped = torch.zeros_like(streak, dtype=torch.bool)
+        self.stopped = False
+        self._target_kl = target_kl
 
-    def allows_step(self, finite: Tensor, kl: Tensor, target_kl: float) -> Tensor:
-        """bool []: whether to apply this step; a KL over the target ends the update here."""
-        if target_kl > 0:
-            self.stopped = self.stopped | (kl > target_kl)
+    def stops_at(self, loss: Loss) -> bool:
+        """Whether the update ends before the step of this minibatch, a finite one; waits for the device.
+
+        A minibatch whose loss is not finite tells nothing of how far the policy has moved.
+        """
+        if self._target_kl > 0:
+            self.stopped = bool((loss.approx_kl > self._target_kl) & loss.total.isfinite())
+        return self.stopped
+
+    def allows_step(self, finite: Tensor) -> Tensor:
+        """bool []: whether to apply this step."""
         self.streak = torch.where(finite, torch.zeros_like(self.streak), self.streak + 1)
         self.longest = torch.maximum(self.longest, self.streak)
-        return finite & ~self.stopped
+        return finite
 
 
 def _grad_norm(layer: nn.Module) -> Tensor:

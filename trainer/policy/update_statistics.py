@@ -14,6 +14,7 @@ from torch import Tensor
 from protocol.messages.vocabulary import Op
 from trainer.config.policy_options import PPOConfig
 
+from .coefficients import by_head, entropy_coefficient, floors, value_coefficient
 from .rollout import Rollout
 
 Floats = NDArray[np.float64]
@@ -24,8 +25,9 @@ Arrays = dict[str, Floats]
 class UpdateStatistics:
     """The statistics of one update; NaN where there was nothing to measure.
 
-    Losses, clip fraction, entropies and gradient norms are means over the steps that were applied; ratios are
-    the extremes of all steps. Arrays by head are in the order of `HEAD_NAMES`.
+    Losses, clip fractions, entropies and gradient norms are means over the steps that were applied; ratios
+    are the extremes of all that was computed: those steps, and the minibatch that stopped the update. Arrays
+    by head are in the order of `HEAD_NAMES`.
     """
 
     seconds: float
@@ -36,8 +38,10 @@ class UpdateStatistics:
     head_entropy: Floats
     """[heads] the same; NaN where the head never had a choice."""
     approx_kl: float
-    """Of the last pass, after which nothing moved but that pass itself."""
+    """Of the last pass, up to the minibatch that stopped the update."""
     clip_fraction: float
+    head_clip_fraction: Floats
+    """[heads]; NaN where the head never mattered."""
     ratio_min: float
     ratio_max: float
     head_ratio_max: Floats
@@ -50,8 +54,16 @@ class UpdateStatistics:
     critic_grad_norm: float
     advantage_mean: float
     advantage_std: float
+    advantage_scale: float
+    """What advantages were divided by: their standard deviation, or its floor."""
     learning_rate: float
     entropy_coefficient: float
+    """In force in this update, like the next three."""
+    head_entropy_coefficient: Floats
+    """[heads]"""
+    head_floor: Floats
+    """[heads] least probability of a legal choice."""
+    value_coefficient: float
     epochs: int
     """Passes in which at least one step was applied."""
     minibatches: int
@@ -108,12 +120,19 @@ def to_host(steps: Sequence[dict[str, Tensor]], overall: dict[str, Tensor]) -> t
     )
 
 
-def summarise(step: Arrays, overall: Arrays, cfg: PPOConfig, seconds: float) -> UpdateStatistics:
-    """The statistics of an update from those of its steps and its rollout, see `to_host`."""
+def summarise(
+    step: Arrays, overall: Arrays, cfg: PPOConfig, updates: int, seconds: float
+) -> UpdateStatistics:
+    """The statistics of an update from those of its steps and its rollout, see `to_host`.
+
+    Args:
+        cfg: with the learning rate that was used.
+        updates: finished before.
+    """
     applied, finite = step["applied"].astype(bool), step["finite"].astype(bool)
-    last = np.zeros_like(finite)
-    last[-cfg.minibatches :] = True
+    passes = np.arange(len(applied)) // cfg.minibatches
     head_entropy = _mean(step["head_entropy"], applied)
+    entropy_weight = entropy_coefficient(cfg, updates)
     numbers = {name: float(value) for name, value in overall.items() if name != "op_fraction"}
     return UpdateStatistics(
         seconds=seconds,
@@ -121,8 +140,9 @@ def summarise(step: Arrays, overall: Arrays, cfg: PPOConfig, seconds: float) -> 
         value_loss=float(_mean(step["value_loss"], applied)),
         entropy=float(_mean(step["entropy"], applied)),
         head_entropy=head_entropy,
-        approx_kl=float(_mean(step["approx_kl"], last & finite)),
+        approx_kl=float(_mean(step["approx_kl"], (passes == passes[-1]) & finite)),
         clip_fraction=float(_mean(step["clip_fraction"], applied)),
+        head_clip_fraction=_mean(step["head_clip_fraction"], applied),
         ratio_min=float(step["ratio_min"].min()),
         ratio_max=float(step["ratio_max"].max()),
         head_ratio_max=step["ratio_max"].max(0),
@@ -130,9 +150,12 @@ def summarise(step: Arrays, overall: Arrays, cfg: PPOConfig, seconds: float) -> 
         head_grad_norm=np.where(np.isnan(head_entropy), np.nan, _mean(step["head_grad_norm"], applied)),
         critic_grad_norm=float(_mean(step["critic_grad_norm"], applied)),
         learning_rate=cfg.learning_rate,
-        entropy_coefficient=cfg.entropy_coefficient,
+        entropy_coefficient=entropy_weight,
+        head_entropy_coefficient=entropy_weight * np.array(by_head(cfg.head_entropy, 1.0)),
+        head_floor=np.array(floors(cfg, updates)),
+        value_coefficient=value_coefficient(cfg, updates),
         target_kl=cfg.target_kl,
-        epochs=int(applied.reshape(cfg.epochs, -1).any(1).sum()),
+        epochs=len(np.unique(passes[applied])),
         minibatches=int(applied.sum()),
         early_stop=bool((finite & ~applied).any()),
         skipped_nonfinite=int((~finite).sum()),

@@ -119,6 +119,16 @@ class PPOUpdate:
     """Share of the features that was not measured."""
     target_kl: float | None = None
     """KL divergence beyond which the update was to stop; 0 = never. The limits of `kl_spike` follow it."""
+    head_clip_fraction: dict[str, float | None] = field(default_factory=dict)
+    """Share of clipped ratios of each head; null where it never mattered."""
+    head_entropy_coefficient: dict[str, float] = field(default_factory=dict)
+    """Weight of each head's entropy, as `entropy_coefficient` was in force in this update."""
+    head_floor: dict[str, float] = field(default_factory=dict)
+    """Least probability of a legal choice of each head, in the rollout and in this update."""
+    value_coefficient: float | None = None
+    """Weight of the value loss in this update."""
+    advantage_scale: float | None = None
+    """What advantages were divided by: `advantage_std`, or its floor where that is larger."""
 
 
 @event("shapley.computed", "metric", keep=10)

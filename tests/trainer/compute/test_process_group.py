@@ -37,6 +37,7 @@ CONFIG = configured(
         "task.batches_per_epoch=2",
         "task.batch_size=16",
         "ppo.epochs=3",
+        "ppo.target_kl=0.0002",
         "policy.hidden=16",
     ]
 )
@@ -134,6 +135,12 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
             "grad_norm",
         ):
             assert mine[name] == pytest.approx(known[name], rel=1e-9, abs=1e-12), name
+        assert mine["head_clip_fraction"] == pytest.approx(known["head_clip_fraction"])
+    stops = [
+        [u["minibatches"] for u in each["updates"] if u["early_stop"]] for each in (alone, first, second)
+    ]
+    assert stops[0]
+    assert stops == [stops[0]] * 3, "all ranks stop at the same minibatch"
 
 
 ACTS = (

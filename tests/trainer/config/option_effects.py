@@ -154,6 +154,11 @@ def counts(kind: str) -> Callable[[Start], int]:
     return lambda start: start.count(kind)
 
 
+def course(name: str) -> Callable[[Start], list[Any]]:
+    """A column's values, in order; numbers to nine digits."""
+    return lambda start: [round(x, 9) if isinstance(x, float) else x for x in start.column(name)]
+
+
 def longest_stay(stage: str) -> Callable[[Start], int]:
     """Most epochs between the entering of a stage and the leaving of it."""
 

@@ -19,6 +19,7 @@ from .option_effects import (
     checks_of,
     closed_segments,
     counts,
+    course,
     debug_epochs,
     grows,
     listening,
@@ -161,6 +162,27 @@ FLIPS: dict[str, Flip | Elsewhere] = {
         with_=("ppo.target_kl=0",),
     ),
     "ppo.entropy_coefficient": Flip("0.5", tells("ppo.update:entropy_coefficient", 0.5, UPDATE)),
+    "ppo.entropy_final": Flip(
+        "0.03",
+        measured(course("ppo.update:entropy_coefficient"), [0.05, 0.005], [0.05, 0.03]),
+        with_=("ppo.entropy_rounds=1",),
+    ),
+    "ppo.entropy_rounds": Flip(
+        "2", measured(course("ppo.update:entropy_coefficient"), [0.05, 0.05], [0.05, 0.0275])
+    ),
+    "ppo.head_entropy": Flip(
+        "op:0.5,tempo:0", tells("ppo.update:head_entropy_coefficient.op", 0.025, UPDATE)
+    ),
+    "ppo.floor": Flip("op:0.1,slot:0.2", tells("ppo.update:head_floor.slot", 0.2, UPDATE)),
+    "ppo.floor_rounds": Flip(
+        "2",
+        measured(course("ppo.update:head_floor.op"), [0.125, 0.125], [0.125, 0.0625]),
+        with_=("ppo.floor=op:0.125",),
+    ),
+    "ppo.value_warmup_rounds": Flip(
+        "2", measured(course("ppo.update:value_coefficient"), [0.5, 0.5], [0.05, 0.275])
+    ),
+    "ppo.advantage_std_floor": Flip("10", tells("ppo.update:advantage_scale", 10.0, UPDATE)),
     "ppo.value_coefficient": Flip("5", changes("ppo.update:critic_grad_norm")),
     "ppo.max_grad_norm": Flip("0.001", changes(UPDATE)),
     "ppo.target_kl": Flip("0", tells("ppo.update:target_kl", 0.0, "ppo.update:minibatches")),

@@ -151,7 +151,7 @@ def test_deciding_and_learning_compile_whole_and_equal_eager() -> None:
     agent, reward = make(config("episode_epochs=2"))
     rollout, _ = play(agent, reward, 1)
     assert agent.ppo is not None
-    network, space, cfg = agent.ppo.network, agent.space, agent.cfg.ppo
+    network, space, coefficients = agent.ppo.network, agent.space, agent.ppo.coefficients
     hidden = network.initial(4)
     uniform = torch.rand(*rollout.reward.shape, len(HEAD_NAMES))
     advantage, returns = gae(rollout.reward, rollout.value, gamma=0.99, lam=0.95)
@@ -163,7 +163,7 @@ def test_deciding_and_learning_compile_whole_and_equal_eager() -> None:
         return *out.logits, out.value, actions, *space.evaluate(out.logits, actions, rollout.legal)
 
     def loss() -> tuple[torch.Tensor, ...]:
-        return ppo_loss(network, space, rollout, advantage, returns, cfg)
+        return ppo_loss(network, space, rollout, advantage, returns, coefficients)
 
     counters = torch._dynamo.utils.counters
     for function, backend in ((decide, "inductor"), (loss, "aot_eager")):

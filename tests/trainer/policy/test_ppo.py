@@ -19,6 +19,7 @@ from protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
 from trainer.config.load import load
 from trainer.config.policy_options import PPOConfig
 from trainer.policy.agent import Agent
+from trainer.policy.coefficients import Coefficients
 from trainer.policy.gae import gae
 from trainer.policy.network import ActorCritic
 from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS
@@ -48,9 +49,20 @@ def double(rollout: Rollout) -> Rollout:
 
 
 def reference(
-    network: ActorCritic, batch: Rollout, advantage: Tensor, target: Tensor, cfg: PPOConfig
+    network: ActorCritic,
+    batch: Rollout,
+    advantage: Tensor,
+    target: Tensor,
+    cfg: PPOConfig,
+    multiples: dict[str, float],
+    floors: dict[str, float],
 ) -> Tensor:
-    """The loss by its definition: loops over steps, envs and heads, log-probabilities by hand."""
+    """The loss by its definition: loops over steps, envs and heads, log-probabilities by hand.
+
+    Args:
+        multiples: of the entropy coefficient, by head; 1 for the others.
+        floors: least probability of a legal choice, by head; 0 for the others.
+    """
     t_max, n = advantage.shape
     out = network(batch.observation, network.initial(n), batch.reset)
     total = torch.zeros((), dtype=torch.float64)
@@ -72,21 +84,34 @@ def reference(
                     scores = scores[slot]
                     open_ = list(range(len(scores)))
                 p = torch.stack([scores[c] for c in open_]).exp()
-                p = p / p.sum()
+                floor = min(floors.get(name, 0.0), 1 / len(open_))
+                p = floor + (1 - len(open_) * floor) * p / p.sum()
                 ratio = p[open_.index(choice)] / batch.log_prob[t, env, head].exp()
                 a = advantage[t, env]
                 clipped = min(max(ratio.item(), 1 - cfg.clip), 1 + cfg.clip)
                 total = total - (ratio * a if (ratio * a).item() <= clipped * a.item() else clipped * a)
                 if len(open_) > 1:
-                    total = total + cfg.entropy_coefficient * (p * p.log()).sum() / math.log(len(open_))
+                    weight = cfg.entropy_coefficient * multiples.get(name, 1.0)
+                    total = total + weight * (p * p.log()).sum() / math.log(len(open_))
             error = out.value[t, env] - target[t, env]
             total = total + cfg.value_coefficient * error * error / 2
     return total / (t_max * n)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_loss_and_gradients_are_those_of_the_definition(seed: int) -> None:
-    agent, ppo, rollout = setup(f"seed={seed + 1}", "ppo.entropy_coefficient=0.1")
+@pytest.mark.parametrize(
+    ("seed", "sets", "multiples", "floors"),
+    [
+        (0, (), {}, {}),
+        (1, ("ppo.clip=0.1", "ppo.value_coefficient=2"), {}, {}),
+        (2, ("ppo.head_entropy=op:0.5,slot:0,style:3",), {"op": 0.5, "slot": 0.0, "style": 3.0}, {}),
+        (3, ("ppo.floor=op:0.05,slot:0.4,tempo:0.1",), {}, {"op": 0.05, "slot": 0.4, "tempo": 0.1}),
+        (4, ("ppo.floor=op:0.9", "ppo.head_entropy=op:2"), {"op": 2.0}, {"op": 0.9}),
+    ],
+)
+def test_loss_and_gradients_are_those_of_the_definition(
+    seed: int, sets: tuple[str, ...], multiples: dict[str, float], floors: dict[str, float]
+) -> None:
+    agent, ppo, rollout = setup(f"seed={seed + 1}", "ppo.entropy_coefficient=0.1", *sets)
     network, cfg, batch = ppo.network.double(), agent.cfg.ppo, double(rollout)
     g = torch.Generator().manual_seed(seed)
     # Log-probabilities of an older policy, so that ratios leave the clip range on both sides.
@@ -94,8 +119,8 @@ def test_loss_and_gradients_are_those_of_the_definition(seed: int) -> None:
     batch.log_prob += relevant * 0.4 * torch.randn(batch.log_prob.shape, generator=g, dtype=torch.float64)
     advantage, target = (torch.randn(batch.reward.shape, generator=g).double() for _ in range(2))
 
-    loss = ppo_loss(network, agent.space, batch, advantage, target, cfg)
-    expected = reference(network, batch, advantage, target, cfg)
+    loss = ppo_loss(network, agent.space, batch, advantage, target, Coefficients.of(cfg, 0, torch.float64))
+    expected = reference(network, batch, advantage, target, cfg, multiples, floors)
     assert loss.clip_fraction > 0.2
     torch.testing.assert_close(loss.total, expected, rtol=1e-10, atol=1e-12)
     parameters = list(network.parameters())
@@ -107,10 +132,11 @@ def test_loss_and_gradients_are_those_of_the_definition(seed: int) -> None:
         )
 
 
-def test_before_the_first_step_all_ratios_are_one() -> None:
-    agent, ppo, rollout = setup()
+@pytest.mark.parametrize("sets", [(), ("ppo.floor=op:0.1,blueprint:0.2", "ppo.floor_rounds=3")])
+def test_before_the_first_step_all_ratios_are_one(sets: tuple[str, ...]) -> None:
+    agent, ppo, rollout = setup(*sets)
     flat = torch.zeros_like(rollout.reward)
-    loss = ppo_loss(ppo.network, agent.space, rollout, flat, flat, agent.cfg.ppo)
+    loss = ppo_loss(ppo.network, agent.space, rollout, flat, flat, ppo.coefficients)
     assert loss.approx_kl.abs() < 1e-6
     torch.testing.assert_close(loss.ratio_min, torch.ones(len(HEAD_NAMES)), rtol=0, atol=1e-5)
     torch.testing.assert_close(loss.ratio_max, torch.ones(len(HEAD_NAMES)), rtol=0, atol=1e-5)
@@ -153,6 +179,13 @@ def test_what_an_update_reports() -> None:
     assert event.observation_clipped == pytest.approx((np.abs(seen[known]) >= 8).mean())
     assert event.ratio_max == max(event.head_ratio_max.values())
     assert all(ratio >= 1.0 - 1e-4 for ratio in event.head_ratio_max.values())
+    mattered = agent.space.relevant_OH[rollout.actions[..., 0]].sum((0, 1)).tolist()
+    for count, (name, share) in zip(mattered, event.head_clip_fraction.items(), strict=True):
+        assert (share is None) == (count == 0), name
+    assert any(event.head_clip_fraction.values())
+    assert event.head_entropy_coefficient == dict.fromkeys(HEAD_NAMES, cfg.entropy_coefficient)
+    assert event.head_floor == dict.fromkeys(HEAD_NAMES, 0.0)
+    assert event.value_coefficient == cfg.value_coefficient
     assert (event.epochs, event.minibatches) == (cfg.epochs, cfg.epochs * cfg.minibatches)
     assert not event.early_stop
     assert event.skipped_nonfinite == 0
@@ -236,6 +269,73 @@ def test_update_stops_early_beyond_target_kl() -> None:
     assert other_agent.cfg.ppo.target_kl == 0
 
 
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often the network ran forwards, and a loss backwards."""
+    counts = {"forward": 0, "backward": 0}
+    forward, backward = ActorCritic.forward, Tensor.backward
+
+    def counted_forward(self: ActorCritic, *args: Any) -> Any:
+        counts["forward"] += 1
+        return forward(self, *args)
+
+    def counted_backward(self: Tensor, *args: Any) -> Any:
+        counts["backward"] += 1
+        return backward(self, *args)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(ActorCritic, "forward", counted_forward)
+    monkeypatch.setattr(Tensor, "backward", counted_backward)
+    return counts
+
+
+@pytest.mark.parametrize("target_kl", [1e-6, 1e-3, 0.02])
+def test_nothing_is_computed_after_a_stop(passes: dict[str, int], target_kl: float) -> None:
+    _, ppo, rollout = setup(f"ppo.target_kl={target_kl}", "ppo.minibatches=3", "ppo.learning_rate=0.01")
+    passes["forward"] = 0
+    event = ppo.update(rollout, *advantages(rollout))
+    assert event.early_stop
+    assert event.minibatches < 24
+    assert passes == {"forward": event.minibatches + 1, "backward": event.minibatches}
+    assert event.epochs == math.ceil(event.minibatches / 3)
+
+
+def test_without_a_target_every_minibatch_is_computed(passes: dict[str, int]) -> None:
+    _, ppo, rollout = setup("ppo.target_kl=0", "ppo.minibatches=3", "ppo.epochs=4")
+    passes["forward"] = 0
+    assert ppo.update(rollout, *advantages(rollout)).minibatches == 12
+    assert passes == {"forward": 12, "backward": 12}
+
+
+def test_stopped_update_has_the_weights_of_its_applied_steps() -> None:
+    _, stopped, rollout = setup("ppo.target_kl=0.005", "ppo.minibatches=1")
+    event = stopped.update(rollout, *advantages(rollout))
+    assert event.early_stop
+    _, whole, same_rollout = setup("ppo.target_kl=0", "ppo.minibatches=1", f"ppo.epochs={event.epochs}")
+    whole.update(same_rollout, *advantages(same_rollout))
+    for name, weight in weights(whole).items():
+        assert torch.equal(weight, weights(stopped)[name]), name
+
+
+@pytest.mark.parametrize("floor", [0.0, 1e-6, 100.0])
+def test_advantages_are_divided_by_deviation_or_floor(floor: float) -> None:
+    _, ppo, rollout = setup(f"ppo.advantage_std_floor={floor}", "ppo.epochs=1", "ppo.minibatches=1")
+    seen = []
+    loss = ppo._loss
+
+    def kept(*args: Any) -> Any:
+        seen.append(args[3])
+        return loss(*args)
+
+    ppo._loss = kept
+    advantage, returns = advantages(rollout)
+    event = update_event(ppo.update(rollout, advantage, returns))
+    scale = max(advantage.double().std().item(), floor)
+    assert event.advantage_scale == pytest.approx(scale, rel=1e-5)
+    assert event.advantage_std == pytest.approx(advantage.std().item(), rel=1e-5)
+    order = (advantage - advantage.mean()) / scale
+    torch.testing.assert_close(seen[0].sort(1).values, order.sort(1).values, rtol=1e-4, atol=1e-6)
+
+
 class ScalarReads(TorchDispatchMode):
     """Counts reads of a tensor's value by the host: item(), float(), bool() and their like."""
 
@@ -260,12 +360,14 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.finding("HP-7")
-def test_an_update_brings_everything_over_at_once(transfers: list[int]) -> None:
-    _, ppo, rollout = setup()
+@pytest.mark.parametrize("target_kl", [0.0, 1e-3])
+def test_an_update_brings_everything_over_at_once(transfers: list[int], target_kl: float) -> None:
+    """With a target, one bit of each minibatch says beside it whether to go on."""
+    _, ppo, rollout = setup(f"ppo.target_kl={target_kl}", "ppo.learning_rate=0.01")
     with ScalarReads() as reads:
-        ppo.update(rollout, *advantages(rollout))
+        event = ppo.update(rollout, *advantages(rollout))
     assert len(transfers) == 1
-    assert reads.count == 0
+    assert reads.count == (event.minibatches + event.early_stop if target_kl else 0)
 
 
 @pytest.mark.finding("HP-1")
