@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from trainer.config import load as settings
 from trainer.config import presets
 
 from .options import JSON, config_options
-from .output import print_json, print_lines
+from .output import format_table, print_json, print_lines
 from .run_argument import REMOTE_COMMAND, list_remotely
 
 
@@ -149,8 +150,11 @@ def options(preset: str | None, file: Path | None, sets: tuple[str, ...], as_tom
         print_lines(settings.to_toml(sourced.config, sourced.sources).split("\n")[:-1])
         return
     for option in settings.OPTIONS.values():
+        value, origin = sourced.value(option.key), sourced.sources[option.key]
+        if value != option.default:
+            origin += f"; default {option.default}"
         about = f"    {option.description} ({option.allowed}; {option.variable})"
-        print_lines([f"{option.key} = {sourced.value(option.key)}  ({sourced.sources[option.key]})", about])
+        print_lines([f"{option.key} = {value}  ({origin})", about])
 
 
 def _with_task_defaults(sourced: settings.SourcedConfig) -> settings.SourcedConfig:
@@ -166,14 +170,50 @@ def _with_task_defaults(sourced: settings.SourcedConfig) -> settings.SourcedConf
 
 
 @click.command("presets")
+@click.argument("names", nargs=-1, metavar="[NAME [OTHER]]")
+@click.option("--diff", "as_difference", is_flag=True, help="Print what differs, a line for each option.")
 @JSON
-def presets_command(as_json: bool) -> None:
-    """List the presets of `start --preset` and what each is for."""
+def presets_command(names: tuple[str, ...], as_difference: bool, as_json: bool) -> None:
+    """List the presets of `start --preset` and what each is for.
+
+    With --diff: the options in which NAME differs from the defaults (without a name: each preset), or OTHER
+    from NAME, with what the task of each brings.
+    """
+    if len(names) > 2 or (names and not as_difference):
+        raise click.UsageError("give --diff [NAME [OTHER]], or no name")
     lines = presets.presets()
-    if as_json:
+    if as_difference:
+        before, names = (names[0], names[1:]) if len(names) == 2 else (None, names or tuple(lines))
+        _print_differences(before, names, as_json)
+    elif as_json:
         print_json(lines)
+    else:
+        print_lines(f"{name:<16} {line}" for name, line in lines.items())
+
+
+def _print_differences(before: str | None, names: Sequence[str], as_json: bool) -> None:
+    """What each preset changes, compared with another or with the defaults."""
+    first = _with_task_defaults(settings.load_sourced(preset=before))
+    rows = []
+    for name in names:
+        sourced = _with_task_defaults(settings.load_sourced(preset=name))
+        for key in settings.OPTIONS:
+            value, was = sourced.value(key), first.value(key)
+            if value != was:
+                origin = sourced.sources[key]
+                rows.append({"preset": name, "option": key, "value": value, "was": was, "source": origin})
+    if as_json:
+        print_json(rows)
         return
-    print_lines(f"{name:<16} {line}" for name, line in lines.items())
+    header = ["preset", "option", "value", before or "default", "from"]
+    print_lines(format_table(header, [[_as_set(cell) for cell in row.values()] for row in rows]))
+    unchanged = [name for name in names if all(row["preset"] != name for row in rows)]
+    print_lines(f"{name} changes nothing of {before or 'the defaults'}" for name in unchanged)
+
+
+def _as_set(value: Any) -> str:
+    """As `--set` takes it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 COMMANDS: tuple[click.Command, ...] = (start, systemd, list_command, options, presets_command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -68,4 +69,49 @@ def test_they_are_listed() -> None:
 
 def test_options_show_what_a_preset_sets() -> None:
     result = CliRunner().invoke(main, ["options", "--preset", "digits-wait"])
-    assert "host.channels = (4, 8, 16)" in result.output
+    assert "host.channels = (4, 8, 16)  (preset digits-wait; default (8, 8, 8))" in result.output
+    changed = [line for line in result.output.splitlines() if "preset digits-wait; default " in line]
+    assert [line.split()[0] for line in changed] == ["host.channels", "host.kernel"]
+
+
+def difference(*words: str) -> list[dict[str, Any]]:
+    """What `presets --diff` says of each option: the fields of its JSON."""
+    result = CliRunner().invoke(main, ["presets", "--diff", *words, "--json"])
+    assert result.exit_code == 0, result.output
+    rows: list[dict[str, Any]] = json.loads(result.output)
+    return rows
+
+
+def test_a_difference_is_what_a_preset_and_its_task_set() -> None:
+    text = {row["option"]: (row["value"], row["was"], row["source"]) for row in difference("text")}
+    assert text["task.dataset"] == ("text", "digits", "preset text")
+    assert text["host.learning_rate"] == (0.5, 0.05, "task")
+    assert {row["preset"] for row in difference()} == set(presets()) - {"digits"}
+    one, other = difference("text", "many-envs"), difference("many-envs", "text")
+    assert {(r["option"], repr(r["value"]), repr(r["was"])) for r in one} == {
+        (r["option"], repr(r["was"]), repr(r["value"])) for r in other
+    }
+    assert {"task.dataset", "envs.count"} <= {row["option"] for row in one}
+
+
+def test_a_printed_difference_is_aligned_and_never_silent() -> None:
+    lines = CliRunner().invoke(main, ["presets", "--diff", "digits-wait"]).output.splitlines()
+    assert lines[0].split() == ["preset", "option", "value", "default", "from"]
+    assert lines[1].split() == ["digits-wait", "host.channels", "4,8,16", "8,8,8", "preset", "digits-wait"]
+    assert [line.index(word) for line, word in zip(lines[:2], ("option", "host."), strict=True)] == [13, 13]
+    same = CliRunner().invoke(main, ["presets", "--diff", "digits"]).output
+    assert same.splitlines()[-1] == "digits changes nothing of the defaults"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["text"], "--diff"),
+        (["--diff", "a", "b", "c"], "--diff"),
+        (["--diff", "digts"], "did you mean digits"),
+    ],
+)
+def test_wrong_words_for_a_difference_are_told(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, ["presets", *words])
+    assert result.exit_code in (2, UnknownPreset.exit_code)
+    assert said in result.output
