@@ -9,12 +9,12 @@ from .actions.anomalies import AnomalyActions
 from .actions.base import DOUBLE_PRESS_SECONDS
 from .actions.commands import CommandActions
 from .actions.display import DisplayActions
-from .actions.moves import MoveActions
+from .actions.mouse import MouseActions
 from .screens.help import HelpScreen
 from .screens.main import MainScreen
 
 
-class OverwatchApp(MoveActions, AnomalyActions, DisplayActions, CommandActions):
+class OverwatchApp(MouseActions, AnomalyActions, DisplayActions, CommandActions):
     """Overwatch over one session; see `PaintedApp` for the arguments."""
 
     CSS_PATH = "app.tcss"

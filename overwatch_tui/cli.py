@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from protocol.client.command_line import exit_on_error
 from protocol.client.ssh import DAEMON_VARIABLE
 from protocol.codec.addresses import is_remote_address, run_address
 from protocol.codec.text import clean_cells, clean_text, escape_json
+from protocol.errors import EsperError
 from protocol.version import __version__
 
 from .hangup import leave_on_hangup
@@ -26,6 +28,9 @@ from .render.view_state import REFRESH_RATES, ViewState
 from .session import Session
 from .source.feed import Feed, LiveFeed
 from .source.replay import ReplayFeed, journal_of
+
+DRIVER_VARIABLE = "TEXTUAL_DRIVER"
+"""Set by textual-serve: the terminal is a page of a browser, behind a pipe."""
 
 
 class _Command(click.Command):
@@ -77,6 +82,19 @@ class _Command(click.Command):
 )
 @click.option("--no-color", is_flag=True, help="Use bold and reverse only; NO_COLOR does the same.")
 @click.option(
+    "--mouse/--no-mouse", default=False, help="Take clicks and the wheel; text is then marked with Shift."
+)
+@click.option(
+    "--serve", is_flag=True, help="Show it in a browser: serve it on this machine's loopback address."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8000,
+    show_default=True,
+    help="With --serve: port; 0 = any that is free.",
+)
+@click.option(
     "--refresh",
     type=click.Choice([f"{r:g}" for r in REFRESH_RATES]),
     default="1",
@@ -99,6 +117,9 @@ def main(
     ascii: bool,
     thin: bool | None,
     no_color: bool,
+    mouse: bool,
+    serve: bool,
+    port: int,
     refresh: str,
 ) -> None:
     """Watch a run in the terminal and steer it.
@@ -107,6 +128,9 @@ def main(
     Leaving does not affect the run. On another machine: --ssh USER@HOST[:RUN], or the
     NAME tcp://HOST:PORT of a daemon that listens there. Keys: press ? inside.
     """
+    if serve:
+        _serve(port, once=once)
+        return
     if not once and (as_json or after_round):
         raise click.UsageError("--json and --after-round go with --once")
     if replay and (name or ssh):
@@ -131,7 +155,7 @@ def main(
             _print_once(session, after_round or 0, as_json)
         else:
             address = name if is_remote_address(name) else None
-            _watch(session, address, colour=not (no_color or os.environ.get("NO_COLOR")))
+            _watch(session, address, colour=not (no_color or os.environ.get("NO_COLOR")), mouse=mouse)
     finally:
         session.close()
 
@@ -148,15 +172,38 @@ def _print_once(session: Session, after_round: int, as_json: bool) -> None:
     click.echo("\n".join(map(clean_cells, screen.split("\n"))))
 
 
-def _watch(session: Session, address: str | None, *, colour: bool) -> None:
-    if not sys.stdout.isatty():
+def _serve(port: int, *, once: bool) -> None:
+    """Serve this command line without the options that ask for it."""
+    if once:
+        raise click.UsageError("--once prints a screen, --serve shows it in a browser: give one of them")
+    try:
+        from .browser import serve
+    except ModuleNotFoundError as error:
+        raise EsperError("--serve needs textual-serve: pip install 'esper-overwatch[serve]'") from error
+    serve(without_serve(sys.argv[1:]), port)
+
+
+def without_serve(arguments: Sequence[str]) -> list[str]:
+    """The arguments of the command that each page runs."""
+    kept = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--port":
+            next(rest, None)
+        elif argument != "--serve" and not argument.startswith("--port="):
+            kept.append(argument)
+    return kept
+
+
+def _watch(session: Session, address: str | None, *, colour: bool, mouse: bool) -> None:
+    if not sys.stdout.isatty() and DRIVER_VARIABLE not in os.environ:
         raise click.UsageError("standard output is not a terminal; use --once to print one screen as text")
     if not colour:
         os.environ["NO_COLOR"] = "1"
     from .app import OverwatchApp
 
     leave_on_hangup(sys.stdout.fileno())
-    OverwatchApp(session, colour=colour).run(mouse=False)
+    OverwatchApp(session, colour=colour).run(mouse=mouse)
     name = session.link.name
     if session.link.state in ("live", "slow", "stale"):
         back = name if address is None else address

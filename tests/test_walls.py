@@ -67,7 +67,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"__main__"},
     ],
     "overwatch_tui": [
-        {"model", "keys", "hangup"},
+        {"model", "keys", "hangup", "browser"},
         {"source"},
         {"render"},
         {"panels", "session"},

@@ -93,9 +93,10 @@ class PaintedApp(App[None]):
 
     def _terminal_is_full(self) -> bool:
         """Whether the terminal has not yet taken what it was sent."""
-        if self.is_headless or sys.__stderr__ is None:
+        stream = sys.__stdout__ if self.is_web else sys.__stderr__
+        if self.is_headless or stream is None:
             return False
-        return not select.select([], [sys.__stderr__], [], 0)[1]
+        return not select.select([], [stream], [], 0)[1]
 
     def _slow_down(self) -> None:
         """Paint nothing for now; half as often from now on, once for each time the terminal is full."""
@@ -128,6 +129,13 @@ class PaintedApp(App[None]):
     def body(self) -> PanelInputs:
         """What the panels show: this moment, or the frozen one."""
         return self.frozen or self.session.panel_inputs()
+
+    def title_lines(self, name: str) -> int:
+        """Lines of a panel's own title on the screen: 0 or 1."""
+        width, height = self.size
+        return next(
+            (int(box.has_title) for box in self.screen_layout(width, height).boxes if box.name == name), 0
+        )
 
     def show_message(self, message: str) -> None:
         """Show a message in the footer for a few seconds."""

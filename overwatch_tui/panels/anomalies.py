@@ -53,7 +53,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 def _list(inputs: PanelInputs, records: list[AnomalyRecord], width: int, height: int) -> Drawn:
     order = [record.key for record in records]
     hint = height >= 6 and inputs.view.name != "anomalies"
-    scroll = inputs.view.visible_rows("anomalies", order, height - hint)
+    scroll = inputs.view.visible_rows("anomalies", order, height - hint, top=0)
     at = inputs.view.selected_index("anomalies", order)
     lines = [
         _line(inputs, record, width, selected=i == at)

@@ -40,7 +40,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if not commands:
         lines.append(Row().put(" no command yet", "dim").line(width))
     ids = keys(inputs)
-    scroll = inputs.view.visible_rows("commands", ids, height - 1 - len(offered))
+    scroll = inputs.view.visible_rows("commands", ids, height - 1 - len(offered), top=1)
     at = inputs.view.selected_index("commands", ids)
     for i, command in enumerate(commands[scroll.rows], scroll.start):
         lines.append(_line(inputs, command, width, selected=i == at))

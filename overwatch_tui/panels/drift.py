@@ -58,7 +58,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     footer = _footer(inputs, width) if height >= 8 else []
     wide = width >= 70
     lines = [_header(wide, width)]
-    scroll = inputs.view.visible_rows("drift", order, height - 1 - len(footer))
+    scroll = inputs.view.visible_rows("drift", order, height - 1 - len(footer), top=len(lines))
     chosen = inputs.view.selected_index("drift", order) if inputs.view.focus == "drift" else -1
     for i, source in enumerate(order[scroll.rows], scroll.start):
         lines.append(_line(inputs, str(source), width, wide=wide, selected=i == chosen))

@@ -76,7 +76,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     lines.append(table.header())
     room = max(1, height - len(lines) - 1)
     order = [row.env for row in chosen]
-    scroll = inputs.view.visible_rows("envs", order, room)
+    scroll = inputs.view.visible_rows("envs", order, room, top=len(lines))
     lines += [table.row(row) for row in chosen[scroll.rows]]
     if not everything:
         lines.append((("   no epoch has finished yet", "dim"),))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import islice
 
 import msgspec
 
@@ -12,6 +11,7 @@ from overwatch_tui.render.event_text import event_text
 from overwatch_tui.render.format import format_clock
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from overwatch_tui.render.view_state import Scroll
 
 _STYLES = {
     "SEED": "blending",
@@ -73,13 +73,13 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """The newest rows, or those around the selected one."""
     selected = inputs.view.selected.get("log")
-    scroll = None
     if selected is None:
-        newest = (e for e in reversed(inputs.state.log) if passes_filter(inputs, e))
-        entries = list(islice(newest, height))[::-1]
+        entries = [entry for entry in inputs.state.log if passes_filter(inputs, entry)]
+        scroll = Scroll(max(0, len(entries) - height), height)
+        entries = entries[scroll.rows]
     else:
         order = keys(inputs)
-        scroll = inputs.view.visible_rows("log", order, height)
+        scroll = inputs.view.visible_rows("log", order, height, top=0)
         entries = [e for e in inputs.state.log if passes_filter(inputs, e)][scroll.rows]
         if selected not in order and order:
             selected = order[0]

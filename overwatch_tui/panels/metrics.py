@@ -48,7 +48,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     head = Row().put("  METRIC", "dim", name_width)
     for word in _HEADINGS[: max(1, num_columns)]:
         head.put(word, "dim", _COLUMN, ">")
-    scroll = inputs.view.visible_rows("metrics", rows, height - 2)
+    scroll = inputs.view.visible_rows("metrics", rows, height - 2, top=1)
     at = inputs.view.selected_index("metrics", rows)
     lines = [head.line(width)]
     for i, row in enumerate(rows[scroll.rows], scroll.start):

@@ -47,7 +47,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     lines = [Row().put("  ENV SLOT ", "dim").add(seed_header(bar, drift_width=7)).line(width)]
     if not order:
         lines.append(Row().put(" no seed lives in any slot now", "dim").line(width))
-    scroll = inputs.view.visible_rows("seeds", order, height - 1 - len(tallies))
+    scroll = inputs.view.visible_rows("seeds", order, height - 1 - len(tallies), top=1)
     at = inputs.view.selected_index("seeds", order)
     for i, key in enumerate(order[scroll.rows], scroll.start):
         lines.append(_line(inputs, key, bar, width, selected=i == at))

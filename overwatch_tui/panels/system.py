@@ -161,7 +161,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     names = [name for name, _ in pairs]
     column = 3 + max(map(len, names), default=0)
     lines = [Row().put(f" configuration of {run.name}", "title").line(width), EMPTY]
-    scroll = inputs.view.visible_rows("system", names, height - len(lines))
+    scroll = inputs.view.visible_rows("system", names, height - len(lines), top=len(lines))
     at = inputs.view.selected_index("system", names)
     for i, (name, value) in enumerate(pairs[scroll.rows], scroll.start):
         row = Row().put(inputs.glyphs.cursor if i == at else " ", "focus").put(name, "dim").to(column)

@@ -163,6 +163,9 @@ class PanelTable:
     def __getitem__(self, name: str) -> Panel:
         return self._by_name[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
     def __iter__(self) -> Iterator[Panel]:
         return iter(self._by_name.values())
 

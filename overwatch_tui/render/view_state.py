@@ -41,6 +41,8 @@ class Scroll(NamedTuple):
     start: int
     height: int
     """As many as fit, even where there are fewer."""
+    top: int = 0
+    """Line of the panel that the first of them is on."""
 
     @property
     def rows(self) -> slice:
@@ -120,12 +122,19 @@ class ViewState:
         except ValueError:
             return 0
 
-    def visible_rows(self, panel: str, keys: Sequence[Hashable], height: int) -> Scroll:
-        """The rows to draw: the selected one is among them, and the page moves as little as it can."""
+    def visible_rows(self, panel: str, keys: Sequence[Hashable], height: int, *, top: int) -> Scroll:
+        """The rows to draw: the selected one is among them, and the page moves as little as it can.
+
+        Args:
+            panel: its name.
+            keys: of all its rows.
+            height: lines for rows.
+            top: line of the panel on which they begin.
+        """
         at = self.selected_index(panel, keys)
         last = self.scroll[panel].start if panel in self.scroll else 0
         start = min(max(last, at - height + 1), at, max(0, len(keys) - height))
-        return Scroll(max(0, start), max(0, height))
+        return Scroll(max(0, start), max(0, height), top)
 
     def keep(self, scroll: Mapping[str, Scroll], env: int | None) -> None:
         """Take over what was drawn: the next drawing begins there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.events import Key
+from textual.events import Click, Key, MouseScrollDown, MouseScrollUp
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.message import Message
@@ -55,6 +55,36 @@ class MainScreen(Screen[None], inherit_bindings=False):
             super().__init__()
             self.key = key
 
+    class Clicked(Message):
+        """A box was clicked.
+
+        Args:
+            box: its name.
+            x: column of the box.
+            y: line of the box, its title included.
+            line: the text of that line.
+        """
+
+        def __init__(self, box: str, x: int, y: int, line: Line) -> None:
+            super().__init__()
+            self.box = box
+            self.x = x
+            self.y = y
+            self.line = line
+
+    class Scrolled(Message):
+        """The wheel was turned over a box.
+
+        Args:
+            box: its name.
+            by: +1 down, -1 up.
+        """
+
+        def __init__(self, box: str, by: int) -> None:
+            super().__init__()
+            self.box = box
+            self.by = by
+
     AUTO_FOCUS = ""
     BINDINGS = [Binding(names, action, show=False) for names, action in keys.bindings()]  # noqa: RUF012
 
@@ -70,6 +100,30 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Say so where a key does nothing."""
         if event.key not in self._bindings.key_to_bindings:
             self.post_message(self.UnknownKey(event.key))
+
+    def on_click(self, event: Click) -> None:
+        box = self._box_at(event.screen_x, event.screen_y)
+        if box is not None:
+            x, y = event.screen_x - box.x, event.screen_y - box.y
+            lines = self._panels[box.name].lines
+            self.post_message(self.Clicked(box.name, x, y, lines[y] if y < len(lines) else EMPTY))
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        self._scrolled(event, 1)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        self._scrolled(event, -1)
+
+    def _scrolled(self, event: MouseScrollDown | MouseScrollUp, by: int) -> None:
+        box = self._box_at(event.screen_x, event.screen_y)
+        if box is not None:
+            self.post_message(self.Scrolled(box.name, by))
+
+    def _box_at(self, x: int, y: int) -> Box | None:
+        for box in self._boxes:
+            if box.x <= x < box.x + box.width and box.y <= y < box.y + box.height:
+                return box
+        return None
 
     def compose(self) -> ComposeResult:
         yield from self._panels.values()

@@ -60,7 +60,9 @@ def test_next_drawing_begins_where_the_last_one_was() -> None:
     inputs.view.env = scroll.start
     assert compose_screen(PANELS, inputs, inputs, 80, 12).scroll["envs"] == scroll
     inputs.view.env = 0
-    assert compose_screen(PANELS, inputs, inputs, 80, 12).scroll["envs"] == Scroll(0, scroll.height)
+    assert compose_screen(PANELS, inputs, inputs, 80, 12).scroll["envs"] == Scroll(
+        0, scroll.height, scroll.top
+    )
 
 
 def test_detail_of_a_seed_selects_its_env() -> None:

@@ -1,0 +1,110 @@
+"""The mouse: what can be clicked, and what the wheel moves. Everything here has a key, too."""
+
+from __future__ import annotations
+
+import re
+
+from overwatch_tui import keys
+from overwatch_tui.panels import PANELS
+from overwatch_tui.render.lines import Line, plain
+from overwatch_tui.screens.main import MainScreen
+
+from .moves import MoveActions
+
+WHEEL_ROWS = 3
+"""Rows that a notch of the wheel moves the selection by."""
+_TAB = re.compile(r"(\d) [A-Z]")
+"""Of the bar of views: the key of a view and the beginning of its name."""
+SORTS_BY_HEADING = {
+    "ENV": "env",
+    "ST": "attention",
+    "ACC": "accuracy",
+    "dACC": "change",
+    "RETURN": "return",
+    "GRAD": "gradient",
+    "DRIFT": "drift",
+}
+"""Headings of the envs' table, and the order that a click on one gives."""
+
+
+class MouseActions(MoveActions):
+    """Clicks and the wheel."""
+
+    async def on_main_screen_clicked(self, message: MainScreen.Clicked) -> None:
+        """Show a tab's view, press a key of the footer, sort by a heading, select a row or open it."""
+        if message.box == "views":
+            self._click_tab(plain(message.line), message.x)
+        elif message.box == "keys":
+            await self._click_hint(message.line, message.x)
+        elif message.box in PANELS:
+            self._click_panel(message.box, message.x, message.y, plain(message.line))
+        self.paint()
+
+    def on_main_screen_scrolled(self, message: MainScreen.Scrolled) -> None:
+        if message.box in PANELS:
+            self._focus(message.box)
+            self.action_move(message.by * WHEEL_ROWS)
+
+    def _click_tab(self, line: str, x: int) -> None:
+        """The tab that begins at or before the column."""
+        before = [found[1] for found in _TAB.finditer(line) if found.start() - 1 <= x]
+        if before:
+            self.action_digit(int(before[-1]))
+
+    async def _click_hint(self, line: Line, x: int) -> None:
+        """The key whose name or hint is at the column."""
+        at, last = 0, ""
+        for text, style in line:
+            last = text.strip() if style == "key" else last
+            at += len(text)
+            if x < at:
+                break
+        names = {key.shown.split(" ")[0]: key.keys.split(",")[0] for key in keys.KEYS}
+        if last in names and (style == "key" or text.strip()):
+            self.simulate_key(names[last])
+
+    def _click_panel(self, name: str, x: int, y: int, line: str) -> None:
+        """A selected row is opened, another one selected."""
+        view = self.session.view
+        was_focused = self._panel() == name
+        self._focus(name)
+        order = _heading_at(line, x) if name == "envs" else None
+        if order is not None:
+            self._sort_by(order)
+            return
+        rows = PANELS[name].renderer.keys(self.body)
+        scroll = view.scroll.get(name)
+        title = self.title_lines(name)
+        if scroll is None or view.detail or y < title + scroll.top:
+            return
+        at = scroll.start + y - title - scroll.top
+        if at < min(len(rows), scroll.start + scroll.height):
+            is_selected = was_focused and view.selected_index(name, rows) == at
+            view.select(name, rows[at])
+            if is_selected:
+                self.action_enter()
+
+    def _sort_by(self, order: str) -> None:
+        view = self.session.view
+        if view.sort == order:
+            view.is_reversed = not view.is_reversed
+        else:
+            view.sort, view.is_reversed = order, False
+        self.show_message(f"envs by {view.sort}")
+
+    def _focus(self, name: str) -> None:
+        view = self.session.view
+        if view.name == "envs" and not view.detail:
+            view.focus = name
+
+
+def _heading_at(line: str, x: int) -> str | None:
+    """The order that a click at this column of the table's header gives; None elsewhere."""
+    found = {
+        name: (m.start(), m.end())
+        for name in SORTS_BY_HEADING
+        if (m := re.search(rf"(?<!\w){name}[^A-Z]?", line))
+    }
+    if len(found) < len(SORTS_BY_HEADING):
+        return None
+    return next((SORTS_BY_HEADING[name] for name, (at, end) in found.items() if at <= x < end), None)

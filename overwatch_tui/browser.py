@@ -1,0 +1,156 @@
+"""`esper-tui --serve`: the same program in a browser, by textual-serve, on this machine's loopback address.
+
+A page is given to who knows the token of the printed address; it is kept in a cookie, so that it does not
+stay in the address bar. Each page is a terminal of its own: a process that ends with the page.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import logging
+import secrets
+import shlex
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import urlsplit
+
+import click
+from aiohttp import web
+from textual_serve.server import Server
+
+from protocol.errors import EsperError
+
+HOST = "127.0.0.1"
+COOKIE = "esper_token"
+MAX_PAGES = 8
+"""Pages open at a time; each is a process."""
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+        "img-src 'self' data:; font-src 'self' data:; connect-src 'self' ws:; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+"""Nothing is fetched from elsewhere (textual-serve's page asks for a font), and no other page frames this."""
+
+FOCUS = """<script>
+const focusing = setInterval(() => {
+  const input = document.querySelector("textarea");
+  if (input) { input.focus(); }
+  if (input && document.activeElement === input) { clearInterval(focusing); }
+}, 100);
+</script>
+</body>"""
+"""Keys go to the terminal without a click on it first."""
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class PageServer(Server):
+    """Serves one command to browsers that bring the token.
+
+    Args:
+        arguments: of `esper-tui`, without `--serve`.
+        listener: a bound socket.
+        token: what a browser has to bring.
+    """
+
+    def __init__(self, arguments: Sequence[str], listener: socket.socket, token: str) -> None:
+        command = shlex.join([sys.executable, "-m", "overwatch_tui", *arguments, "--mouse"])
+        port = listener.getsockname()[1]
+        super().__init__(command, host=HOST, port=port, title="esper-tui")
+        self._listener = listener
+        self._token = token
+        self._pages = 0
+        self.url = f"http://{HOST}:{port}/?token={token}"
+
+    async def on_startup(self, app: web.Application) -> None:  # noqa: ARG002
+        """Say where it is."""
+        click.echo(f"esper-tui is at {self.url}")
+        tunnel = f"ssh -L {self.port}:{HOST}:{self.port} USER@THIS-HOST"
+        click.echo(f"from another machine: {tunnel}, then the same address")
+        click.echo("ctrl+c ends it; the run continues")
+
+    async def _make_app(self) -> web.Application:
+        app = await super()._make_app()
+        app.middlewares.append(self._admit)
+        return app
+
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Answer who has the token; nobody else learns more than that there is one."""
+        if not is_loopback(request.host) or not _same_origin(request):
+            return web.Response(status=403, text="esper-tui answers at its loopback address only\n")
+        given = request.query.get("token")
+        if given is not None and self._knows(given):
+            answer: web.StreamResponse = web.HTTPFound("/")
+            answer.set_cookie(COOKIE, self._token, httponly=True, samesite="Strict")
+        elif self._knows(request.cookies.get(COOKIE, "")):
+            answer = await handler(request)
+        else:
+            answer = web.Response(status=403, text="open the address that esper-tui --serve printed\n")
+        if not answer.prepared:
+            answer.headers.update(HEADERS)
+        return answer
+
+    def _knows(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._token.encode())
+
+    async def handle_index(self, request: web.Request) -> web.Response:
+        """The page, with addresses as this browser sees them: ssh may forward another port."""
+        self.public_url = f"http://{request.host}"
+        answer = await super().handle_index(request)
+        assert isinstance(answer, web.Response)
+        answer.text = (answer.text or "").replace("</body>", FOCUS)
+        return answer
+
+    async def handle_websocket(self, request: web.Request) -> web.StreamResponse:  # type: ignore[override]
+        """One terminal."""
+        if self._pages >= MAX_PAGES:
+            return web.Response(status=503, text=f"{MAX_PAGES} pages are open already; close one\n")
+        self._pages += 1
+        try:
+            return await super().handle_websocket(request)
+        finally:
+            self._pages -= 1
+
+    def run(self) -> None:
+        """Serve until interrupted."""
+        logging.getLogger("textual-serve").setLevel(logging.WARNING)
+        web.run_app(self._make_app(), sock=self._listener, print=None, access_log=None)
+
+
+def _same_origin(request: web.Request) -> bool:
+    origin = request.headers.get("Origin")
+    return origin is None or origin == f"http://{request.host}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a `Host` header names this machine; any other name may have been bound to it by a stranger."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def serve(arguments: Sequence[str], port: int) -> None:
+    """Serve `esper-tui` with these arguments until interrupted.
+
+    Args:
+        arguments: of the command, without `--serve`.
+        port: of the loopback address; 0 = any that is free.
+
+    Raises:
+        EsperError: the port cannot be had.
+    """
+    try:
+        listener = socket.create_server((HOST, port))
+    except OSError as error:
+        raise EsperError(f"port {port} of {HOST}: {error.strerror}; choose another with --port") from error
+    PageServer(arguments, listener, secrets.token_urlsafe(24)).run()

@@ -1,0 +1,151 @@
+"""`esper-tui --serve` in a real browser: what it receives, and what its keys and mouse do."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pyte
+import pytest
+
+from .conftest import House
+
+CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium"),
+]
+COLUMNS, LINES = 240, 100
+"""Larger than any window of these tests."""
+
+
+@contextmanager
+def served(house: House, *arguments: str) -> Iterator[str]:
+    """`esper-tui --serve` on a free port; its printed address."""
+    command = [sys.executable, "-m", "overwatch_tui", *arguments, "--serve", "--port", "0"]
+    process = subprocess.Popen(command, env=house.environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", process.stdout.readline())
+        assert found is not None
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+class Page:
+    """A page of Chromium, and the terminal's text as its web socket brought it."""
+
+    def __init__(self, page: object) -> None:
+        self.page = page
+        self.screen = pyte.Screen(COLUMNS, LINES)
+        self._stream = pyte.ByteStream(self.screen)
+        self.foreign: list[str] = []
+        """Requests that left this machine."""
+        page.on("websocket", self._follow)  # type: ignore[attr-defined]
+        page.on("requestfinished", self._note)  # type: ignore[attr-defined]
+
+    def _follow(self, socket: object) -> None:
+        socket.on("framereceived", self._feed)  # type: ignore[attr-defined]
+
+    def _feed(self, payload: str | bytes) -> None:
+        if isinstance(payload, bytes):
+            self._stream.feed(payload)
+
+    def _note(self, request: object) -> None:
+        if not request.url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:")):  # type: ignore[attr-defined]
+            self.foreign.append(request.url)  # type: ignore[attr-defined]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    def wait_for(self, what: str | Callable[[str], bool]) -> str:
+        for _ in range(1200):
+            if what in self.text if isinstance(what, str) else what(self.text):
+                return self.text
+            self.page.wait_for_timeout(100)  # type: ignore[attr-defined]
+        raise AssertionError(f"the page does not show {what}:\n{self.text}")
+
+
+@contextmanager
+def browser() -> Iterator[Page]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = chromium.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(120_000)
+        yield Page(page)
+        chromium.close()
+
+
+def test_a_browser_shows_and_steers_a_live_run(house: House) -> None:
+    house.spawn("seen")
+    with served(house, "seen") as address, browser() as page:
+        page.page.goto(address)  # type: ignore[attr-defined]
+        page.wait_for("LIVE")
+        assert "token" not in page.page.url, "the token does not stay in the address"  # type: ignore[attr-defined]
+        page.wait_for(lambda text: " 03 " in text)
+        page.page.keyboard.press("6")  # type: ignore[attr-defined]
+        page.wait_for("[6 Log]")
+
+        terminal = page.page.locator("#terminal").bounding_box()  # type: ignore[attr-defined]
+        width, height = _size_of(page)
+        line, column = next(
+            (i, text.index("3 Drift")) for i, text in enumerate(page.screen.display) if "3 Drift" in text
+        )
+        page.page.mouse.click(  # type: ignore[attr-defined]
+            terminal["x"] + (column + 2) * terminal["width"] / width,
+            terminal["y"] + (line + 0.5) * terminal["height"] / height,
+        )
+        page.wait_for("[3 Drift]")
+
+        page.page.keyboard.press("Shift+C")  # type: ignore[attr-defined]
+        page.wait_for("y/N")
+        page.page.keyboard.press("y")  # type: ignore[attr-defined]
+        page.wait_for("DONE")
+        assert house.journal("seen", "checkpoint.saved")
+        page.page.keyboard.press("q")  # type: ignore[attr-defined]
+        page.page.get_by_text("Session ended").wait_for()  # type: ignore[attr-defined]
+        assert page.foreign == []
+    assert house.ask("status", "seen")["state"] == "TRAINING"
+
+
+def _size_of(page: Page) -> tuple[int, int]:
+    """Columns and lines of the terminal in the page: the last cells that were painted."""
+    painted = [y for y in page.screen.buffer if any(c.data != " " for c in page.screen.buffer[y].values())]
+    widest = max(x for y in painted for x in page.screen.buffer[y])
+    return widest + 1, max(painted) + 1
+
+
+def test_without_the_token_nothing_is_served(house: House) -> None:
+    with served(house) as address:
+        parts = urlsplit(address)
+        origin = f"http://{parts.netloc}"
+        for path in ("/", "/?token=wrong", "/ws", "/static/js/textual.js", "/download/x", "/?token=%ff"):
+            assert _status(origin + path) == 403, path
+        cookie = {"Cookie": f"esper_token={parts.query.removeprefix('token=')}"}
+        assert _status(origin + "/", cookie) == 200
+        assert _status(origin + "/", {**cookie, "Host": "evil.example"}) == 403
+        assert _status(origin + "/ws", {**cookie, "Origin": "http://evil.example"}) == 403
+        with browser() as page:
+            page.page.goto(origin)  # type: ignore[attr-defined]
+            assert "open the address" in page.page.content()  # type: ignore[attr-defined]
+            assert page.text.strip() == ""
+
+
+def _status(url: str, headers: dict[str, str] | None = None) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
