@@ -24,11 +24,11 @@ from torch import Tensor
 
 from protocol.messages.vocabulary import BLENDED, Stage, Style
 from tests.trainer.oracle import Env, env_from
+from trainer.config.host_options import ValidationConfig
 from trainer.config.schema import Config
 from trainer.data.dataset import Dataset
 from trainer.data.registry import load
 from trainer.hosts.autotune import choose_execution, create_population
-from trainer.hosts.host_group import NUM_CALIBRATION_BATCHES
 from trainer.hosts.population import Population
 
 from .daemon_rounds import run
@@ -37,6 +37,7 @@ from .report import finish
 CPU = torch.device("cpu")
 TASKS = {"digits": ((8, 8, 8), 1, (4, 16, 64)), "synthetic": ((8, 16, 32), 3, (4, 16))}
 """Dataset -> widths, kernel, and the numbers of envs to measure."""
+CALIBRATION_BATCHES = ValidationConfig().calibration_batches
 TARGETS = {"digits": 2.0, "synthetic": 1.2}
 MIN_SECONDS = 40.0
 """Least time for which a size is measured."""
@@ -99,10 +100,10 @@ class Sequential:
 
     def validate(self) -> None:
         for env, slots, inputs in zip(self._envs, self._blended, self._inputs, strict=True):
-            env.measure([inputs] * NUM_CALIBRATION_BATCHES)
+            env.measure([inputs] * CALIBRATION_BATCHES)
             env.validate(self._data.val)
             for slot in slots:
-                env.measure([inputs] * NUM_CALIBRATION_BATCHES, without=[slot])
+                env.measure([inputs] * CALIBRATION_BATCHES, without=[slot])
                 env.validate(self._data.val, without=[slot])
 
 

@@ -4,6 +4,8 @@ A host has failed where
     nan         its training or validation loss is not finite: at once;
     lobotomy    its training loss is back at ln(perplexity) after it had been well below: at once;
     divergence  its training loss is above mean + 6 sigma and 3 x mean of the episode, 3 epochs in a row.
+The options `governor.*` have these limits; the numbers here are their defaults.
+
 Its weights, its seeds and its slots return to the snapshot bit for bit, its momentum is cleared. A ramp of
 alpha that was under way in the snapshot stops there, and a fade-out is called off: going on would most likely
 make the host fail again in the next epoch, and in the one after. Policy or operator may start another.
@@ -27,16 +29,6 @@ from .hosts.population import Population
 from .measurements import Measurements
 from .seeds import alpha
 from .seeds.table import is_in
-
-LEARNT_LOSS_RATIO = 0.7
-"""A loss below this share of ln(perplexity) means that something was learnt."""
-FORGOTTEN_LOSS_RATIO = 0.95
-"""A loss from this share of ln(perplexity) on means that it is gone."""
-MIN_KEPT_SHARE = 1.0 - FORGOTTEN_LOSS_RATIO
-"""A seed without which less than this share of a host's accuracy above a guess is left may not be pruned."""
-DIVERGENCE_SIGMAS = 6.0
-DIVERGENCE_MEAN_RATIO = 3.0
-DIVERGENCE_PATIENCE_EPOCHS = 3
 
 
 class RollbackReason(IntEnum):
@@ -65,7 +57,7 @@ class Governor:
         population: whose hosts are watched.
         perplexity: of the task, that of a guess that ignores the input.
         chance: accuracy of that guess.
-        config: what it forbids.
+        config: its limits, and what it forbids.
     """
 
     def __init__(
@@ -110,21 +102,19 @@ class Governor:
             Columns int64 [N]: `governor.ill` (codes of `RollbackReason`), and `governor.restored` (the epoch
             of the snapshot that was restored).
         """
-        s = self._state
+        s, config = self._state, self._config
         loss = measurements.train_loss.double()
         finite = measurements.train_loss.isfinite() & measurements.val_loss.isfinite()
-        forgotten = (s["best"] < LEARNT_LOSS_RATIO * self._uniform) & (
-            loss >= FORGOTTEN_LOSS_RATIO * self._uniform
-        )
+        forgotten = self._has_learnt() & (loss >= config.forgotten_loss_ratio * self._uniform)
         sigma = (s["m2"] / (s["count"] - 1).clamp_min(1)).sqrt()
         high = (
             (s["count"] >= 2)
-            & (loss > s["mean"] + DIVERGENCE_SIGMAS * sigma)
-            & (loss > DIVERGENCE_MEAN_RATIO * s["mean"])
+            & (loss > s["mean"] + config.divergence_sigmas * sigma)
+            & (loss > config.divergence_ratio * s["mean"])
         )
         s["streak"].copy_(torch.where(high, s["streak"] + 1, 0))
         reason = torch.where(
-            s["streak"] >= DIVERGENCE_PATIENCE_EPOCHS,
+            s["streak"] >= config.divergence_epochs,
             RollbackReason.DIVERGENCE,
             torch.zeros_like(s["streak"]),
         )
@@ -166,14 +156,18 @@ class Governor:
         forgets = (
             is_in(table.stage, (Stage.BLENDING, Stage.HOLDING))
             & (table.contribution_age == 0)
-            & (left <= MIN_KEPT_SHARE * above_chance)
+            & (left <= (1.0 - self._config.forgotten_loss_ratio) * above_chance)
             & (above_chance > 0)
-            & ((s["best"] < LEARNT_LOSS_RATIO * self._uniform) & ~s["failed"]).unsqueeze(1)
+            & (self._has_learnt() & ~s["failed"]).unsqueeze(1)
         )
         codes[:, Op.PRUNE].masked_fill_(forgets, int(VetoReason.FORGETS))
         for op, undone in ((Op.ADVANCE, raised), (Op.SET_ALPHA, raised | lowered), (Op.PRUNE, lowered)):
             codes[:, op].masked_fill_(undone, int(VetoReason.UNDONE))
         return codes
+
+    def _has_learnt(self) -> Tensor:
+        """bool [N]: in its best epoch the host was well below the loss of a guess."""
+        return self._state["best"] < self._config.learnt_loss_ratio * self._uniform
 
     def _forbid_again(self, moved: Tensor) -> None:
         """Count down what is forbidden; begin with what was undone, `moved` [N, S] of each alpha."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from protocol.messages.vocabulary import Op, Stage
 from trainer.config import load as settings
 from trainer.config.schema import Config
+from trainer.config.seed_options import GovernorConfig
 from trainer.data.registry import load
 from trainer.governor import Governor, RollbackReason
 from trainer.hosts.population import Population
@@ -226,6 +227,34 @@ def test_divergence_takes_three_in_a_row(governor: Governor) -> None:
     assert seen[:6] == [[0] * 4] * 6
     assert seen[6] == [RollbackReason.DIVERGENCE, 0, 0, 0]
     assert seen[7] == [0] * 4
+
+
+LIMITS: list[tuple[dict[str, float], list[float], list[int]]] = [
+    ({}, [1.0, 2.0, 2.25], [0, 0, 2]),
+    ({"learnt_loss_ratio": 0.4}, [1.0, 2.0, 2.25], [0, 0, 0]),
+    ({"forgotten_loss_ratio": 0.8}, [1.0, 2.0], [0, 2]),
+    ({}, [0.1] * 4 + [1.0] * 3, [0] * 6 + [3]),
+    ({"divergence_epochs": 1}, [0.1] * 4 + [1.0], [0] * 4 + [3]),
+    ({"divergence_ratio": 11}, [0.1] * 4 + [1.0] * 3, [0] * 7),
+    ({"divergence_sigmas": 0}, [0.1, 0.7, 0.1, 0.9, 0.95, 0.99], [0] * 6),
+    ({"divergence_sigmas": 0, "divergence_ratio": 1.5}, [0.1, 0.7, 0.1, 0.9, 0.95, 0.99], [0] * 5 + [3]),
+    ({"divergence_ratio": 1.5}, [0.1, 0.7, 0.1, 0.9, 0.95, 0.99], [0] * 6),
+]
+"""Options, the losses of one host by epoch, and the reasons for which it is rolled back."""
+
+
+@pytest.mark.parametrize(("options", "losses", "reasons"), LIMITS)
+def test_limits_of_the_governor_are_options(
+    options: dict[str, float], losses: list[float], reasons: list[int]
+) -> None:
+    population = Population(CONFIG, load("digits"), CPU)
+    made = Governor(population, 10, config=GovernorConfig(**options))  # type: ignore[arg-type]
+    made.begin_episode()
+    found = [
+        int(made.roll_back_failed(measurements(population, [loss] * 4), epoch)["governor.ill"][0])
+        for epoch, loss in enumerate(losses, 1)
+    ]
+    assert found == reasons
 
 
 def test_slots_go_back_too_and_the_state_survives_a_checkpoint(governor: Governor) -> None:

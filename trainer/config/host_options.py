@@ -158,6 +158,10 @@ class ValidationConfig(Section, frozen=True):
             le=1e3,
         ),
     ] = 2.0
+    calibration_batches: Annotated[
+        int,
+        count("Training batches, the newest, on which statistics of batch norms are measured", le=10_000),
+    ] = 2
     shapley_every: Annotated[int, count("Interval in rounds between Shapley analyses; 0 = never", ge=0)] = 1
     shapley_coalitions: Annotated[
         int,

@@ -300,6 +300,16 @@ def _check_combinations(config: Config) -> None:
             f"host.warmup_epochs = {config.host.warmup_epochs}: "
             f"must be below episode_epochs = {config.episode_epochs}"
         )
+    if config.governor.learnt_loss_ratio >= config.governor.forgotten_loss_ratio:
+        raise ConfigError(
+            f"governor.learnt_loss_ratio = {config.governor.learnt_loss_ratio}: "
+            f"must be below governor.forgotten_loss_ratio = {config.governor.forgotten_loss_ratio}"
+        )
+    if config.gates.min_gradient_norm > config.gates.max_gradient_norm:
+        raise ConfigError(
+            f"gates.min_gradient_norm = {config.gates.min_gradient_norm}: "
+            f"must not exceed gates.max_gradient_norm = {config.gates.max_gradient_norm}"
+        )
     if config.seeds.min_training_epochs >= config.episode_epochs:
         raise ConfigError(
             f"seeds.min_training_epochs = {config.seeds.min_training_epochs}: "

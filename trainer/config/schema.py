@@ -13,7 +13,7 @@ from msgspec import Meta, field
 from .host_options import AmpConfig, CompileConfig, CudaConfig, EnvsConfig, HostConfig, ValidationConfig
 from .policy_options import PolicyConfig, PPOConfig, RewardConfig
 from .section import Section, count
-from .seed_options import GovernorConfig, SeedsConfig
+from .seed_options import GatesConfig, GovernorConfig, SeedsConfig
 from .service_options import (
     CheckpointConfig,
     JournalConfig,
@@ -45,6 +45,7 @@ class Config(Section, frozen=True):
     compile: CompileConfig = field(default_factory=CompileConfig)
     cuda: CudaConfig = field(default_factory=CudaConfig)
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
+    gates: GatesConfig = field(default_factory=GatesConfig)
     governor: GovernorConfig = field(default_factory=GovernorConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from protocol.messages.thresholds import THRESHOLDS
+
 from .section import Section, count, number
 
 
@@ -57,10 +59,53 @@ class SeedsConfig(Section, frozen=True):
     ] = False
 
 
+class GatesConfig(Section, frozen=True):
+    min_health: Annotated[
+        float, number("Least share of a seed's tensors with a usable gradient, at G2 and G5", le=1.0)
+    ] = 0.7
+    min_gradient_norm: Annotated[
+        float, number("L2 norm below which a tensor's gradient has vanished and is not usable", le=1e6)
+    ] = 1e-7
+    max_gradient_norm: Annotated[
+        float,
+        number("L2 norm above which a gradient has exploded: a tensor's is not usable, a seed fails G2"),
+    ] = THRESHOLDS["gradient_exploding"].critical
+    min_accuracy_gain: Annotated[
+        float,
+        number("Least gain of validation accuracy since a seed began to train, at G2 of strict gates", le=1),
+    ] = 0.005
+    min_gradient_ratio: Annotated[
+        float,
+        number("Least gradient norm of a seed relative to its host's, at G2 of strict gates", le=1e3),
+    ] = 0.10
+    min_contribution: Annotated[
+        float, number("Least contribution in accuracy, at G5 of strict gates", ge=-1.0, le=1.0)
+    ] = 0.01
+
+
 class GovernorConfig(Section, frozen=True):
     veto: Annotated[
         bool, Meta(description="Whether actions that would make the governor undo the host are not executed")
     ] = True
+    learnt_loss_ratio: Annotated[
+        float,
+        number("Share of a guess's loss below which a host has learnt something that it can forget", le=1.0),
+    ] = 0.7
+    forgotten_loss_ratio: Annotated[
+        float,
+        number("Share of a guess's loss from which on a host has forgotten what it had learnt", le=1.0),
+    ] = 0.95
+    divergence_sigmas: Annotated[
+        float,
+        number("Deviations above its mean of the episode from which on a host's loss diverges", le=1e6),
+    ] = 6.0
+    divergence_ratio: Annotated[
+        float,
+        number("Multiple of its mean of the episode from which on a host's loss diverges", ge=1.0, le=1e6),
+    ] = 3.0
+    divergence_epochs: Annotated[
+        int, count("Epochs in a row that a host's loss diverges before it is rolled back")
+    ] = 3
     veto_epochs: Annotated[
         int,
         count(

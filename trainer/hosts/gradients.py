@@ -13,11 +13,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from protocol.messages.thresholds import THRESHOLDS
+from trainer.config.seed_options import GatesConfig
 
-VANISHED_NORM = 1e-7
-"""A tensor whose gradient norm is below this has none to speak of."""
-EXPLODED_NORM = THRESHOLDS["gradient_exploding"].critical
+DEFAULT_GATES = GatesConfig()
 MAX_PIECE_NUMBERS = 2048
 """Numbers of a row that a collector reads together, of all rows: 512 KiB as float64 where there are 32."""
 ACTIVATIONS = ("activation_rms", "activation_max", "activation_zero_fraction")
@@ -61,7 +59,9 @@ def _norm(tensor: Tensor) -> Tensor:
     return square.sqrt_()
 
 
-def norm_and_health(norms: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+def norm_and_health(
+    norms: Tensor, present: Tensor, gates: GatesConfig = DEFAULT_GATES
+) -> tuple[Tensor, Tensor]:
     """L2 norm over the tensors of a module, and the share of them with a usable gradient.
 
     A gradient is usable where its norm is finite, has not vanished and has not exploded.
@@ -69,12 +69,13 @@ def norm_and_health(norms: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         norms: [T, n] as `row_norms` gives them.
         present: bool [T, n], which tensors a row has.
+        gates: below which norm a gradient has vanished, and above which it has exploded.
 
     Returns:
         Two float32 [n]; NaN where a row has none.
     """
     count = present.sum(0)
-    usable = present & (norms >= VANISHED_NORM) & (norms <= EXPLODED_NORM)
+    usable = present & (norms >= gates.min_gradient_norm) & (norms <= gates.max_gradient_norm)
     total = torch.linalg.vector_norm(norms.masked_fill(~present, 0.0), dim=0)
     nothing = count == 0
     return (

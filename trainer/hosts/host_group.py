@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -38,8 +39,6 @@ HOSTS, SEEDS = 0, 1
 """Places of their parameter groups in the optimizer."""
 NUM_PROBED_EXAMPLES = 16
 """Examples of a batch whose activations are measured: each has a map of numbers, enough for statistics."""
-NUM_CALIBRATION_BATCHES = 2
-"""Training batches that batch norm's statistics for validation are measured on."""
 
 
 @dataclass(frozen=True)
@@ -367,7 +366,7 @@ class HostGroup:
     def _calibration_batches(self, round_: int, epoch: int) -> list[Tensor]:
         """Inputs of the epoch's last steps, for the statistics of batch norm; none where hosts have none."""
         end = (epoch + 1) * self._config.task.batches_per_epoch
-        first = max(0, end - NUM_CALIBRATION_BATCHES)
+        first = max(0, end - self._config.validation.calibration_batches)
         return [self.batches.at(round_, step)[0] for step in range(first, end)] if self.buffers else []
 
     def state(self) -> dict[str, Parameters]:
@@ -391,7 +390,9 @@ class HostGroup:
         masks = torch.stack([mask for part in present for mask in part.values()])
         norms = collected_norms([tensors[name] for part in present for name in part])
         (host_norm, host_health), *seeds = map(
-            norm_and_health, torch.split(norms, sizes), torch.split(masks, sizes)
+            partial(norm_and_health, gates=self._config.gates),
+            torch.split(norms, sizes),
+            torch.split(masks, sizes),
         )
         for slot, (norm, health) in enumerate(seeds):
             empty = self._pool.empty_learner_mask(slot, self.table) & norm.isnan()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from protocol.messages.thresholds import THRESHOLDS
 from protocol.messages.vocabulary import (
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
@@ -27,16 +26,6 @@ from trainer.measurements import Measurements
 
 from . import alpha
 from .table import SlotTable, is_in
-
-MIN_HEALTHY_SHARE = 0.7
-"""Least share of a seed's tensors with a usable gradient, G2 and G5."""
-MAX_GRADIENT_NORM = THRESHOLDS["gradient_exploding"].critical
-MIN_ACCURACY_GAIN = 0.005
-"""Strict G2: gain of validation accuracy since the seed began to train."""
-MIN_GRADIENT_RATIO = 0.10
-"""Strict G2: least gradient norm of the seed relative to the host's."""
-MIN_CONTRIBUTION = 0.01
-"""Strict G5: least contribution."""
 
 IMMATURE = (*ISOLATED, Stage.BLENDING)
 """Stages of a seed that `seeds.one_at_a_time` waits for."""
@@ -58,6 +47,7 @@ class Lifecycle:
     def __init__(self, config: Config) -> None:
         seeds = config.seeds
         self._strict = seeds.gates == "strict"
+        self._limits = config.gates
         self.min_training_epochs = seeds.min_training_epochs or max(1, config.episode_epochs // 12)
         self._min_blending_epochs = seeds.min_blending_epochs
         self._embargo_epochs = seeds.embargo_epochs
@@ -66,13 +56,13 @@ class Lifecycle:
 
     def gates(self, table: SlotTable, measurements: Measurements) -> dict[str, Checks]:
         """Every check of every gate, as bool [N, S]; a signal that was not measured fails its checks."""
-        stage, epochs = table.stage, table.epochs_in_stage
-        norm, healthy = measurements.seed_grad_norm, measurements.seed_health >= MIN_HEALTHY_SHARE
+        stage, epochs, limits = table.stage, table.epochs_in_stage, self._limits
+        norm, healthy = measurements.seed_grad_norm, measurements.seed_health >= limits.min_health
         g2 = {
             "training": stage == Stage.TRAINING,
             "min_epochs": epochs >= self.min_training_epochs,
             "gradient_measured": ~norm.isnan(),
-            "not_exploding": norm <= MAX_GRADIENT_NORM,
+            "not_exploding": norm <= limits.max_gradient_norm,
             "healthy": healthy,
         }
         g3 = {
@@ -87,10 +77,11 @@ class Lifecycle:
         }
         if self._strict:
             gain = measurements.val_accuracy.unsqueeze(1) - table.accuracy_at_stage
-            g2["improved"] = gain >= MIN_ACCURACY_GAIN
-            g2["gradient_ratio"] = norm >= MIN_GRADIENT_RATIO * measurements.host_grad_norm.unsqueeze(1)
+            g2["improved"] = gain >= limits.min_accuracy_gain
+            host_norm = measurements.host_grad_norm.unsqueeze(1)
+            g2["gradient_ratio"] = norm >= limits.min_gradient_ratio * host_norm
             g3["min_epochs"] = epochs >= self._min_blending_epochs
-            g5["contributes"] = table.contribution >= MIN_CONTRIBUTION
+            g5["contributes"] = table.contribution >= limits.min_contribution
         return {
             "G0": self._planting_checks(stage),
             "G1": {"germinated": stage == Stage.GERMINATED},

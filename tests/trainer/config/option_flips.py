@@ -48,6 +48,20 @@ def host_rates(start: Start) -> list[float]:
     return start.column("epoch:host_learning_rate")
 
 
+def blends(start: Start) -> bool:
+    """Whether a seed was ever blended."""
+    return longest_stay("BLENDING")(start) > 0
+
+
+GATE_LIMIT = Elsewhere(
+    "no options make seeds of that health or contribution for certain",
+    "tests/trainer/seeds/test_lifecycle.py::test_limit_of_each_gate_is_an_option",
+)
+GOVERNOR_LIMIT = Elsewhere(
+    "no options make a host fail for certain",
+    "tests/trainer/test_governor.py::test_limits_of_the_governor_are_options",
+)
+
 FLIPS: dict[str, Flip | Elsewhere] = {
     "seed": Flip("2", tells("run.started:seed", 2, LOSS, "epoch:op")),
     "rounds": Flip("1", measured(counts("round.finished"), 2, 1)),
@@ -133,7 +147,21 @@ FLIPS: dict[str, Flip | Elsewhere] = {
         "random",
         ("host.channels=8,8,8,8,8,8,8,8",),
     ),
-    # What the governor forbids.
+    "validation.calibration_batches": Flip(
+        "1", changes("epoch:val_loss", same=(LOSS,)), "no_growth", ("task.batches_per_epoch=2",)
+    ),
+    "gates.min_health": GATE_LIMIT,
+    "gates.min_gradient_norm": Flip("9", changes("epoch:host_health", same=(LOSS,)), "no_growth"),
+    "gates.max_gradient_norm": Flip("0.0001", changes("epoch:host_health", same=(LOSS,)), "no_growth"),
+    "gates.min_accuracy_gain": Flip("1", measured(blends, True, False), "strict"),
+    "gates.min_gradient_ratio": Flip("1000", measured(blends, True, False), "strict"),
+    "gates.min_contribution": GATE_LIMIT,
+    # When the governor acts, and what it forbids.
+    "governor.learnt_loss_ratio": GOVERNOR_LIMIT,
+    "governor.forgotten_loss_ratio": GOVERNOR_LIMIT,
+    "governor.divergence_sigmas": GOVERNOR_LIMIT,
+    "governor.divergence_ratio": GOVERNOR_LIMIT,
+    "governor.divergence_epochs": GOVERNOR_LIMIT,
     "governor.veto": Elsewhere(
         "it needs a host that cannot do without a seed, and a policy that prunes it",
         "tests/trainer/test_veto.py::test_what_would_undo_a_host_is_not_executed",

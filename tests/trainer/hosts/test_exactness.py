@@ -15,7 +15,6 @@ from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from tests.trainer.oracle import Env, env_from
 from trainer.config.schema import Config
 from trainer.hosts import seed_pool as seeding
-from trainer.hosts.host_group import NUM_CALIBRATION_BATCHES
 from trainer.hosts.population import Population
 from trainer.hosts.slot_plan import Topology
 
@@ -120,7 +119,7 @@ def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Popu
     for env, (oracle, _) in enumerate(sequential):
         seen = [(oracle.inputs(DATA.train, i[env]), DATA.train.labels[i[env]]) for i in indices]
         steps = [oracle.step(x, labels) for x, labels in seen]
-        calibration = [x for x, _ in seen[-NUM_CALIBRATION_BATCHES:]]
+        calibration = [x for x, _ in seen[-cfg.validation.calibration_batches :]]
         oracle.measure(calibration)
         loss, accuracy = oracle.validate(DATA.val)
         what = about(population, env)

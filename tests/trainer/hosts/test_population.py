@@ -12,7 +12,7 @@ from trainer.config.host_options import EnvsConfig
 from trainer.config.schema import Config
 from trainer.config.seed_options import SeedsConfig
 from trainer.data.registry import load
-from trainer.hosts.gradients import EXPLODED_NORM, norm_and_health, row_norms
+from trainer.hosts.gradients import DEFAULT_GATES, norm_and_health, row_norms
 from trainer.hosts.host_group import NUM_PROBED_EXAMPLES
 from trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
 from trainer.hosts.population import Population
@@ -222,7 +222,7 @@ def test_norms_are_finite_where_squares_overflow_and_health_tells_why() -> None:
     )
     _, health = norm_and_health(norms, torch.ones_like(norms, dtype=torch.bool))
     assert health.tolist() == pytest.approx([2 / 3, 1 / 3, 1 / 3])
-    assert norms[0, 0] > EXPLODED_NORM
+    assert norms[0, 0] > DEFAULT_GATES.max_gradient_norm
     total, health = norm_and_health(norms, torch.zeros_like(norms, dtype=torch.bool))
     assert total.isnan().all()
     assert health.isnan().all()

@@ -15,7 +15,6 @@ from tests.trainer.oracle import env_from
 from tests.trainer.resnet_oracle import ResNetEnv
 from trainer.config.load import ConfigError, load_sourced
 from trainer.config.schema import Config
-from trainer.hosts.host_group import NUM_CALIBRATION_BATCHES
 from trainer.hosts.population import Population
 from trainer.hosts.resnet import ResNet
 from trainer.hosts.slot_plan import Topology
@@ -92,7 +91,7 @@ def test_validation_and_contributions_are_those_of_modules(plan: str, convolutio
     for env, (oracle, _) in enumerate(sequential):
         seen = [(oracle.inputs(DATA.train, i[env]), DATA.train.labels[i[env]]) for i in indices]
         losses = [oracle.step(x, labels)[0] for x, labels in seen]
-        calibration = [x for x, _ in seen[-NUM_CALIBRATION_BATCHES:]]
+        calibration = [x for x, _ in seen[-cfg.validation.calibration_batches :]]
         oracle.measure(calibration)
         loss, accuracy = oracle.validate(DATA.val)
         assert float(measurements.train_loss[env]) == pytest.approx(np.mean(losses), rel=1e-5), env
@@ -116,7 +115,7 @@ def test_coalitions_are_what_modules_without_those_seeds_score() -> None:
     population.test()
     table, state, group = population.table, population.state_dict(), population.groups[0]
     end = cfg.episode_epochs * cfg.task.batches_per_epoch
-    steps = range(end - NUM_CALIBRATION_BATCHES, end)
+    steps = range(end - cfg.validation.calibration_batches, end)
     differ = False
     for env, blended in enumerate(is_in(table.stage, BLENDED)):
         seeds = blended.nonzero().flatten().tolist()

@@ -14,7 +14,6 @@ from tests.trainer.hosts.plots import every_state, plant, rows, tiny
 from tests.trainer.oracle import env_from
 from tests.trainer.test_governor import SETS, play
 from trainer.config import load as settings
-from trainer.hosts.host_group import NUM_CALIBRATION_BATCHES
 from trainer.hosts.population import Population
 from trainer.reward.modes import MODES
 
@@ -54,7 +53,7 @@ def test_coalitions_are_what_modules_without_those_seeds_score(group_size: int) 
     steps = cfg.episode_epochs * cfg.task.batches_per_epoch
     indices = [
         torch.cat([group.batches.indices(1, step) for group in population.groups])
-        for step in range(steps - NUM_CALIBRATION_BATCHES, steps)
+        for step in range(steps - cfg.validation.calibration_batches, steps)
     ]
 
     def without(env: int, absent: set[int]) -> float:

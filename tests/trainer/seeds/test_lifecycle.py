@@ -384,6 +384,30 @@ def test_each_strict_gate_check_can_stop_a_seed(gate: str, check: str, spoil: di
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "gate", "check"),
+    [
+        ("min_health", 0.95, "G2", "healthy"),
+        ("min_health", 0.95, "G5", "healthy"),
+        ("max_gradient_norm", 0.4, "G2", "not_exploding"),
+        ("min_accuracy_gain", 0.2, "G2", "improved"),
+        ("min_gradient_ratio", 0.6, "G2", "gradient_ratio"),
+        ("min_contribution", 0.05, "G5", "contributes"),
+    ],
+)
+def test_limit_of_each_gate_is_an_option(option: str, value: float, gate: str, check: str) -> None:
+    seen, table = measurements(1, 1, health=0.9, accuracy=0.6), SlotTable.empty(1, 1)
+    table.accuracy_at_stage[0, 0], table.contribution[0, 0] = 0.5, 0.03
+
+    def holds(**limits: float) -> bool:
+        options = {f"gates__{name}": limit for name, limit in limits.items()}
+        life = Lifecycle(config(1, seeds__gates="strict", **options))
+        return bool(life.gates(table, seen)[gate][check][0, 0])
+
+    assert holds()
+    assert not holds(**{option: value})
+
+
 def test_strict_fossilising_needs_a_contribution() -> None:
     life = Lifecycle(config(1, seeds__gates="strict"))
     table = SlotTable.empty(1, 3)
