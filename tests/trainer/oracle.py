@@ -276,7 +276,7 @@ def env_from(
     slots, table = population.slots, population.table
     weights = population.pool.unpacked(state["weights"])
     momenta = population.pool.unpacked(state["momentum"])
-    oracle = kind(config, data).to(state["weights"]["head.weight"].dtype)
+    oracle = kind(config, data).to(next(iter(weights.values())).dtype)
     kinds: dict[str, str] = {}
     for slot in range(len(slots)):
         stage = int(table.stage[env, slot])

@@ -128,6 +128,8 @@ class TextEnv(Env):
         self.attention = nn.ModuleList(Attention(c, host.heads) for _ in depth if host.heads)
         self.mlp = nn.ModuleList(mlp(c, host.mlp) for _ in depth if host.mlp)
         self.head = nn.Linear(c, data.classes, bias=False)
+        if host.tied_head:
+            self.head.weight = self.token.weight
         self.seed, self.gate = nn.ModuleDict(), nn.ModuleDict()
         self.grafting = {}
         self._config, self._data = config, data

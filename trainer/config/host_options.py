@@ -48,6 +48,9 @@ class HostConfig(Section, frozen=True):
         int,
         count("Hidden units of the MLP in each block of a transformer host; 0 = no MLP", ge=0, le=16_384),
     ] = 32
+    tied_head: Annotated[
+        bool, Meta(description="Whether a transformer host's head is the matrix of its token embeddings")
+    ] = False
     learning_rate: Annotated[
         float,
         number(

@@ -23,9 +23,16 @@ class TaskConfig(Section, frozen=True):
     shared_batches: Annotated[
         bool, Meta(description="Whether all envs train on the same batches in one order")
     ] = False
-    context: Annotated[
-        int, count("Length in characters of the text window that a host sees", ge=2, le=4096)
-    ] = 32
+    tokens: Annotated[
+        Literal["characters", "bpe"],
+        Meta(
+            description="Tokens of a text: its characters, or byte-pair encoding learnt on its training part"
+        ),
+    ] = "characters"
+    vocabulary: Annotated[
+        int, count("Tokens of a byte-pair encoding (task.tokens=bpe) at most", ge=257, le=65_536)
+    ] = 8192
+    context: Annotated[int, count("Length in tokens of the text window that a host sees", ge=2, le=4096)] = 32
     batch_size: Annotated[
         int, count("Images, or windows of a text, per env and training step", le=65_536)
     ] = 64

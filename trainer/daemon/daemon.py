@@ -51,6 +51,7 @@ from trainer.control.command_runner import CommandRunner
 from trainer.control.run_control import RunControl
 from trainer.data.registry import load_task
 from trainer.data.task import Task
+from trainer.data.text import Text
 from trainer.doctor.bundle import PostmortemReport
 from trainer.hooks import StopRun
 from trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
@@ -212,6 +213,7 @@ class Daemon:
         process_group.barrier_or_raise()
         self.resumed_round = self._restore(point)
         self._resumed_from = point
+        self._tokens_per_character = data.tokens_per_character if isinstance(data, Text) else None
         self._signals = 0
         self._training = True
 
@@ -403,6 +405,7 @@ class Daemon:
                 episode_epochs=config.episode_epochs,
                 rounds=config.rounds,
                 host_parameters=population.parameters_host,
+                tokens_per_character=self._tokens_per_character,
                 seed=config.seed,
                 ranks=self.process_group.size,
                 config=msgspec.to_builtins(config),

@@ -11,6 +11,7 @@ from protocol.storage.folders import esper_home, is_valid_name, make_private, wr
 
 from .dataset import DataError
 from .task import Task
+from .text import Text
 
 MAX_NAME_LENGTH = 32
 _ADVICE = "set ESPER_HOME to a folder of yours"
@@ -29,8 +30,9 @@ class DatasetContents(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, data: Task) -> Self:
-        shape = data.shape if data.kind == "images" else ()
-        return cls(data.classes, shape, len(data.train), len(data.val), len(data.test))
+        if isinstance(data, Text):
+            return cls(len(data.alphabet) + 1, (), *data.characters)
+        return cls(data.classes, data.shape, len(data.train), len(data.val), len(data.test))
 
     def __str__(self) -> str:
         counts = f"{self.train} + {self.val} + {self.test}"

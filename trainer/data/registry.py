@@ -20,7 +20,7 @@ from .formats import FORMATS, TEXT_FORMAT, detect, text_file
 from .registrations import DatasetContents, Registration, registrations, save
 from .synthetic import synthetic
 from .task import Kind, Task
-from .text import DEFAULT_CONTEXT, DEFAULT_TEXT_FILE, Text, read_text
+from .text import DEFAULT_CONTEXT, DEFAULT_TEXT_FILE, Text, TextOptions, read_text
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,26 @@ KNOWN_DATASETS = {
 
 
 def load(
-    name: str, device: torch.device | str = "cpu", *, folder: str = "", context: int = DEFAULT_CONTEXT
+    name: str,
+    device: torch.device | str = "cpu",
+    *,
+    folder: str = "",
+    context: int = DEFAULT_CONTEXT,
+    text: TextOptions = TextOptions(),  # noqa: B008
 ) -> Task:
     """Read, check and move a dataset to `device`.
 
     Args:
         folder: where its files are; "": where it is registered, or where its package puts it.
         context: of a text.
+        text: what its tokens are.
 
     Raises:
         DataError: no such dataset, or its files are missing or damaged.
+        FolderError: the tokens of a text cannot be written.
         PluginError: a package offers it and it cannot be used.
     """
-    data = _found(name, folder)
+    data = _found(name, folder, text)
     return (data.with_context(context) if isinstance(data, Text) else data).to(device)
 
 
@@ -88,15 +95,27 @@ def kind_of(name: str) -> Kind | None:
 
 def load_task(config: TaskConfig, device: torch.device) -> Task:
     """Load the dataset of a run to a rank's device; raises as `load` does."""
-    return load(config.dataset, device, folder=config.data_dir, context=config.context)
+    return load(
+        config.dataset,
+        device,
+        folder=config.data_dir,
+        context=config.context,
+        text=TextOptions(config.tokens, config.vocabulary),
+    )
 
 
-def _found(name: str, folder: str) -> Dataset | Text:
+def _found(name: str, folder: str, text: TextOptions) -> Dataset | Text:
     plugin = plugins.find(plugins.TASK_GROUP, name)
     if plugin is not None:
-        return _made_by_package(name, folder, *plugin)
+        made = _made_by_package(name, folder, *plugin)
+        if isinstance(made, Text) and text.tokens != made.tokens:
+            raise DataError(
+                f"task.tokens = {text.tokens}: a package makes the tokens of {name}; leave it out"
+            )
+        return made
     if name == TEXT_FORMAT:
-        return read_text(name, text_file(_absolute_path(folder)) if folder else DEFAULT_TEXT_FILE)
+        path = text_file(_absolute_path(folder)) if folder else DEFAULT_TEXT_FILE
+        return read_text(name, path, options=text)
     if name in BUILT_IN_DATASETS:
         if folder:
             raise DataError(f"task.data_dir = {folder}: {name} has no files; leave task.data_dir empty")
@@ -104,7 +123,7 @@ def _found(name: str, folder: str) -> Dataset | Text:
     where = _absolute_path(folder) if folder else None
     known = registrations()
     if name in known:
-        return _registered(name, known[name], where)
+        return _registered(name, known[name], where, text)
     if name not in KNOWN_DATASETS:
         there = ", ".join(
             dict.fromkeys(
@@ -212,13 +231,13 @@ def _default_folder(name: str) -> Path:
     )
 
 
-def _registered(name: str, known: Registration, folder: Path | None) -> Dataset | Text:
+def _registered(name: str, known: Registration, folder: Path | None, text: TextOptions) -> Dataset | Text:
     folder = folder or Path(known.folder)
     if known.format not in (*FORMATS, TEXT_FORMAT):
         raise DataError(
             f"{name}: is registered as {known.format!r}, which is not a format; register it again"
         )
-    data = _read(name, known.format, folder, known.holds.classes)
+    data = _read(name, known.format, folder, known.holds.classes, text)
     if (now := DatasetContents.of(data)) != known.holds:
         raise DataError(
             f"{folder}: holds {now}; {name} was registered with {known.holds}; "
@@ -227,9 +246,15 @@ def _registered(name: str, known: Registration, folder: Path | None) -> Dataset 
     return data
 
 
-def _read(name: str, form: str, folder: Path, classes: int | None = None) -> Dataset | Text:
+def _read(
+    name: str,
+    form: str,
+    folder: Path,
+    classes: int | None = None,
+    text: TextOptions = TextOptions(),  # noqa: B008
+) -> Dataset | Text:
     if form == TEXT_FORMAT:
-        return read_text(name, text_file(folder))
+        return read_text(name, text_file(folder), options=text)
     if not folder.is_dir():
         raise DataError(
             f"{folder}: no such folder, and {name} is to be read from it; name the one that has it"

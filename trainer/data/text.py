@@ -1,11 +1,11 @@
-"""A text to continue: each character is predicted from those before it."""
+"""A text to continue: each token, a character or several, is predicted from those before it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,10 @@ from torch import Tensor
 from trainer.compute import rng
 
 from .dataset import DataError
-from .files import read
 from .task import Part
+from .text_file import TextFile, split_pieces
+from .token_cache import EncodedText, encode, encode_file
+from .tokenizer import UNKNOWN, CharacterTokenizer, alphabet_of
 
 DEFAULT_TEXT_FILE = Path(__file__).with_name("texts") / "alice.txt"
 """Ships with the package; NOTICE beside it names its source."""
@@ -23,16 +25,29 @@ HELD_OUT_SHARE = 0.1
 """Share of the characters to validate on, and of those to test on."""
 MAX_VALIDATION, MAX_TEST = 8192, 65_536
 """Characters at most; validation ones are evaluated in every epoch."""
-UNKNOWN = 0
-"""Stands for all characters that the training part does not have."""
+DEFAULT_VOCABULARY = 8192
+MAX_IN_MEMORY = 8_000_000
+"""Characters of a text that is encoded anew at every start, where characters are its tokens."""
+Tokens = Literal["characters", "bpe"]
+
+
+class TextOptions(NamedTuple):
+    """What the tokens of a text are."""
+
+    tokens: Tokens = "characters"
+    vocabulary: int = DEFAULT_VOCABULARY
+    """Tokens at most, where they are a byte-pair encoding."""
+
+
+__all__ = ["UNKNOWN", "Text", "TextOptions", "Windows", "read_text"]
 
 
 class Windows:
     """Stretches of a passage, each with the characters that follow its own as labels.
 
     Args:
-        tokens: int32 [M].
-        context: T, characters of a window.
+        tokens: integers [M].
+        context: T, tokens of a window.
         moving: a batch begins its windows anywhere, by its keys; else they stand side by side.
     """
 
@@ -47,12 +62,12 @@ class Windows:
 
     @property
     def answers(self) -> int:
-        """Labels in all: one per character."""
+        """Labels in all: one per token."""
         return len(self) * self._context
 
     @property
     def numbers(self) -> int:
-        """Characters of one window."""
+        """Tokens of one window."""
         return self._context
 
     def batch(self, index_nB: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -73,17 +88,22 @@ class Windows:
 
 @dataclass(frozen=True)
 class Text:
-    """The task of a text. Its alphabet is that of the training part; other characters share one token."""
+    """The task of a text. Where characters are its tokens, those that it is not trained on share one."""
 
     name: str
     alphabet: str
-    """Sorted; a character's token is 1 + its place."""
+    """Characters of the training part, sorted; as a token a character is 1 + its place."""
     context: int
-    """T, characters that a host sees at once."""
+    """T, tokens that a host sees at once."""
     train: Tensor
-    """int32 [M], tokens, like `val` and `test`."""
+    """Integers [M], tokens, like `val` and `test`."""
     val: Tensor
     test: Tensor
+    counts: Tensor
+    """int64 [V], how often each token is in the training part."""
+    characters: tuple[int, int, int]
+    """Of the parts."""
+    tokens: Tokens = "characters"
     kind: Literal["text"] = "text"
 
     @classmethod
@@ -93,19 +113,37 @@ class Text:
         Raises:
             DataError: it is too short for the context.
         """
-        total = len(text)
-        held_out = int(HELD_OUT_SHARE * total)
-        val, test = min(held_out, MAX_VALIDATION), min(held_out, MAX_TEST)
-        if held_out < context + 1:
-            raise DataError(
-                f"{name}: a text of {total} characters is too short for a context of {context}: "
-                f"{round((context + 2) / HELD_OUT_SHARE)} are enough; use a longer text or lower task.context"
-            )
-        edge = total - val - test
-        alphabet = "".join(sorted(set(text[:edge])))
-        codes = {char: code for code, char in enumerate(alphabet, UNKNOWN + 1)}
-        tokens = torch.tensor([codes.get(char, UNKNOWN) for char in text], dtype=torch.int32)
-        return cls(name, alphabet, context, tokens[:edge], tokens[edge : edge + val], tokens[edge + val :])
+        sizes = _sizes(name, len(text), context)
+        alphabet = alphabet_of([text[: sizes[0]]])
+        pieces = split_pieces([text], sizes)
+        return cls._made(name, context, sizes, encode(pieces, CharacterTokenizer(alphabet), alphabet))
+
+    @classmethod
+    def of_file(cls, name: str, file: TextFile, context: int, options: TextOptions) -> Text:
+        """`of`, for a file.
+
+        Raises:
+            DataError: it is missing, unreadable, empty, too short or not UTF-8, or a library is missing.
+            FolderError: its tokens cannot be written.
+        """
+        size = file.measure()
+        sizes = _sizes(name, size.characters, context)
+        tokens, vocabulary = options
+        if tokens == "characters" and size.characters <= MAX_IN_MEMORY:
+            return cls.of(name, "".join(file.pieces()), context)
+        encoded = encode_file(file, size.sha256, sizes, vocabulary if tokens == "bpe" else None)
+        return cls._made(name, context, sizes, encoded, tokens)
+
+    @classmethod
+    def _made(
+        cls,
+        name: str,
+        context: int,
+        sizes: tuple[int, int, int],
+        encoded: EncodedText,
+        tokens: Tokens = "characters",
+    ) -> Text:
+        return cls(name, encoded.alphabet, context, *encoded.parts, encoded.counts, sizes, tokens)
 
     def with_context(self, context: int) -> Text:
         """The same text, seen through windows of another width.
@@ -115,8 +153,9 @@ class Text:
         """
         shortest = min(len(self.val), len(self.test))
         if shortest < context + 1:
+            unit = "characters" if self.tokens == "characters" else "tokens"
             raise DataError(
-                f"{self.name}: its validation or test part has {shortest} characters, too few for "
+                f"{self.name}: its validation or test part has {shortest} {unit}, too few for "
                 f"task.context = {context}; lower it below {shortest}, or use a longer text"
             )
         return replace(self, context=context)
@@ -128,7 +167,7 @@ class Text:
     @property
     def classes(self) -> int:
         """Number of tokens."""
-        return len(self.alphabet) + 1
+        return len(self.counts)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -137,17 +176,22 @@ class Text:
 
     @property
     def chance(self) -> float:
-        """Accuracy of always predicting the most frequent character."""
+        """Accuracy of always predicting the most frequent token."""
         return float(self._frequencies().max())
 
     @property
     def perplexity(self) -> float:
-        """exp of the loss of predicting each character by its frequency alone."""
+        """exp of the loss of predicting each token by its frequency alone."""
         share = self._frequencies()
         return float(torch.exp(torch.special.entr(share).sum()))
 
+    @property
+    def tokens_per_character(self) -> float:
+        """Of the validation part. A loss times this is the loss per character, whatever the tokens."""
+        return len(self.val) / self.characters[1]
+
     def _frequencies(self) -> Tensor:
-        return torch.bincount(self.train, minlength=self.classes).double() / len(self.train)
+        return self.counts.double() / self.counts.sum()
 
     def examples(self, part: Part, dtype: torch.dtype, augment: Sequence[str] = ()) -> Windows:  # noqa: ARG002
         """Windows of a part; tokens have no dtype but their own."""
@@ -156,23 +200,31 @@ class Text:
         return Windows(tokens, self.context, moving=part == "train")
 
 
-def read_text(name: str, path: Path, context: int = DEFAULT_CONTEXT) -> Text:
-    """Read a text file: UTF-8, gzip or not, with any line ends.
+def _sizes(name: str, total: int, context: int) -> tuple[int, int, int]:
+    """Characters of the three parts.
 
     Raises:
-        DataError: it is missing, unreadable, empty, too short or not UTF-8.
+        DataError: the text is too short for the context.
     """
-    content = bytes(read(path))
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
+    held_out = int(HELD_OUT_SHARE * total)
+    val, test = min(held_out, MAX_VALIDATION), min(held_out, MAX_TEST)
+    if held_out < context + 1:
         raise DataError(
-            f"{path}: is not UTF-8 text: byte {content[error.start]:#04x} at position {error.start}; "
-            "convert it, or name another file"
-        ) from None
-    if not text.strip():
-        raise DataError(f"{path}: is empty; name a file that has text in it")
+            f"{name}: a text of {total} characters is too short for a context of {context}: "
+            f"{round((context + 2) / HELD_OUT_SHARE)} are enough; use a longer text or lower task.context"
+        )
+    return total - val - test, val, test
+
+
+def read_text(
+    name: str,
+    path: Path,
+    context: int = DEFAULT_CONTEXT,
+    options: TextOptions = TextOptions(),  # noqa: B008
+) -> Text:
+    """Read a text file; arguments and errors as `Text.of_file`."""
     try:
-        return Text.of(name, text.replace("\r\n", "\n").replace("\r", "\n"), context)
+        return Text.of_file(name, TextFile(path), context, options)
     except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+        message = str(error)
+        raise DataError(message if str(path) in message else f"{path}: {message}") from None

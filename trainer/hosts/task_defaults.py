@@ -31,10 +31,13 @@ OPTIONS_OF_KIND: dict[str, Kind] = {
     "host.kernel": "images",
     "host.blocks": "images",
     "task.context": "text",
+    "task.tokens": "text",
+    "task.vocabulary": "text",
     "host.width": "text",
     "host.depth": "text",
     "host.heads": "text",
     "host.mlp": "text",
+    "host.tied_head": "text",
 }
 """What examples an option is for, of those that are not for all; with others it has to be at its default."""
 OPTIONS_OF_ARCHITECTURE = {"host.kernel": "cnn", "host.blocks": "resnet"}
@@ -76,6 +79,11 @@ def resolve_task_defaults(sourced: SourcedConfig, name: str, kind: Kind) -> Sour
     host = sourced.config.host
     if family == "transformer":
         _check_transformer(host)
+        if sourced.config.task.tokens != "bpe" and _is_chosen(sourced, "task.vocabulary"):
+            raise ConfigError(
+                f"task.vocabulary ({sourced.sources['task.vocabulary']}): is for task.tokens = bpe; "
+                "leave it out, or set task.tokens too"
+            )
         if sourced.is_open("host.learning_rate"):
             rate = TEXT_LEARNING_RATES["attending" if host.heads else "pointwise"]
             sourced = sourced.with_task_value("host.learning_rate", rate)
@@ -154,4 +162,6 @@ def _model(host: HostConfig, task: Task, conv: Conv) -> HostModel:
         return ResNet(host.channels, host.blocks, task.shape, task.classes, conv)
     if task.kind == "images":
         return CNN(host.channels, host.kernel, task.shape, task.classes, conv)
-    return Transformer(host.width, host.depth, host.heads, host.mlp, task.shape[1], task.classes)
+    return Transformer(
+        host.width, host.depth, host.heads, host.mlp, task.shape[1], task.classes, is_tied=host.tied_head
+    )

@@ -1,4 +1,4 @@
-"""The transformer host: a GPT that predicts each next character, with a slot behind each block.
+"""The transformer host: a GPT that predicts each next token, with a slot behind each block.
 
 A block is causal self-attention and an MLP, each behind a layer norm and added to the residual stream
 (Radford et al., "Language models are unsupervised multitask learners", 2019). Layer norms have no parameters
@@ -45,23 +45,37 @@ class Transformer:
         mlp: hidden width of a block's MLP; 0 = it has none.
         context: T, positions.
         classes: V, tokens there are.
+        is_tied: the head is the matrix of the token embeddings (Press and Wolf, "Using the output embedding
+            to improve language models", 2017), which then begin as small as a head does.
     """
 
-    def __init__(self, width: int, depth: int, heads: int, mlp: int, context: int, classes: int) -> None:
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp: int,
+        context: int,
+        classes: int,
+        *,
+        is_tied: bool = False,
+    ) -> None:
         self.causal = True
         self._width, self._heads, self._mlp = width, heads, mlp
         self._context, self._classes = context, classes
         self.blocks = [TransformerBlock(width, (context, 1)) for _ in range(depth)]
-        self.head_names: tuple[str, ...] = ("head.weight",)
+        self._is_tied = is_tied
+        self.head_names: tuple[str, ...] = ("embed.token" if is_tied else "head.weight",)
         self.widest = context * max(3 * width, mlp, classes)
         """Numbers in the largest activation of one host and window."""
 
     def specs(self) -> dict[str, Init]:
         """Trainable tensors of one host."""
         c = self._width
+        embedded = c if self._is_tied else 1
         specs = {
-            "embed.token": Init((self._classes, c), fan_in=1),
-            "embed.position": Init((self._context, c), fan_in=1),
+            "embed.token": Init((self._classes, c), fan_in=embedded),
+            "embed.position": Init((self._context, c), fan_in=embedded),
         }
         for i in range(len(self.blocks)):
             if self._heads:
@@ -70,7 +84,8 @@ class Transformer:
             if self._mlp:
                 specs[f"block{i}.mlp.in"] = Init((self._mlp, c), fan_in=c)
                 specs[f"block{i}.mlp.out"] = Init((c, self._mlp), fan_in=self._mlp)
-        specs["head.weight"] = Init((self._classes, c), fan_in=c)
+        if not self._is_tied:
+            specs["head.weight"] = Init((self._classes, c), fan_in=c)
         return specs
 
     def block_names(self, i: int) -> tuple[str, ...]:
@@ -114,7 +129,7 @@ class Transformer:
 
     def head(self, x: Tensor, weights: Parameters) -> Tensor:
         """Logits [n, B*T, V] from the last slot's output [B, n*C, T, 1]."""
-        weight = weights["head.weight"]
+        weight = weights[self.head_names[0]]
         return layer_norm(to_matrices(x, weight.shape[0])) @ weight.mT
 
     def _names(self, i: int) -> list[str]:

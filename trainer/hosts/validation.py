@@ -255,11 +255,11 @@ class Validation:
         rows: int,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Labels [L] and logits [R, L, classes], as many examples at a time as fit a cache for `rows`."""
-        itemsize = weights["head.weight"].element_size()
-        size = max(1, MAX_CHUNK_BYTES // (rows * self._model.widest * itemsize))
+        dtype = weights[self._model.head_names[0]].dtype
+        size = max(1, MAX_CHUNK_BYTES // (rows * self._model.widest * dtype.itemsize))
         for start in range(0, len(examples), size):
             x, labels = examples.span(start, start + size)
-            yield labels, self._forward(x, planned, weights, statistics).to(weights["head.weight"].dtype)
+            yield labels, self._forward(x, planned, weights, statistics).to(dtype)
 
     def _forward(
         self, x: Tensor, planned: ValidationPass, weights: Parameters, statistics: Parameters

@@ -44,6 +44,8 @@ class RunStarted:
     """What was decided at start: `group_size` (hosts per stacked program), `convolution`, `amp`."""
     resumed_round: int | None = None
     """The last finished round of the checkpoint this boot goes on from."""
+    tokens_per_character: float | None = None
+    """Of a text to validate on: a loss times this is the loss per character, whatever the tokens."""
     kind: RunKindName = "training"
     """`published`: by a loop of its user's own; then what a training has is empty or 0."""
     tags: list[str] = field(default_factory=list)

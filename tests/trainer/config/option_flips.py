@@ -72,6 +72,8 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "task.data_dir": Flip("TEXT_FILE", changes(LOSS, HOST), "text"),
     "task.augment": Flip("crop", changes(LOSS), "no_growth"),
     "task.shared_batches": Flip("true", changes(LOSS, same=(HOST,)), "no_growth"),
+    "task.tokens": Flip("bpe", tells("run.started:config.task.tokens", "bpe", HOST, LOSS), "text"),
+    "task.vocabulary": Flip("300", changes(HOST, LOSS), "text", ("task.tokens=bpe",)),
     "task.context": Flip("16", changes(LOSS, HOST), "text"),
     "task.batch_size": Flip("32", changes(LOSS, same=(HOST,)), "no_growth"),
     "task.batches_per_epoch": Flip("2", changes("epoch:val_loss"), "no_growth"),
@@ -83,6 +85,7 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "host.depth": Flip("2", tells("run.started:slots", ["r0c0", "r0c1"], HOST), "text"),
     "host.heads": Flip("2", changes(HOST, LOSS), "text"),
     "host.mlp": Flip("16", changes(HOST, LOSS), "text"),
+    "host.tied_head": Flip("true", changes(HOST, LOSS), "text"),
     "host.learning_rate": Flip("0.1", changes(LOSS, first=1), "no_growth"),
     "host.schedule": Flip(
         "linear", measured(host_rates, [0.05] * 6, [0.05 * (1 - k / 6) for k in range(6)]), "no_growth"

@@ -197,6 +197,15 @@ def test_hosts_without_attention_or_mlp_train_as_modules(heads: int) -> None:
         assert_close(loss[env], oracle.step(tokens[:, env, :, 0], labels[env])[0], f"env {env}")
 
 
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_hosts_with_a_tied_head_train_and_validate_as_modules(plan: str) -> None:
+    made = populate(rows(every_state(5), list(range(0, 45, 5))), envs__plan=plan, host__tied_head=True)
+    assert "head.weight" not in made[1].model.specs()
+    assert_trains_as_modules(made)
+    assert_validates_as_modules(made)
+    made[1].close()
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("size", [1, 2])
 def test_grouping_does_not_matter(size: int, shared: bool) -> None:
