@@ -114,8 +114,9 @@ class Server:
         self._ticks = 0
         self._next_tick = self._next_heartbeat = self._next_view = 0.0
         self._subscriber_counts = SubscriberCounts()
+        self._num_subscribers = 0
         self._replies = ReplySender()
-        self._listener = TcpListener(listen) if listen else None
+        self._listener = TcpListener(listen, self.faults.attempt) if listen else None
         tcp = self._listener.endpoints if self._listener else None
         self._local = LocalSockets(run, self.boot, self.started, tcp)
         self._reload = False
@@ -338,12 +339,12 @@ class Server:
             attempt("ctl", self._serve_requests, "ctl", local.ctl, _peer_on_ctl)
         if local.qry in ready or events is None:
             attempt("qry", self._serve_requests, "qry", local.qry, _peer_on_qry)
-        before = self.subscribers
         if local.ev in ready or events is None:
             attempt("subscriptions", self._subscriber_counts.update, local.ev)
         if listener is not None:
             self._serve_listener(listener)
-        if self.subscribers > before:
+        before, self._num_subscribers = self._num_subscribers, self.subscribers
+        if self._num_subscribers > before:
             self._next_heartbeat = 0.0
         now = time.monotonic()
         if now >= self._next_tick:
@@ -371,7 +372,6 @@ class Server:
         attempt("connections", listener.connections.update)
         attempt("keys", listener.reload_keys, again)
         attempt("tcp ev", listener.restore)
-        attempt("tcp subscriptions", listener.count_subscribers)  # first, since a flood shuts its key out
         attempt("authenticate", listener.authenticate)
         for name, socket in listener.routers:
             attempt(f"tcp {name}", self._serve_requests, name, socket, listener.peer)

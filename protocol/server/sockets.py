@@ -31,6 +31,7 @@ MAX_SUBSCRIPTION_BYTES = 512
 """A larger subscription costs its sender the connection: libzmq keeps some 50 bytes for each byte of a topic.
 Smaller than the longest message of a CURVE handshake it cannot be."""
 LINGER_MS = 500
+ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 MESSAGES_PER_TURN = 64
 COUNTED_TOPICS = (HEARTBEAT_TOPIC, VIEW_TOPIC)
 """Topics whose subscribers are counted; a client may subscribe to any others as well."""
@@ -60,6 +61,14 @@ def make_router(context: Context) -> zmq.Socket[bytes]:
     socket.set(zmq.TCP_KEEPALIVE_IDLE, 10)
     socket.set(zmq.TCP_KEEPALIVE_INTVL, 5)
     socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
+    return socket
+
+
+def make_zap(context: Context) -> zmq.Socket[bytes]:
+    """Bound where libzmq asks about the handshakes of a context's sockets (RFC 27)."""
+    socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)  # a REP that could not answer once would be stuck
+    socket.set(zmq.LINGER, 0)
+    socket.bind(ZAP_ENDPOINT)
     return socket
 
 

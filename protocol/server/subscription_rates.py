@@ -13,7 +13,7 @@ MAX_KEYS = 1024
 
 
 class SubscriptionRates:
-    """Bytes of subscriptions by key, drained over time. One thread owns it."""
+    """Bytes of subscriptions by key, drained over time. One thread notes; any may ask."""
 
     def __init__(self) -> None:
         self._levels: dict[str, tuple[float, float]] = {}
@@ -30,15 +30,10 @@ class SubscriptionRates:
             del self._levels[next(iter(self._levels))]
         if level <= MAX_BYTES or self.is_over(key):
             return False
+        self._over_until = {one: until for one, until in self._over_until.items() if until > now}
         self._over_until[key] = now + BAN_SECONDS
         return True
 
     def is_over(self, key: str) -> bool:
         """Whether the key went over its rate within the last `BAN_SECONDS`."""
-        until = self._over_until.get(key)
-        if until is None:
-            return False
-        if time.monotonic() < until:
-            return True
-        del self._over_until[key]
-        return False
+        return time.monotonic() < self._over_until.get(key, 0.0)

@@ -120,8 +120,10 @@ class TcpConnections:
         self._monitors[port] = socket, monitor
         return monitor
 
-    def forget(self, port: str) -> zmq.Socket[bytes]:
+    def forget(self, port: str) -> zmq.Socket[bytes] | None:
         """Before a socket is closed: its connections are gone with it; returns its monitor, to be closed."""
+        if port not in self._monitors:
+            return None
         socket, monitor = self._monitors.pop(port)
         socket.disable_monitor()
         with self._lock:

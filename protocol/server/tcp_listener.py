@@ -3,7 +3,8 @@
 Three ports from the one given: `qry`, `ctl`, `ev`. Every connection is authenticated by this module's ZAP
 handler, in the I/O thread; every *message* is checked against the allow-list again, so a key that is revoked
 stops counting at once. What a revoked subscriber would go on reading is cut by closing `ev` and binding it
-again: every subscriber has to authenticate again, and a reader repairs what it missed.
+again: every subscriber has to authenticate again, and a reader repairs what it missed. `ev` and its
+handshakes belong to a thread and a libzmq context of their own (`event_forwarder`).
 """
 
 from __future__ import annotations
@@ -12,26 +13,27 @@ import errno
 import logging
 import threading
 import time
+from collections import Counter
 
 import zmq
 from zmq.utils import z85
 
 from protocol.codec.addresses import endpoints_of
 from protocol.codec.frames import Frames
-from protocol.codec.zmq_options import Context
+from protocol.codec.zmq_options import Context, is_waiting
 from protocol.errors import KeysUnusable
 from protocol.messages.commands import Socket
 from protocol.messages.roles import Peer
 from protocol.storage.keys import AllowList, server_pair
 
 from . import sockets
+from .event_forwarder import Attempt, EventForwarder
 from .sockets import SubscriberCounts
 from .subscription_rates import BAN_SECONDS, SubscriptionRates
 from .tcp_connections import TcpConnections
 
 logger = logging.getLogger(__name__)
 
-ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"esper"
 RELOAD_INTERVAL_SECONDS = 0.2
 LOG_INTERVAL_SECONDS = 1.0
@@ -46,16 +48,17 @@ MAX_REVOKED = 256
 
 
 class TcpListener:
-    """Sockets on TCP and who may use them. One thread owns it, after `open`, and starts one for floods.
+    """Sockets on TCP and who may use them. One thread owns it, after `open`; two more are its own.
 
     Args:
         address: `tcp://host:port`.
+        attempt: runs the steps of the publisher's thread; see `faults.Faults.attempt`.
 
     Attributes:
         endpoints: `qry`, `ctl`, `ev`: that port and the next two.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, attempt: Attempt) -> None:
         self.address = address
         self.endpoints = endpoints_of(address)
         self._keys = server_pair()
@@ -67,21 +70,20 @@ class TcpListener:
                 f"{address}: nobody is authorized in {self.allowed.folder}; "
                 "run: esper-daemon keys new NAME --role operator"
             )
-        self._unauthorized = 0
-        self.turned_away = 0
+        self._turned_away = Counter[str]()
+        self._count_lock = threading.Lock()
         self._guard_failed = False
         self._revoked: dict[str, str] = {}
         """Names of keys that this boot has revoked, for the audit of those that are still connected."""
-        self.audience = SubscriberCounts()
         ports = {int(endpoint.rpartition(":")[2]) for endpoint in self.endpoints.values()}
         self.connections = TcpConnections(ports, self._warn_of_cut)
         self._rates = SubscriptionRates()
+        self._events = EventForwarder(self._note_subscriber, self._answer_handshakes, attempt)
         self._closing = threading.Event()
         self._flood_guard = threading.Thread(target=self._guard_floods, name="esper-floods", daemon=True)
         self._reload_at = 0.0
         self._logged_at = self._cut_logged_at = float("-inf")
         self._poller: zmq.Poller | None = None
-        self._ev: zmq.Socket[bytes] | None = None
 
     def open(self, context: Context) -> None:
         """Bind the three ports.
@@ -89,14 +91,12 @@ class TcpListener:
         Raises:
             KeysUnusable: an address cannot be bound.
         """
-        self._context = context
-        self._zap = context.socket(zmq.ROUTER)  # a REP that could not answer once would be stuck
-        self._zap.set(zmq.LINGER, 0)
-        self._zap.bind(ZAP_ENDPOINT)
+        self._zap = sockets.make_zap(context)
         try:
-            self._qry = self._bind(sockets.make_router(context), "qry")
-            self._ctl = self._bind(sockets.make_router(context), "ctl")
-            self._ev = self._bind(sockets.make_publisher(context), "ev")
+            self._qry = self._bind(context, sockets.make_router(context), "qry")
+            self._ctl = self._bind(context, sockets.make_router(context), "ctl")
+            events = self._events.context
+            self._events.open(self._bind(events, sockets.make_publisher(events), "ev"))
         except zmq.ZMQError as error:
             ports = {int(endpoint.rpartition(":")[2]) for endpoint in self.endpoints.values()}
             raise KeysUnusable(
@@ -124,37 +124,38 @@ class TcpListener:
         self._closing.set()
         if self._flood_guard.is_alive():
             self._flood_guard.join()
+        monitor = self.connections.forget("ev")
+        if monitor is not None:
+            monitor.close(linger=0)
+        self._events.close()
         self.connections.close()
 
-    def _bind(self, socket: zmq.Socket[bytes], name: str) -> zmq.Socket[bytes]:
+    def _bind(self, context: Context, socket: zmq.Socket[bytes], name: str) -> zmq.Socket[bytes]:
         socket.set(zmq.IPV6, 1)
         socket.set(zmq.CURVE_SERVER, 1)
         socket.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode())
         socket.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        watched = False
         if name == "ev":
             socket.set(zmq.RCVBUF, RECEIVE_BUFFER_BYTES)
         try:
-            monitor = self.connections.watch(self._context, socket, name)
-            watched = True
+            monitor = self.connections.watch(context, socket, name)
             socket.bind(self.endpoints[name])
         except BaseException:
-            if watched:
-                self.connections.forget(name).close(linger=0)
+            unused = self.connections.forget(name)
+            if unused is not None:
+                unused.close(linger=0)
             socket.close(linger=0)
             raise
         if self._poller is not None:
-            self._poller.register(socket, zmq.POLLIN)
             self._poller.register(monitor, zmq.POLLIN)
         return socket
 
     def register(self, poller: zmq.Poller) -> None:
         """Let the poller wake for the connections' handshakes and messages."""
         self._poller = poller
-        for socket in (self._zap, self._qry, self._ctl, self._ev, *self.connections.monitors):
-            if socket is not None:
-                poller.register(socket, zmq.POLLIN)
+        for socket in (self._zap, self._qry, self._ctl, *self.connections.monitors):
+            poller.register(socket, zmq.POLLIN)
 
     @property
     def routers(self) -> tuple[tuple[Socket, zmq.Socket[bytes]], ...]:
@@ -162,9 +163,9 @@ class TcpListener:
         return (("ctl", self._ctl), ("qry", self._qry))
 
     @property
-    def events(self) -> zmq.Socket[bytes] | None:
-        """The publisher; None for the moment in which it is being bound again."""
-        return self._ev
+    def audience(self) -> SubscriberCounts:
+        """How many subscribe to each topic."""
+        return self._events.counts
 
     def peer(self, frame: zmq.Frame) -> Peer:
         """Who sent this message, by the allow-list of now."""
@@ -180,15 +181,10 @@ class TcpListener:
 
     def send(self, frames: Frames) -> None:
         """To all subscribers; a slow one loses it."""
-        if self._ev is not None:
-            self._ev.send_multipart(frames, zmq.NOBLOCK)
-
-    def count_subscribers(self) -> None:
-        """Take the subscriptions that have come."""
-        if self._ev is not None:
-            self.audience.update(self._ev, self._note_subscriber)
+        self._events.send(frames)
 
     def _note_subscriber(self, frame: zmq.Frame) -> None:
+        """In the thread of the events."""
         try:
             public = str(frame.get("User-Id"))
         except zmq.ZMQError:
@@ -199,36 +195,41 @@ class TcpListener:
             self._warn_of_flood(public)
 
     def authenticate(self) -> None:
-        """Answer the handshakes that wait (ZAP, RFC 27); whom it fails for is asked to come again."""
-        while True:
-            try:
-                frames = self._zap.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self.connections.update()  # before it can subscribe, and hold this thread
+        """Answer the handshakes of `qry` and `ctl` that wait."""
+        self._answer_handshakes(self._zap)
+
+    def _answer_handshakes(self, zap: zmq.Socket[bytes]) -> None:
+        """Answer those that wait (ZAP, RFC 27), also in the events' thread; whom it fails for comes again."""
+        while is_waiting(zap):
+            frames = zap.recv_multipart(zmq.NOBLOCK)
             end = frames.index(b"") + 1
             try:
                 answer = self._authenticate(frames[end:])
             except Exception:
                 again = [*frames[end : end + 2], b"300", b"again, please", b"", b""]
-                self._zap.send_multipart([*frames[:end], *again], zmq.NOBLOCK)
+                zap.send_multipart([*frames[:end], *again], zmq.NOBLOCK)
                 raise
-            self._zap.send_multipart([*frames[:end], *answer], zmq.NOBLOCK)
+            zap.send_multipart([*frames[:end], *answer], zmq.NOBLOCK)
 
     def _authenticate(self, frames: list[bytes]) -> list[bytes]:
         version, request, domain, address, _, mechanism, *credentials = frames
         public = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
         client = self.allowed.clients.get(public)
         if self._rates.is_over(public):
-            self.turned_away += 1
+            self._count("flood")
             return [version, request, b"300", b"too many subscriptions, try again in a minute", b"", b""]
         if client is not None and domain == ZAP_DOMAIN:
             return [version, request, b"200", b"OK", public.encode(), b""]
-        self._unauthorized += 1
+        self._count("unauthorized")
         if time.monotonic() - self._logged_at > LOG_INTERVAL_SECONDS:
             self._logged_at = time.monotonic()
             logger.warning("%s was turned away: key %s is not authorized", address.decode(), public)
         return [version, request, b"400", b"this key is not authorized", b"", b""]
+
+    def _count(self, why: str) -> None:
+        """Two threads authenticate."""
+        with self._count_lock:
+            self._turned_away[why] += 1
 
     def reload_keys(self, now: bool = False) -> None:
         """Read the allow-list again where it changed.
@@ -261,15 +262,12 @@ class TcpListener:
 
     def _close_events(self) -> None:
         """Cut all subscribers, those of revoked keys among them; `restore` opens the port again."""
-        ev, self._ev = self._ev, None
-        if ev is None:
-            return
-        self.audience = SubscriberCounts()
         monitor = self.connections.forget("ev")
-        for socket in (ev, monitor):
+        if monitor is not None:
             if self._poller is not None:
-                self._poller.unregister(socket)
-            socket.close(linger=0)
+                self._poller.unregister(monitor)
+            monitor.close(linger=0)
+        self._events.publish_on(None)
 
     def restore(self) -> None:
         """Bind `ev` again where it was closed: its port is free once libzmq's own thread has closed it.
@@ -277,10 +275,11 @@ class TcpListener:
         Raises:
             ZMQError: for another reason than that it is not free yet.
         """
-        if self._ev is not None:
+        if self._events.has_publisher:
             return
+        context = self._events.context
         try:
-            self._ev = self._bind(sockets.make_publisher(self._context), "ev")
+            self._events.publish_on(self._bind(context, sockets.make_publisher(context), "ev"))
         except zmq.ZMQError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -305,7 +304,12 @@ class TcpListener:
     @property
     def denied(self) -> int:
         """Connections that were turned away: keys that are not authorized or flood, and failed handshakes."""
-        return self._unauthorized + self.turned_away + self.connections.failed
+        return self._turned_away.total() + self.connections.failed
+
+    @property
+    def num_floods_refused(self) -> int:
+        """Handshakes of keys that had subscribed to too much."""
+        return self._turned_away["flood"]
 
     def status(self) -> dict[str, object]:
         """For the method `status`."""

@@ -81,12 +81,13 @@ class Viewer:
         end = time.monotonic() + BLOCK_SECONDS
         for number in itertools.count():
             if time.monotonic() > end:
-                return
+                break
             for dealer in dealers:
                 with contextlib.suppress(zmq.Again):
                     one = request(methods[number % len(methods)], number=str(number))
                     dealer.send_multipart([b"", one], zmq.NOBLOCK)
                     dealer.send_multipart([b"", request("replay", replay, number=f"r{number}")], zmq.NOBLOCK)
+        self.flood_topics((100, 60))  # what holds the thread that owns a publisher for longest
 
     def grow(self) -> None:
         for n in range(30):
@@ -103,9 +104,9 @@ class Viewer:
                     subscriber.send(kind + b"%d" % n + bytes(size), zmq.NOBLOCK)
         self.flood_topics()
 
-    def flood_topics(self) -> None:
-        """Subscribe as fast as possible, to topics as long as can be, over one connection and over many."""
-        for connections in (24, 1, 4):
+    def flood_topics(self, rounds: tuple[int, ...] = (24, 100, 1, 4)) -> None:
+        """Subscribe as fast as possible, to topics as long as can be, over so many connections each."""
+        for connections in rounds:
             subscribers = [self.open(zmq.XSUB, "ev") for _ in range(connections)]
             end = time.monotonic() + FLOOD_SECONDS
             for number, subscriber in enumerate(itertools.cycle(subscribers)):
@@ -113,6 +114,8 @@ class Viewer:
                     break
                 with contextlib.suppress(zmq.Again):
                     subscriber.send(b"\1%d" % number + os.urandom(430), zmq.NOBLOCK)
+            for subscriber in subscribers:
+                subscriber.close(linger=0)
 
     def speak(self) -> None:
         for port in ("qry", "ctl"):

@@ -8,6 +8,7 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ from protocol import connect
 from protocol.codec.addresses import with_key
 from protocol.codec.zmq_options import terminate_context
 from protocol.runs import RunFolder, find_run
-from protocol.server import tcp_connections
+from protocol.server import event_forwarder, tcp_connections
+from protocol.server import server as server_module
 from protocol.server.server import Server
 from protocol.server.subscription_rates import SubscriptionRates
 from protocol.storage.keys import client_pair, make_client
@@ -196,7 +198,7 @@ def topics(address: str, key: str, connections: int = 4) -> Iterator[Callable[[]
 
 
 @pytest.mark.fault(30)
-def test_flood_is_cut_while_the_io_thread_is_held(
+def test_flood_is_cut_while_the_events_are_held(
     listening: Server, address: str, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As libzmq holds it: no subscription is seen, and a subscriber that joined before stays."""
@@ -204,7 +206,7 @@ def test_flood_is_cut_while_the_io_thread_is_held(
     connections = listening._listener.connections
     one = reader(with_key(address, "other"))
     one.read(lambda: one.subscriber.state == "live")
-    monkeypatch.setattr(listening._listener, "count_subscribers", lambda: None)
+    monkeypatch.setattr(listening._listener._events, "_count_subscribers", lambda: None)
     with topics(address, "laptop") as subscribe:
         until(lambda: subscribe() or connections.cut >= 4)  # type: ignore[func-returns-value]
     newest = one.last("life")
@@ -214,12 +216,58 @@ def test_flood_is_cut_while_the_io_thread_is_held(
 
 
 @pytest.mark.fault(30)
+def test_subscriptions_that_hold_the_publisher_hold_nothing_else(
+    listening: Server, address: str, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libzmq holds the thread that owns it, for seconds, where many connections subscribe and leave."""
+    assert listening._listener is not None
+    is_held, goes_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(server_module, "TICK_SECONDS", 0.002)
+    monkeypatch.setattr(
+        listening._listener.connections, "note_subscription", lambda _frame: is_held.set() or goes_on.wait()
+    )
+    one = reader("beta")
+    one.read(lambda: one.subscriber.state == "live")
+    with topics(address, "laptop", connections=1) as subscribe:
+        until(lambda: subscribe() or is_held.is_set())  # type: ignore[func-returns-value]
+        with connect("beta") as local, connect(address, key="other") as remote:
+            for _ in range(80):  # more events than its queue holds
+                listening.set_state("TRAINING", "on")
+                newest = one.last("life")
+                one.read(lambda newest=newest: one.last("life") > newest)  # type: ignore[misc]
+                assert local.ping() > 0
+                assert remote.ping() > 0
+        goes_on.set()
+        late = reader(with_key(address, "other"))
+        late.read(lambda: late.subscriber.state == "live" and late.last("life") >= newest)
+
+
+@pytest.mark.fault(30)
+def test_server_closes_while_its_publisher_is_held(
+    listening: Server, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert listening._listener is not None
+    is_held, goes_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(event_forwarder, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(
+        listening._listener.connections, "note_subscription", lambda _frame: is_held.set() or goes_on.wait()
+    )
+    with topics(address, "laptop", connections=1) as subscribe:
+        until(lambda: subscribe() or is_held.is_set())  # type: ignore[func-returns-value]
+        listening.close()
+        goes_on.set()
+    assert "is held by subscriptions" in caplog.text
+    until(lambda: not any(thread.name == "esper-events" for thread in threading.enumerate()))
+    assert not listening.faults.counts
+
+
+@pytest.mark.fault(30)
 def test_key_that_floods_is_turned_away_others_are_not(
     listening: Server, address: str, reader: Callable[..., Reader]
 ) -> None:
     assert listening._listener is not None
     with topics(address, "laptop") as subscribe:
-        until(lambda: subscribe() or listening._listener.turned_away)  # type: ignore[union-attr, func-returns-value]
+        until(lambda: subscribe() or listening._listener.num_floods_refused)  # type: ignore[union-attr, func-returns-value]
         with connect(address, key="other") as newcomer:
             assert newcomer.status()["listen"]["denied"] > 0
         one = reader(with_key(address, "other"))

@@ -24,6 +24,7 @@ import zmq
 from msgspec import Struct
 
 from protocol.errors import FolderError, KeysUnusable, first_line
+from protocol.server.faults import Faults
 from protocol.server.tcp_listener import TcpListener
 from protocol.storage.folders import (
     EVENTS_FILE,
@@ -248,8 +249,10 @@ def _listen() -> Iterator[MachineCheck]:
     if not address:
         return
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    listener = None
     try:
-        TcpListener(address).open(context)
+        listener = TcpListener(address, Faults().attempt)
+        listener.open(context)
     except KeysUnusable as error:
         yield MachineCheck(
             "FAIL", "listen", str(error), "another port, or esper-daemon keys new NAME --role ROLE"
@@ -258,6 +261,8 @@ def _listen() -> Iterator[MachineCheck]:
         yield MachineCheck("ok", "listen", f"{address} and the next two ports can be bound")
     finally:
         context.destroy(linger=0)
+        if listener is not None:
+            listener.close()
 
 
 def _torch() -> Iterator[MachineCheck]:

@@ -70,13 +70,15 @@ STEPS: dict[str, Callable[[Server], tuple[object, str]]] = {
     "tcp ev": lambda server: (server._listener, "restore"),
     "authenticate": lambda server: (server._listener, "authenticate"),
     "one handshake": lambda server: (server._listener, "_authenticate"),
-    "tcp subscriptions": lambda server: (server._listener, "count_subscribers"),
     "tcp send": lambda server: (server._listener, "send"),
+    "tcp take over": lambda server: (server._listener._events, "_take_over"),  # type: ignore[union-attr]
+    "tcp subscriptions": lambda server: (server._listener._events, "_count_subscribers"),  # type: ignore[union-attr]
+    "tcp forward": lambda server: (server._listener._events, "_forward"),  # type: ignore[union-attr]
 }
 
 
 def fail_in_wire(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[Exception]:
-    """Let the next calls in the I/O thread fail, each with another error; gives those still to come."""
+    """Let the next calls in the wire's threads fail, each with another error; gives those still to come."""
     real = getattr(owner, name)
     errors = [
         OSError(errno.EIO, "Input/output error"),
@@ -86,7 +88,7 @@ def fail_in_wire(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> l
     ]
 
     def fail(*args: Any, **more: Any) -> Any:
-        if threading.current_thread().name == "esper-wire" and errors:
+        if threading.current_thread().name in ("esper-wire", "esper-events") and errors:
             raise errors.pop()
         return real(*args, **more)
 
