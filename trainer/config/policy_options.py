@@ -83,6 +83,15 @@ class PPOConfig(Section, frozen=True):
     max_grad_norm: Annotated[
         float, number("L2 norm to which the policy's gradient is clipped", ge=1e-6, le=1e6)
     ] = 0.5
+    reevaluate: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether an update computes the old log-probabilities anew, so that its first ratios are 1 "
+                "also where products are rounded to TF32"
+            )
+        ),
+    ] = False
     target_kl: Annotated[
         float, number("KL divergence in nats beyond which an update stops early; 0 = never", le=10.0)
     ] = 0.01

@@ -8,6 +8,7 @@ its backward pass: what comes after the policy has moved too far is not computed
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -223,6 +224,8 @@ class PPO:
         target = self.network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
         scale = advantage.std().clamp_min(self.cfg.advantage_std_floor) + 1e-8
         scaled = (advantage - advantage.mean()) / scale
+        if self.cfg.reevaluate:
+            rollout = self._reevaluated(rollout, coefficients)
         early_stop = _EarlyStop(self._streak, self.cfg.target_kl)
         steps = []
         for minibatch in self._minibatches(returns.shape[1]):
@@ -267,6 +270,22 @@ class PPO:
         for epoch in range(self.cfg.epochs):
             key = rng.key(self.seed, rng.Purpose.MINIBATCH, self.updates, epoch)
             yield from rng.permutation(key, n).to(self._device).tensor_split(self.cfg.minibatches)
+
+    @torch.no_grad()
+    def _reevaluated(self, rollout: Rollout, coefficients: Coefficients) -> Rollout:
+        """The rollout with log-probabilities from batches of the shapes that the passes over it have.
+
+        Deciding runs other shapes, so its sums are rounded in another order; where products are rounded to
+        TF32 as well, such a difference can grow a thousandfold.
+        """
+        whole = rollout.envs(torch.arange(rollout.log_prob.shape[1], device=self._device))
+        for minibatch in itertools.islice(self._minibatches(rollout.log_prob.shape[1]), self.cfg.minibatches):
+            for envs in minibatch.tensor_split(self.process_group.size):
+                batch = rollout.envs(envs)
+                out = self.network(batch.observation, self.network.initial(len(envs)), batch.reset)
+                now = self.space.evaluate(out.logits, batch.actions, batch.legal, coefficients.floor_H)
+                whole.log_prob[:, envs] = now.log_prob.to(whole.log_prob.dtype)
+        return whole
 
     def _step(self, loss: Loss, early_stop: _EarlyStop) -> dict[str, Tensor]:
         """Take one Adam step if `early_stop` allows it; returns statistics by name, the same on all ranks."""

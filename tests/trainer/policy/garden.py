@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from protocol.messages.vocabulary import Op, Stage
+from trainer.compute.compiler import Compiler
+from trainer.compute.cuda_graphs import CudaGraphs
 from trainer.config.schema import Config
 from trainer.measurements import Measurements
 from trainer.policy.agent import Agent
@@ -83,9 +85,11 @@ class Garden:
         return measurements
 
 
-def make(cfg: Config) -> tuple[Agent, Reward]:
+def make(
+    cfg: Config, compiler: Compiler | None = None, graphs: CudaGraphs | None = None
+) -> tuple[Agent, Reward]:
     terms = RunContext(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 0.1, HOST_PARAMETERS, 2)
-    agent = Agent(cfg, slots=len(WORTH), host_parameters=HOST_PARAMETERS)
+    agent = Agent(cfg, slots=len(WORTH), host_parameters=HOST_PARAMETERS, compiler=compiler, graphs=graphs)
     return agent, Reward(terms, cfg.envs.count, len(WORTH))
 
 
