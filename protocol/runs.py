@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from .errors import BadName, FolderError, NameTaken, RunNotFound
+from .journal.overview import RunOverview, read_overview
 from .journal.reader import last_words
 from .journal.segments import SegmentFolder
 from .messages.vocabulary import RunKindName
@@ -222,6 +223,39 @@ class RunInfo:
         if self.connection is None or words is None or words.stopped is not None:
             return "STARTING"
         return words.state or "LIVE"
+
+    @functools.cached_property
+    def overview(self) -> RunOverview | None:
+        """Its figures, from the journal's tail when first asked for; None where there is no event."""
+        return read_overview(self.path / EVENTS_FILE)
+
+    @property
+    def next_commands(self) -> list[str]:
+        """See the function of this name."""
+        return next_commands(self.name, state=self.state, kind=self.kind)
+
+
+def next_commands(name: str, *, state: str, kind: str) -> list[str]:
+    """What to type next about a run, the most useful first.
+
+    Args:
+        name: of the run.
+        state: as `RunInfo.state` says it.
+        kind: of the run.
+    """
+    if kind == "published":
+        goes_on = [f"publish({name!r}, resume=True)"]
+    else:
+        goes_on = [f"esper-daemon start --detach --resume {name}"]
+    diagnosis = [f"esper-daemon doctor {name}"]
+    match state:
+        case "DIED":
+            return goes_on + diagnosis
+        case "FAILED":
+            return diagnosis + goes_on
+        case "STOPPED":
+            return goes_on
+    return [f"esper-daemon status {name}"]
 
 
 def was_trained(name: str, home: Path | None = None) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from protocol.runs import RunInfo, check_name, list_runs, was_trained
 from trainer.config import load as settings
@@ -134,7 +135,9 @@ def _row(run: RunInfo) -> dict[str, Any]:
         "state": run.state,
         "pid": run.pid,
         "path": str(run.path),
+        "created": run.created,
         "boot": run.connection and run.connection.boot,
+        "overview": run.overview and msgspec.to_builtins(run.overview),
         "endpoints": run.connection and run.connection.endpoints,
     }
 

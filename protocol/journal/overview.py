@@ -1,0 +1,191 @@
+"""A run in a few figures, from the tail of its journal: what a list of runs shows.
+
+Bounded whatever the journal's length: the newest lines are looked at, up to a number of bytes, and of these
+only the few that count are decoded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from protocol.codec.json_lines import Event, decode_line
+from protocol.errors import WireError
+from protocol.messages import events as ev
+
+from .reader import lines_newest_first
+
+TAIL_BYTES = 1024 * 1024
+MAX_VALUES = 32
+MAX_SCALARS = 256
+"""So many `scalar` events are decoded for the course of a published run's number."""
+HEAD_BYTES = 160
+"""The type of an event stands within the first bytes of its line."""
+PREFERRED_METRICS = ("return", "ep_rew_mean", "reward", "episodic_return", "accuracy", "acc", "loss")
+"""Last parts of the names by which the number that stands for a published run is chosen, the best first."""
+
+_TYPE = re.compile(rb'"type":"([a-z_.]+)"')
+_WANTED = frozenset(
+    (
+        b"run.started",
+        b"run.stopped",
+        b"round.started",
+        b"round.finished",
+        b"epoch",
+        b"anomaly",
+        b"scalar",
+    )
+)
+
+
+class RunOverview(Struct, frozen=True):
+    """How far a run is and how it does; what the tail does not hold is None or empty."""
+
+    ts: int
+    """Time of the newest event, microseconds."""
+    round: int = 0
+    rounds: int = 0
+    """Planned; 0 = not known."""
+    epoch: int = 0
+    step: int | None = None
+    """Of a published run."""
+    accuracy: float | None = None
+    """Mean validation accuracy of the newest epoch, 0 to 1."""
+    signal: str = ""
+    """What `values` are: `return` of a training, the name of a number of a published run."""
+    values: tuple[float, ...] = ()
+    """Mean return of the newest rounds, or newest values of that number; the oldest first."""
+    critical: int = 0
+    """Anomalies that were active at the end of the tail, by severity."""
+    warning: int = 0
+    exit_code: int | None = None
+    """Where the last boot ended in order."""
+    error: str = ""
+
+
+def read_overview(path: Path, *, limit: int = TAIL_BYTES) -> RunOverview | None:
+    """The figures of a journal's run; None where there is no event.
+
+    Args:
+        path: of `events.jsonl`.
+        limit: bytes of the tail that are looked at.
+    """
+    tail = _Tail()
+    for line in lines_newest_first(path):
+        limit -= len(line) + 1
+        if limit < 0 and tail.newest is not None:
+            break
+        tail.take(line)
+        if tail.is_complete:
+            break
+    return tail.overview()
+
+
+@dataclass
+class _Tail:
+    """What has been found so far, walking from the newest event to older ones."""
+
+    newest: Event | None = None
+    rounds: int = 0
+    step: int | None = None
+    accuracy: float | None = None
+    stopped: ev.RunStopped | None = None
+    returns: list[float] = field(default_factory=list)
+    numbers: dict[str, list[float]] = field(default_factory=dict)
+    num_scalars: int = 0
+    anomalies: dict[tuple[str, str], ev.Anomaly] = field(default_factory=dict)
+    _is_boot_over: bool = False
+    """Whether the beginning of the last boot was passed."""
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.returns) >= MAX_VALUES or self.num_scalars >= MAX_SCALARS
+
+    def take(self, line: bytes) -> None:
+        """Look at the next older line."""
+        found = _TYPE.search(line, 0, HEAD_BYTES)
+        wanted = found is not None and found[1] in _WANTED
+        if not wanted and self.newest is not None:
+            return
+        if wanted and found is not None and found[1] == b"epoch" and self.accuracy is not None:
+            return
+        try:
+            event = decode_line(line)
+        except WireError:
+            return
+        self.newest = self.newest or event
+        self._fold(event.data)
+
+    def _fold(self, data: Any) -> None:
+        match data:
+            case ev.RunStarted():
+                self.rounds, self._is_boot_over = self.rounds or data.rounds, True
+            case ev.RunStopped() if not self._is_boot_over and self.stopped is None:
+                self.stopped = data
+            case ev.RoundStarted():
+                self.rounds = self.rounds or data.rounds
+            case ev.RoundFinished() if isfinite(data.return_mean):
+                self.returns.append(data.return_mean)
+            case ev.EpochFinished():
+                known = [one for one in data.val_accuracy if one is not None and isfinite(one)]
+                self.accuracy = sum(known) / len(known) if known else None
+            case ev.Anomaly() if not self._is_boot_over:
+                self.anomalies.setdefault((data.source, data.kind), data)
+            case ev.Scalars():
+                self._fold_scalars(data)
+
+    def _fold_scalars(self, data: ev.Scalars) -> None:
+        self.num_scalars += 1
+        self.step = data.step if self.step is None else self.step
+        for name, value in data.values.items():
+            if isfinite(value):
+                self.numbers.setdefault(name, []).append(value)
+
+    def overview(self) -> RunOverview | None:
+        if self.newest is None:
+            return None
+        active = Counter(one.severity for one in self.anomalies.values() if one.active)
+        signal, values = "return" if self.returns else "", self.returns
+        if not values and self.numbers:
+            signal = choose_metric(list(self.numbers))
+            values = self.numbers[signal]
+        return RunOverview(
+            ts=self.newest.ts,
+            round=self.newest.ctx.round,
+            rounds=self.rounds,
+            epoch=self.newest.ctx.epoch,
+            step=self.step,
+            accuracy=self.accuracy,
+            signal=signal,
+            values=tuple(_thinned(values[::-1])),
+            critical=active["critical"],
+            warning=active["warning"],
+            exit_code=None if self.stopped is None else self.stopped.exit_code,
+            error="" if self.stopped is None else self.stopped.error or "",
+        )
+
+
+def choose_metric(names: list[str]) -> str:
+    """The number that stands for a published run: a return or reward, an accuracy, a loss, else the first."""
+
+    def rank(name: str) -> tuple[int, int, str]:
+        leaf = name.rpartition("/")[2].lower()
+        fits = (i for i, word in enumerate(PREFERRED_METRICS) if leaf == word or leaf.endswith(f"_{word}"))
+        return next(fits, len(PREFERRED_METRICS)), name.count("/"), name
+
+    return min(names, key=rank)
+
+
+def _thinned(values: list[float]) -> list[float]:
+    """At most `MAX_VALUES`: the mean of each of so many equal parts."""
+    if len(values) <= MAX_VALUES:
+        return values
+    bounds = [i * len(values) // MAX_VALUES for i in range(MAX_VALUES + 1)]
+    return [sum(values[begin:end]) / (end - begin) for begin, end in pairwise(bounds)]

@@ -1,0 +1,152 @@
+"""A run's figures for the list of runs, read from its journal's tail."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from protocol.codec.json_lines import encode_event
+from protocol.journal.overview import MAX_VALUES, choose_metric, read_overview
+from protocol.messages import events as ev
+from protocol.messages.events import Context
+from protocol.runs import RunFolder, find_run, next_commands
+from trainer.cli.start import list_command
+
+
+class Journal:
+    """Writes `events.jsonl`, event by event."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ts = 1_000_000
+
+    def add(self, data: Any, *, round: int = 0, epoch: int = 0) -> None:
+        self.ts += 1_000_000
+        with self.path.open("ab") as file:
+            ctx = Context(round=round, epoch=epoch)
+            file.write(encode_event(self.ts // 1_000_000, self.ts, ctx, data) + b"\n")
+
+    def add_round(self, number: int, total: float) -> None:
+        self.add(ev.RoundStarted(rounds=100), round=number)
+        self.add(round_finished(total), round=number, epoch=8)
+
+
+def round_finished(total: float) -> ev.RoundFinished:
+    return ev.RoundFinished(
+        seconds=1.0,
+        env_epochs_per_second=1.0,
+        return_mean=total,
+        return_p10=0.0,
+        return_p50=0.0,
+        return_p90=0.0,
+        accuracy_mean=0.5,
+        accuracy_best=0.5,
+        best_env=0,
+    )
+
+
+def anomaly(source: str, *, active: bool, severity: Any = "critical") -> ev.Anomaly:
+    return ev.Anomaly(kind="drift", source=source, severity=severity, active=active)
+
+
+def test_overview_of_a_training(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "events.jsonl")
+    for number in range(1, 41):
+        journal.add_round(number, float(number))
+    journal.add(anomaly("env00", active=True), round=41)
+    journal.add(anomaly("env01", active=True, severity="warning"), round=41)
+    journal.add(anomaly("env00", active=False), round=41)
+    journal.add(ev.RunStopped(reason="by x", exit_code=11, rounds=40, error="boom"), round=41, epoch=3)
+    found = read_overview(journal.path)
+    assert found is not None
+    assert (found.round, found.rounds, found.epoch, found.ts) == (41, 100, 3, journal.ts)
+    assert found.signal == "return"
+    assert found.values == tuple(float(n) for n in range(41 - MAX_VALUES, 41))
+    assert (found.critical, found.warning) == (0, 1)
+    assert (found.exit_code, found.error) == (11, "boom")
+
+
+def test_overview_of_a_published_run(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "events.jsonl")
+    for step in range(1000):
+        journal.add(ev.Scalars(step=step, values={"train/loss": 1.0 / (step + 1), "lr": 0.1}))
+    journal.add(ev.Scalars(step=1000, values={"train/loss": math.nan}))
+    found = read_overview(journal.path)
+    assert found is not None
+    assert (found.step, found.signal, len(found.values)) == (1000, "train/loss", MAX_VALUES)
+    assert list(found.values) == sorted(found.values, reverse=True)
+
+
+def test_overview_reads_no_more_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "events.jsonl")
+    journal.add_round(1, 1.0)
+    for _ in range(200):
+        journal.add(ev.LogLine(level="INFO", logger="x", message="m" * 100), round=2)
+    journal.add_round(2, 2.0)
+    found = read_overview(journal.path, limit=5_000)
+    assert found is not None
+    assert found.values == (2.0,)
+    assert read_overview(journal.path).values == (1.0, 2.0)  # type: ignore[union-attr]
+
+
+def test_overview_of_a_resumed_run_forgets_the_last_end(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "events.jsonl")
+    journal.add(anomaly("env00", active=True))
+    journal.add(ev.RunStopped(reason="by x", exit_code=11, rounds=40, error="boom"))
+    journal.add(started())
+    found = read_overview(journal.path)
+    assert found is not None
+    assert (found.critical, found.exit_code, found.error) == (0, None, "")
+
+
+def started() -> ev.RunStarted:
+    texts = dict.fromkeys(("torch", "device", "task", "policy", "version", "host"), "")
+    lists: dict[str, Any] = {name: [] for name in ("slots", "blueprints", "stages", "ops", "heads")}
+    numbers = dict.fromkeys(("pid", "envs", "episode_epochs", "rounds", "host_parameters", "seed"), 0)
+    return ev.RunStarted(run="r", name="n", boot="b", config={}, **texts, **lists, **numbers)
+
+
+def test_overview_of_no_journal_and_of_rubbish(tmp_path: Path) -> None:
+    assert read_overview(tmp_path / "events.jsonl") is None
+    (tmp_path / "events.jsonl").write_bytes(b'{"type":"epoch"}\nnothing\n')
+    assert read_overview(tmp_path / "events.jsonl") is None
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["lr", "train/loss", "rollout/ep_rew_mean"], "rollout/ep_rew_mean"),
+        (["val_loss", "train/val_acc"], "train/val_acc"),
+        (["b", "a/a"], "b"),
+    ],
+)
+def test_metric_that_stands_for_a_run(names: list[str], chosen: str) -> None:
+    assert choose_metric(names) == chosen
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "commands"),
+    [
+        ("DIED", "training", ["esper-daemon start --detach --resume a", "esper-daemon doctor a"]),
+        ("FAILED", "training", ["esper-daemon doctor a", "esper-daemon start --detach --resume a"]),
+        ("STOPPED", "training", ["esper-daemon start --detach --resume a"]),
+        ("DIED", "published", ["publish('a', resume=True)", "esper-daemon doctor a"]),
+        ("TRAINING", "training", ["esper-daemon status a"]),
+    ],
+)
+def test_commands_that_follow(state: str, kind: str, commands: list[str]) -> None:
+    assert next_commands("a", state=state, kind=kind) == commands
+
+
+def test_list_tells_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
+    with RunFolder.claim("alpha") as folder:
+        Journal(folder.events).add_round(3, 7.0)
+    (row,) = json.loads(CliRunner().invoke(list_command, ["--all", "--json"]).output)
+    assert (row["overview"]["round"], row["overview"]["values"], row["state"]) == (3, [7.0], "DIED")
+    assert row["created"] == find_run("alpha").created
