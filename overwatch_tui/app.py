@@ -10,14 +10,25 @@ from .actions.base import DOUBLE_PRESS_SECONDS
 from .actions.commands import CommandActions
 from .actions.display import DisplayActions
 from .actions.mouse import MouseActions
+from .actions.runs import RunActions
 from .screens.help import HelpScreen
 from .screens.main import MainScreen
+from .session import Session
+from .start import RunChoice
 
 
-class OverwatchApp(MouseActions, AnomalyActions, DisplayActions, CommandActions):
-    """Overwatch over one session; see `PaintedApp` for the arguments."""
+class OverwatchApp(MouseActions, AnomalyActions, DisplayActions, CommandActions, RunActions):
+    """Overwatch over one session; see `PaintedApp` for the arguments.
+
+    Args:
+        choice: the runs that can be opened in place of this one; None = all of this machine.
+    """
 
     CSS_PATH = "app.tcss"
+
+    def __init__(self, session: Session, *, colour: bool = True, choice: RunChoice | None = None) -> None:
+        super().__init__(session, colour=colour)
+        self.choice = choice or RunChoice(read_only=session.view.read_only)
 
     def on_main_screen_unknown_key(self, message: MainScreen.UnknownKey) -> None:
         self.show_message(f"no such key: {message.key}; ? helps")

@@ -8,12 +8,13 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import click
 
 from protocol.client.command_line import exit_on_error
-from protocol.client.ssh import DAEMON_VARIABLE
+from protocol.client.ssh_command import DAEMON_VARIABLE
 from protocol.codec.addresses import is_remote_address, run_address
 from protocol.codec.text import clean_cells, clean_text, escape_json
 from protocol.errors import EsperError
@@ -22,12 +23,14 @@ from protocol.version import __version__
 from .hangup import leave_on_hangup
 from .panels import PANELS, VIEWS
 from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
+from .render.link_text import link_text
 from .render.summary import summary
 from .render.theme import ASCII, UNICODE, prefers_ascii
 from .render.view_state import REFRESH_RATES, ViewState
 from .session import Session
-from .source.feed import Feed, LiveFeed
+from .source.feed import Feed
 from .source.replay import ReplayFeed, journal_of
+from .start import RunChoice, make_run_list, open_address, open_first
 
 DRIVER_VARIABLE = "TEXTUAL_DRIVER"
 """Set by textual-serve: the terminal is a page of a browser, behind a pipe."""
@@ -43,7 +46,12 @@ class _Command(click.Command):
 
 @click.command(cls=_Command)
 @click.argument("name", required=False)
-@click.option("--ssh", metavar="USER@HOST[:RUN]", help="A run on another machine, through OpenSSH.")
+@click.option(
+    "--ssh",
+    multiple=True,
+    metavar="USER@HOST[:RUN]",
+    help="A run on another machine, through OpenSSH; given several times, the runs of all in one list.",
+)
 @click.option("--key", metavar="NAME", help="Name of the key for tcp://HOST:PORT, where there are several.")
 @click.option(
     "--remote-command",
@@ -104,7 +112,7 @@ class _Command(click.Command):
 @click.version_option(__version__, prog_name="esper-tui")
 def main(
     name: str | None,
-    ssh: str | None,
+    ssh: tuple[str, ...],
     key: str | None,
     remote_command: str | None,
     once: bool,
@@ -124,7 +132,8 @@ def main(
 ) -> None:
     """Watch a run in the terminal and steer it.
 
-    NAME is a run's name or id, or the beginning of one; without it, the newest live run is followed.
+    NAME is a run's name or id, or the beginning of one; one that has ended is opened as a recording.
+    Without it, the live run is followed where there is one, else the runs are listed (inside: R).
     Leaving does not affect the run. On another machine: --ssh USER@HOST[:RUN], or the
     NAME tcp://HOST:PORT of a daemon that listens there. Keys: press ? inside.
     """
@@ -135,29 +144,30 @@ def main(
         raise click.UsageError("--json and --after-round go with --once")
     if replay and (name or ssh):
         raise click.UsageError("give a run to watch or --replay RUN|FILE, not both")
-    name = run_address(name, ssh=ssh, key=key)
+    if len(ssh) > 1 and (name or once):
+        raise click.UsageError("several --ssh are for the list of runs: leave out NAME and --once")
+    address = run_address(name, ssh=ssh[0] if ssh else None, key=key)
     chosen = ViewState(
         glyphs=ASCII if ascii or prefers_ascii(os.environ) else UNICODE,
-        read_only=read_only or replay is not None,
+        read_only=read_only,
         rate=float(refresh),
     )
     chosen.show_view(view)
-    feed: Feed
-    if replay:
-        feed = ReplayFeed(journal_of(replay), math.inf if once else speed)
-    else:
-        feed = LiveFeed(
-            name, thin=is_remote_address(name) if thin is None else thin, remote_daemon=remote_command
-        )
-    session = Session(feed, chosen)
-    try:
-        if once:
+    if once:
+        feed = _feed_of_recording(replay, math.inf) or open_address(address, daemon=remote_command, thin=thin)
+        with closing(Session(feed, chosen)) as session:
             _print_once(session, after_round or 0, as_json)
-        else:
-            address = name if is_remote_address(name) else None
-            _watch(session, address, colour=not (no_color or os.environ.get("NO_COLOR")), mouse=mouse)
-    finally:
-        session.close()
+        return
+    _require_terminal()
+    choice = RunChoice(make_run_list(ssh, daemon=remote_command, thin=thin), read_only=read_only)
+    feed = _feed_of_recording(replay, speed) or open_first(address, choice, daemon=remote_command, thin=thin)
+    chosen.read_only |= isinstance(feed, ReplayFeed)
+    has_colour = not (no_color or os.environ.get("NO_COLOR"))
+    _watch(Session(feed, chosen), choice, address, colour=has_colour, mouse=mouse)
+
+
+def _feed_of_recording(replay: str | None, speed: float) -> Feed | None:
+    return None if replay is None else ReplayFeed(journal_of(replay), speed)
 
 
 def _print_once(session: Session, after_round: int, as_json: bool) -> None:
@@ -195,16 +205,27 @@ def without_serve(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def _watch(session: Session, address: str | None, *, colour: bool, mouse: bool) -> None:
+def _require_terminal() -> None:
     if not sys.stdout.isatty() and DRIVER_VARIABLE not in os.environ:
         raise click.UsageError("standard output is not a terminal; use --once to print one screen as text")
+
+
+def _watch(session: Session, choice: RunChoice, address: str | None, *, colour: bool, mouse: bool) -> None:
     if not colour:
         os.environ["NO_COLOR"] = "1"
     from .app import OverwatchApp
 
     leave_on_hangup(sys.stdout.fileno())
-    OverwatchApp(session, colour=colour).run(mouse=mouse)
-    name = session.link.name
-    if session.link.state in ("live", "slow", "stale"):
-        back = name if address is None else address
-        click.echo(clean_text(f"run {name} continues; watch it again with: esper-tui {back}"))
+    app = OverwatchApp(session, colour=colour, choice=choice)
+    try:
+        app.run(mouse=mouse)
+        link = app.session.link
+        if link.state in ("live", "slow", "stale"):
+            is_first = app.session is session and is_remote_address(address)
+            back = address if is_first else link.name
+            click.echo(clean_text(f"run {link.name} continues; watch it again with: esper-tui {back}"))
+        elif link.is_dead:
+            click.echo(clean_text(link_text(link)))
+    finally:
+        app.session.close()
+        choice.runs.close()

@@ -43,6 +43,7 @@ KEYS: tuple[Key, ...] = (
     Key("ctrl+c", "^C ^C", "help_quit", "leave, pressed twice", "leave and help"),
     Key("ctrl+z", "^Z", "suspend_process", "suspend the terminal; `fg` resumes it", "leave and help"),
     Key("ctrl+l", "^L", "redraw", "draw the whole screen again", "leave and help"),
+    Key("R", "R", "runs", "all runs: open another one, live or ended", VIEWS_GROUP),
     Key("tab", "Tab", "next_panel(1)", "next panel, or next view where there is one panel", VIEWS_GROUP),
     Key("shift+tab", "S-Tab", "next_panel(-1)", "previous panel or view", VIEWS_GROUP),
     Key("enter", "Enter", "enter", "detail of the selected row", VIEWS_GROUP, "detail"),

@@ -301,8 +301,9 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: Path |
         return (live or runs)[0]
     if live_only and _begin_with(dead, prefix) and not _begin_with(runs, prefix):
         (ended, *_) = _begin_with(dead, prefix)
+        goes_on, diagnosis = next_commands(ended.name, state="DIED", kind=ended.kind)
         raise RunNotFound(
-            f"run {prefix} is not alive; live: {_names(runs)}; how it ended: esper-daemon doctor {ended.name}"
+            f"run {prefix} is not alive; go on: {goes_on}; how it ended: {diagnosis}; live: {_names(runs)}"
         )
     return choose_run(runs, prefix)
 

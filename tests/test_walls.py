@@ -70,7 +70,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"model", "keys", "hangup", "browser"},
         {"source"},
         {"render"},
-        {"panels", "session"},
+        {"panels", "session", "start"},
         {"screens"},
         {"actions"},
         {"app"},

@@ -15,10 +15,9 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if link.state == "searching":
         texts += [
             ("", ""),
-            ("still looking; all runs: esper-daemon list --all", "dim"),
-            ("a past run: esper-tui --replay NAME", "dim"),
+            ("still looking; R lists all runs, also those that have ended", "dim"),
         ]
-    texts += [("", ""), ("? help   q quit", "dim")]
+    texts += [("", ""), ("? help   R runs   q quit", "dim")]
     lines: list[Line] = [EMPTY] * max(0, (height - len(texts)) // 2)
     for text, style in texts:
         lines.append(Row().to(max(0, (width - len(text)) // 2)).put(text, style).line(width))

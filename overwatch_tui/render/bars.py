@@ -12,13 +12,15 @@ from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedComma
 from .event_text import event_text
 from .format import format_duration, format_number
 from .lines import Line, Row, fade, width_of
-from .link_text import link_text
+from .link_text import ending_text, link_text
 from .panel import Panel, PanelInputs
 
 SILENT_SECONDS, SILENT_EPOCHS = 10.0, 3
 """A trainer is silent after so long, and after so many of its epochs."""
 _METRICS_TAB = ("Metr", "Metrics")
 """In place of the envs', where a published run has none."""
+TWO_COLUMNS = 120
+_WORD_STYLES = {"TRAINING": "ok", "STOPPED": "critical", "FAILED": "critical", "DIED": "critical"}
 _BADGE = {None: "live", "warning": "caution", "critical": "alarm"}
 
 
@@ -57,11 +59,11 @@ def _badge(inputs: PanelInputs, row: Row) -> None:
 def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
     """What else the header shows, the most important first."""
     state, link = inputs.state, inputs.link
-    word_ = state.run_state or link.trainer
+    word_ = inputs.run_word
     facts: list[tuple[str, str]] = []
     if word_:
-        style = {"TRAINING": "ok", "STOPPED": "critical"}.get(word_, "warning")
-        facts.append((word_, style if link.is_fresh else "dim"))
+        style = _WORD_STYLES.get(word_, "warning")
+        facts.append((word_, style if link.is_fresh or link.outcome else "dim"))
     if silent_trainer(inputs):
         facts.append((f"trainer silent {format_duration(link.trainer_age_seconds)}", "critical"))
     if state.ctx.round:
@@ -92,8 +94,9 @@ def silent_trainer(inputs: PanelInputs) -> bool:
     """Whether the trainer's loop has said nothing for three of its epochs, and for 10 s at least."""
     age, epoch = inputs.link.trainer_age_seconds, inputs.state.epoch
     usual = 0.0 if epoch is None else epoch.seconds
-    word_ = inputs.state.run_state or inputs.link.trainer
-    return age is not None and word_ == "TRAINING" and age > max(SILENT_SECONDS, SILENT_EPOCHS * usual)
+    return (
+        age is not None and inputs.run_word == "TRAINING" and age > max(SILENT_SECONDS, SILENT_EPOCHS * usual)
+    )
 
 
 def anomaly_line(inputs: PanelInputs, width: int) -> Line:
@@ -183,7 +186,8 @@ def _trouble_with_link(inputs: PanelInputs, width: int) -> Line:
     link = inputs.link
     style = "alarm" if link.severity == "critical" else "caution"
     row = Row().put(f" {link.label} ", style).put(" ")
-    row.put(link_text(link), "bold")
+    is_ending = bool(link.outcome) and width < TWO_COLUMNS
+    row.put(ending_text(link) if is_ending else link_text(link), "bold")
     stopped = inputs.state.stopped
     if stopped is not None and stopped.exit_code:
         row.put(f"; exit {stopped.exit_code}: {stopped.error or stopped.reason}", "critical")

@@ -15,7 +15,7 @@ from .theme import Glyphs
 from .view_state import Scroll
 
 MIN_WIDTH, MIN_HEIGHT = 80, 24
-TWO_COLUMNS, THREE_COLUMNS = 120, 180
+TWO_COLUMNS, THREE_COLUMNS = bars.TWO_COLUMNS, 180
 PUBLISHED_PANELS = ("metrics", "log")
 """The main screen of a published run."""
 TOP, BOTTOM = 3, 2

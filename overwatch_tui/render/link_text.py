@@ -6,6 +6,8 @@ from overwatch_tui.source.link_status import LinkStatus
 
 from .format import format_duration
 
+_ENDINGS = {"DIED": "died", "FAILED": "failed", "STOPPED": "was stopped"}
+
 
 def link_text(link: LinkStatus) -> str:
     """One line on the state of the connection; "" where it is fine."""
@@ -14,6 +16,8 @@ def link_text(link: LinkStatus) -> str:
             return link.problem or "looking for a live run"
         case "connecting":
             return link.problem or f"connecting to {link.name}"
+        case "lost" | "ended" if link.outcome:
+            return f"run {link.name} {ending_text(link)}"
         case "stale" | "lost":
             since = "" if link.age_seconds is None else f" for {format_duration(link.age_seconds)}"
             return f"no answer{since}; {link.problem or 'still trying'}"
@@ -22,3 +26,8 @@ def link_text(link: LinkStatus) -> str:
         case "ended":
             return f"run {link.name} has ended{f': {link.farewell}' if link.farewell else ''}"
     return link.problem
+
+
+def ending_text(link: LinkStatus) -> str:
+    """What became of a run that is over, and what to type next."""
+    return f"{_ENDINGS.get(link.outcome, link.outcome)}: {link.advice}"

@@ -72,6 +72,11 @@ class PanelInputs:
         return self.state.history(name)
 
     @property
+    def run_word(self) -> str | None:
+        """State of the run: what became of it where that is known, else what it said last."""
+        return self.link.outcome or self.state.run_state or self.link.trainer
+
+    @property
     def current_anomaly(self) -> AnomalyRecord | None:
         """The selected record, or the worst of those that wait."""
         selected = self.view.selected.get("anomalies")

@@ -29,7 +29,7 @@ def summary(inputs: PanelInputs) -> dict[str, Any]:
         "id": state.run.run if state.run else None,
         "link": link.state,
         "heartbeat_age_s": link.age_seconds,
-        "state": state.run_state or link.trainer,
+        "state": inputs.run_word,
         "round": state.ctx.round,
         "rounds": state.rounds_planned,
         "epoch": state.epoch_ctx.epoch,

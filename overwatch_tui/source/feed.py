@@ -10,6 +10,7 @@ from protocol.client.items import Item
 from protocol.client.sources import make_target_source, wait_for_target
 from protocol.client.subscriber import Subscriber
 from protocol.errors import RunNotFound
+from protocol.runs import next_commands
 from protocol.version import __version__
 
 from .link_status import LinkStatus
@@ -65,14 +66,22 @@ class LiveFeed:
             `ssh://user@host/name`.
         thin: the newest metrics five times a second instead of all of them.
         remote_daemon: the command of esper-daemon on that machine; None = as the environment says.
+        batch: connect in the background, and let ssh ask for nothing: there is a screen already.
 
     Raises:
         EsperError: another machine cannot be reached. Where it has no such run, waits for it.
     """
 
-    def __init__(self, name: str | None, *, thin: bool = False, remote_daemon: str | None = None) -> None:
-        self._source = make_target_source(name, remote_daemon=remote_daemon)
-        if self._source.is_remote:
+    def __init__(
+        self,
+        name: str | None,
+        *,
+        thin: bool = False,
+        remote_daemon: str | None = None,
+        batch: bool = False,
+    ) -> None:
+        self._source = make_target_source(name, remote_daemon=remote_daemon, batch=batch)
+        if self._source.is_remote and not batch:
             self._reach()
         self._subscriber = Subscriber(source=self._source, client=f"esper-tui/{__version__}", thin=thin)
         self._name = name
@@ -133,6 +142,12 @@ class LiveFeed:
             link.trainer_age_seconds = heartbeat.trainer.beat_age_ms / 1000 + (source.age or 0.0)
         link.problem = source.problem or ""
         link.farewell = (heartbeat.bye if heartbeat is not None else None) or ""
+        is_dead = link.state == "lost" and self._source.is_gone and link.name is not None
+        link.outcome, link.advice = ("DIED", self._advice(link.name or "")) if is_dead else ("", "")
+
+    def _advice(self, name: str) -> str:
+        kind = str((self._subscriber.hello or {}).get("kind") or "training")
+        return ", or ".join(next_commands(name, state="DIED", kind=kind))
 
     def request(self, method: str, params: dict[str, Any]) -> str:
         return self._subscriber.request(method, params)

@@ -41,6 +41,10 @@ class LinkStatus:
     is_replay: bool = False
     """Whether a recording is played, which accepts no commands."""
     replay_speed: float | None = None
+    outcome: str = ""
+    """What became of a run that is over: STOPPED, FAILED or DIED; empty = not known."""
+    advice: str = ""
+    """What to type next about a run that has ended."""
 
     @property
     def label(self) -> str:
@@ -56,6 +60,11 @@ class LinkStatus:
     def is_fresh(self) -> bool:
         """Whether what is shown still tells of now: neither silent for long nor over nor half received."""
         return self.is_replay or (self.state in ("live", "slow") and self.is_caught_up)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether there is no daemon any more that could answer."""
+        return bool(self.advice)
 
     @property
     def severity(self) -> str | None:

@@ -19,6 +19,7 @@ from protocol.storage.folders import EVENTS_FILE
 
 from .feed import DRAIN_SECONDS
 from .link_status import LinkStatus
+from .outcome import Outcome
 
 MAX_REPLAY_PAUSE = 10 * SECOND
 """Longer silences of the recording are jumped over; microseconds."""
@@ -37,6 +38,7 @@ class ReplayFeed:
 
     def __init__(self, path: Path, speed: float) -> None:
         self._path = path
+        self._outcome = Outcome(path)
         self._speed = speed
         self._bad = 0
         self._last_bad = ""
@@ -98,6 +100,7 @@ class ReplayFeed:
             items.append(Reset(f"run {started.name}, boot {started.boot}"))
         self._clock = max(self._clock, event.ts)
         self._count += 1
+        self._outcome.take(event)
         items.append(event)
 
     def now(self) -> int:
@@ -109,6 +112,7 @@ class ReplayFeed:
         link.replay_speed = None if math.isinf(self._speed) else self._speed
         link.events, link.bad, link.last_bad = self._count, self._bad, self._last_bad
         link.is_replay = True
+        self._outcome.update_link(link, is_over=self.is_over)
 
     def request(self, method: str, params: dict[str, Any]) -> str:
         raise EsperError(f"a recording accepts no commands: {method} {params}")

@@ -36,9 +36,9 @@ class ChildProcess:
         return self._process.returncode
 
     @property
-    def output(self) -> bytes:
-        self._out.seek(0)
-        return self._out.read()
+    def file(self) -> IO[bytes]:
+        """Its output so far; closed by `stop`."""
+        return self._out
 
     @property
     def last_words(self) -> str:

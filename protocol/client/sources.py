@@ -69,15 +69,21 @@ class LocalRuns:
 
 
 def make_target_source(
-    address: str | None, home: Path | None = None, *, remote_daemon: str | None = None
+    address: str | None,
+    home: Path | None = None,
+    *,
+    remote_daemon: str | None = None,
+    batch: bool = False,
 ) -> TargetSource:
     """What an address means; behind ssh://, `remote_daemon` is the command of esper-daemon there.
+
+    With `batch`, ssh asks for nothing.
 
     Raises:
         EsperError: it is malformed, or its key cannot be used.
     """
     if address is not None and address.startswith("ssh://"):
-        return SshTunnel(parse_ssh_address(address), daemon=remote_daemon)
+        return SshTunnel(parse_ssh_address(address), daemon=remote_daemon, batch=batch)
     if address is not None and address.startswith("tcp://"):
         return TcpDaemon(address)
     return LocalRuns(address, home)

@@ -7,13 +7,9 @@ next one, again after a tunnel's death.
 
 from __future__ import annotations
 
-import os
 import secrets
-import shlex
 import shutil
-import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -26,30 +22,12 @@ from protocol.storage.folders import socket_folder
 
 from .child_process import ChildProcess
 from .endpoint import NotReady, Target
+from .ssh_command import BATCH, SSH_OPTIONS, RemoteCommand, remote_daemon, ssh_options, start_ssh
 
-DAEMON_VARIABLE = "ESPER_REMOTE_DAEMON"
-"""The remote `esper-daemon`, where it is not on the PATH of a shell without a login."""
 SOCKETS = ("ev", "qry", "ctl")
 RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
 RELOOK_SECONDS = 3.0
-SSH_FAILED = 255
-NOT_FOUND = 127
-
-
-def _options(*options: str) -> list[str]:
-    return [word for option in options for word in ("-o", option)]
-
-
-_OPTIONS = _options(
-    "ServerAliveInterval=5",
-    "ServerAliveCountMax=3",
-    "ConnectTimeout=10",
-    "LogLevel=ERROR",
-    "RemoteCommand=none",
-)
-_COMMAND_OPTIONS = [*_OPTIONS, *_options("ClearAllForwardings=yes")]
-"""For a command: forwards of the user's configuration are another session's, and their ports may be taken."""
-_TUNNEL_OPTIONS = [*_OPTIONS, *_options("StreamLocalBindUnlink=yes", "StreamLocalBindMask=0177")]
+_TUNNEL_OPTIONS = [*SSH_OPTIONS, *ssh_options("StreamLocalBindUnlink=yes", "StreamLocalBindMask=0177")]
 """For the sockets. Without `ExitOnForwardFailure`, which counts the forwards of the configuration, too."""
 
 
@@ -68,17 +46,21 @@ class SshTunnel:
     Args:
         destination: where, and which run.
         daemon: the remote program; None takes it from the environment.
+        batch: whether ssh may never ask for a passphrase; else it may for the first time.
     """
 
     is_remote = True
     patience_seconds = 90.0
     """Somebody may have to type a passphrase."""
 
-    def __init__(self, destination: SshDestination, *, daemon: str | None = None) -> None:
+    def __init__(
+        self, destination: SshDestination, *, daemon: str | None = None, batch: bool = False
+    ) -> None:
         self._destination = destination
-        self._daemon = daemon or os.environ.get(DAEMON_VARIABLE) or "esper-daemon"
+        self._daemon = remote_daemon(daemon)
+        self._batch = batch
         self._phase: Literal["idle", "asking", "opening", "open"] = "idle"
-        self._listing: ChildProcess | None = None
+        self._listing: RemoteCommand | None = None
         self._tunnel: ChildProcess | None = None
         self._folder: Path | None = None
         self._target: Target | None = None
@@ -132,36 +114,30 @@ class SshTunnel:
         self._phase = "idle"
 
     def _list_runs(self) -> None:
-        command = f"{self._daemon} list --json"
         self._next_at = time.monotonic() + RELOOK_SECONDS
         if self._phase == "idle":
             self._phase = "asking"
-        self._listing = self._start_ssh(
-            [*_COMMAND_OPTIONS, *self._batch_options, *self._destination.arguments, command]
-        )
-
-    @property
-    def _batch_options(self) -> list[str]:
-        """Questions for a passphrase are for the first time only: later a screen is in the way."""
-        return ["-o", "BatchMode=yes"] if self._target is not None or self._failures else []
-
-    def _start_ssh(self, arguments: Sequence[str]) -> ChildProcess | None:
         try:
-            return ChildProcess(["ssh", *arguments])
-        except OSError as error:
-            self._fail(_absent(error))
-            return None
+            self._listing = RemoteCommand(
+                self._destination,
+                ["list", "--json"],
+                daemon=self._daemon,
+                batch=self._batch or self._target is not None or self._failures > 0,
+            )
+        except TunnelError as error:
+            self._fail(error)
 
-    def _on_answer(self, process: ChildProcess) -> None:
+    def _on_answer(self, listing: RemoteCommand) -> None:
         self._listing = None
         try:
-            with process:
-                row = self._choose_run(process)
+            row = self._choose_run(listing)
         except EsperError as error:
             self.is_gone = isinstance(error, RunNotFound)
             if self.is_gone or self._phase != "open":
                 self._fail(error)
             return
+        finally:
+            listing.stop()
         self.is_gone = False
         assert row.endpoints is not None
         paths = {name: row.endpoints[name].removeprefix("ipc://") for name in SOCKETS}
@@ -169,24 +145,16 @@ class SshTunnel:
             return
         self._open_tunnel(row, paths)
 
-    def _choose_run(self, process: ChildProcess) -> _Row:
+    def _choose_run(self, listing: RemoteCommand) -> _Row:
         """The run that is meant, of those that are live there.
 
         Raises:
             TunnelError: there is no answer, or not a list of runs.
             RunNotFound: no such run.
         """
-        host, words = self._destination.login, process.last_words
-        if process.code == SSH_FAILED:
-            raise TunnelError(f"{host} cannot be reached: {words or 'ssh gave no reason'}")
-        if process.code == NOT_FOUND:
-            raise _not_on_path(host, self._daemon)
-        if process.code != 0:
-            raise TunnelError(
-                f"{host}: {self._daemon} list ended with {process.code}: {words or 'no reason'}"
-            )
+        host = self._destination.login
         try:
-            rows = [row for row in msgspec.json.decode(process.output, type=list[_Row]) if row.live]
+            rows = [row for row in msgspec.json.decode(listing.output().read(), type=list[_Row]) if row.live]
         except msgspec.DecodeError as error:
             raise TunnelError(f"{host}: {self._daemon} list gave no list of runs: {error}") from None
         try:
@@ -215,10 +183,13 @@ class SshTunnel:
         )
         self._phase = "opening"
         self._give_up_at = time.monotonic() + self.patience_seconds
-        batch = ["-o", "BatchMode=yes"] if self._failures else []
-        self._tunnel = self._start_ssh(
-            ["-N", *_TUNNEL_OPTIONS, *batch, *forwards, *self._destination.arguments]
-        )
+        batch = BATCH if self._batch or self._failures else []
+        try:
+            self._tunnel = start_ssh(
+                ["-N", *_TUNNEL_OPTIONS, *batch, *forwards, *self._destination.arguments]
+            )
+        except TunnelError as error:
+            self._fail(error)
 
     def _watch_tunnel(self, process: ChildProcess) -> None:
         assert self._folder is not None
@@ -239,33 +210,3 @@ class SshTunnel:
         self._error = error
         self._next_at = time.monotonic() + RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
         self._failures += 1
-
-
-def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemon: str | None = None) -> int:
-    """Run `esper-daemon ARGUMENTS` on that machine, with this process's input and output; its exit code.
-
-    Raises:
-        TunnelError: it cannot be reached, or has no such program.
-    """
-    daemon = daemon or os.environ.get(DAEMON_VARIABLE) or "esper-daemon"
-    command = f"{daemon} {shlex.join(arguments)}"
-    try:
-        done = subprocess.run(["ssh", *_COMMAND_OPTIONS, *destination.arguments, command])
-    except OSError as error:
-        raise _absent(error) from None
-    if done.returncode == SSH_FAILED:
-        raise TunnelError(f"{destination.login} cannot be reached")
-    if done.returncode == NOT_FOUND:
-        raise _not_on_path(destination.login, daemon)
-    return done.returncode
-
-
-def _absent(error: OSError) -> TunnelError:
-    return TunnelError(f"ssh cannot be run here ({error.strerror}); install OpenSSH's client")
-
-
-def _not_on_path(host: str, daemon: str) -> TunnelError:
-    return TunnelError(
-        f"{host} has no {daemon} on its PATH; say where it is: "
-        "--remote-command /path/to/.venv/bin/esper-daemon"
-    )

@@ -175,10 +175,11 @@ class _Tail:
 def choose_metric(names: list[str]) -> str:
     """The number that stands for a published run: a return or reward, an accuracy, a loss, else the first."""
 
-    def rank(name: str) -> tuple[int, int, str]:
-        leaf = name.rpartition("/")[2].lower()
+    def rank(name: str) -> tuple[bool, int, int, str]:
+        *groups, leaf = name.lower().split("/")
         fits = (i for i, word in enumerate(PREFERRED_METRICS) if leaf == word or leaf.endswith(f"_{word}"))
-        return next(fits, len(PREFERRED_METRICS)), name.count("/"), name
+        is_one_of_many = any(group.isdigit() for group in groups)
+        return is_one_of_many, next(fits, len(PREFERRED_METRICS)), len(groups), name
 
     return min(names, key=rank)
 

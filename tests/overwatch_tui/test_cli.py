@@ -12,6 +12,7 @@ from overwatch_tui import session
 from overwatch_tui.cli import main
 
 from . import journal
+from .runs import make_run
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +92,33 @@ def test_usage_errors_are_one_line_with_exit_code(arguments: tuple[str, ...], co
 def test_help_and_version() -> None:
     assert "--replay" in invoke("--help").output
     assert "esper-tui" in invoke("--version").output
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "word", "advice"),
+    [
+        (None, "DIED", "esper-daemon start --detach --resume alpha"),
+        (11, "FAILED", "esper-daemon doctor alpha"),
+        (0, "STOPPED", "esper-daemon start --detach --resume alpha"),
+    ],
+)
+def test_an_ended_run_is_shown_as_it_ended(
+    exit_code: int | None, word: str, advice: str, tmp_path: Path
+) -> None:
+    make_run(tmp_path / "home", "alpha", exit_code=exit_code)
+    for arguments in (("alpha",), ("--replay", "alpha")):
+        shown = invoke("--once", *arguments, COLUMNS="120", LINES="30")
+        assert shown.exit_code == 0, shown.output
+        head, strip, *_ = shown.output.split("\n")
+        assert f" {word} " in head
+        assert "TRAINING" not in head
+        assert advice in strip
+        data = json.loads(invoke("--once", "--json", *arguments).output)
+        assert (data["link"], data["state"], data["round"]) == ("ended", word, 2)
+
+
+def test_several_machines_name_no_run() -> None:
+    for arguments in (("--ssh", "a", "--ssh", "b", "alpha"), ("--ssh", "a", "--ssh", "b", "--once")):
+        result = invoke(*arguments)
+        assert result.exit_code == 2
+        assert "several --ssh are for the list of runs" in result.output

@@ -151,7 +151,7 @@ def test_runs_are_found_by_the_beginning_of_name_or_id(start: Start) -> None:
         find_run("alp")
     with pytest.raises(RunNotFound, match="no run gamma; there are: "):
         find_run("gamma")
-    with pytest.raises(RunNotFound, match="run beta is not alive; live: alps, alpha"):
+    with pytest.raises(RunNotFound, match=r"beta is not alive; go on: .*resume beta; .*; live: alps, alpha"):
         find_run("beta", live_only=True)
     two.close()
     two.run.release()

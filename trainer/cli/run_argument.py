@@ -12,7 +12,7 @@ import click
 
 from protocol import connect
 from protocol.client.client import Client
-from protocol.client.ssh import DAEMON_VARIABLE, run_remotely
+from protocol.client.ssh_command import DAEMON_VARIABLE, run_remotely
 from protocol.codec.addresses import parse_ssh_address, run_address, ssh_address_of
 from protocol.errors import RunNotFound
 from protocol.version import __version__

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from protocol import connect
-from protocol.client import ssh as tunnel
 from protocol.client.client import Client
 from protocol.client.sources import make_target_source, wait_for_target
+from protocol.client.ssh_command import DAEMON_VARIABLE
 from protocol.errors import NoReply, RunNotFound, TunnelError
 from protocol.journal.reader import read
 from tests.protocol.harness import DAEMON, Daemon, Reader, until
@@ -142,11 +142,11 @@ def test_what_is_wrong_is_said(box: Machine, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(RunNotFound, match="box: no run alpha; there are: none"):
         connect("ssh://box/alpha")
     with monkeypatch.context() as patch:
-        patch.setenv(tunnel.DAEMON_VARIABLE, "esper-daemon-that-is-not-there")
+        patch.setenv(DAEMON_VARIABLE, "esper-daemon-that-is-not-there")
         with pytest.raises(TunnelError, match="box has no esper-daemon-that-is-not-there on its PATH"):
             connect("ssh://box")
     with monkeypatch.context() as patch:
-        patch.setenv(tunnel.DAEMON_VARIABLE, "echo")
+        patch.setenv(DAEMON_VARIABLE, "echo")
         with pytest.raises(TunnelError, match="box: echo list gave no list of runs"):
             connect("ssh://box")
     box.down()

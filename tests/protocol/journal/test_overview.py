@@ -123,6 +123,7 @@ def test_overview_of_no_journal_and_of_rubbish(tmp_path: Path) -> None:
         (["lr", "train/loss", "rollout/ep_rew_mean"], "rollout/ep_rew_mean"),
         (["val_loss", "train/val_acc"], "train/val_acc"),
         (["b", "a/a"], "b"),
+        (["env/0/return", "loss"], "loss"),
     ],
 )
 def test_metric_that_stands_for_a_run(names: list[str], chosen: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from protocol.client.ssh import DAEMON_VARIABLE
+from protocol.client.ssh_command import DAEMON_VARIABLE
 from trainer.cli.main import main
 
 

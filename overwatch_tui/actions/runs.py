@@ -1,0 +1,83 @@
+"""Keys for runs: the list of them, and opening another one in this terminal."""
+
+from __future__ import annotations
+
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.runs import RunsScreen
+from overwatch_tui.session import Session
+from overwatch_tui.source.feed import Feed
+from overwatch_tui.source.no_run import NoFeed
+from overwatch_tui.source.recording import FetchFeed
+from overwatch_tui.source.run_list import ListedRun, MachineRuns
+from overwatch_tui.start import RunChoice
+from protocol.errors import EsperError
+
+from .base import PaintedApp
+
+FETCH_SECONDS = 0.2
+
+
+class RunActions(PaintedApp):
+    """The list of runs, from which one is opened in place of the one that is watched."""
+
+    choice: RunChoice
+
+    def on_mount(self) -> None:
+        self.set_interval(FETCH_SECONDS, self._open_fetched)
+        if self.choice.is_start:
+            self.action_runs()
+
+    def action_runs(self) -> None:
+        """Show the list above what is watched now."""
+        view, watched = self.choice.view, self.session.view
+        view.glyphs, view.read_only, view.message = watched.glyphs, self.choice.read_only, ""
+        is_open = not isinstance(self.session.feed, NoFeed)
+        self._select_watched()
+        self.choice.runs.ask_again()
+        self.push_screen(
+            RunsScreen(self.choice.runs, self.palette, view, self._open, is_something_open=is_open)
+        )
+
+    def _select_watched(self) -> None:
+        """The run that is watched is the selected one of the list."""
+        for machine, run in self.choice.runs.entries:
+            if run.id == self.session.feed.run_id:
+                self.choice.view.selected["runs"] = machine.host, run.id
+
+    def _open(self, machine: MachineRuns, run: ListedRun) -> None:
+        if run.id == self.session.feed.run_id and run.live and self.session.link.state == "live":
+            self._close_list()
+            return
+        try:
+            feed = machine.open(run)
+        except EsperError as error:
+            self.choice.view.show_message(f"{run.name} cannot be opened: {error}")
+            return
+        self.follow(feed, is_recording=not run.live)
+        self._close_list()
+
+    def _open_fetched(self) -> None:
+        """Play the recording of another machine once it is here."""
+        if isinstance(self.session.feed, FetchFeed):
+            recording = self.session.feed.take_recording()
+            if recording is not None:
+                self.follow(recording, is_recording=True)
+
+    def _close_list(self) -> None:
+        if isinstance(self.screen, RunsScreen):
+            self.session.view.glyphs = self.choice.view.glyphs
+            self.pop_screen()
+        self.call_next(self.action_redraw)
+
+    def follow(self, feed: Feed, *, is_recording: bool) -> None:
+        """Show another run from now on; the feed of the former one is closed."""
+        old = self.session
+        view = ViewState(
+            glyphs=old.view.glyphs,
+            rate=old.view.rate,
+            read_only=self.choice.read_only or is_recording,
+        )
+        self.session = Session(feed, view)
+        self.frozen = None
+        self._rung = None
+        old.close()

@@ -1,0 +1,293 @@
+"""The list of runs as lines: a row for each, and beneath it what is known of the selected one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
+from protocol.journal.overview import RunOverview
+
+from .format import format_count, format_number, format_percent
+from .lines import EMPTY, Line, Row, restyle
+from .theme import Glyphs
+from .view_state import ViewState
+
+STATE_STYLES = {
+    "TRAINING": "ok",
+    "PAUSED": "warning",
+    "FAILED": "critical",
+    "DIED": "critical",
+    "STOPPED": "dim",
+}
+BAD_STATES = ("FAILED", "DIED")
+KEYS = (
+    ("j k", "move"),
+    ("Enter", "open"),
+    ("R", "back"),
+    ("r", "ask again"),
+    ("?", "help"),
+    ("q", "quit"),
+)
+_TOP, _DETAIL, _BOTTOM = 3, 5, 1
+_HOST_WIDTH = 12
+_MIN_SPARK_WIDTH = 6
+_LAST_WIDTH = 100
+"""From so many columns on, the age of the newest event has a column of its own."""
+
+
+class RunListInputs(NamedTuple):
+    """One moment of the list."""
+
+    runs: RunList
+    view: ViewState
+    """Holds selection and scroll of `runs`."""
+    now: int
+    """Microseconds."""
+    is_something_open: bool = False
+    """Whether a run is behind the list, to go back to."""
+
+    @property
+    def glyphs(self) -> Glyphs:
+        return self.view.glyphs
+
+
+def keys(runs: RunList) -> list[Hashable]:
+    """(host, id) of the rows, in their order."""
+    return [(machine.host, run.id) for machine, run in runs.entries]
+
+
+def selected_run(inputs: RunListInputs) -> tuple[MachineRuns, ListedRun] | None:
+    """The row that Enter opens; None where there is none."""
+    entries = inputs.runs.entries
+    return entries[inputs.view.selected_index("runs", keys(inputs.runs))] if entries else None
+
+
+def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]:
+    """The whole screen, `height` lines; remembers in the view which rows were drawn."""
+    rows = keys(inputs.runs)
+    problems = [f"{machine.host}: {machine.problem}" for machine in inputs.runs.machines if machine.problem]
+    room = max(1, height - _TOP - _DETAIL - _BOTTOM - len(problems))
+    scroll = inputs.view.visible_rows("runs", rows, room, top=_TOP + 1 + len(problems))
+    inputs.view.scroll["runs"] = scroll
+    at = inputs.view.selected_index("runs", rows)
+    columns = _columns(inputs.runs, width)
+    lines = [_head(inputs, width), *_problem_lines(problems, width), EMPTY]
+    lines.append(_headings(columns, inputs.runs).line(width))
+    for i, (machine, run) in enumerate(inputs.runs.entries[scroll.rows], scroll.start):
+        line = _row(inputs, machine, run, columns, selected=i == at).line(width)
+        lines.append(restyle(line, "select") if i == at else line)
+    if not rows:
+        lines += [EMPTY, *_nothing(inputs, width)]
+    lines += [EMPTY] * (height - _DETAIL - _BOTTOM - len(lines))
+    more = len(rows) - scroll.start - room
+    lines += _detail(inputs, width, hidden=max(0, more))
+    return [*lines[: height - _BOTTOM], _key_line(inputs, width)]
+
+
+def _problem_lines(problems: Sequence[str], width: int) -> list[Line]:
+    return [Row().put(" !! ", "alarm").put(" ").put(text, "critical").line(width) for text in problems]
+
+
+def _head(inputs: RunListInputs, width: int) -> Line:
+    runs = inputs.runs
+    row = (
+        Row("bar").put(" ").put("esper" if width < 120 else "esper overwatch", "title").put("  RUNS", "bold")
+    )
+    num_live = len(runs.live)
+    num_bad = sum(run.state in BAD_STATES for _, run in runs.entries)
+    row.put(f"  {num_live} live", "ok" if num_live else "dim")
+    row.put(f"  {len(runs.entries) - num_live} ended", "dim")
+    if num_bad:
+        row.put(f"  {num_bad} died or failed", "critical")
+    if not runs.is_answered:
+        row.put("  asking ...", "warning")
+    hosts = [machine.host or "this machine" for machine in runs.machines]
+    return row.right(" ".join(hosts), "dim", width - 1).line(width)
+
+
+class _Columns(NamedTuple):
+    name: int
+    host: int
+    spark: int
+    has_last: bool
+
+
+def _columns(runs: RunList, width: int) -> _Columns:
+    """What is left of the fixed columns goes to the name, then to the course."""
+    host = _HOST_WIDTH if len(runs.machines) > 1 else 0
+    has_last = width >= _LAST_WIDTH
+    left = width - 2 - host - 10 - 11 - 6 - 8 - 7 - 6 - 8 * has_last - 1
+    longest = max((len(run.name) for _, run in runs.entries), default=0) + 1
+    name = max(8, min(longest, left - _MIN_SPARK_WIDTH, 40))
+    return _Columns(name, host, max(0, min(33, left - name)), has_last)
+
+
+def _headings(columns: _Columns, runs: RunList) -> Row:
+    is_training = any(run.kind == "training" for _, run in runs.entries)
+    row = Row().put("  RUN", "dim", 2 + columns.name)
+    if columns.host:
+        row.put("HOST", "dim", columns.host)
+    row.put("STATE", "dim", 10).put("ROUND", "dim", 10, ">").put(" ")
+    row.put("ACC", "dim", 5, ">").put(" ")
+    row.put("RETURN" if is_training else "VALUE", "dim", 8, ">").put(" ")
+    row.put("", "dim", columns.spark).put("ANOM", "dim", 6).put("AGE", "dim", 6, ">")
+    return row.put("LAST", "dim", 8, ">") if columns.has_last else row
+
+
+def _row(
+    inputs: RunListInputs, machine: MachineRuns, run: ListedRun, columns: _Columns, *, selected: bool
+) -> Row:
+    found = run.overview
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(" ")
+    row.put(_cut(run.name, columns.name - 1), "bold" if run.live else "", columns.name)
+    if columns.host:
+        row.put(_cut(machine.host or "here", columns.host - 1), "dim", columns.host)
+    row.put(run.state or "--", STATE_STYLES.get(run.state, "warning"), 10)
+    row.put(_position(run, found), "" if run.live else "dim", 10, ">").put(" ")
+    row.put(format_percent(found.accuracy if found else None), "", 5, ">").put(" ")
+    newest = found.values[-1] if found and found.values else None
+    row.put(_value(run, newest), "bold" if run.live else "", 8, ">").put(" ")
+    course = spark_of(found.values if found else (), columns.spark - 1, inputs.glyphs)
+    row.put(course, "chart" if run.live else "dim", columns.spark)
+    _put_anomalies(row, found, is_live=run.live)
+    row.put(_age(inputs.now, run.created), "dim", 6, ">")
+    if columns.has_last:
+        row.put(_age(inputs.now, found.ts if found else 0), "dim", 8, ">")
+    return row
+
+
+def _cut(text: str, width: int) -> str:
+    """The text with a sign where it does not fit."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "~"
+
+
+def _position(run: ListedRun, found: RunOverview | None) -> str:
+    if found is None:
+        return "--"
+    if run.kind == "published":
+        return "--" if found.step is None else f"step {format_count(found.step)}"
+    return f"{found.round}/{found.rounds}" if found.rounds else str(found.round)
+
+
+def _value(run: ListedRun, value: float | None) -> str:
+    return format_number(value, ".4g" if run.kind == "published" else "+.2f")[:8]
+
+
+def _put_anomalies(row: Row, found: RunOverview | None, *, is_live: bool) -> None:
+    """`2! 1?`: critical and warning; a full stop for none."""
+    if found is None or not (found.critical or found.warning):
+        row.put("--" if found is None else ".", "faint", 6)
+        return
+    critical = f"{found.critical}! " if found.critical else ""
+    warning = f"{found.warning}?" if found.warning else ""
+    row.put(critical, "critical" if is_live else "dim")
+    row.put(warning, "warning" if is_live else "dim", max(0, 6 - len(critical)))
+
+
+def spark_of(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
+    """The newest values, a column each, scaled to what is shown."""
+    shown = values[-width:] if width > 0 else ()
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    top = len(glyphs.spark) - 1
+    if high - low <= 1e-9 * max(abs(high), abs(low), 1e-9):
+        return glyphs.spark[0] * len(shown)
+    return "".join(glyphs.spark[round((value - low) / (high - low) * top)] for value in shown)
+
+
+def _age(now: int, ts: int) -> str:
+    return format_age((now - ts) / 1e6) if ts else "--"
+
+
+def format_age(seconds: float) -> str:
+    """An age that changes seldom, since each change is sent: `now`, `4m`, `3h`, `5d`."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return "now"
+
+
+def _detail(inputs: RunListInputs, width: int, *, hidden: int) -> list[Line]:
+    """A rule, and three lines about the selected run."""
+    more = f" {hidden} more below " if hidden else ""
+    rule = Row().right(more, "dim", width - 1, inputs.glyphs.rule, "rule")
+    lines = [rule.to(width, inputs.glyphs.rule, "rule").line(width)]
+    entry = selected_run(inputs)
+    if entry is None:
+        return [*lines, *[EMPTY] * (_DETAIL - 1)]
+    machine, run = entry
+    lines.append(_about(inputs, machine, run).line(width))
+    lines.append(_course_words(run).line(width))
+    opens = "follows it" if run.live else "opens its recording"
+    then = (
+        Row().put(" Enter ", "key").put(opens, "dim").put(f"  {inputs.glyphs.arrow} " if not run.live else "")
+    )
+    commands = [] if run.live else run.next_commands
+    if commands:
+        then.put(commands[0], "accent")
+    lines.append(then.line(width))
+    others = Row().put("        ").put("or ", "dim") if commands[1:] else Row()
+    on_host = f"  (on {machine.host})" if machine.host and commands else ""
+    lines.append(others.put("  ".join(commands[1:]), "accent").put(on_host, "dim").line(width))
+    return lines
+
+
+def _about(inputs: RunListInputs, machine: MachineRuns, run: ListedRun) -> Row:
+    row = Row().put(" ").put(run.name, "bold").put(f"  {run.kind} {run.id}", "dim")
+    if machine.host:
+        row.put(f" on {machine.host}", "dim")
+    found = run.overview
+    row.put("  ").put(run.state or "--", STATE_STYLES.get(run.state, "warning"))
+    if found is not None and not run.live:
+        row.put(f" {_age(inputs.now, found.ts)} ago" if _age(inputs.now, found.ts) != "now" else " just now")
+    if found is not None and found.error:
+        row.put(f": {found.error}", "critical")
+    elif found is not None and found.exit_code:
+        row.put(f", exit {found.exit_code}", "critical")
+    return row
+
+
+def _course_words(run: ListedRun) -> Row:
+    found = run.overview
+    if found is None:
+        return Row().put(" no event in its journal yet", "dim")
+    row = Row().put(" ")
+    if run.kind == "published":
+        row.put(f"step {format_number(found.step, 'd')}", "")
+    else:
+        of = f" of {found.rounds}" if found.rounds else ""
+        row.put(f"round {found.round}{of}, epoch {found.epoch}")
+    if found.values:
+        low, high = min(found.values), max(found.values)
+        row.put(f"  {found.signal} ", "dim").put(format_number(found.values[-1], ".4g"), "bold")
+        row.put(f"  from {low:.4g} to {high:.4g} in the newest {len(found.values)}", "dim")
+    if found.critical or found.warning:
+        row.put(f"  {found.critical} critical, {found.warning} warning", "warning")
+    return row
+
+
+def _nothing(inputs: RunListInputs, width: int) -> list[Line]:
+    if not inputs.runs.is_answered:
+        return [Row().put(" asking ...", "dim").line(width)]
+    return [
+        Row()
+        .put(" no run yet; start one with: ", "dim")
+        .put("esper-daemon start --detach", "accent")
+        .line(width),
+        Row().put(" it appears here by itself", "dim").line(width),
+    ]
+
+
+def _key_line(inputs: RunListInputs, width: int) -> Line:
+    view = inputs.view
+    if view.message:
+        return Row("bar").put(" ").put(view.message, "key").line(width)
+    row = Row()
+    for key, name in KEYS:
+        if key != "R" or inputs.is_something_open:
+            row.put(f" {key} ", "key").put(f"{name} ", "dim")
+    if view.read_only:
+        row.right("read-only", "dim", width - 1)
+    return row.line(width)

@@ -1,0 +1,132 @@
+"""The list of runs: the start screen where there are several, and what `R` shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from textual.app import ComposeResult
+from textual.screen import Screen
+
+from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH
+from overwatch_tui.render.lines import Row
+from overwatch_tui.render.run_rows import RunListInputs, keys, run_list_lines, selected_run
+from overwatch_tui.render.theme import Theme
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
+
+from .line_widget import LinePanel
+
+POLL_SECONDS = 0.1
+AGES_SECONDS = 10.0
+"""Ages are drawn again so often where nothing else changes."""
+
+
+class RunsScreen(Screen[None], inherit_bindings=False):
+    """Shows the runs; Enter hands over the selected one.
+
+    Args:
+        runs: asked again while the screen is shown.
+        theme: for the lines.
+        view: its glyphs, message and read-only mark; keeps the selection from one showing to the next.
+        on_open: called with the run that is to be opened.
+        is_something_open: whether Esc has a run to go back to.
+    """
+
+    AUTO_FOCUS = ""
+    BINDINGS = [  # noqa: RUF012
+        ("j,down", "move(1)", ""),
+        ("k,up", "move(-1)", ""),
+        ("g,home", "move(-1000000)", ""),
+        ("G,end", "move(1000000)", ""),
+        ("pagedown", "page(1)", ""),
+        ("pageup", "page(-1)", ""),
+        ("enter", "open", ""),
+        ("escape,R", "back", ""),
+        ("r", "ask_again", ""),
+        ("u", "glyphs", ""),
+        ("question_mark,f1", "app.help", ""),
+        ("q", "app.leave", ""),
+        ("ctrl+c", "app.leave", ""),
+        ("ctrl+z", "app.suspend_process", ""),
+        ("ctrl+l", "app.redraw", ""),
+    ]
+
+    def __init__(
+        self,
+        runs: RunList,
+        theme: Theme,
+        view: ViewState,
+        on_open: Callable[[MachineRuns, ListedRun], None],
+        *,
+        is_something_open: bool,
+    ) -> None:
+        super().__init__()
+        self._panel = LinePanel(theme, id="runs")
+        self._runs = runs
+        self._view = view
+        self._on_open = on_open
+        self._is_something_open = is_something_open
+        self._draw_at = 0.0
+
+    def compose(self) -> ComposeResult:
+        yield self._panel
+
+    def on_mount(self) -> None:
+        self.set_interval(POLL_SECONDS, self._poll)
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    def _poll(self) -> None:
+        had_message = bool(self._view.message)
+        self._view.expire_message()
+        has_changed = self._runs.poll() or had_message != bool(self._view.message)
+        if has_changed or time.monotonic() >= self._draw_at:
+            self.draw()
+
+    def draw(self) -> None:
+        """Show this moment; only lines that differ are sent."""
+        self._draw_at = time.monotonic() + AGES_SECONDS
+        width, height = self.size
+        if width < MIN_WIDTH or height < MIN_HEIGHT:
+            text = f"esper-tui needs {MIN_WIDTH}x{MIN_HEIGHT} (now {width}x{height})"
+            self._panel.show_lines([Row().put(text, "warning").line(width)])
+            return
+        self._panel.show_lines(run_list_lines(self._inputs(), width, height))
+        rows = keys(self._runs)
+        if rows:
+            # What is selected stays so: a run that comes in above must not be what Enter opens.
+            self._view.select("runs", rows[self._view.selected_index("runs", rows)])
+
+    def _inputs(self) -> RunListInputs:
+        return RunListInputs(self._runs, self._view, time.time_ns() // 1000, self._is_something_open)
+
+    def action_move(self, by: int) -> None:
+        self._view.move_selection("runs", keys(self._runs), by)
+        self.draw()
+
+    def action_page(self, by: int) -> None:
+        self.action_move(by * max(1, self.size.height - 10))
+
+    def action_open(self) -> None:
+        entry = selected_run(self._inputs())
+        if entry is not None:
+            self._on_open(*entry)
+            self.draw()
+
+    def action_back(self) -> None:
+        if self._is_something_open:
+            self.dismiss()
+        else:
+            self._view.show_message("no run is open yet: Enter opens one, q quits")
+            self.draw()
+
+    def action_ask_again(self) -> None:
+        self._runs.ask_again()
+        self._view.show_message("asking again")
+        self.draw()
+
+    def action_glyphs(self) -> None:
+        self._view.toggle_glyphs()
+        self.draw()

@@ -1,0 +1,109 @@
+"""A recorded run of another machine: its journal is fetched, then played here."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from protocol.client.items import Item
+from protocol.client.ssh_command import RemoteCommand
+from protocol.errors import EsperError
+from protocol.storage.folders import EVENTS_FILE
+
+from .link_status import LinkStatus
+from .replay import ReplayFeed
+
+DAMAGED = 1
+"""Exit code of `replay` where it has printed what is whole."""
+
+
+class FetchedReplay(ReplayFeed):
+    """A journal in a folder that nobody needs afterwards.
+
+    Args:
+        path: of the journal.
+        folder: removed by `close`.
+        state: of the run, as its machine tells it.
+
+    Raises:
+        EsperError: the file holds no event.
+    """
+
+    def __init__(self, path: Path, folder: Path, state: str) -> None:
+        super().__init__(path, math.inf)
+        self._folder = folder
+        self._state = state
+
+    def update_link(self, link: LinkStatus) -> None:
+        super().update_link(link)
+        if self.is_over and not link.outcome:
+            link.outcome = self._state
+            link.advice = "R lists the runs, and what to type next on that machine"
+
+    def close(self) -> None:
+        super().close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class FetchFeed:
+    """Nothing yet: the output of `esper-daemon replay --json` on another machine is on its way; see `Feed`.
+
+    Args:
+        command: it, running.
+        name: of the run.
+        host: where it is.
+        state: of the run, as that machine tells it.
+    """
+
+    run_id: str | None = None
+    boot: str | None = None
+    is_caught_up = True
+
+    def __init__(self, command: RemoteCommand, name: str, host: str, state: str) -> None:
+        self._command: RemoteCommand | None = command
+        self._name, self._host, self._state = name, host, state
+        self._problem = ""
+        self.thresholds: dict[str, dict[str, Any]] = {}
+
+    def take_recording(self) -> ReplayFeed | None:
+        """What has been fetched, once; None before that, and where it failed."""
+        if self._command is None or not self._command.ended:
+            return None
+        command, self._command = self._command, None
+        folder = Path(tempfile.mkdtemp(prefix="esper-recording-"))
+        path = folder / self._name / EVENTS_FILE
+        try:
+            path.parent.mkdir()
+            with path.open("wb") as file:
+                shutil.copyfileobj(command.output(good=(0, DAMAGED)), file)
+            return FetchedReplay(path, folder, self._state)
+        except (EsperError, OSError) as error:
+            self._problem = f"{self._name} cannot be fetched: {error}"
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        finally:
+            command.stop()
+
+    def drain(self) -> list[Item]:
+        return []
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+    def update_link(self, link: LinkStatus) -> None:
+        link.state, link.name = "connecting", self._name
+        link.problem = self._problem or f"fetching {self._name} from {self._host}: {self._size()}"
+
+    def _size(self) -> str:
+        return "done" if self._command is None else f"{self._command.num_bytes / 1024:.0f} KiB so far"
+
+    def request(self, method: str, params: dict[str, Any]) -> str:
+        raise EsperError(f"a recording accepts no commands: {method} {params}")
+
+    def close(self) -> None:
+        if self._command is not None:
+            self._command.stop()

@@ -1,0 +1,94 @@
+"""What the terminal shows first: one run, live or recorded, or the list of runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import click
+
+from protocol.codec.addresses import is_remote_address, parse_ssh_address, ssh_address_of
+from protocol.errors import RunNotFound
+from protocol.runs import find_run
+from protocol.storage.folders import EVENTS_FILE
+
+from .render.view_state import ViewState
+from .source.feed import Feed, LiveFeed
+from .source.no_run import NoFeed
+from .source.replay import ReplayFeed
+from .source.run_list import LocalMachine, MachineRuns, RemoteMachine, RunList
+
+
+@dataclass
+class RunChoice:
+    """The runs that this terminal can open."""
+
+    runs: RunList = field(default_factory=lambda: RunList([LocalMachine()]))
+    read_only: bool = False
+    """Whether no run may be sent commands; a recording takes none anyway."""
+    is_start: bool = False
+    """Whether the list is the first that is shown."""
+    view: ViewState = field(default_factory=ViewState)
+    """Selection and scroll of the list."""
+
+
+def make_run_list(hosts: Sequence[str], *, daemon: str | None, thin: bool | None) -> RunList:
+    """The runs of these machines, or of this one where none is named.
+
+    Args:
+        hosts: as `--ssh` takes them.
+        daemon: the command of esper-daemon there.
+        thin: see `LiveFeed`; None = as it is usual for the way.
+
+    Raises:
+        BadName: one is not a host.
+        UsageError: several, of which one names a run.
+    """
+    machines: list[MachineRuns] = []
+    for host in hosts:
+        destination = parse_ssh_address(ssh_address_of(host))
+        if destination.run and len(hosts) > 1:
+            raise click.UsageError(f"--ssh {host}: with several machines, name no run; choose it in the list")
+        machines.append(RemoteMachine(destination, daemon=daemon, thin=thin))
+    return RunList(machines or [LocalMachine(thin=thin)])
+
+
+def open_address(address: str | None, *, daemon: str | None, thin: bool | None) -> Feed:
+    """Follow a run; one of this machine that has ended is opened as a recording, at its end.
+
+    Raises:
+        EsperError: another machine cannot be reached, or the recording cannot be read.
+    """
+    if address is not None and not is_remote_address(address):
+        try:
+            run = find_run(address)
+        except RunNotFound:
+            pass  # it may begin later: the feed waits for it, and says so
+        else:
+            if not run.is_live:
+                return ReplayFeed(run.path / EVENTS_FILE, math.inf)
+    return LiveFeed(address, thin=is_remote_address(address) if thin is None else thin, remote_daemon=daemon)
+
+
+def open_first(address: str | None, choice: RunChoice, *, daemon: str | None, thin: bool | None) -> Feed:
+    """What is behind the first screen; makes the list that screen where there is a choice.
+
+    A run that is named is opened, and so is the only live one of the only machine. Where there is no run at
+    all, the first is waited for.
+
+    Raises:
+        EsperError: another machine cannot be reached, or the recording cannot be read.
+    """
+    machines = choice.runs.machines
+    is_named = address is not None and (
+        not address.startswith("ssh://") or parse_ssh_address(address).run is not None
+    )
+    if is_named:
+        return open_address(address, daemon=daemon, thin=thin)
+    choice.runs.wait()
+    is_one = len(machines) == 1 and not machines[0].problem
+    if is_one and (len(choice.runs.live) == 1 or not choice.runs.entries):
+        return open_address(address, daemon=daemon, thin=thin)
+    choice.is_start = True
+    return NoFeed()

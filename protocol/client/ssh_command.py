@@ -1,0 +1,145 @@
+"""A command of `esper-daemon` on another machine, through OpenSSH, in the background or at the terminal."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Collection, Sequence
+from typing import IO
+
+from protocol.codec.addresses import SshDestination
+from protocol.errors import TunnelError
+
+from .child_process import ChildProcess
+
+DAEMON_VARIABLE = "ESPER_REMOTE_DAEMON"
+"""The remote `esper-daemon`, where it is not on the PATH of a shell without a login."""
+SSH_FAILED = 255
+NOT_FOUND = 127
+
+
+def ssh_options(*options: str) -> list[str]:
+    """`-o` before each."""
+    return [word for option in options for word in ("-o", option)]
+
+
+SSH_OPTIONS = ssh_options(
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "ConnectTimeout=10",
+    "LogLevel=ERROR",
+    "RemoteCommand=none",
+)
+BATCH = ssh_options("BatchMode=yes")
+"""Ask for nothing: a screen is in the way."""
+_COMMAND_OPTIONS = [*SSH_OPTIONS, *ssh_options("ClearAllForwardings=yes")]
+"""For a command: forwards of the user's configuration are another session's, and their ports may be taken."""
+
+
+def remote_daemon(daemon: str | None) -> str:
+    """The remote program: as given, else as the environment says."""
+    return daemon or os.environ.get(DAEMON_VARIABLE) or "esper-daemon"
+
+
+class RemoteCommand:
+    """`esper-daemon WORDS` on another machine, running in the background.
+
+    Args:
+        destination: where.
+        words: of the command.
+        daemon: the remote program.
+        batch: whether ssh may not ask for a passphrase.
+
+    Raises:
+        TunnelError: ssh cannot be run here.
+    """
+
+    def __init__(
+        self, destination: SshDestination, words: Sequence[str], *, daemon: str, batch: bool
+    ) -> None:
+        self._host, self._daemon, self._words = destination.login, daemon, words
+        self._process = start_ssh(
+            [
+                *_COMMAND_OPTIONS,
+                *(BATCH if batch else []),
+                *destination.arguments,
+                f"{daemon} {shlex.join(words)}",
+            ]
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self._process.ended
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its output so far."""
+        return os.fstat(self._process.file.fileno()).st_size
+
+    def output(self, *, good: Collection[int] = (0,)) -> IO[bytes]:
+        """What it has printed, from its beginning; the file is gone after `stop`.
+
+        Args:
+            good: exit codes with which it counts as done.
+
+        Raises:
+            TunnelError: it has failed; says why.
+        """
+        code, words = self._process.code, self._process.last_words
+        if code == SSH_FAILED:
+            raise TunnelError(f"{self._host} cannot be reached: {words or 'ssh gave no reason'}")
+        if code == NOT_FOUND:
+            raise not_on_path(self._host, self._daemon)
+        if code not in good:
+            command = f"{self._daemon} {self._words[0]}"
+            raise TunnelError(f"{self._host}: {command} ended with {code}: {words or 'no reason'}")
+        self._process.file.seek(0)
+        return self._process.file
+
+    def stop(self) -> None:
+        """End it and forget its output."""
+        self._process.stop()
+
+
+def start_ssh(arguments: Sequence[str]) -> ChildProcess:
+    """Run `ssh ARGUMENTS` in the background.
+
+    Raises:
+        TunnelError: it cannot be run.
+    """
+    try:
+        return ChildProcess(["ssh", *arguments])
+    except OSError as error:
+        raise _absent(error) from None
+
+
+def run_remotely(destination: SshDestination, arguments: Sequence[str], *, daemon: str | None = None) -> int:
+    """Run `esper-daemon ARGUMENTS` on that machine, with this process's input and output; its exit code.
+
+    Raises:
+        TunnelError: it cannot be reached, or has no such program.
+    """
+    daemon = remote_daemon(daemon)
+    command = f"{daemon} {shlex.join(arguments)}"
+    try:
+        done = subprocess.run(["ssh", *_COMMAND_OPTIONS, *destination.arguments, command])
+    except OSError as error:
+        raise _absent(error) from None
+    if done.returncode == SSH_FAILED:
+        raise TunnelError(f"{destination.login} cannot be reached")
+    if done.returncode == NOT_FOUND:
+        raise not_on_path(destination.login, daemon)
+    return done.returncode
+
+
+def _absent(error: OSError) -> TunnelError:
+    return TunnelError(f"ssh cannot be run here ({error.strerror}); install OpenSSH's client")
+
+
+def not_on_path(host: str, daemon: str) -> TunnelError:
+    """The error that says how to name the remote program."""
+    return TunnelError(
+        f"{host} has no {daemon} on its PATH; say where it is: "
+        "--remote-command /path/to/.venv/bin/esper-daemon"
+    )

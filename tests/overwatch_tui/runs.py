@@ -1,0 +1,73 @@
+"""Folders of runs, and a machine that answers what the test says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from overwatch_tui.source.feed import Feed
+from overwatch_tui.source.run_list import ListedRun
+from protocol.journal.overview import RunOverview
+from protocol.messages import events as ev
+from protocol.runs import RunFolder
+
+from . import journal
+from .harness import ListFeed, events
+
+
+def make_run(home: Path, name: str, *, exit_code: int | None = None, rounds: int = 2, envs: int = 4) -> None:
+    """A run that has ended; without an exit code it was killed."""
+    run = journal.Run(rounds=rounds, envs=envs)
+    run.make()
+    if exit_code is not None:
+        run.emit(ev.RunStopped(reason="by x", exit_code=exit_code, rounds=rounds, error="boom"))
+    with RunFolder.claim(name, home=home) as folder:
+        folder.events.write_bytes(b"".join(line + b"\n" for line in run.lines))
+
+
+def listed(name: str, state: str = "TRAINING", *, kind: str = "training", **more: object) -> ListedRun:
+    """A row of the list, begun an hour ago."""
+    now = time.time_ns() // 1000
+    figures: dict[str, object] = {"ts": now, "round": 3, "rounds": 10, "values": (1.0, 2.0, 4.0), **more}
+    return ListedRun(
+        name=name,
+        id=f"id-{name}",
+        live=state in ("TRAINING", "PAUSED", "STARTING"),
+        kind=kind,
+        state=state,
+        created=now - 3_600_000_000,
+        overview=RunOverview(**figures),  # type: ignore[arg-type]
+    )
+
+
+class FakeMachine:
+    """Has the runs that the test gives it.
+
+    Args:
+        runs: None = has not answered yet.
+    """
+
+    def __init__(self, runs: Sequence[ListedRun] | None, *, host: str = "", problem: str = "") -> None:
+        self.host, self.problem = host, problem
+        self.runs = runs
+        self.opened: list[str] = []
+        self.feed = ListFeed(events(4, 2))
+        self._told: object = None
+
+    def poll(self, *, batch: bool) -> bool:
+        now = (self.runs, self.problem)
+        has_changed, self._told = now != self._told, now
+        return has_changed
+
+    def ask_again(self) -> None:
+        """Nothing: it always answers."""
+
+    def open(self, run: ListedRun) -> Feed:
+        self.opened.append(run.name)
+        self.feed = ListFeed(events(4, 2), name=run.name, is_replay=not run.live)
+        self.feed.run_id = run.id
+        return self.feed
+
+    def close(self) -> None:
+        """Nothing runs."""
