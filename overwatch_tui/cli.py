@@ -221,8 +221,7 @@ def _watch(session: Session, choice: RunChoice, address: str | None, *, colour: 
         app.run(mouse=mouse)
         link = app.session.link
         if link.state in ("live", "slow", "stale"):
-            is_first = app.session is session and is_remote_address(address)
-            back = address if is_first else link.name
+            back = choice.opened or (address if is_remote_address(address) else link.name)
             click.echo(clean_text(f"run {link.name} continues; watch it again with: esper-tui {back}"))
         elif link.is_dead:
             click.echo(clean_text(link_text(link)))

@@ -31,6 +31,8 @@ class RunChoice:
     """Whether the list is the first that is shown."""
     view: ViewState = field(default_factory=ViewState)
     """Selection and scroll of the list."""
+    opened: str | None = None
+    """How a command line names the run that was opened last from the list; None before the first."""
 
 
 def make_run_list(hosts: Sequence[str], *, daemon: str | None, thin: bool | None) -> RunList:

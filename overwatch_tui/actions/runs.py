@@ -53,6 +53,7 @@ class RunActions(PaintedApp):
         except EsperError as error:
             self.choice.view.show_message(f"{run.name} cannot be opened: {error}")
             return
+        self.choice.opened = f"--ssh {machine.host}:{run.name}" if machine.host else run.name
         self.follow(feed, is_recording=not run.live)
         self._close_list()
 
