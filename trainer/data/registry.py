@@ -138,7 +138,7 @@ def _found(name: str, folder: str, text: TextOptions) -> Dataset | Text:
         )
         raise DataError(
             f"no dataset named {name!r}; there are {there}; "
-            "`esper-daemon data NAME --from FOLDER` registers one more"
+            "`esper-daemon data NAME --from PATH` registers a text or a folder as one more"
         )
     return _read(name, KNOWN_DATASETS[name].format, where or _default_folder(name))
 

@@ -69,6 +69,8 @@ class CNN:
         inputs, height, width = shape
         self.widest = inputs * height * width
         """Numbers in the largest activation of one host and image."""
+        self.products = channels[-1] * classes
+        """Multiplications of a forward pass of one host and image."""
         self.blocks: list[ConvBlock] = []
         for count in channels:
             pool = bool(self.blocks) and min(height, width) >= 2
@@ -76,6 +78,7 @@ class CNN:
                 height, width = height // 2, width // 2
             self.blocks.append(ConvBlock(inputs, count, (height, width), pool))
             self.widest = max(self.widest, count * height * width)
+            self.products += kernel**2 * inputs * count * height * width
             inputs = count
 
     def specs(self) -> dict[str, Init]:

@@ -34,6 +34,8 @@ class HostModel(Protocol):
     """Whether a position of the map must not depend on later ones, as in a text."""
     widest: int
     """Numbers in the largest activation of one host and example."""
+    products: int
+    """Multiplications of a forward pass of one host and example, about."""
 
     @property
     def blocks(self) -> Sequence[Slot]: ...

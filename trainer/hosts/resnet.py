@@ -64,6 +64,12 @@ class ResidualBlock:
     projection: NormedConv | None
     """Of the shortcut; None where it is the identity."""
 
+    @property
+    def weights(self) -> int:
+        """Numbers in the kernels of all."""
+        layers = (self.first, self.second, self.projection)
+        return sum(c.inputs * c.outputs * c.kernel**2 for c in layers if c is not None)
+
 
 @dataclass(frozen=True)
 class ResNetStage:
@@ -112,6 +118,8 @@ class ResNet:
         inputs, height, width = shape
         self.widest = max(inputs, channels[0]) * height * width
         """Numbers in the largest activation of one host and image."""
+        self.products = channels[0] * 9 * inputs * height * width + channels[-1] * classes
+        """Multiplications of a forward pass of one host and image."""
         self.blocks: list[ResNetStage] = []
         for i, count in enumerate(channels):
             stem = NormedConv(f"block{i}.stem", inputs, count, 3, 1) if i == 0 else None
@@ -120,7 +128,9 @@ class ResNet:
             for j in range(residuals):
                 stride = 2 if i > 0 and j == 0 else 1
                 height, width = -(-height // stride), -(-width // stride)
-                blocks.append(_residual_block(f"block{i}.residual{j}", inputs, count, stride))
+                block = _residual_block(f"block{i}.residual{j}", inputs, count, stride)
+                blocks.append(block)
+                self.products += block.weights * height * width
                 inputs = count
             self.blocks.append(ResNetStage(stem, tuple(blocks), count, (height, width)))
             self.widest = max(self.widest, count * height * width)

@@ -25,6 +25,12 @@ TEXT_LEARNING_RATES = {"pointwise": 0.5, "attending": 0.2}
 """Of a transformer without and with heads, in the place of the default, which is a convolutional host's."""
 MANY_PARAMETERS = 10_000_000
 """Of a host with its seeds, from which building them is worth a word."""
+BYTES_PER_PARAMETER = 16
+"""Weight, momentum, gradient and the governor's snapshot, in float32."""
+MANY_OPERATIONS = 10**12
+"""Of an epoch of all hosts, from which it is worth a word: about a minute of one core."""
+OPERATIONS_PER_PRODUCT = 6
+"""Multiplication and addition, forward and twice backward."""
 OPTIONS_OF_KIND: dict[str, Kind] = {
     "task.augment": "images",
     "host.channels": "images",
@@ -132,13 +138,22 @@ def check_sizes(config: Config, task: Task) -> str | None:
         for block in model.blocks:
             specs = kind.at(block.channels, block.size).specs(block.channels)
             count += sum(spec.count for spec in specs.values())
-    if count < MANY_PARAMETERS:
-        return None
-    gigabytes = 12 * count * config.envs.count / 1e9
-    return (
-        f"each host has {count / 1e6:.0f} million parameters with one seed of each blueprint in each slot: "
-        f"building takes minutes, and {config.envs.count} hosts need about {gigabytes:.1f} GB"
-    )
+    told = []
+    if count >= MANY_PARAMETERS:
+        gigabytes = BYTES_PER_PARAMETER * count * config.envs.count / 1e9
+        told.append(
+            f"each host has {count / 1e6:.0f} million parameters with one seed of each blueprint in each slot"
+            f": building takes minutes, and {config.envs.count} hosts need about {gigabytes:.1f} GB"
+        )
+    step = OPERATIONS_PER_PRODUCT * model.products * config.task.batch_size
+    epoch = step * config.task.batches_per_epoch * config.envs.count
+    if epoch >= MANY_OPERATIONS:
+        told.append(
+            f"a training step of a host takes {step / 1e9:.0f} billion operations, an epoch of "
+            f"{config.envs.count} hosts {epoch / 1e12:.0f} trillion: minutes on a CPU; "
+            "task.batches_per_epoch, task.batch_size and envs.count make it less"
+        )
+    return "; ".join(told) or None
 
 
 def build_model(

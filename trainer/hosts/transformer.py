@@ -68,6 +68,9 @@ class Transformer:
         self.head_names: tuple[str, ...] = ("embed.token" if is_tied else "head.weight",)
         self.widest = context * max(3 * width, mlp, classes)
         """Numbers in the largest activation of one host and window."""
+        attending = 4 * width**2 + 2 * context * width if heads else 0
+        self.products = context * (depth * (attending + 2 * width * mlp) + classes * width)
+        """Multiplications of a forward pass of one host and window."""
 
     def specs(self) -> dict[str, Init]:
         """Trainable tensors of one host."""

@@ -17,11 +17,51 @@ from trainer.config.load import load, load_sourced
 from trainer.config.presets import UnknownPreset, presets
 from trainer.config.schema import Config
 from trainer.data.registry import load as dataset
+from trainer.data.task import Task
+from trainer.data.text import Text
 from trainer.hosts.population import Population
-from trainer.hosts.task_defaults import resolve_task_defaults
+from trainer.hosts.task_defaults import build_model, resolve_task_defaults
 
 torch.set_num_threads(1)
-SHAPES = {"digits": (1, 8, 8), "fashion-mnist": (1, 28, 28), "synthetic": (3, 32, 32)}
+IMAGES = {
+    "digits": (10, (1, 8, 8)),
+    "fashion-mnist": (10, (1, 28, 28)),
+    "synthetic": (10, (3, 32, 32)),
+    "cifar10": (10, (3, 32, 32)),
+    "cifar100": (100, (3, 32, 32)),
+}
+PARAMETERS = {
+    "cifar10": 272_474,
+    "cifar100": 278_324,
+    "digits": 274,
+    "digits-wait": 1_702,
+    "fashion-mnist": 19_810,
+    "many-envs": 274,
+    "synthetic-32": 6_418,
+    "text": 11_712,
+    "tinystories": 29_915_136,
+}
+"""Of a host without seeds; docs/training.md has the formulas."""
+TINYSTORIES_VOCABULARY = 25_000
+
+
+def task(name: str) -> Task:
+    """Random examples in the shape of the task of a preset."""
+    if name == "tinystories":
+        alphabet = "".join(chr(0x4E00 + i) for i in range(TINYSTORIES_VOCABULARY - 1))
+        return Text.of(name, alphabet + 12_000 * alphabet[0], 256)
+    return tiny(*IMAGES[name], train=200) if name in IMAGES else dataset(name)
+
+
+@pytest.mark.parametrize(
+    "name", [*PARAMETERS.keys() - {"tinystories"}, pytest.param("tinystories", marks=pytest.mark.slow)]
+)
+def test_parameters_of_a_host(name: str) -> None:
+    config = load_sourced(preset=name)
+    data = task(config.config.task.dataset)
+    model, _ = build_model(resolve_task_defaults(config, data.name, data.kind).config, data)
+    assert sum(spec.count for spec in model.specs().values()) == PARAMETERS[name]
+    assert PARAMETERS.keys() == presets().keys()
 
 
 @pytest.mark.parametrize("name", sorted(presets()))
@@ -31,9 +71,12 @@ def test_it_loads_is_described_and_trains(name: str) -> None:
     assert line.endswith(".")
     config = load(preset=name)
     assert (config == Config()) == (name == "digits")
-    small = load_sourced(preset=name, sets=["envs.count=2", "ppo.minibatches=2", "task.batches_per_epoch=1"])
-    name = config.task.dataset
-    data = tiny(10, SHAPES[name], train=80) if name in SHAPES else dataset(name)
+    sets = ["envs.count=2", "ppo.minibatches=2", "task.batches_per_epoch=1", "task.batch_size=8"]
+    data = task(config.task.dataset)
+    if name == "tinystories":
+        data = Text.of("stories", "The cat and the dog saw a ball. " * 300, 256)
+        sets += ["host.width=24", "host.mlp=48"]
+    small = load_sourced(preset=name, sets=sets)
     population = Population(resolve_task_defaults(small, data.name, data.kind).config, data, "cpu")
     population.begin_episode(1)
     table = population.table

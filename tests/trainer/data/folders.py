@@ -106,6 +106,23 @@ def cifar10_folder(folder: Path, kind: str, per_batch: int = 20) -> Path:
     return folder
 
 
+def learnable_cifar_folder(folder: Path, classes: int, train: int, test: int) -> Path:
+    """Python batches of CIFAR-10 or CIFAR-100 whose images show their class: coloured squares, and noise."""
+    folder.mkdir(parents=True)
+    squares = images(classes, 3, 4, 4, part=100).float()
+    patterns = squares.repeat_interleave(8, dim=2).repeat_interleave(8, dim=3).flatten(1)
+    key, names = b"fine_labels", ["train", "test"]
+    if classes == 10:
+        key, names = b"labels", [*CIFAR10_TRAIN, "test_batch"]
+    for i, name in enumerate(names):
+        count = test if name.startswith("test") else train // (len(names) - 1)
+        classes_of = labels(count, classes)
+        mixed = 0.5 * images(count, 3072, part=i).float() + 0.5 * patterns[classes_of]
+        batch = {key: classes_of, b"data": mixed.to(torch.uint8)}
+        (folder / name).write_bytes(python2_pickle(batch))
+    return folder
+
+
 def cifar100_folder(folder: Path, kind: str, train: int = 200, test: int = 100) -> Path:
     """CIFAR-100's two files; the coarse label is a fifth of the fine one."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,12 @@ import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
+from torch.utils.flop_counter import FlopCounterMode
 
+from tests.trainer.hosts.plots import tiny
 from trainer.cli.main import main
-from trainer.config.load import SourcedConfig, load_sourced
+from trainer.compute.stacked_ops import initialise
+from trainer.config.load import ConfigError, SourcedConfig, load_sourced
 from trainer.config.load import load as settings
 from trainer.data.registry import load
 from trainer.data.task import Task
@@ -76,6 +79,32 @@ def test_hosts_that_take_minutes_to_build_are_told_before() -> None:
     assert "8 hosts need about" in told
 
 
+def test_epochs_that_take_minutes_on_a_cpu_are_told_before() -> None:
+    data = tiny(10, (3, 32, 32))
+    small = resolved(data, "host.channels=8,16,32", "host.kernel=3", "task.batch_size=16").config
+    assert check_sizes(small, data) is None
+    residual = ("host.family=resnet", "host.channels=16,32,64", "task.batch_size=32", "envs.count=16")
+    told = check_sizes(resolved(data, *residual).config, data)
+    assert told is not None
+    assert "a training step of a host takes 8 billion operations, an epoch of 16 hosts 2 trillion" in told
+    assert "million parameters" not in told
+    with pytest.raises(ConfigError, match=r"task\.batch_size = 51: tiny has 50 to train on"):
+        check_sizes(resolved(data, "host.family=resnet", "task.batch_size=51").config, data)
+
+
+@pytest.mark.parametrize("family", ["cnn", "resnet"])
+def test_products_are_those_that_torch_counts(family: str) -> None:
+    data = tiny(10, (3, 16, 16))
+    model, _ = build_model(resolved(data, f"host.family={family}", "host.channels=4,8").config, data)
+    weights = initialise(model.specs(), torch.zeros(1, dtype=torch.int64), torch.float32)
+    with FlopCounterMode(display=False) as counter:
+        x = torch.zeros(1, 3, 16, 16)
+        for i in range(2):
+            x = model.train_block(i, x, weights)
+        model.head(x, weights)
+    assert counter.get_total_flops() == 2 * model.products
+
+
 def test_a_resumed_run_has_it_decided_already() -> None:
     text = resolved(load("text"))
     saved: dict[str, Any] = msgspec.to_builtins(text.config)
@@ -94,11 +123,11 @@ def test_options_say_where_each_value_comes_from(tmp_path: Path, monkeypatch: py
     words = ["options", "--preset", "text", "--config", str(file), "--set", "envs.count=8"]
     told = CliRunner().invoke(main, words).output
     for line in (
-        "task.dataset = text  (preset text)",
-        f"rounds = 5  (file {file})",
+        "task.dataset = text  (preset text; default digits)",
+        f"rounds = 5  (file {file}; default 0)",
         "ppo.clip = 0.2  (environment ESPER_PPO_CLIP)",
         "envs.count = 8  (--set)",
-        "host.learning_rate = 0.5  (task)",
+        "host.learning_rate = 0.5  (task; default 0.05)",
         "host.momentum = 0.9  (default)",
     ):
         assert line in told.splitlines(), line

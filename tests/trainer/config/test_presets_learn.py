@@ -1,0 +1,103 @@
+"""Every preset's hosts learn: at their real size they come above chance within a few steps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.data import folders
+from trainer.compute import rng
+from trainer.config.load import load_sourced
+from trainer.config.presets import presets
+from trainer.data.registry import KNOWN_DATASETS, load_task, register
+from trainer.data.text import Text
+from trainer.hosts.population import Population
+from trainer.hosts.task_defaults import check_sizes, resolve_task_defaults
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.slow
+FASHION_MNIST = KNOWN_DATASETS["fashion-mnist"].folder
+assert FASHION_MNIST is not None
+ONE_HOST = ("envs.count=2", "ppo.minibatches=2", "envs.group_size=2", "envs.convolution=grouped")
+STEPS = {
+    "cifar10": ("task.batch_size=32", "task.batches_per_epoch=24", "host.learning_rate=0.025"),
+    "cifar100": ("task.batch_size=32", "task.batches_per_epoch=50", "host.learning_rate=0.025"),
+    "digits": ("task.batches_per_epoch=60",),
+    "digits-wait": ("task.batches_per_epoch=24",),
+    "fashion-mnist": ("task.batches_per_epoch=24",),
+    "many-envs": ("task.batches_per_epoch=60",),
+    "synthetic-32": ("task.batches_per_epoch=24",),
+    "text": ("task.batches_per_epoch=60",),
+}
+"""Within so many steps; where a step is long, of a quarter of the images at a quarter of the rate."""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize("name", sorted(presets().keys() - {"tinystories"}))
+def test_hosts_come_above_chance(name: str, tmp_path: Path) -> None:
+    sets = [*ONE_HOST, *STEPS[name]]
+    if name == "fashion-mnist" and not FASHION_MNIST.is_dir():
+        pytest.skip("the package dataset-fashion-mnist is not installed")
+    if name in ("cifar10", "cifar100"):
+        classes = int(name.removeprefix("cifar"))
+        register("made", folders.learnable_cifar_folder(tmp_path / "files", classes, 2000, 1000))
+        sets += ["task.dataset=made"]
+    sourced = load_sourced(preset=name, sets=sets)
+    data = load_task(sourced.config.task, torch.device("cpu"))
+    config = resolve_task_defaults(sourced, data.name, data.kind).config
+    population = Population(config, data, "cpu")
+    population.begin_episode(1)
+    table = population.table
+    population.set_topology(table.stage, table.blueprint, table.style)
+    measured = population.run_epoch(1, 0).measurements
+    population.close()
+    assert (measured.val_accuracy > data.chance + 0.05).all(), measured.val_accuracy
+    assert (measured.val_loss < torch.tensor(data.perplexity).log()).all(), measured.val_loss
+
+
+@pytest.fixture
+def stories(tmp_path: Path) -> Path:
+    """A text with more words than the vocabulary of the preset, in the form of TinyStories."""
+    syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+    picks = rng.bits(rng.key(3, rng.Purpose.SYNTHETIC, 0), 6 * 30_000).view(-1, 6).remainder(len(syllables))
+    words = ["".join(syllables[i] for i in row[: 3 + row[5] % 3]) for row in picks.tolist()]
+    lines = [" ".join(words[at : at + 12]) for at in range(0, len(words), 12)]
+    path = tmp_path / "TinyStories-train.txt"
+    path.write_text("\n<|endoftext|>\n".join(lines * 2), encoding="utf-8")
+    return path
+
+
+def test_thirty_million_parameters_learn_a_fixed_batch(stories: Path) -> None:
+    register("tinystories", stories)
+    sets = ["envs.count=1", "ppo.minibatches=1", "task.batch_size=2", "seeds.blueprints=norm,lora"]
+    sourced = load_sourced(preset="tinystories", sets=sets)
+    data = load_task(sourced.config.task, torch.device("cpu"))
+    assert isinstance(data, Text)
+    assert data.classes == 25_000
+    config = resolve_task_defaults(sourced, data.name, data.kind).config
+    told = check_sizes(config, data)
+    assert told is not None
+    assert "million parameters" in told
+    population = Population(config, data, "cpu")
+    assert population.parameters_host == 29_915_136
+    population.begin_episode(1)
+    table, group = population.table, population.groups[0]
+    population.set_topology(table.stage, table.blueprint, table.style)
+    assert population._topology is not None
+    group.plan_epoch(population._topology, 1, 0)
+    batch = group.batches.at(1, 0)
+    losses = []
+    for _ in range(6):
+        loss, _, gradients = group.gradients(*batch)
+        group.optimizer.step(gradients)
+        losses.append(float(loss))
+    population.close()
+    assert losses[-1] < losses[0] - 0.5, losses
+    assert all(later < earlier for earlier, later in pairwise(losses)), losses
