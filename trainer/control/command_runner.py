@@ -333,7 +333,7 @@ class CommandRunner:
     def _intervene(self, command: Command, params: SeedGerminateParams | SeedPruneParams) -> Result | None:
         """On the seeds of the coming epoch; after an episode's last one, on those of the next episode."""
         if self._run.can_intervene:
-            return self._run.intervene(params)
+            return self._run.intervene(params, command.id)
         if self._paused:
             reason = "the run is paused behind the last epoch of its episode; resume it, then ask again"
             raise RequestError("wrong_state", reason)

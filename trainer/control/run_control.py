@@ -130,8 +130,12 @@ class RunControl:
             return None
         return "the run is paused, and this is done only when it has trained on: resume it"
 
-    def intervene(self, params: SeedGerminateParams | SeedPruneParams) -> dict[str, Any]:
+    def intervene(self, params: SeedGerminateParams | SeedPruneParams, command: str) -> dict[str, Any]:
         """Germinate or prune, between the policy's decision and its epoch.
+
+        Args:
+            params: what.
+            command: id of the command, for the events.
 
         Returns:
             The command's result.
@@ -143,7 +147,7 @@ class RunControl:
         self._other_ranks.broadcast_action(action)
         stage, frame = self._seeds.execute(action)
         merged, _ = self._other_ranks.merge_frames(frame)
-        self._recorder.record_decision(merged, by="operator")
+        self._recorder.record_decision(merged, by="operator", command=command)
         return {"env": params.env, "slot": params.slot, "stage": stage.name}
 
     def set_parameter(self, key: str, value: float) -> float:

@@ -6,6 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ try:
     from .event_columns import SCHEMAS
     from .event_views import NAMES, Boots
     from .part_cache import JournalTables, read_tables
+    from .seed_cache import SeedCache
+    from .seed_view import KEPT_SEEDS
     from .views import views
 except ImportError as error:
     _missing: str | None = error.name
@@ -106,12 +109,7 @@ class Database:
         Raises:
             QueryError: DuckDB refuses it, or it takes longer than the limits allow.
         """
-        alarm = None
-        if self._end is not None:
-            alarm = threading.Timer(max(0.0, self._end - time.monotonic()), self._connection.interrupt)
-            alarm.daemon = True
-            alarm.start()
-        try:
+        with self._alarm():
             cursor = self._connection.execute(sql)
             if cursor is None or not cursor.description:  # there was no statement
                 return Result([], [])
@@ -120,6 +118,21 @@ class Database:
                 return Result(columns, cursor.fetchall())
             rows = cursor.fetchmany(max_rows + 1)
             return Result(columns, rows[:max_rows], has_more=len(rows) > max_rows)
+
+    def _evaluate(self, sql: str) -> pyarrow.Table:
+        with self._alarm():
+            return self._connection.sql(sql).to_arrow_table()
+
+    @contextmanager
+    def _alarm(self) -> Iterator[None]:
+        """DuckDB's errors in one line; what takes longer than the limits is interrupted."""
+        alarm = None
+        if self._end is not None:
+            alarm = threading.Timer(max(0.0, self._end - time.monotonic()), self._connection.interrupt)
+            alarm.daemon = True
+            alarm.start()
+        try:
+            yield
         except duckdb.InterruptException:
             raise self._too_slow("the query") from None
         except duckdb.Error as error:
@@ -149,8 +162,11 @@ class Database:
         for table in SCHEMAS:
             connection.register(f"_{table}", tables.dataset(table))
             connection.execute(boots.view(table))
+        seeds = SeedCache(tables, boots, self._evaluate)
+        if seeds.files:
+            connection.register(KEPT_SEEDS, seeds.dataset())
         components = [name for summary in tables.summaries for name in summary.components]
-        for name, sql in views(list(dict.fromkeys(components))).items():
+        for name, sql in views(list(dict.fromkeys(components)), seeds.settled).items():
             connection.execute(f"CREATE VIEW {name} AS {sql}")
 
     def close(self) -> None:

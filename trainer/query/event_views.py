@@ -39,6 +39,8 @@ class Boots:
                 starts[number] = (boot.resumed_round + 1, boot.episode_epochs, 1)
             else:
                 starts[number] = (first.round, first.epoch, int(at_end))
+        self.starts = starts
+        """Where each began to play; None where it has not."""
         self._limits: list[Position | None] = []
         """Of each boot, the first position that a later one has played anew."""
         newest: Position | None = None

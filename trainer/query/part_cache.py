@@ -2,6 +2,7 @@
 
     cache/query-<schema>/000001-<fingerprint>/{raw,epoch,...}.parquet   the tables of a compressed segment
     cache/query-<schema>/000001-<fingerprint>/summary.json             the rest; the folder is renamed then
+    cache/query-<schema>/seeds/                                        see `seed_cache`
 
 A compressed segment does not change, so that each is read once; what is asked later reads columns. The
 folder may be deleted at any time. Where it cannot be written, all tables are in memory.
@@ -32,9 +33,10 @@ from .event_columns import SCHEMAS, EventColumns, PartSummary
 
 logger = logging.getLogger(__name__)
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 """Raised when the files have another form."""
 _SUMMARY = "summary.json"
+SEEDS_FOLDER = "seeds"
 Watch = Callable[[Iterator[Event]], Iterator[Event]]
 
 
@@ -43,10 +45,14 @@ class JournalTables:
     """All parts of a journal.
 
     Attributes:
+        cache: the folder of what is kept.
         summaries: of the parts, the oldest first.
+        kept: the name of each part whose tables are files, None for the others.
     """
 
+    cache: Path
     summaries: list[PartSummary] = field(default_factory=list)
+    kept: list[str | None] = field(default_factory=list)
     _files: dict[str, list[str]] = field(default_factory=dict)
     _batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
 
@@ -60,6 +66,7 @@ class JournalTables:
     def add_kept(self, folder: Path, summary: PartSummary) -> None:
         """Take in a segment whose tables are files."""
         self.summaries.append(summary)
+        self.kept.append(folder.name)
         for table in summary.rows:
             self._files.setdefault(table, []).append(str(folder / f"{table}.parquet"))
 
@@ -78,9 +85,9 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
     Raises:
         FolderError: the journal cannot be read.
     """
-    tables = JournalTables()
     cache = journal.parent / CACHE_FOLDER / f"query-{schema_hash()[:8]}-{CACHE_VERSION}"
-    known: set[str] = set()
+    tables = JournalTables(cache)
+    known = {SEEDS_FOLDER}
     with open_parts(journal) as parts:
         for part in parts:
             if part.fingerprint is not None:
@@ -91,6 +98,7 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
                     tables.add_kept(folder, summary)
                     continue
             tables.summaries.append(EventColumns(tables.add_batch).read(part, watch))
+            tables.kept.append(None)
     _remove_others(cache, known)
     return tables
 

@@ -1,7 +1,8 @@
 """SQL of the view `seeds`: the rules of `protocol.journal.seed_lives` over all rounds at once.
 
 A life begins with each stage GERMINATED that no rollback caused. What a rollback puts back belongs to the
-newest life of that blueprint in its slot; all else to the life that the slot held before.
+newest life of that blueprint in its slot; all else to the life that the slot held before. No life outlasts
+its round.
 """
 
 from protocol.messages.vocabulary import LIVE, WITH_SEED
@@ -9,12 +10,12 @@ from protocol.messages.vocabulary import LIVE, WITH_SEED
 _LIVE = ", ".join(f"'{stage.name}'" for stage in LIVE)
 _SEED = ", ".join(f"'{stage.name}'" for stage in WITH_SEED)
 
-SEEDS = f"""
+_SEEDS = f"""
 WITH told AS (
     SELECT place, ctx_env AS env, ctx_round AS round, ctx_epoch AS epoch, slot, to_stage, blueprint,
         parameters, contribution, seed, "by" = 'governor' AS restored,
         to_stage = 'GERMINATED' AND "by" <> 'governor' AS is_birth
-    FROM events."seed.stage" WHERE ctx_env IS NOT NULL
+    FROM events."seed.stage" WHERE ctx_env IS NOT NULL AND {{rounds}}
 ), anchored AS (
     SELECT *, CASE
         WHEN is_birth THEN place
@@ -47,7 +48,7 @@ WITH told AS (
 ), slots AS (
     SELECT place, boot_number, ctx_round AS round, unnest(range(len(op))) AS env,
         unnest(contribution) AS contribution
-    FROM events.epoch
+    FROM events.epoch WHERE {{rounds}}
 ), measured AS (
     SELECT slots.place, round, env, unnest(names.slots) AS slot, unnest(contribution) AS contribution
     FROM slots JOIN boots_ AS names USING (boot_number)
@@ -70,9 +71,9 @@ WITH told AS (
 ), finished AS (
     SELECT life, max(ended.ctx_epoch) AS epoch
     FROM (SELECT round, max_by(life, place) AS life FROM lived GROUP BY round, env, slot) AS held
-    JOIN events."round.finished" AS ended ON ended.ctx_round = held.round GROUP BY life
+    JOIN events."round.finished" AS ended ON ended.ctx_round = held.round WHERE {{rounds}} GROUP BY life
 )
-SELECT env, slot, blueprint, told.round, told.epoch AS germinated_epoch,
+SELECT told.place, env, slot, blueprint, told.round, told.epoch AS germinated_epoch,
     CASE WHEN put_back.life IS NOT NULL THEN put_back.epoch
         WHEN stage IN ({_LIVE}) THEN finished.epoch ELSE stood.epoch END AS end_epoch,
     CASE WHEN put_back.life IS NOT NULL THEN 'DORMANT'
@@ -83,5 +84,29 @@ LEFT JOIN stood ON stood.life = told.place
 LEFT JOIN put_back ON put_back.life = told.place
 LEFT JOIN newest ON newest.life = told.place
 LEFT JOIN finished ON finished.life = told.place
-WHERE is_birth ORDER BY told.place
+WHERE is_birth
 """
+KEPT_SEEDS = "seeds_kept_"
+"""The table of the lives of settled rounds; see `seed_cache`."""
+
+
+def seeds_of_rounds(first: int, last: int | None = None) -> str:
+    """SQL of the lives of these rounds, with the place of their birth.
+
+    Args:
+        last: None = all from the first on.
+    """
+    rounds = f"ctx_round >= {first}" + ("" if last is None else f" AND ctx_round <= {last}")
+    return _SEEDS.format(rounds=rounds)
+
+
+def seeds_view(settled: int) -> str:
+    """SQL of the view.
+
+    Args:
+        settled: the last of the rounds whose lives are in `KEPT_SEEDS`; 0 = there are none.
+    """
+    sql = seeds_of_rounds(settled + 1 if settled else 0)
+    if settled:
+        sql = f"SELECT * FROM {KEPT_SEEDS} UNION ALL BY NAME ({sql})"
+    return f"SELECT * EXCLUDE (place) FROM ({sql}) ORDER BY place"

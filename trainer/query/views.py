@@ -9,7 +9,7 @@ from typing import NamedTuple
 from protocol.messages.events import EVENTS, RoundFinished
 from protocol.messages.vocabulary import ALPHA_SPEEDS, ALPHA_TARGETS, GATE_OF_OP, TEMPOS, Curve, Style
 
-from .seed_view import SEEDS
+from .seed_view import seeds_view
 
 _ENVELOPE = "boot_number, place, seq, ctx_round, ctx_epoch, ctx_level, ctx_env, ctx_rank"
 
@@ -171,7 +171,7 @@ FROM events.drift
 """
 _STAGES = """
 SELECT ts, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env, slot, seed, from_stage, to_stage,
-    "by" AS actor, action, blueprint, alpha, contribution
+    "by" AS actor, action, command, blueprint, alpha, contribution
 FROM events."seed.stage" ORDER BY place
 """
 _ANOMALIES = """
@@ -234,7 +234,7 @@ WITH told AS (
     SELECT *, unnest(map_entries(checks)) AS one FROM events."seed.gate"
 )
 SELECT ts, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env, slot, gate, one.key AS check_name,
-    one.value AS holds, passed, seed, action
+    one.value AS holds, passed, seed, action, command
 FROM told
 """
 _SCALAR_VALUES = """
@@ -282,7 +282,7 @@ _VIEWS: dict[str, View] = {
     "episodes": View("each env's episode: return by component, accuracy, seeds by outcome", _EPISODES),
     "epochs": View("each env and epoch: losses, accuracies, reward, gradients", _EPOCHS),
     "slots": View("each slot and epoch: stage, blueprint, alpha, contribution, gradients", _SLOTS),
-    "seeds": View("each seed's life, from germination to its end", SEEDS),
+    "seeds": View("each seed's life, from germination to its end", ""),
     "stages": View("each stage that a seed entered, and who caused it", _STAGES),
     "gates": View("each evaluation of a gate", _GATES),
     "gate_checks": View("each check of a gate whose verdict was new or needed", _GATE_CHECKS),
@@ -308,10 +308,12 @@ DESCRIPTIONS = {name: view.description for name, view in _VIEWS.items()}
 """Of each view, one line."""
 
 
-def views(components: Sequence[str]) -> dict[str, str]:
+def views(components: Sequence[str], settled: int) -> dict[str, str]:
     """SQL of each view.
 
     Args:
         components: of the run's rewards.
+        settled: the last round whose seeds' lives are kept; see `seed_view`.
     """
-    return {name: view.sql or _rewards(components) for name, view in _VIEWS.items()}
+    own = {"rewards": _rewards(components), "seeds": seeds_view(settled)}
+    return {name: view.sql or own[name] for name, view in _VIEWS.items()}

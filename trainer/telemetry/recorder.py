@@ -134,18 +134,19 @@ class Recorder:
         self._tick_clock(self._plan.level)
         self._emitter.emit(RoundStarted(rounds=self._shape.rounds))
 
-    def record_decision(self, frame: HostFrame, by: Actor = "policy") -> None:
+    def record_decision(self, frame: HostFrame, by: Actor = "policy", command: str | None = None) -> None:
         """Seeds have moved on and the policy, or the operator, has acted, for the coming epoch.
 
         Args:
             frame: the columns of `decision_columns`.
             by: who acted.
+            command: id of the operator's command.
         """
         for env, veto in veto_events(frame, self._decision, self._shape.slots):
             self._emitter.emit(veto, env=env)
         stage, alpha = frame["stage"], frame["alpha"]
         alpha_before = self._decision.get("alpha", alpha)
-        asked, passed = self._seeds.emit_changes(frame, by, clock=(self._round, self._epoch))
+        asked, passed = self._seeds.emit_changes(frame, by, clock=(self._round, self._epoch), command=command)
         if by == "operator":  # the policy's decision stands beside what the operator did
             asked = asked | self._decision.get("gates.asked", asked)
             passed = passed | self._decision.get("gates.passed", passed)

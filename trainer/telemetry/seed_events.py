@@ -90,6 +90,7 @@ class SeedEvents:
         self._undone: dict[int, int] = {}
         """By env, seeds of this round that rollbacks have undone."""
         self._clock = (0, 0)
+        self._command: str | None = None
         self.tally = SeedTally()
 
     def restart(self) -> None:
@@ -101,7 +102,12 @@ class SeedEvents:
         self._undone.clear()
 
     def emit_changes(
-        self, frame: HostFrame, by: Actor = "policy", *, clock: tuple[int, int]
+        self,
+        frame: HostFrame,
+        by: Actor = "policy",
+        *,
+        clock: tuple[int, int],
+        command: str | None = None,
     ) -> tuple[Codes, Codes]:
         """Emit what changed, in the order in which it did.
 
@@ -109,11 +115,12 @@ class SeedEvents:
             frame: the columns of `decision_columns`.
             by: whose actions they are.
             clock: round, and the epochs of it that are finished.
+            command: id of the operator's, where they are the operator's.
 
         Returns:
             int64 [N, S] twice, the gates that were asked and those that were passed: bit 3 is G3.
         """
-        self._clock = clock
+        self._clock, self._command = clock, command
         before, advanced, after = frame["stage.before"], frame["stage.advanced"], frame["stage"]
         if self._last is not None:
             self._forget_undone(frame)
@@ -218,6 +225,7 @@ class SeedEvents:
                     contribution=None if np.isnan(contribution) else contribution,
                     seed=self._seed_id(env, slot),
                     action=self._action_id(env, by),
+                    command=self._command if by == "operator" else None,
                 ),
                 env=env,
             )
@@ -242,6 +250,7 @@ class SeedEvents:
                     checks={check: bool(frame[f"gate.{gate}.{check}"][env, slot]) for check in checks},
                     seed=self._seed_id(env, slot),
                     action=self._action_id(env, by) if needed[env, slot] else None,
+                    command=self._command if by == "operator" else None,
                 ),
                 env=env,
             )

@@ -165,6 +165,8 @@ class SeedStage:
     """Id of the seed, the same in all events of its life."""
     action: str | None = None
     """Id of the policy's action that caused it (`EpochFinished.action`)."""
+    command: str | None = None
+    """Id of the operator's command that caused it."""
 
 
 @event("seed.gate", "life", keep=1, key=("env", "slot"))
@@ -182,6 +184,8 @@ class SeedGate:
     seed: str | None = None
     action: str | None = None
     """Id of the policy's action that needed to pass."""
+    command: str | None = None
+    """Id of the operator's command that needed to pass."""
 
 
 @event("anomaly", "life", keep=1, key=("source", "kind"))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from protocol.messages.events import CommandAccepted
 from protocol.runs import find_run
 from protocol.storage.folders import EVENTS_FILE
 from tests.trainer.journals import at, epoch, round_finished, round_started, stage, started, write_run
@@ -44,6 +45,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         stage(at(1, 1, 0), "r0c0", "HOLDING", "FOSSILIZED", contribution=0.25),
         epoch(1, 2),
+        (CommandAccepted(id="c1", method="seed.germinate", params={}, client="me"), at(1, 2)),
+        stage(at(1, 2, 1), "r0c1", "DORMANT", "GERMINATED", by="operator", seed="s1", command="c1"),
         round_finished(1, 2),
     ]
     monkeypatch.setenv("ESPER_HOME", str(tmp_path))
@@ -114,8 +117,8 @@ def test_the_page_answers_19_views_of_the_prior_art() -> None:
             assert asked.ask(sql).columns, view
 
 
-def test_the_page_has_three_examples() -> None:
-    assert len(EXAMPLES) == 5
+def test_the_page_has_all_examples() -> None:
+    assert len(EXAMPLES) == 6
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

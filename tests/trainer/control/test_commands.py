@@ -21,6 +21,7 @@ from protocol.messages.events import (
     GovernorVeto,
     ParamChanged,
     PPOUpdate,
+    SeedGate,
     SeedStage,
 )
 from protocol.messages.vocabulary import LIVE, Op, Stage
@@ -241,21 +242,23 @@ def test_a_run_without_ppo_has_none_of_its_parameters(rig: Callable[..., Rig]) -
 
 def test_operator_seeds_are_reported_with_who_acted(rig: Callable[..., Rig]) -> None:
     one = rig("a", "policy.kind=no_growth", "seeds.blueprints=norm,conv_light")
-    one.play(
-        {
-            (1, 1): [command("seed.germinate", env=2, slot="r0c1", blueprint="conv_light")],
-            (1, 4): [command("seed.prune", env=2, slot="r0c1")],
-        }
-    )
+    plant = command("seed.germinate", env=2, slot="r0c1", blueprint="conv_light")
+    prune = command("seed.prune", env=2, slot="r0c1")
+    one.play({(1, 1): [plant], (1, 4): [prune]})
     stages = [
-        (env, e.slot, e.to_stage, e.blueprint, e.by) for e, env in one.events if isinstance(e, SeedStage)
+        (env, e.slot, e.to_stage, e.blueprint, e.by, e.command)
+        for e, env in one.events
+        if isinstance(e, SeedStage)
     ]
     assert stages[:3] == [
-        (2, "r0c1", "GERMINATED", "conv_light", "operator"),
-        (2, "r0c1", "TRAINING", "conv_light", "auto"),
-        (2, "r0c1", "PRUNED", "conv_light", "operator"),
+        (2, "r0c1", "GERMINATED", "conv_light", "operator", plant.id),
+        (2, "r0c1", "TRAINING", "conv_light", "auto", None),
+        (2, "r0c1", "PRUNED", "conv_light", "operator", prune.id),
     ]
-    assert all(by != "governor" for *_, by in stages)
+    gates = [(e.gate, e.command) for e, env in one.events if isinstance(e, SeedGate) and env == 2]
+    assert gates[0] == ("G0", plant.id)
+    assert all(id_ is None for _, id_ in gates[1:])
+    assert all(by != "governor" for *_, by, _ in stages)
     assert [d.result["stage"] for d in one.told(CommandDone)] == ["GERMINATED", "PRUNED"]
 
 

@@ -147,6 +147,24 @@ def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
     assert ask(db, "SELECT count(*) FROM decisions WHERE action IS NULL") == [(4,)], "of an older journal"
 
 
+def test_what_an_operator_caused_joins_the_command(tmp_path: Path) -> None:
+    planted = {"by": "operator", "seed": "r1e0n1s1", "command": "c1"}
+    told = [
+        started("b1"),
+        round_started(1),
+        (ev.CommandAccepted(id="c1", method="seed.germinate", params={}, client="me"), at(1, 0)),
+        stage(at(1, 0, 1), "r0c1", "DORMANT", "GERMINATED", **planted),
+        (ev.CommandDone(id="c1", method="seed.germinate", result={}, seconds=0.25), at(1, 0)),
+        epoch(1, 1),
+        stage(at(1, 1, 1), "r0c1", "GERMINATED", "PRUNED", seed="r1e0n1s1"),
+        round_finished(1),
+    ]
+    joined = """SELECT client, method, to_stage, stages.slot, end_stage FROM commands
+        JOIN stages ON stages.command = commands.id JOIN seeds USING (seed)"""
+    found = ask(database(tmp_path, told), joined)
+    assert found == [("me", "seed.germinate", "GERMINATED", "r0c1", "PRUNED")]
+
+
 def test_a_journal_of_the_first_version_can_be_asked(tmp_path: Path) -> None:
     """Its events lack the fields that have come since; a journal has no unknown columns."""
     lines = (Path(__file__).parents[2] / "protocol/corpus/v1/events.jsonl").read_bytes()
