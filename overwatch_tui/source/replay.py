@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from overwatch_tui.model.time_series import SECOND
 from protocol.client.event_log import JournalEvents
@@ -14,6 +17,7 @@ from protocol.client.items import Item, Reset
 from protocol.codec.json_lines import Event
 from protocol.errors import EsperError, WireError
 from protocol.messages.events import RunStarted
+from protocol.messages.thresholds import THRESHOLDS, Threshold, with_limits
 from protocol.runs import find_run
 from protocol.storage.folders import EVENTS_FILE
 
@@ -23,6 +27,15 @@ from .outcome import Outcome
 
 MAX_REPLAY_PAUSE = 10 * SECOND
 """Longer silences of the recording are jumped over; microseconds."""
+
+
+def _thresholds(started: RunStarted) -> dict[str, Threshold]:
+    """The table with the limits of the run; a run of somebody's own loop has none that are known here."""
+    try:
+        limits = msgspec.convert(started.config.get("anomalies", {}), dict[str, tuple[float, float]])
+    except msgspec.ValidationError:
+        limits = {}
+    return with_limits(limits)
 
 
 class ReplayFeed:
@@ -51,6 +64,7 @@ class ReplayFeed:
         self._count = 0
         self._boot: str | None = None
         self._run: str | None = None
+        self._thresholds = THRESHOLDS
 
     def _note_bad(self, number: int, error: WireError) -> None:
         self._bad += 1
@@ -66,7 +80,8 @@ class ReplayFeed:
 
     @property
     def thresholds(self) -> dict[str, dict[str, Any]]:
-        return {}
+        """The table with the limits that the recorded run was started with."""
+        return {signal: asdict(threshold) for signal, threshold in self._thresholds.items()}
 
     @property
     def is_caught_up(self) -> bool:
@@ -97,6 +112,7 @@ class ReplayFeed:
         started = event.data
         if isinstance(started, RunStarted) and started.boot != self._boot:
             self._boot, self._run = started.boot, started.run
+            self._thresholds = _thresholds(started)
             items.append(Reset(f"run {started.name}, boot {started.boot}"))
         self._clock = max(self._clock, event.ts)
         self._count += 1

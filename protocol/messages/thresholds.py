@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from .vocabulary import Severity
 
@@ -211,6 +212,21 @@ THRESHOLDS: dict[str, Threshold] = {
         Threshold(signal="queue_drops", warning=1.0, critical=1000.0, hint="telemetry was refused"),
     )
 }
+
+
+def with_limits(limits: Mapping[str, Sequence[float]]) -> dict[str, Threshold]:
+    """The table with other limits.
+
+    Args:
+        limits: (warning, critical) by signal; those left out, or unknown, stay as they are.
+    """
+    return {
+        signal: replace(threshold, warning=limits[signal][0], critical=limits[signal][1])
+        if signal in limits
+        else threshold
+        for signal, threshold in THRESHOLDS.items()
+    }
+
 
 KL_LIMITS_IN_TARGETS = (3.0, 6.0)
 """A step beyond `ppo.target_kl` ends the passes: healthy updates end at up to twice that."""

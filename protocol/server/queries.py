@@ -113,6 +113,7 @@ class Queries:
     def _hello(self) -> dict[str, Any]:
         server = self._server
         return {
+            "thresholds": {t.signal: dataclasses.asdict(t) for t in THRESHOLDS.values()},
             **self._extra,
             **server.kind.describe(),
             "kind": server.kind.name,
@@ -132,7 +133,6 @@ class Queries:
                 m.name: {"socket": m.socket, "role": m.need, "states": list(m.states), "effect": m.effect}
                 for m in list(server.kind.methods.values())
             },
-            "thresholds": {t.signal: dataclasses.asdict(t) for t in THRESHOLDS.values()},
             "limits": {
                 "request_bytes": MAX_REQUEST_BYTES,
                 "batch_events": MAX_BATCH_EVENTS,

@@ -21,6 +21,7 @@ from protocol.codec.addresses import parse_host_port
 from protocol.errors import BadName, EsperError
 
 from . import presets
+from .anomaly_options import configured_thresholds
 from .schema import Config
 
 ENV_PREFIX = "ESPER_"
@@ -101,7 +102,8 @@ def _allowed(info: mi.Type) -> str:
         high = "" if bare.le is None else f" to {bare.le}"
         return noun + low + high
     if isinstance(bare, mi.VarTupleType):
-        span = f"{bare.min_length or 0} to {bare.max_length or 'any number of'} values"
+        least, most = bare.min_length or 0, bare.max_length or "any number of"
+        span = f"{least} values" if least == most else f"{least} to {most} values"
         return f"a list of {span}, each {_allowed(bare.item_type)}"
     if isinstance(bare, mi.BoolType):
         return "true or false"
@@ -245,6 +247,7 @@ def load_sourced(
         give(key.strip(), text.strip(), "--set", "--set")
     config = _nest(flat)
     _check_combinations(config)
+    _check_limits(config)
     return SourcedConfig(config, {key: sources[key] for key in OPTIONS})
 
 
@@ -320,6 +323,18 @@ def _check_combinations(config: Config) -> None:
             parse_host_port(config.metrics.listen)
         except BadName as error:
             raise ConfigError(f"metrics.listen: {error}") from None
+
+
+def _check_limits(config: Config) -> None:
+    """What is critical is at least a warning."""
+    for signal, threshold in configured_thresholds(config.anomalies).items():
+        warning, critical = threshold.warning, threshold.critical
+        if (critical > warning) if threshold.low else (critical < warning):
+            side = "exceed" if threshold.low else "be below"
+            raise ConfigError(
+                f"anomalies.{signal} = {warning:g}, {critical:g}: "
+                f"the second limit, critical, must not {side} the first, warning"
+            )
 
 
 def to_toml(config: Config, sources: Mapping[str, str] | None = None) -> str:

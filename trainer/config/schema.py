@@ -10,6 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from .anomaly_options import AnomaliesConfig, DriftConfig
 from .host_options import AmpConfig, CompileConfig, CudaConfig, EnvsConfig, HostConfig, ValidationConfig
 from .policy_options import PolicyConfig, PPOConfig, RewardConfig
 from .section import Section, count
@@ -52,6 +53,8 @@ class Config(Section, frozen=True):
     ppo: PPOConfig = field(default_factory=PPOConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    drift: DriftConfig = field(default_factory=DriftConfig)
+    anomalies: AnomaliesConfig = field(default_factory=AnomaliesConfig)
     profiler: ProfilerConfig = field(default_factory=ProfilerConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)

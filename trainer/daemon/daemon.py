@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING
@@ -44,6 +44,7 @@ from trainer.compute.device import (
 )
 from trainer.compute.execution_plan import Execution
 from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError
+from trainer.config.anomaly_options import configured_thresholds
 from trainer.config.schema import Config
 from trainer.config.service_options import MetricsConfig
 from trainer.control.checkpoint_saver import CheckpointSaver
@@ -193,7 +194,10 @@ class Daemon:
         self.plan = CollectionPlan(
             emitter, config.telemetry, envs=config.envs.count, episode_epochs=config.episode_epochs
         )
-        self.recorder = Recorder(emitter, _run_shape(config, self.trainer), self.plan)
+        thresholds = configured_thresholds(config.anomalies)
+        self.recorder = Recorder(
+            emitter, _run_shape(config, self.trainer), self.plan, config.drift, thresholds
+        )
         self.control = RunControl(config, self.trainer, self.rank_zero, self.recorder, self.plan)
         self.server = _open_server(run, config, execution, emitter, self.control)
         self.metrics = metrics
@@ -458,6 +462,7 @@ def _open_server(
         "task": config.task.dataset,
         "config": msgspec.to_builtins(config),
         "execution": execution.to_dict(),
+        "thresholds": {signal: asdict(t) for signal, t in configured_thresholds(config.anomalies).items()},
     }
     limits = JournalLimits(
         segment_bytes=config.journal.segment_bytes,

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from protocol.messages.events import Anomaly
-from protocol.messages.thresholds import THRESHOLDS
+from protocol.messages.thresholds import THRESHOLDS, Threshold
 from protocol.messages.vocabulary import SEVERITIES
 from protocol.server.emitter import Emitter
 
@@ -101,6 +101,7 @@ class AnomalyDetector:
         emitter: where `anomaly` events go.
         sources: the names of each scope's sources; a scope that is left out has one, named as itself.
         env_of: for scopes whose sources belong to envs, the env of each source.
+        thresholds: the table of limits.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class AnomalyDetector:
         emitter: Emitter,
         sources: Mapping[Scope, Sequence[str]],
         env_of: Mapping[Scope, Sequence[int]],
+        thresholds: Mapping[str, Threshold] = THRESHOLDS,
     ) -> None:
         self._emitter = emitter
         self._rows: dict[str, slice] = {}
@@ -123,7 +125,7 @@ class AnomalyDetector:
             for scope, checks in _checks_by_scope().items()
         }
         """[checks, sources] rows of each scope."""
-        rows = [THRESHOLDS[check.threshold] for check, _, _ in self._subjects]
+        rows = [thresholds[check.threshold] for check, _, _ in self._subjects]
         # Everything is compared as "sign * value >= sign * limit", so that low limits need no case.
         self._sign = np.array([-1.0 if t.low else 1.0 for t in rows])
         self._raise_after = np.array([t.raise_after for t in rows])

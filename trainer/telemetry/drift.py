@@ -8,7 +8,8 @@ given `warmup` samples it has no drift. A sample that is absent (NaN) or infinit
 an infinite one has infinite drift.
 
 Some sources wander by nature: hosts that grow change their gradients. So what counts as too much is at least
-`UNUSUAL_FACTOR` times the usual drift of all sources of that kind: the average over time of their median.
+`drift.unusual_factor` times the usual drift of all sources of that kind: the average over time of their
+median.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ import torch
 from numpy.typing import NDArray
 
 from protocol.messages.events import Drift
-from protocol.messages.thresholds import THRESHOLDS
+from protocol.messages.thresholds import THRESHOLDS, Threshold
+from trainer.config.anomaly_options import DriftConfig
 
 from .columns import nullable
 
 EPSILON = 1e-6
-UNUSUAL_FACTOR = 8.0
-"""Drift below so many times the usual one raises nothing."""
+DEFAULTS = DriftConfig()
 Floats = NDArray[np.float64]
 
 
@@ -40,14 +41,19 @@ class Smoothing:
     warmup: int
 
 
-HOST_SMOOTHING = Smoothing(momentum=0.99, warmup=20)
-"""One sample per epoch and env; goes on over episodes."""
-SEED_SMOOTHING = Smoothing(momentum=0.9, warmup=5)
-"""A seed lives for some epochs of one episode only: a slower average would never be trusted."""
-POLICY_SMOOTHING = Smoothing(momentum=0.95, warmup=20)
-"""One sample per PPO update."""
-USUAL_SMOOTHING = Smoothing(momentum=0.99, warmup=10)
-"""The usual drift of a kind of sources; until it is known none of them is checked."""
+def host_smoothing(config: DriftConfig) -> Smoothing:
+    """One sample per epoch and env; goes on over episodes."""
+    return Smoothing(config.host_momentum, config.host_warmup)
+
+
+def seed_smoothing(config: DriftConfig) -> Smoothing:
+    """A seed lives for some epochs of one episode only: a slower average would never be trusted."""
+    return Smoothing(config.seed_momentum, config.seed_warmup)
+
+
+def policy_smoothing(config: DriftConfig) -> Smoothing:
+    """One sample per PPO update."""
+    return Smoothing(config.policy_momentum, config.policy_warmup)
 
 
 class Average:
@@ -105,13 +111,21 @@ class DriftMonitor:
 
     Args:
         pools: by scope of the checks, the names of its sources as in the `drift` event, and their smoothing.
+        config: what drift is usual, and how far beyond it is too much.
+        thresholds: the table of limits, below which no drift is too much.
     """
 
-    def __init__(self, pools: Mapping[str, tuple[Sequence[str], Smoothing]]) -> None:
+    def __init__(
+        self,
+        pools: Mapping[str, tuple[Sequence[str], Smoothing]],
+        config: DriftConfig = DEFAULTS,
+        thresholds: Mapping[str, Threshold] = THRESHOLDS,
+    ) -> None:
+        self._unusual_factor, self._thresholds = config.unusual_factor, thresholds
         self.sources = [name for names, _ in pools.values() for name in names]
         smoothing = [each for names, each in pools.values() for _ in names]
         self._average = _average(smoothing)
-        self._usual = _average([USUAL_SMOOTHING] * len(pools))
+        self._usual = _average([Smoothing(config.usual_momentum, config.usual_warmup)] * len(pools))
         self._usual_before = self._usual.trusted
         self._rows: dict[str, slice] = {}
         for scope, (names, _) in pools.items():
@@ -165,11 +179,11 @@ class DriftMonitor:
         for i, signal in enumerate(("norm_drift", "health_drift")):
             usual = float(self._usual_before[i, pool])
             if usual == usual:
-                least = THRESHOLDS[signal]
+                least = self._thresholds[signal]
                 readings[f"{scope}.{signal}"] = self._drift[i, self._rows[scope]]
                 limits[f"{scope}.{signal}"] = (
-                    max(least.warning, UNUSUAL_FACTOR * usual),
-                    max(least.critical, 2 * UNUSUAL_FACTOR * usual),
+                    max(least.warning, self._unusual_factor * usual),
+                    max(least.critical, 2 * self._unusual_factor * usual),
                 )
         return readings, limits
 

@@ -22,16 +22,17 @@ from protocol.messages.events import (
     RoundStarted,
     SystemSample,
 )
-from protocol.messages.thresholds import kl_limits, value_collapse_limits
+from protocol.messages.thresholds import THRESHOLDS, Threshold, kl_limits, value_collapse_limits
 from protocol.messages.vocabulary import HEAD_NAMES, WITH_SEED, Actor, Level, Stage
 from protocol.server.emitter import Emitter
+from trainer.config.anomaly_options import DriftConfig
 from trainer.policy.update_statistics import UpdateStatistics
 
 from .anomalies import AnomalyDetector, Limits
 from .collection.levels import LevelCode
 from .collection.plan import CollectionPlan
 from .columns import EpochGradients
-from .drift import HOST_SMOOTHING, POLICY_SMOOTHING, SEED_SMOOTHING, DriftMonitor
+from .drift import DEFAULTS, DriftMonitor, host_smoothing, policy_smoothing, seed_smoothing
 from .episode_totals import EpisodeTotals
 from .epoch_events import (
     epoch_event,
@@ -84,9 +85,18 @@ class Recorder:
         emitter: the wire.
         shape: names of columns.
         plan: what is collected.
+        drift: how the averages of gradients follow.
+        thresholds: the table of limits.
     """
 
-    def __init__(self, emitter: Emitter, shape: RunShape, plan: CollectionPlan) -> None:
+    def __init__(
+        self,
+        emitter: Emitter,
+        shape: RunShape,
+        plan: CollectionPlan,
+        drift: DriftConfig = DEFAULTS,
+        thresholds: Mapping[str, Threshold] = THRESHOLDS,
+    ) -> None:
         self._emitter = emitter
         self._plan = plan
         self._collects = True
@@ -95,18 +105,24 @@ class Recorder:
         hosts = [f"env{env:02d}" for env in range(n)]
         seeds = [f"{host}.{slot}" for host in hosts for slot in shape.slots]
         heads = [f"policy.{head}" for head in HEAD_NAMES]
-        self._env_drift = DriftMonitor({"env": (hosts, HOST_SMOOTHING), "seed": (seeds, SEED_SMOOTHING)})
+        self._thresholds = thresholds
+        self._env_drift = DriftMonitor(
+            {"env": (hosts, host_smoothing(drift)), "seed": (seeds, seed_smoothing(drift))}, drift, thresholds
+        )
         self._policy_drift = DriftMonitor(
             {
-                "policy": (["policy"], POLICY_SMOOTHING),
-                "head": (heads, POLICY_SMOOTHING),
-                "critic": (["critic"], POLICY_SMOOTHING),
-            }
+                "policy": (["policy"], policy_smoothing(drift)),
+                "head": (heads, policy_smoothing(drift)),
+                "critic": (["critic"], policy_smoothing(drift)),
+            },
+            drift,
+            thresholds,
         )
         self._anomalies = AnomalyDetector(
             emitter,
             {"env": hosts, "seed": seeds, "head": heads},
             {"env": range(n), "seed": [env for env in range(n) for _ in range(s)]},
+            thresholds,
         )
         self._signals = EpochSignals(n, shape.steps)
         self._update_pace = Pace(MAX_UPDATE_TIMES, MIN_UPDATE_TIMES)
@@ -223,7 +239,7 @@ class Recorder:
 
     def record_update(self, statistics: UpdateStatistics) -> None:
         """The policy has learnt from the round."""
-        readings: dict[str, Any] = dict(update_readings(statistics))
+        readings: dict[str, Any] = dict(update_readings(statistics, self._thresholds))
         readings["system.slow_update"] = self._update_pace.update(seconds_per_step(statistics))
         if self._level != "OFF":
             self._emitter.emit(update_event(statistics))

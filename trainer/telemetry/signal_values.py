@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.messages.events import SystemSample
-from protocol.messages.thresholds import THRESHOLDS
+from protocol.messages.thresholds import THRESHOLDS, Threshold
 from protocol.messages.vocabulary import BLENDED
 from trainer.policy.update_statistics import UpdateStatistics
 
@@ -185,13 +186,15 @@ def gradient_readings(scope: str, norm: Floats, health: Floats) -> dict[str, Flo
     }
 
 
-def update_readings(update: UpdateStatistics) -> dict[str, Floats | float]:
+def update_readings(
+    update: UpdateStatistics, thresholds: Mapping[str, Threshold] = THRESHOLDS
+) -> dict[str, Floats | float]:
     """Readings of one PPO update; what it did not measure is NaN."""
     states = (update.lstm_h_rms, update.lstm_c_rms)
     watched = (update.policy_loss, update.value_loss, update.approx_kl, update.grad_norm, *states)
     nonfinite = sum(not math.isfinite(value) for value in watched)
     rms = [value for value in states if math.isfinite(value)]
-    flat_returns = update.return_std <= THRESHOLDS["return_std"].warning
+    flat_returns = update.return_std <= thresholds["return_std"].warning
     return {
         "policy.nonfinite": float(update.skipped_nonfinite + nonfinite),
         "policy.kl_spike": update.approx_kl,

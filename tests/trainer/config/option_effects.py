@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protocol.client.client import connect
 from protocol.messages.vocabulary import Stage
 
 from .forked_starts import CLOCKED, Start
@@ -243,6 +244,17 @@ def scraped(folder: Path, pid: int) -> dict[str, Any]:
     return {"addresses": len(addresses)}
 
 
+def limits_of(signal: str) -> Look:
+    """The limits of a signal as viewers are given them."""
+
+    def look(folder: Path, pid: int) -> dict[str, Any]:
+        with connect(folder.name, home=folder.parents[1]) as client:
+            threshold = client.hello()["thresholds"][signal]
+        return {"warning": threshold["warning"], "critical": threshold["critical"]}
+
+    return look
+
+
 def workers(wanted: int) -> Look:
     """Look until so many threads have been seen that train hosts, in stacks that the run dumps when asked."""
 
@@ -258,7 +270,7 @@ def workers(wanted: int) -> Look:
     return look
 
 
-def sees(**found: int) -> Shows:
+def sees(**found: float) -> Shows:
     """The look at the live run has found this, and that at the base run, where there was one, has not."""
 
     def shows(base: Start, flipped: Start) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from protocol.messages.vocabulary import Stage
 from tests.protocol.sshd import free_ports
+from trainer.config.anomaly_options import SIGNALS
 
 from .forked_starts import Start
 from .option_effects import (
@@ -22,6 +23,7 @@ from .option_effects import (
     course,
     debug_epochs,
     grows,
+    limits_of,
     listening,
     longest_stay,
     measured,
@@ -60,6 +62,16 @@ GATE_LIMIT = Elsewhere(
 GOVERNOR_LIMIT = Elsewhere(
     "no options make a host fail for certain",
     "tests/trainer/test_governor.py::test_limits_of_the_governor_are_options",
+)
+
+DRIFT_LIMIT = Elsewhere(
+    "only drift far beyond the usual shows it",
+    "tests/trainer/telemetry/test_drift.py::test_what_is_unusual_is_an_option",
+)
+FLIPPED_SIGNALS = ("gradient_exploding", "credit")
+ANOMALY_LIMIT = Elsewhere(
+    "one test moves the limits of each check and lets it raise its anomaly",
+    "tests/trainer/telemetry/test_anomalies.py::test_limits_of_each_check_are_an_option",
 )
 
 FLIPS: dict[str, Flip | Elsewhere] = {
@@ -237,6 +249,22 @@ FLIPS: dict[str, Flip | Elsewhere] = {
         "tests/trainer/reward/test_compute.py::test_a_rollback_reaches_ppo_whichever_epoch_it_happens_in",
     ),
     # What is told.
+    "drift.host_momentum": Flip("0.5", changes("drift:norm_ema", same=(LOSS,)), "no_growth"),
+    "drift.host_warmup": Flip("2", changes("drift:norm_drift", same=("drift:norm_ema",)), "no_growth"),
+    "drift.seed_momentum": Flip("0.5", changes("drift:norm_ema", same=(LOSS,)), "fixed"),
+    "drift.seed_warmup": Flip("2", changes("drift:norm_drift", same=("drift:norm_ema",)), "fixed"),
+    "drift.policy_momentum": Flip("0.5", changes("drift:norm_ema", same=(LOSS,)), "ppo", ("rounds=3",)),
+    "drift.policy_warmup": Flip("1", changes("drift:norm_drift", same=("drift:norm_ema",))),
+    "drift.usual_momentum": DRIFT_LIMIT,
+    "drift.usual_warmup": DRIFT_LIMIT,
+    "drift.unusual_factor": DRIFT_LIMIT,
+    "anomalies.gradient_exploding": Flip(
+        "0.000001,1000000",
+        measured(lambda start: "gradient_exploding" in start.column("anomaly:kind"), False, True),
+        "no_growth",
+    ),
+    **{f"anomalies.{signal}": ANOMALY_LIMIT for signal in SIGNALS if signal not in FLIPPED_SIGNALS},
+    "anomalies.credit": Flip("7,20", sees(warning=7.0, critical=20.0), "endless", look=limits_of("credit")),
     "telemetry.level": Flip("OFF", measured(counts("epoch"), 12, 0)),
     "telemetry.budget": Flip("0.000001", shrinks(counts("drift")), with_=("telemetry.stride=0", "rounds=4")),
     "telemetry.stride": Flip(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,20 @@ from hypothesis import strategies as st
 from protocol.messages.events import Anomaly
 from protocol.messages.thresholds import THRESHOLDS, Threshold
 from protocol.server.emitter import Emitter
-from trainer.telemetry.anomalies import CHECKS, AnomalyDetector
+from trainer.config.anomaly_options import SIGNALS, configured_thresholds
+from trainer.config.load import OPTIONS, ConfigError, load
+from trainer.telemetry.anomalies import CHECKS, AnomalyCheck, AnomalyDetector
 
 ENVS = 3
 
 
-def detector(emitter: Emitter) -> AnomalyDetector:
+def detector(emitter: Emitter, thresholds: Mapping[str, Threshold] = THRESHOLDS) -> AnomalyDetector:
     hosts = [f"env{i:02d}" for i in range(ENVS)]
     return AnomalyDetector(
         emitter,
         {"env": hosts, "seed": [f"{h}.r0c0" for h in hosts]},
         {"env": range(ENVS), "seed": range(ENVS)},
+        thresholds,
     )
 
 
@@ -93,6 +97,41 @@ def test_all_sources_at_once_equal_one_at_a_time(kind: str, data: st.DataObject)
                 expected.append((env, change[0] > 0, x, change[1]))
         events = [(item.env, item.event) for item in emitter.drain(10**6)]
         assert [(env, e.active, e.value, e.count) for env, e in events] == expected  # type: ignore[attr-defined]
+
+
+def test_every_check_has_an_option_or_limits_that_move() -> None:
+    assert {check.threshold for check in CHECKS} == {*SIGNALS, "kl", "value_collapse"}
+    assert {key for key in OPTIONS if key.startswith("anomalies.")} == {f"anomalies.{s}" for s in SIGNALS}
+
+
+@pytest.mark.parametrize("check", [c for c in CHECKS if c.threshold in SIGNALS], ids=lambda c: c.reading)
+def test_limits_of_each_check_are_an_option(check: AnomalyCheck) -> None:
+    """A value that is harmless by the table is a warning by one limit, critical by the other."""
+    default = THRESHOLDS[check.threshold]
+    harmless = default.warning * (1.5 if default.low else 0.5)
+    limits = (harmless * 1.1, harmless * 0.5) if default.low else (harmless * 0.9, harmless * 2.0)
+    cfg = load(sets=[f"anomalies.{check.threshold}={limits[0]!r},{limits[1]!r}"])
+    told_by = []
+    for anomalies in (load().anomalies, cfg.anomalies):
+        emitter = Emitter()
+        found = detector(emitter, configured_thresholds(anomalies))
+        for value in [harmless] * default.raise_after + [limits[1]] * default.raise_after:
+            found.check_all({check.reading: value})
+        told_by.append([(e.severity, e.threshold) for e in told(emitter) if e.kind == check.kind])
+    before, after = told_by
+    assert before != after
+    sources = len(after) // 2
+    assert after == [("warning", limits[0])] * sources + [("critical", limits[1])] * sources
+
+
+@pytest.mark.parametrize("limits", ["10,5", "5", "5,10,20", "nan,1", "-1,5", "", "a,b"])
+def test_limits_that_make_no_sense_are_refused(limits: str) -> None:
+    with pytest.raises(ConfigError, match=r"anomalies\.credit") as refused:
+        load(sets=[f"anomalies.credit={limits}"])
+    assert "\n" not in str(refused.value)
+    load(sets=["anomalies.credit=5,5", "anomalies.entropy=0.3,0.3"])
+    with pytest.raises(ConfigError, match="must not exceed the first"):
+        load(sets=["anomalies.entropy=0.1,0.3"])
 
 
 def test_raised_anomaly_is_complete_and_emitted_once() -> None:

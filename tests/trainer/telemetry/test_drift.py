@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.telemetry.drift import EPSILON, UNUSUAL_FACTOR, DriftMonitor, Smoothing
+from trainer.config.anomaly_options import DriftConfig
+from trainer.telemetry.drift import DEFAULTS, EPSILON, DriftMonitor, Smoothing
 
 POOLS = {
     "env": (["env00"], Smoothing(0.99, 20)),
@@ -144,8 +145,32 @@ def test_what_all_sources_do_is_usual() -> None:
     assert limits(spread=0.01) == (0.5, 1.0)  # a calm run is held to the table
     warning, critical = limits(spread=0.3)
     median = 0.6745 * 0.3  # of |x - mean| under a normal distribution
-    assert warning == pytest.approx(UNUSUAL_FACTOR * median, rel=0.25)
+    assert warning == pytest.approx(DEFAULTS.unusual_factor * median, rel=0.25)
     assert critical == 2 * warning
+
+
+@pytest.mark.parametrize(
+    ("options", "known_after", "factor"),
+    [
+        ({}, 10, 8.0),
+        ({"unusual_factor": 2.0}, 10, 2.0),
+        ({"usual_warmup": 3}, 3, 8.0),
+        ({"usual_momentum": 0.0}, 10, 8.0),
+    ],
+)
+def test_what_is_unusual_is_an_option(options: dict[str, Any], known_after: int, factor: float) -> None:
+    """A source that drifts more and more."""
+    monitor = DriftMonitor({"env": (["x"], Smoothing(0.99, 1))}, DriftConfig(**options))
+    drifts: list[float] = []
+    for sample in range(1, 16):
+        event = monitor.update(np.array([2.0**sample]), np.ones(1))
+        _, limits = monitor.checks("env")
+        assert ("env.norm_drift" in limits) == (len(drifts) >= known_after)
+        if limits:
+            usual = closed_form(drifts, options.get("usual_momentum", 0.99))
+            assert limits["env.norm_drift"] == pytest.approx((factor * usual, 2 * factor * usual))
+        assert event is not None
+        drifts += [drift for drift in event.norm_drift if drift is not None]
 
 
 def test_one_sick_source_does_not_become_the_usual() -> None:

@@ -1,0 +1,108 @@
+"""Options of what counts as unusual: how gradients' averages follow, and the limits of anomalies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, defstruct, to_builtins
+
+from protocol.messages.thresholds import THRESHOLDS, Threshold, with_limits
+
+from .section import Section, count, number
+
+SIGNALS = {
+    "norm_drift": "Drift of a gradient's norm",
+    "health_drift": "Drift of a gradient's health",
+    "gradient_health": "Share of a host's tensors with a usable gradient",
+    "gradient_exploding": "Gradient norm of a host",
+    "seed_exploding": "Gradient norm of a seed, unclipped",
+    "seed_health": "Share of a seed's tensors with a usable gradient",
+    "gradient_vanishing": "Gradient norm of a host or seed",
+    "nonfinite": "Count of values that are NaN or infinite",
+    "lstm_rms": "Root mean square of the policy's recurrent state",
+    "lstm_rms_low": "Root mean square of the policy's recurrent state",
+    "clip_fraction": "Share of clipped samples in a PPO update",
+    "entropy": "Entropy of policy and heads, as a share of the largest",
+    "value_nrmse": "Error of the critic, in deviations of the returns",
+    "return_std": "Standard deviation of the returns",
+    "ratio_explosion": "Largest probability ratio of a PPO update",
+    "ratio_collapse": "Smallest probability ratio of a PPO update",
+    "total_grad_norm": "Gradient norm of the policy, unclipped",
+    "memory": "Share of the machine's or the GPU's memory in use",
+    "update_pace": "Time of a PPO step, as a multiple of the usual one",
+    "skipped_steps": "Share of an epoch's steps that overflow fp16",
+    "telemetry_share": "Share of an epoch's time that telemetry takes",
+    "stalled_epochs": "Epochs of a host without a better accuracy",
+    "accuracy_lost": "Accuracy that a host has lost since the episode's best",
+    "credit": "Contribution of a seed, as a multiple of its host's gain",
+    "pace": "Time of an epoch, as a multiple of the usual one",
+    "queue_drops": "Count of events that were refused in an epoch",
+}
+"""What the checks compare with limits that are the same all through a run: those of `kl` follow
+`ppo.target_kl`, those of `value_collapse` how far the run is."""
+
+Limit = Annotated[float, Meta(ge=0.0, le=1e9)]
+
+
+def momentum(of: str) -> Meta:
+    return number(f"Momentum of the running averages of gradient norm and health of {of}", le=0.99999)
+
+
+def warmup(of: str, samples: str) -> Meta:
+    return count(f"Samples ({samples}) before the running average of {of} is trusted")
+
+
+class DriftConfig(Section, frozen=True):
+    host_momentum: Annotated[float, momentum("hosts")] = 0.99
+    host_warmup: Annotated[int, warmup("a host", "epochs, over all episodes")] = 20
+    seed_momentum: Annotated[float, momentum("seeds")] = 0.9
+    seed_warmup: Annotated[int, warmup("a seed", "epochs of its life")] = 5
+    policy_momentum: Annotated[float, momentum("policy, heads and critic")] = 0.95
+    policy_warmup: Annotated[int, warmup("policy, heads and critic", "updates")] = 20
+    usual_momentum: Annotated[
+        float, number("Momentum of the average drift that is usual for a kind of sources", le=0.99999)
+    ] = 0.99
+    usual_warmup: Annotated[
+        int, count("Samples before the usual drift is known; until then no drift raises an anomaly")
+    ] = 10
+    unusual_factor: Annotated[
+        float,
+        number(
+            "Multiple of the usual drift below which drift raises no warning, whatever anomalies.norm_drift "
+            "and anomalies.health_drift say; critical takes twice that",
+            le=1e6,
+        ),
+    ] = 8.0
+
+
+def _limits(threshold: Threshold) -> Meta:
+    side = "below" if threshold.low else "above"
+    return Meta(
+        min_length=2,
+        max_length=2,
+        description=f"{SIGNALS[threshold.signal]}: values {side} which it is a warning, and critical",
+    )
+
+
+if TYPE_CHECKING:
+
+    class AnomaliesConfig(Section, frozen=True):
+        """For each of `SIGNALS` a pair of limits; the table of thresholds has the defaults."""
+else:
+    AnomaliesConfig = defstruct(
+        "AnomaliesConfig",
+        [
+            (t.signal, Annotated[tuple[Limit, ...], _limits(t)], (t.warning, t.critical))
+            for t in (THRESHOLDS[signal] for signal in SIGNALS)
+        ],
+        bases=(Section,),
+        namespace={"__module__": __name__},
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+
+def configured_thresholds(anomalies: AnomaliesConfig) -> dict[str, Threshold]:
+    """The table of thresholds with the limits of a run."""
+    return with_limits(to_builtins(anomalies))
