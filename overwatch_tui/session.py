@@ -141,6 +141,12 @@ class Session:
             self._recent.popleft()
         return len(self._recent) / RATE_WINDOW_SECONDS if self.link.events else None
 
+    @property
+    def speaks_for_all(self) -> bool:
+        """Whether the daemon takes what is acknowledged here: it is connected and knows of it."""
+        is_live = self.link.is_current and not self.link.is_replay
+        return is_live and not self.view.read_only and "anomaly.acknowledge" in self.link.methods
+
     def send(self, method: str, params: dict[str, Any]) -> TrackedCommand:
         """Send a command; it is shown as SENT from now on."""
         id_ = self.feed.request(method, params)

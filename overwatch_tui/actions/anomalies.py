@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from overwatch_tui.model.anomalies import MUTE_SECONDS, AnomalyRecord
+from overwatch_tui.model.time_series import SECOND
+
 from .base import PaintedApp
 
 
@@ -29,22 +32,44 @@ class AnomalyActions(PaintedApp):
         if record is None or not record.is_waiting:
             self.show_message("nothing to acknowledge")
         else:
-            self.session.state.anomalies.ack(record.key)
+            self._acknowledge([record])
             self.session.view.selected.pop("anomalies", None)
-            self.show_message(f"acknowledged {record.source} {record.kind} (here only)")
+            self.show_message(f"acknowledged {record.source} {record.kind}{self._for_whom()}")
         self.paint()
 
     def action_ack_all(self) -> None:
-        self.show_message(f"acknowledged {self.session.state.anomalies.ack_all()} (here only)")
+        waiting = self.session.state.anomalies.waiting()
+        self._acknowledge(waiting)
+        self.show_message(f"acknowledged {len(waiting)}{self._for_whom()}")
         self.paint()
 
     def action_mute(self) -> None:
         record = self.session.panel_inputs().current_anomaly
-        if record is None:
+        if record is None or not (record.active or record.is_waiting):
             self.show_message("nothing to mute")
         else:
-            silent = self.session.state.anomalies.mute(record.key, self.session.feed.now())
-            self.show_message(
-                f"{record.source} {record.kind} {'muted for 10 minutes' if silent else 'no longer muted'}"
-            )
+            now = self.session.feed.now()
+            seconds = 0 if record.is_muted(now) else MUTE_SECONDS
+            self.session.state.anomalies.silence(record.key, now + seconds * SECOND if seconds else 0)
+            if self.session.speaks_for_all:
+                params = {"source": record.source, "kind": record.kind, "seconds": seconds}
+                self.session.send("anomaly.mute", params)
+            what = f"muted for {seconds // 60} minutes" if seconds else "no longer muted"
+            self.show_message(f"{record.source} {record.kind} {what}{self._for_whom()}")
         self.paint()
+
+    def _acknowledge(self, records: list[AnomalyRecord]) -> None:
+        """Here at once, and for all viewers as soon as the daemon has it."""
+        for record in records:
+            self.session.state.anomalies.ack(record.key, self.session.feed.now())
+            if self.session.speaks_for_all:
+                params = {
+                    "source": record.source,
+                    "kind": record.kind,
+                    "since": 0 if record.is_of_viewer else record.first,
+                    "severity": record.severity,
+                }
+                self.session.send("anomaly.acknowledge", params)
+
+    def _for_whom(self) -> str:
+        return " for all viewers" if self.session.speaks_for_all else " (here only)"

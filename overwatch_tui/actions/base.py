@@ -10,7 +10,7 @@ import time
 from textual.app import App
 from textual.events import Event, InputEvent, Resize
 
-from overwatch_tui.model.anomalies import AnomalyKey
+from overwatch_tui.model.acknowledgements import AnomalyKey
 from overwatch_tui.panels import PANELS
 from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, compose_screen
 from overwatch_tui.render.panel import PanelInputs

@@ -2,8 +2,8 @@
 
 Rollbacks by the governor, and signals of the policy beyond their limits, are records too: what the store
 does not know is not wrong, for any part of the screen. An anomaly that ends no longer waits for the operator;
-only rollbacks and numbers that were not finite wait until they are acknowledged. Acknowledging and muting
-concern this viewer alone: they are not sent to the daemon.
+only rollbacks and numbers that were not finite wait until they are acknowledged. What was acknowledged or
+muted, by whom and why, the daemon tells all viewers; where none is connected, it concerns this one alone.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import copy
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from protocol.messages.events import Anomaly
+from protocol.messages.events import Anomaly, AnomalyAcknowledged, AnomalyMuted
 from protocol.messages.thresholds import Threshold
 from protocol.messages.vocabulary import SEVERITY_RANK, Severity
 
+from .acknowledgements import NO_MUTE, Acknowledgement, Acknowledgements, AnomalyKey, Mute
 from .time_series import SECOND
 
-AnomalyKey = tuple[str, str]
-"""(source, kind)."""
-
-MUTE_MICROSECONDS = 600 * SECOND
+MUTE_SECONDS = 600
 MAX_RECORDS = 200
 """Beyond so many, records are dropped that are over and do not wait."""
 
@@ -60,8 +58,8 @@ class AnomalyRecord:
     env: int | None
     reason: str = ""
     """Of a rollback."""
-    is_acked: bool = False
-    muted_until: int = 0
+    acknowledged: Acknowledgement | None = None
+    mute: Mute = NO_MUTE
 
     @property
     def source(self) -> str:
@@ -77,6 +75,15 @@ class AnomalyRecord:
         return {"norm_drift": "drift"}.get(self.kind, self.kind.replace("gradient_", "grad_"))
 
     @property
+    def is_of_viewer(self) -> bool:
+        """Whether the viewer finds it, from when it joined: its beginning is not the same for all."""
+        return self.kind.endswith(LIMIT_SUFFIX)
+
+    @property
+    def is_acked(self) -> bool:
+        return self.acknowledged is not None
+
+    @property
     def is_waiting(self) -> bool:
         """Whether it needs an acknowledgement."""
         if self.is_acked or self.severity == "info":
@@ -85,7 +92,7 @@ class AnomalyRecord:
 
     def is_muted(self, now: int) -> bool:
         """Whether it is silenced at a time in microseconds."""
-        return now < self.muted_until
+        return now < self.mute.until
 
 
 class Anomalies:
@@ -93,8 +100,7 @@ class Anomalies:
 
     def __init__(self) -> None:
         self._records: dict[AnomalyKey, AnomalyRecord] = {}
-        self._acked: dict[AnomalyKey, tuple[int, int]] = {}
-        """What was acknowledged: key → (since, rank), which outlives a resynchronisation."""
+        self.seen = Acknowledgements()
         self._peaks: dict[AnomalyKey, tuple[int, float | None]] = {}
         """Key → (since, the worst value that was received), which outlives it too."""
 
@@ -134,10 +140,9 @@ class Anomalies:
             count=event.count,
             hint=event.hint,
             env=env,
-            muted_until=old.muted_until if old else 0,
+            acknowledged=self.seen.acknowledgement(key, since, rank),
+            mute=self.seen.mute_of(key),
         )
-        known = self._acked.get(key)
-        record.is_acked = known is not None and known[0] == since and rank <= known[1]
         self._records[key] = record
         if len(self._records) > MAX_RECORDS:
             self._trim()
@@ -210,24 +215,37 @@ class Anomalies:
         """Drop the records: a snapshot brings them again. What was acknowledged stays so."""
         self._records.clear()
 
-    def ack(self, key: AnomalyKey) -> None:
-        """Acknowledge a record at its present severity."""
-        record = self._records[key]
-        record.is_acked = True
-        self._acked[key] = (record.first, SEVERITY_RANK[record.severity])
+    def fold_acknowledged(self, event: AnomalyAcknowledged, ts: int) -> None:
+        """Somebody has acknowledged an anomaly."""
+        self._see(self.seen.fold_acknowledged(event, ts))
 
-    def ack_all(self) -> int:
-        """Acknowledge everything; returns how many that were."""
-        open_ones = [r for r in self._records.values() if r.is_waiting]
-        for record in open_ones:
-            self.ack(record.key)
-        return len(open_ones)
+    def fold_muted(self, event: AnomalyMuted) -> None:
+        """Somebody has muted an anomaly, or ended that."""
+        self.seen.fold_muted(event)
+        self._see((event.source, event.kind))
 
-    def mute(self, key: AnomalyKey, now: int) -> bool:
-        """Silence a record for ten minutes, or end its silence; returns whether it is silent now."""
+    def ack(self, key: AnomalyKey, now: int) -> None:
+        """Acknowledge a record at its present severity, for this terminal until the daemon says it of all."""
         record = self._records[key]
-        record.muted_until = 0 if record.is_muted(now) else now + MUTE_MICROSECONDS
-        return record.muted_until > 0
+        self.seen.acknowledge(key, Acknowledgement(record.first, now, SEVERITY_RANK[record.severity]))
+        self._see(key)
+
+    def silence(self, key: AnomalyKey, until: int) -> None:
+        """Mute a record until a time (microseconds; 0 = no longer), for this terminal likewise."""
+        self.seen.mute(key, Mute(until))
+        self._see(key)
+
+    def _see(self, key: AnomalyKey) -> None:
+        """Bring a record up to what was acknowledged and muted."""
+        record = self._records.get(key)
+        if record is not None:
+            rank = SEVERITY_RANK[record.severity]
+            record.acknowledged = self.seen.acknowledgement(key, record.first, rank)
+            record.mute = self.seen.mute_of(key)
+
+    def waiting(self) -> list[AnomalyRecord]:
+        """Those that were not acknowledged, muted ones among them."""
+        return [record for record in self.ordered() if record.is_waiting]
 
     def ordered(self) -> list[AnomalyRecord]:
         """Waiting before seen, active before over, the worst and newest first."""

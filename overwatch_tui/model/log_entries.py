@@ -31,6 +31,8 @@ class LogEntry:
 ORIGINS: dict[type, tuple[str, str]] = {
     ev.SeedStage: ("seed", "SEED"),
     ev.Anomaly: ("", "ANOM"),
+    ev.AnomalyAcknowledged: ("", "ANOM"),
+    ev.AnomalyMuted: ("", "ANOM"),
     ev.PPOUpdate: ("policy", "PPO"),
     ev.RoundFinished: ("round", "ROUND"),
     ev.GovernorRollback: ("env", "GOV"),
@@ -110,7 +112,7 @@ def log_entry(event: Event) -> LogEntry | None:
 
 
 def _source(data: Any, env: int | None) -> str:
-    if isinstance(data, ev.Anomaly):
+    if isinstance(data, ev.Anomaly | ev.AnomalyAcknowledged | ev.AnomalyMuted):
         return data.source
     if isinstance(data, ev.LogLine):
         return data.logger.rsplit(".", 1)[-1]

@@ -384,6 +384,16 @@ def _anomaly(state: State, event: Event) -> None:
             state.anomalies.forget_limit(signal)
 
 
+@_on(ev.AnomalyAcknowledged)
+def _anomaly_acknowledged(state: State, event: Event) -> None:
+    state.anomalies.fold_acknowledged(event.data, event.ts)
+
+
+@_on(ev.AnomalyMuted)
+def _anomaly_muted(state: State, event: Event) -> None:
+    state.anomalies.fold_muted(event.data)
+
+
 @_on(ev.GovernorRollback)
 def _rollback(state: State, event: Event) -> None:
     if event.ctx.env is not None:

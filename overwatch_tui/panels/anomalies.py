@@ -115,6 +115,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
         ("last", _when(inputs, record.last)),
         ("state", _state_words(record, inputs.now)),
         ("what to do", record.hint or "--"),
+        *_seen_by(record, inputs.now),
     )
     lines += [Row().put(f"   {name:<11}", "dim").put(value).line(width) for name, value in facts]
     name = _series_name(record)
@@ -130,12 +131,23 @@ def _when(inputs: PanelInputs, ts: int) -> str:
     return f"{format_clock(ts)}  ({format_duration(inputs.seconds_since(ts))} ago)"
 
 
+def _seen_by(record: AnomalyRecord, now: int) -> list[tuple[str, str]]:
+    """Who has acknowledged and muted it, and why."""
+    found = []
+    if record.acknowledged is not None:
+        seen = record.acknowledged
+        found.append(("seen by", f"{seen.by}, {format_clock(seen.ts)}  {seen.reason}".rstrip()))
+    if record.is_muted(now):
+        found.append(("muted by", f"{record.mute.by}  {record.mute.reason}".rstrip()))
+    return found
+
+
 def _state_words(record: AnomalyRecord, now: int) -> str:
     words = ["active" if record.active else "over"]
     if record.is_acked or record.is_waiting:
         words.append("acknowledged" if record.is_acked else "not acknowledged (a)")
     if record.is_muted(now):
-        words.append(f"muted for {format_duration((record.muted_until - now) / 1e6)} more (m)")
+        words.append(f"muted for {format_duration((record.mute.until - now) / 1e6)} more (m)")
     return ", ".join(words)
 
 

@@ -8,6 +8,7 @@ from protocol.messages import events as ev
 
 from .format import (
     format_bytes,
+    format_clock,
     format_count,
     format_duration,
     format_number,
@@ -36,6 +37,11 @@ def _training_text(data: Any) -> str | None:
         case ev.Anomaly():
             limit = "" if data.threshold is None else f" (limit {data.threshold:.3g})"
             return f"{data.kind} {format_number(data.value, '.3g')}{limit}"
+        case ev.AnomalyAcknowledged():
+            return f"{data.kind} acknowledged by {data.by}" + (f": {data.reason}" if data.reason else "")
+        case ev.AnomalyMuted():
+            what = f"muted until {format_clock(data.until)}" if data.until else "no longer muted"
+            return f"{data.kind} {what}, by {data.by}" + (f": {data.reason}" if data.reason else "")
         case ev.PPOUpdate():
             return (
                 f"update kl {data.approx_kl:.3f} ent {data.entropy:.2f} clip {data.clip_fraction:.2f} "

@@ -135,6 +135,7 @@ class LiveFeed:
         link.gaps, link.repaired, link.skipped = stats.gaps, stats.repaired, stats.skipped
         link.bad, link.last_bad = stats.bad, stats.last_bad
         link.events, link.bytes = stats.events, stats.bytes
+        link.methods = frozenset((source.hello or {}).get("methods", ()))
         heartbeat = source.heartbeat
         if heartbeat is not None:
             link.dropped, link.num_clients = heartbeat.dropped, heartbeat.clients

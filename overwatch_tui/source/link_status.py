@@ -38,6 +38,8 @@ class LinkStatus:
     trainer_age_seconds: float | None = None
     """Seconds since the trainer's loop last sent a heartbeat."""
     num_clients: int | None = None
+    methods: frozenset[str] = frozenset()
+    """What the daemon answers to."""
     is_replay: bool = False
     """Whether a recording is played, which accepts no commands."""
     replay_speed: float | None = None

@@ -24,7 +24,7 @@ from protocol.errors import KeyRefused, NoReply, RequestError
 from protocol.journal.reader import newest_lines
 from protocol.messages.commands import Reply
 from protocol.messages.events import CommandDone, CommandFailed
-from protocol.messages.vocabulary import STREAMS, Level, Stream
+from protocol.messages.vocabulary import STREAMS, Level, Severity, Stream
 
 from .endpoint import STARTING_SECONDS, Target, TargetSource
 from .items import Reset
@@ -203,6 +203,18 @@ class Client:
     def cancel(self, op: str, *, wait: bool = False, reason: str = "") -> dict[str, Any]:
         """Cancel a command that has not ended: it fails with `cancelled`."""
         return self.command("op.cancel", {"op": op}, wait, reason)
+
+    def acknowledge(
+        self, source: str, kind: str, *, since: int = 0, severity: Severity = "critical", reason: str = ""
+    ) -> dict[str, Any]:
+        """Say of an anomaly, to all viewers, that it has been seen; see `AcknowledgeParams`."""
+        params = {"source": source, "kind": kind, "since": since, "severity": severity}
+        return self.command("anomaly.acknowledge", params, False, reason)
+
+    def mute(self, source: str, kind: str, *, seconds: float = 600.0, reason: str = "") -> dict[str, Any]:
+        """Have an anomaly ask for nobody's attention for a while; 0 ends that."""
+        params = {"source": source, "kind": kind, "seconds": seconds}
+        return self.command("anomaly.mute", params, False, reason)
 
     def mark(self, text: str, *, reason: str = "") -> dict[str, Any]:
         """Note something on the run's timeline."""

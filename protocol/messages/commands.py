@@ -11,7 +11,16 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-from protocol.messages.vocabulary import STREAMS, AlphaSpeed, Level, RunState, Stream, StyleName, Tempo
+from protocol.messages.vocabulary import (
+    STREAMS,
+    AlphaSpeed,
+    Level,
+    RunState,
+    Severity,
+    Stream,
+    StyleName,
+    Tempo,
+)
 
 from .results import (
     CheckpointResult,
@@ -22,6 +31,7 @@ from .results import (
     LeaseAcquireResult,
     LeaseReleaseResult,
     MethodResult,
+    MuteResult,
     OpCancelResult,
     OpGetResult,
     OpListResult,
@@ -89,6 +99,32 @@ class ParamSetParams(Params, frozen=True):
 
 class MarkParams(Params, frozen=True):
     text: Annotated[str, Meta(min_length=1, max_length=256, description="what to note on the timeline")]
+
+
+_Source = Annotated[
+    str, Meta(min_length=1, max_length=64, description="the anomaly's source, such as `env07` or `policy`")
+]
+_Kind = Annotated[str, Meta(min_length=1, max_length=64, description="its kind, such as `norm_drift`")]
+
+
+class AcknowledgeParams(Params, frozen=True):
+    source: _Source
+    kind: _Kind
+    since: Annotated[
+        int,
+        Meta(
+            ge=0, description="when it began, microseconds, so that a return asks again; 0 = the present one"
+        ),
+    ] = 0
+    severity: Annotated[Severity, Meta(description="what was seen; a worse one asks again")] = "critical"
+
+
+class MuteParams(Params, frozen=True):
+    source: _Source
+    kind: _Kind
+    seconds: Annotated[
+        float, Meta(ge=0, le=86_400, description="from now on; 0 ends a mute that is in force")
+    ] = 600.0
 
 
 _EnvIndex = Annotated[int, Meta(ge=0, description="of this env")]
@@ -250,6 +286,8 @@ METHODS: dict[str, Method] = {
         ),
         _command("op.cancel", "command.failed `cancelled` of that command", OpParams, result=OpCancelResult),
         _immediate("mark", "mark", MarkParams),
+        _immediate("anomaly.acknowledge", "anomaly.acknowledged", AcknowledgeParams, needs_lease=False),
+        _immediate("anomaly.mute", "anomaly.muted", MuteParams, needs_lease=False, result=MuteResult),
         _immediate("log.rotate", "the journal begins a new segment", role="admin", result=RotateResult),
         _immediate(
             "lease.acquire",

@@ -377,6 +377,12 @@ class OpCancelResult(MethodResult, frozen=True):
     op: Annotated[str, Meta(description="id of the command that is cancelled")]
 
 
+class MuteResult(MethodResult, frozen=True):
+    """Until when the anomaly is muted."""
+
+    until: Annotated[int, Meta(description="wall time, microseconds; 0 = it no longer is")]
+
+
 class RotateResult(MethodResult, frozen=True):
     """What was closed."""
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import RequestError
-from protocol.messages.commands import LeaseAcquireParams, LeaseReleaseParams, MarkParams, Params, Request
-from protocol.messages.events import Mark
+from protocol.messages.commands import (
+    AcknowledgeParams,
+    LeaseAcquireParams,
+    LeaseReleaseParams,
+    MarkParams,
+    MuteParams,
+    Params,
+    Request,
+)
+from protocol.messages.events import AnomalyAcknowledged, AnomalyMuted, Mark
 from protocol.messages.roles import Peer
 
 from .lease import CommandLease
@@ -23,6 +32,8 @@ class Caller:
     peer: Peer
     token: str
     """The lease that it has; empty = none."""
+    reason: str
+    """Why it asks; may be empty."""
 
 
 class ImmediateCommands:
@@ -39,6 +50,8 @@ class ImmediateCommands:
         self.leases = CommandLease(emit)
         self.handlers: dict[str, Callable[[Any, Caller], dict[str, Any]]] = {
             "mark": self._mark,
+            "anomaly.acknowledge": self._acknowledge_anomaly,
+            "anomaly.mute": self._mute_anomaly,
             "log.rotate": self._rotate_journal,
             "lease.acquire": self._acquire_lease,
             "lease.release": self._release_lease,
@@ -50,12 +63,44 @@ class ImmediateCommands:
         Raises:
             RequestError: it cannot be executed.
         """
-        return self.handlers[request.method](params, Caller(client, peer, request.meta.lease))
+        return self.handlers[request.method](
+            params, Caller(client, peer, request.meta.lease, request.meta.reason)
+        )
 
     def _mark(self, params: MarkParams, caller: Caller) -> dict[str, Any]:
         peer = caller.peer
         self._emit(Mark(text=params.text, client=caller.client, uid=peer.uid, pid=peer.pid))
         return {}
+
+    def _acknowledge_anomaly(self, params: AcknowledgeParams, caller: Caller) -> dict[str, Any]:
+        self._emit(
+            AnomalyAcknowledged(
+                source=params.source,
+                kind=params.kind,
+                since=params.since,
+                severity=params.severity,
+                by=caller.client,
+                reason=caller.reason,
+                uid=caller.peer.uid,
+                pid=caller.peer.pid,
+            )
+        )
+        return {}
+
+    def _mute_anomaly(self, params: MuteParams, caller: Caller) -> dict[str, Any]:
+        until = time.time_ns() // 1000 + int(params.seconds * 1e6) if params.seconds else 0
+        self._emit(
+            AnomalyMuted(
+                source=params.source,
+                kind=params.kind,
+                until=until,
+                by=caller.client,
+                reason=caller.reason,
+                uid=caller.peer.uid,
+                pid=caller.peer.pid,
+            )
+        )
+        return {"until": until}
 
     def _rotate_journal(self, _params: Params, _caller: Caller) -> dict[str, Any]:
         closed = self._rotate()

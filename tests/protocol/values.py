@@ -21,6 +21,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "seed.germinate": {"env": 0, "slot": "r0c0", "blueprint": "norm"},
     "seed.prune": {"env": 0, "slot": "r0c0"},
     "mark": {"text": "here"},
+    "anomaly.acknowledge": {"source": "env07", "kind": "norm_drift", "since": 1},
+    "anomaly.mute": {"source": "env07", "kind": "norm_drift"},
 }
 """Parameters that a method cannot do without."""
 

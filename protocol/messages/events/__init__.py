@@ -4,6 +4,8 @@ Imports the vocabulary. Everything that emits or reads events may import it, but
 """
 
 from .audit import (
+    AnomalyAcknowledged,
+    AnomalyMuted,
     CommandAccepted,
     CommandDone,
     CommandFailed,
@@ -44,6 +46,8 @@ from .values import Artifact, Histogram, LoggedText, MetricStatistics, Scalars, 
 __all__ = [
     "EVENTS",
     "Anomaly",
+    "AnomalyAcknowledged",
+    "AnomalyMuted",
     "Artifact",
     "CheckpointFailed",
     "CheckpointSaved",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from protocol.messages.vocabulary import Severity
+
 from .registry import event
 
 
@@ -97,6 +99,40 @@ class Mark:
 
     text: str
     client: str
+    uid: int | None = None
+    pid: int | None = None
+
+
+@event("anomaly.acknowledged", "life", key=("source", "kind"), subjects=256)
+@dataclass(kw_only=True)
+class AnomalyAcknowledged:
+    """Somebody has seen an anomaly: until it returns, or grows worse, it asks for nobody's attention."""
+
+    source: str
+    kind: str
+    since: int
+    """Wall time at which the anomaly began, microseconds: which of its returns is meant."""
+    severity: Severity
+    """What was seen; a worse one asks again."""
+    by: str
+    """The client that asked."""
+    reason: str = ""
+    uid: int | None = None
+    pid: int | None = None
+
+
+@event("anomaly.muted", "life", key=("source", "kind"), subjects=256)
+@dataclass(kw_only=True)
+class AnomalyMuted:
+    """An anomaly asks for nobody's attention until a time, whatever it does."""
+
+    source: str
+    kind: str
+    until: int
+    """Wall time, microseconds; 0 = no longer muted."""
+    by: str
+    """The client that asked."""
+    reason: str = ""
     uid: int | None = None
     pid: int | None = None
 

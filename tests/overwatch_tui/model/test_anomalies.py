@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from overwatch_tui.model.anomalies import MAX_RECORDS, MUTE_MICROSECONDS, Anomalies
+import pytest
+
+from overwatch_tui.model.anomalies import MAX_RECORDS, Anomalies
+from protocol.messages import events as ev
 from protocol.messages.events import Anomaly
+from protocol.messages.vocabulary import Severity
 
 
 def raised(**fields: Any) -> Anomaly:
@@ -32,7 +36,7 @@ def test_acknowledged_anomaly_waits_again_when_it_gets_worse() -> None:
     store = Anomalies()
     store.fold(raised(), ts=1000, env=7)
     assert [r.key for r in store.open_records(1000)] == [KEY]
-    store.ack(KEY)
+    store.ack(KEY, 1000)
     assert store.open_records(1000) == []
     store.fold(raised(value=0.7, count=5), ts=2000, env=7)
     assert store.open_records(2000) == [], "the same trouble at the same severity"
@@ -44,7 +48,7 @@ def test_acknowledged_anomaly_waits_again_when_it_gets_worse() -> None:
 def test_anomaly_raised_again_waits_again() -> None:
     store = Anomalies()
     store.fold(raised(), ts=1000, env=7)
-    store.ack(KEY)
+    store.ack(KEY, 1000)
     store.fold(raised(active=False), ts=2000, env=7)
     store.fold(raised(since=9000), ts=9000, env=7)
     assert [r.first for r in store.open_records(9000)] == [9000]
@@ -58,7 +62,8 @@ def test_ended_anomaly_waits_only_if_nonfinite() -> None:
     store.fold(raised(kind="loss_nonfinite", severity="critical", active=False), ts=2000, env=7)
     assert [r.kind for r in store.open_records(2000)] == ["loss_nonfinite"]
     assert store.active_count("warning") == store.active_count("critical") == 0
-    assert store.ack_all() == 1
+    (waiting,) = store.waiting()
+    store.ack(waiting.key, 2000)
     assert store.open_records(2000) == []
 
 
@@ -66,7 +71,7 @@ def test_snapshot_restores_records_and_keeps_acknowledgements() -> None:
     store = Anomalies()
     store.fold(raised(), ts=1000, env=7)
     store.fold(raised(source="critic"), ts=1000, env=None)
-    store.ack(KEY)
+    store.ack(KEY, 1000)
     store.drop()
     assert len(store) == 0
     store.fold(raised(), ts=1000, env=7)
@@ -74,14 +79,57 @@ def test_snapshot_restores_records_and_keeps_acknowledgements() -> None:
     assert [r.source for r in store.open_records(1000)] == ["critic"]
 
 
-def test_mute_silences_for_ten_minutes() -> None:
+def test_a_mute_silences_until_its_end() -> None:
     store = Anomalies()
     store.fold(raised(), ts=1000, env=7)
-    assert store.mute(KEY, 1000)
-    assert store.open_records(1000 + MUTE_MICROSECONDS - 1) == []
-    assert len(store.open_records(1000 + MUTE_MICROSECONDS)) == 1
-    store.mute(KEY, 5000)
-    assert len(store.open_records(5000)) == 1, "the second time ends it"
+    store.silence(KEY, 9000)
+    assert store.open_records(8999) == []
+    assert len(store.open_records(9000)) == 1
+    store.silence(KEY, 0)
+    assert len(store.open_records(5000)) == 1, "ended early"
+
+
+def _seen(since: int, severity: Severity = "warning") -> ev.AnomalyAcknowledged:
+    source, kind = KEY
+    return ev.AnomalyAcknowledged(
+        source=source, kind=kind, since=since, severity=severity, by="ann", reason="known"
+    )
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_another_viewer_has_seen_waits_here_neither(is_first: bool) -> None:
+    """In a snapshot either event may come first."""
+    store = Anomalies()
+    if is_first:
+        store.fold_acknowledged(_seen(1000), 1500)
+    store.fold(raised(since=1000), ts=1000, env=7)
+    if not is_first:
+        store.fold_acknowledged(_seen(1000), 1500)
+    assert store.open_records(2000) == []
+    record = store.get(KEY)
+    assert record is not None
+    assert record.acknowledged is not None
+    assert (record.acknowledged.by, record.acknowledged.reason) == ("ann", "known")
+
+
+@pytest.mark.parametrize(
+    ("since", "ts", "waits"), [(1000, 5000, False), (999, 5000, True), (0, 999, True), (0, 1000, False)]
+)
+def test_an_acknowledgement_is_about_one_occurrence(since: int, ts: int, waits: bool) -> None:
+    store = Anomalies()
+    store.fold(raised(since=1000), ts=1000, env=7)
+    store.fold_acknowledged(_seen(since), ts)
+    assert bool(store.open_records(6000)) is waits
+
+
+def test_another_viewers_mute_is_in_force_and_ends() -> None:
+    store = Anomalies()
+    source, kind = KEY
+    store.fold_muted(ev.AnomalyMuted(source=source, kind=kind, until=9000, by="ann"))
+    store.fold(raised(), ts=1000, env=7)
+    assert store.open_records(5000) == []
+    store.fold_muted(ev.AnomalyMuted(source=source, kind=kind, until=0, by="ben"))
+    assert len(store.open_records(5000)) == 1
 
 
 def test_worst_comes_first_and_parts_count_for_their_env() -> None:

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from protocol.errors import ERRORS, RequestError
 from protocol.messages.commands import METHODS, RUN_STATES, EscalateParams, Params, Socket
-from protocol.messages.events import CommandAccepted, CommandDone, CommandRefused, Lease, Mark
+from protocol.messages.events import (
+    AnomalyAcknowledged,
+    AnomalyMuted,
+    CommandAccepted,
+    CommandDone,
+    CommandRefused,
+    Lease,
+    Mark,
+)
 from protocol.messages.roles import Peer
 from protocol.messages.vocabulary import RunState
 from protocol.server import rate_limiter as clients
@@ -451,3 +459,20 @@ def test_no_message_goes_without_an_answer_or_harms(socket: Socket, frames: list
 def test_every_immediate_command_of_the_table_has_its_handler() -> None:
     at_once = {method.name for method in CTL if method.at == "once"}
     assert set(ImmediateCommands(lambda _: None, lambda: 0).handlers) == at_once
+
+
+def test_anomalies_are_acknowledged_and_muted_for_all(plane: Plane) -> None:
+    about = {"source": "env07", "kind": "norm_drift"}
+    plane.ask("lease.acquire", params={"ttl": 60})
+    seen = plane.ask(
+        "anomaly.acknowledge",
+        params={**about, "since": 5, "severity": "warning"},
+        meta={"client": "ann", "reason": "known"},
+    )
+    assert seen["result"]["state"] == "done"
+    muted = plane.ask("anomaly.mute", params={**about, "seconds": 60}, meta={"client": "ann"})
+    assert muted["result"]["until"] > time.time_ns() // 1000
+    assert plane.ask("anomaly.mute", params={**about, "seconds": 0})["result"]["until"] == 0
+    found = [event for event in plane.audit if isinstance(event, AnomalyAcknowledged | AnomalyMuted)]
+    assert [type(event) for event in found] == [AnomalyAcknowledged, AnomalyMuted, AnomalyMuted]
+    assert (found[0].by, found[0].reason, found[0].since) == ("ann", "known", 5)

@@ -1,0 +1,125 @@
+"""What one viewer acknowledges and mutes, the others know: sessions on a real server."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.model.anomalies import AnomalyRecord
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.session import Session
+from overwatch_tui.source.feed import LiveFeed
+from protocol.messages import events as ev
+from protocol.runs import RunFolder
+from protocol.server.server import Server
+from tests.overwatch_tui.harness import in_loop
+from tests.protocol.harness import until
+
+KEY = ("env07", "norm_drift")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    folder = Path(tempfile.mkdtemp(prefix="esper-"))
+    (folder / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("ESPER_HOME", str(folder / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+    server = Server(RunFolder.claim("alpha"), hello={})
+    server.start()
+    server.set_state("TRAINING")
+    yield server
+    server.close()
+    server.run.release()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def join(server: Server) -> Iterator[Callable[..., Session]]:
+    """A viewer that has taken in the snapshot."""
+    made: list[Session] = []
+
+    def join(*, read_only: bool = False) -> Session:
+        found = Session(LiveFeed("alpha"), ViewState(read_only=read_only))
+        made.append(found)
+        until(lambda: found.tick() >= 0 and found.link.is_current and found.state.run_state is not None)
+        return found
+
+    yield join
+    for session in made:
+        session.close()
+
+
+def raise_drift(server: Server, *, severity: str = "warning", since: int = 1000) -> None:
+    server.emitter.emit(
+        ev.Anomaly(
+            kind=KEY[1], source=KEY[0], severity=severity, active=True, value=0.7, threshold=0.5, since=since
+        ),
+        env=7,
+    )
+
+
+def record_of(session: Session) -> AnomalyRecord | None:
+    session.tick()
+    return session.state.anomalies.get(KEY)
+
+
+def waits(session: Session) -> bool:
+    session.tick()
+    return bool(session.state.anomalies.open_records(session.feed.now()))
+
+
+@in_loop
+async def test_what_one_viewer_acknowledges_no_other_waits_for(
+    server: Server, join: Callable[..., Session]
+) -> None:
+    ann, ben = join(), join()
+    raise_drift(server)
+    until(lambda: waits(ann) and waits(ben))
+    app = OverwatchApp(ann)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("a")
+        assert "for all viewers" in ann.view.message
+    until(lambda: not waits(ben))
+    late = join()
+    until(lambda: record_of(late) is not None)
+    for session in (ben, late):
+        record = record_of(session)
+        assert record is not None
+        assert record.acknowledged is not None
+        assert record.acknowledged.by.startswith("esper-tui")
+    raise_drift(server, severity="critical")
+    until(lambda: waits(ann) and waits(ben) and waits(late))
+
+
+@in_loop
+async def test_a_mute_holds_for_all_and_any_viewer_ends_it(
+    server: Server, join: Callable[..., Session]
+) -> None:
+    ann, ben = join(), join()
+    raise_drift(server)
+    until(lambda: waits(ann) and waits(ben))
+    for session, other, expected in ((ann, ben, False), (ben, ann, True)):
+        app = OverwatchApp(session)
+        async with app.run_test(size=(120, 40)) as pilot:
+            session.view.select("anomalies", KEY)
+            await pilot.press("m")
+        until(lambda other=other, expected=expected: waits(other) is expected)
+
+
+@in_loop
+async def test_who_only_watches_acknowledges_for_itself(server: Server, join: Callable[..., Session]) -> None:
+    ann, guest = join(), join(read_only=True)
+    raise_drift(server)
+    until(lambda: waits(ann) and waits(guest))
+    app = OverwatchApp(guest)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("a")
+        assert "here only" in guest.view.message
+        assert not waits(guest)
+    server.emitter.emit(ev.Mark(text="later", client="x"))
+    until(lambda: waits(ann) and any(entry.tag == "MARK" for entry in ann.state.log))
