@@ -73,7 +73,23 @@ FINDINGS = {
     "DR-07": "Events of life that find their queue full wait on the disk, in order, and none is dropped.",
     "DR-08": "A slow machine is judged by its own usual time and escalates nothing; KL by its target.",
     "DR-09": "All heads of an action are told, with ids that join it to its effects; fp16's scale too.",
+    "DR-10": "A blueprint that is named twice is refused, as is every bad value, in one line.",
+    "DR-11": "Limits on how many seeds a host grows bind the policy and the operator.",
+    "DR-12": "Learning rates and coefficients follow schedules, which a resumed run continues.",
+    "DR-13": "The policy sees style, tempo, curve and interactions of each slot's seed.",
+    "DR-14": "Every option, flipped, changes what its description says.",
+    "DR-15": "Each of the prior art's 19 views is answered by a query on a run that trains.",
     "DR-16": "Two runs with one seed and default options write the same journal; no clock decides.",
+    "DR-17": "Listening without keys is refused with the command that makes them.",
+    "DR-18": "After an early stop no minibatch is computed; the advantages' deviation has a floor.",
+    "DR-19": "Interactions of pairs of seeds equal their definition.",
+    "DR-20": "The eight blueprints for texts have the stated numbers of parameters at width 384.",
+    "DR-21": "What would undo a host at once is masked, told, and not executed.",
+    "DR-22": "A published file of which a byte has changed is refused by name.",
+    "DR-23": "The host of each preset has the stated number of parameters.",
+    "DR-24": "What a preset changes, itself and by its task, can be printed.",
+    "DR-25": "What an operator did to a seed names the command.",
+    "DR-26": "Each env's episode is told: return by component, parameters, seeds by end, rollbacks.",
 }
 
 

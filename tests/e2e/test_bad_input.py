@@ -25,6 +25,7 @@ from .conftest import House
         (["bad/name"], 2, ["bad/name"]),
     ],
 )
+@pytest.mark.slow
 def test_a_wrong_start_is_one_line(house: House, arguments: list[str], code: int, words: list[str]) -> None:
     result = house.daemon("start", *arguments)
     assert result.returncode == code, result.stderr

@@ -7,6 +7,7 @@ import time
 import uuid
 from typing import Any
 
+import pytest
 import zmq
 
 from .conftest import House, eventually
@@ -61,6 +62,7 @@ class RawClient:
         self.context.destroy(0)
 
 
+@pytest.mark.slow
 def test_the_daemon_driven_with_req_and_json_alone(house: House) -> None:
     house.spawn("raw")
     client = RawClient(json.loads((house.run_folder("raw") / "connection.json").read_bytes()))

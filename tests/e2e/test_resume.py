@@ -12,6 +12,7 @@ from .courses import assert_same, course
 OF_THE_BOOT = ("run.", "checkpoint.", "log", "system", "command.", "telemetry.", "postmortem.", "journal.")
 
 
+@pytest.mark.slow
 def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House) -> None:
     words = ("--rounds", "3", "--set", "episode_epochs=24", "--set", "ppo.schedule=cosine")
     assert house.spawn("whole", *words).wait(120) == 0

@@ -280,6 +280,7 @@ def test_captured_bytes_open_nothing(listening: Server, address: str) -> None:
     assert listening.mailbox.poll() == []
 
 
+@pytest.mark.finding("DR-17")
 def test_listener_needs_a_key_and_an_authorized_client(address: str, config: Path) -> None:
     run = RunFolder.claim("alpha")
     with pytest.raises(KeysUnusable, match=r"server\.key; make it .*: esper-daemon keys new"):

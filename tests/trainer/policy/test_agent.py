@@ -128,6 +128,7 @@ def mean_accuracy(kind: str, rounds: int, last: int, mode: str = "shaped") -> fl
     return sum(accuracies[-last:]) / last
 
 
+@pytest.mark.slow
 def test_ppo_learns_to_grow() -> None:
     ppo, random = mean_accuracy("ppo", 25, 5), mean_accuracy("random", 5, 5)
     assert random < 0.55

@@ -289,6 +289,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("target_kl", [1e-6, 1e-3, 0.02])
+@pytest.mark.finding("DR-18")
 def test_nothing_is_computed_after_a_stop(passes: dict[str, int], target_kl: float) -> None:
     _, ppo, rollout = setup(f"ppo.target_kl={target_kl}", "ppo.minibatches=3", "ppo.learning_rate=0.01")
     passes["forward"] = 0
@@ -317,6 +318,7 @@ def test_stopped_update_has_the_weights_of_its_applied_steps() -> None:
 
 
 @pytest.mark.parametrize("floor", [0.0, 1e-6, 100.0])
+@pytest.mark.finding("DR-18")
 def test_advantages_are_divided_by_deviation_or_floor(floor: float) -> None:
     _, ppo, rollout = setup(f"ppo.advantage_std_floor={floor}", "ppo.epochs=1", "ppo.minibatches=1")
     seen = []

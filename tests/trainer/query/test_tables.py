@@ -147,6 +147,7 @@ def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
     assert ask(db, "SELECT count(*) FROM decisions WHERE action IS NULL") == [(4,)], "of an older journal"
 
 
+@pytest.mark.finding("DR-25")
 def test_what_an_operator_caused_joins_the_command(tmp_path: Path) -> None:
     planted = {"by": "operator", "seed": "r1e0n1s1", "command": "c1"}
     told = [

@@ -100,6 +100,7 @@ def test_exact_values_are_the_mean_over_all_orders() -> None:
     check_efficiency(found, measure, BLENDED)
 
 
+@pytest.mark.finding("DR-19")
 def test_interactions_equal_their_definition_for_two_to_five() -> None:
     measure = game(8)
     found = shapley_values(BLENDED, measure, 32, keys(len(BLENDED))).interaction

@@ -59,6 +59,7 @@ def epochs_with(rig: Rig, kind: type) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_what_is_collected_changes_nothing_that_is_trained(run: Runs) -> None:
     off = leaves(run("telemetry.level=OFF").trainer.state_dict())
     for sets in (
