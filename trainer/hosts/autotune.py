@@ -58,7 +58,7 @@ class DoesNotFit(EsperError):
 def largest_size(config: Config, data: Task, device: torch.device) -> int:
     """Hosts of the largest group that makes sense: on a CPU every thread is fed, and its caches suffice.
 
-    On two CPUs a host costs at most 3 % more in it than in the best size (`benchmarks/engine.py` tells).
+    docs/benchmarks.md says what a host costs in it beside the best size.
     """
     hosts = config.envs.count
     if device.type != "cpu":
