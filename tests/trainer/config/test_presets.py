@@ -54,7 +54,8 @@ def task(name: str) -> Task:
 
 
 @pytest.mark.parametrize(
-    "name", [*PARAMETERS.keys() - {"tinystories"}, pytest.param("tinystories", marks=pytest.mark.slow)]
+    "name",
+    [*sorted(PARAMETERS.keys() - {"tinystories"}), pytest.param("tinystories", marks=pytest.mark.slow)],
 )
 @pytest.mark.finding("DR-23")
 def test_parameters_of_a_host(name: str) -> None:
