@@ -26,6 +26,8 @@ from protocol.server.emitter import Emitter
 Scope = Literal["env", "seed", "policy", "head", "critic", "system", "telemetry"]
 Readings = Mapping[str, NDArray[Any] | float]
 """By the `reading` of checks: one value per source of the scope; NaN where not measured."""
+Patterns = Mapping[str, NDArray[np.str_]]
+"""By reading, one of the names of each source."""
 Limits = dict[str, tuple[float, float]]
 """(warning, critical) by reading."""
 
@@ -54,7 +56,6 @@ CHECKS: tuple[AnomalyCheck, ...] = (
     AnomalyCheck("env", "health_drift", "health_drift"),
     AnomalyCheck("env", "stalled", "stalled_epochs"),
     AnomalyCheck("env", "degraded", "accuracy_lost"),
-    AnomalyCheck("env", "reward_hacking", "credit"),
     AnomalyCheck("seed", "gradient_nonfinite", "nonfinite"),
     AnomalyCheck("seed", "gradient_exploding", "seed_exploding"),
     AnomalyCheck("seed", "gradient_vanishing", "gradient_vanishing"),
@@ -83,8 +84,11 @@ CHECKS: tuple[AnomalyCheck, ...] = (
     AnomalyCheck("telemetry", "queue_drops", "queue_drops"),
     AnomalyCheck("telemetry", "share", "telemetry_share"),
     AnomalyCheck("env", "fp16_overflow", "skipped_steps"),
+    AnomalyCheck("seed", "reward_hacking", "credit"),
 )
 """In the order of their rows in checkpoints: a new one is appended."""
+LAYOUT = 2
+"""Of those rows; raised where one is removed."""
 
 
 def _checks_by_scope() -> dict[str, list[AnomalyCheck]]:
@@ -144,15 +148,21 @@ class AnomalyDetector:
         self._since = np.zeros(k, dtype=np.int64)
         self._peak = np.full(k, np.nan)
         """[K] worst value, times the sign, of the breaches in a row and of those since it was raised."""
+        self._pattern = np.full(k, "", dtype=object)
         self._raised: list[tuple[Anomaly, int | None]] = []
 
-    def check_all(self, readings: Readings, *, limits: Limits | None = None) -> None:
+    def check_all(
+        self, readings: Readings, *, limits: Limits | None = None, patterns: Patterns | None = None
+    ) -> None:
         """Run every check on what was measured.
 
         Args:
             readings: by name; a reading without a check is an error, a check without a reading is passed.
             limits: of readings whose limits move; they hold until set again.
+            patterns: of kinds that have several, which one each source would show.
         """
+        for name, pattern in (patterns or {}).items():
+            self._pattern[self._rows[name]] = pattern
         if limits:
             moved = self._limits.copy()
             for name, pair in limits.items():
@@ -189,13 +199,21 @@ class AnomalyDetector:
         return int(np.count_nonzero(self._active))
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: torch.from_numpy(array.copy()) for name, array in self._state().items()}
+        arrays = {name: torch.from_numpy(array.copy()) for name, array in self._state().items()}
+        return {"layout": torch.tensor(LAYOUT), **arrays}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, array in self._state().items():
             if name in state:  # "peak" is not in a checkpoint of 0.1
                 saved = state[name].numpy()  # of an older version: without the checks that have come since
+                if int(state.get("layout", 1)) < LAYOUT:
+                    saved = np.delete(saved, self._rows_of_layout_1())
                 array[: len(saved)] = saved
+
+    def _rows_of_layout_1(self) -> slice:
+        """Rows of a check that is gone: until 0.1.0 `reward_hacking` was told of envs, behind `degraded`."""
+        degraded = self._rows["env.degraded"]
+        return slice(degraded.stop, 2 * degraded.stop - degraded.start)
 
     def _state(self) -> dict[str, NDArray[Any]]:
         return {
@@ -263,6 +281,7 @@ class AnomalyDetector:
             count=int(self._count[i]),
             since=int(self._since[i]),
             hint=THRESHOLDS[check.threshold].hint,
+            pattern=str(self._pattern[i]),
             peak=None if np.isnan(self._peak[i]) else float(self._sign[i] * self._peak[i]),
         )
         self._emitter.emit(anomaly, env=env)

@@ -231,7 +231,8 @@ class Recorder:
         if layer_names and self._level == "DEBUG":
             self._emitter.emit(layers_event(frame, layer_names, self._level_N))
         self._plan.record_cost(times.seconds, cost, times.phases.get("layers", 0.0))
-        self._anomalies.check_all(readings, limits=limits)
+        patterns = self._signals.accuracy.credit_patterns(frame["val_accuracy"], len(self._shape.slots))
+        self._anomalies.check_all(readings, limits=limits, patterns=patterns)
 
     def take_raised(self) -> list[tuple[Anomaly, int | None]]:
         """Anomalies raised, or become worse, since the last call; each with its env, where it has one."""

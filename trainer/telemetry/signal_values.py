@@ -57,18 +57,22 @@ class AccuracyRecord:
     def contribution_ratio(
         self, accuracy: Floats, contribution: Floats, blended: NDArray[np.bool_]
     ) -> dict[str, Floats]:
-        """How many times an env's gain since the episode's first epoch its best seed is credited with.
+        """[N * S] how many times its env's gain since the episode's first epoch a seed is credited with.
 
         Args:
             accuracy: [N].
             contribution: [N, S]; NaN where not measured.
-            blended: [N, S], seeds that have one.
+            blended: [N, S], seeds that have one; others are credited with nothing.
         """
-        measured = ~np.isnan(contribution)
-        largest = np.where(measured, contribution, 0.0).max(1)
-        ratio = largest / np.maximum(accuracy - self._first, MIN_ACCURACY_GAIN)
-        checked = np.where(largest >= MIN_CONTRIBUTION, ratio, 0.0)
-        return {"env.reward_hacking": np.where(measured.any(1) | ~blended.any(1), checked, np.nan)}
+        gain = np.maximum(accuracy - self._first, MIN_ACCURACY_GAIN)[:, None]
+        ratio = np.where(contribution < MIN_CONTRIBUTION, 0.0, contribution / gain)
+        ratio[np.isnan(contribution) & ~blended] = 0.0
+        return {"seed.reward_hacking": ratio.reshape(-1)}
+
+    def credit_patterns(self, accuracy: Floats, slots: int) -> dict[str, NDArray[np.str_]]:
+        """[N * S] the pattern of a seed that is credited with too much: whether its env has gained at all."""
+        pattern = np.where(accuracy > self._first, "credit_beyond_gain", "credit_without_gain")
+        return {"seed.reward_hacking": np.repeat(pattern, slots)}
 
     def state_dict(self) -> dict[str, Any]:
         return {

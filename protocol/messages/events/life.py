@@ -206,6 +206,8 @@ class Anomaly:
     hint: str = ""
     peak: float | None = None
     """Worst of the `count` values beyond the threshold; absent where the check keeps none."""
+    pattern: str = ""
+    """Which of the forms that this kind has, such as `credit_without_gain`; empty where it has one."""
 
 
 @event("governor.rollback", "life", keep=1, key=("env",))

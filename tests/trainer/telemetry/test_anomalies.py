@@ -259,3 +259,21 @@ def test_every_check_has_its_threshold_and_its_hint() -> None:
     assert len({c.reading for c in CHECKS}) == len(CHECKS)
     for check in CHECKS:
         assert THRESHOLDS[check.threshold].hint
+
+
+def test_checkpoint_with_credit_told_of_envs_still_loads() -> None:
+    """Until 0.1.0 `reward_hacking` had rows of envs between those of `degraded` and those of seeds."""
+    one, other = detector(Emitter()), detector(Emitter())
+    for _ in range(3):
+        one.check_all({"env.degraded": np.array([0.5, 0.0, 0.5]), "seed.gradient_nonfinite": np.ones(ENVS)})
+    assert one.active == 5
+    state = one.state_dict()
+    assert int(state.pop("layout")) == 2
+    appended = state["active"].numel() - ENVS
+    at = next(i for i, check in enumerate(CHECKS) if check.reading == "env.degraded") * ENVS + ENVS
+    for name, rows in state.items():
+        gone = torch.zeros(ENVS, dtype=rows.dtype)
+        state[name] = torch.cat([rows[:at], gone + 1, rows[at:appended]])
+    other.load_state_dict(state)
+    for name, rows in one.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], rows, equal_nan=True, rtol=0, atol=0, msg=name)

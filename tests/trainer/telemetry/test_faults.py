@@ -45,6 +45,16 @@ def signal(name: str, value: float, *, slot: int | None = None) -> Callable[[Rig
     return lambda rig: rig.run_epoch(fault)
 
 
+def credited(accuracy: float, contribution: float) -> Callable[[Rig], None]:
+    """An env with that accuracy, whose seed is credited with so much of it."""
+
+    def fault(measurements: Measurements) -> None:
+        measurements.val_accuracy[SICK] = accuracy
+        measurements.contribution[SICK, 0] = contribution
+
+    return lambda rig: rig.run_epoch(fault)
+
+
 def updated(**changes: object) -> Callable[[Rig], None]:
     return lambda rig: rig.update(**changes)
 
@@ -91,7 +101,7 @@ INJECTIONS: dict[str, Injection] = {
     "env.health_drift": Injection(ENV, signal("host_health", 0.4)),
     "env.stalled": Injection(ENV, signal("val_accuracy", 0.1), epochs=13),
     "env.degraded": Injection(ENV, signal("val_accuracy", 0.05)),
-    "env.reward_hacking": Injection(ENV, signal("contribution", 20.0, slot=0)),
+    "seed.reward_hacking": Injection(SEED, credited(accuracy=0.25, contribution=0.8)),
     "seed.gradient_nonfinite": Injection(SEED, signal("seed_grad_norm", float("inf"), slot=0)),
     "seed.gradient_exploding": Injection(SEED, signal("seed_grad_norm", 5000.0, slot=0)),
     "seed.gradient_vanishing": Injection(SEED, signal("seed_grad_norm", 0.0, slot=0)),
@@ -157,6 +167,7 @@ def test_raised_attributed_and_cleared(check: object) -> None:
     assert event.data.source == injection.source
     assert event.data.active
     assert event.data.hint == threshold.hint
+    assert event.data.pattern == ("credit_beyond_gain" if kind == "reward_hacking" else "")
     assert event.ctx.env == (SICK if injection.source.startswith("env") else None)
 
     cleared = []
@@ -166,6 +177,37 @@ def test_raised_attributed_and_cleared(check: object) -> None:
         if cleared:
             break
     assert [e.data.source for e in cleared] == [injection.source]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "contribution", "severity", "pattern"),
+    [
+        (0.5, 0.999, None, ""),  # a gain of 0.2, times 4.995
+        (0.5, 1.0, "warning", "credit_beyond_gain"),
+        (0.4, 0.999, "warning", "credit_beyond_gain"),  # a gain of 0.1, times 9.99
+        (0.4, 1.0, "critical", "credit_beyond_gain"),
+        (0.29, 0.15, "warning", "credit_without_gain"),  # of no gain 0.02 are reckoned
+        (0.2, 0.25, "critical", "credit_without_gain"),
+        (0.2, 0.099, None, ""),  # too small a contribution to speak of
+    ],
+)
+def test_credit_beyond_what_an_env_gained_is_told(
+    accuracy: float, contribution: float, severity: str | None, pattern: str
+) -> None:
+    rig = Rig()
+    credited(accuracy=0.3, contribution=0.0)(rig)
+    for _ in range(THRESHOLDS["credit"].raise_after - 1):
+        credited(accuracy + 1e-6, contribution + 1e-5 * (severity is not None))(rig)
+        assert [e for e in rig.take("anomaly") if e.data.kind == "reward_hacking"] == []
+    credited(accuracy + 1e-6, contribution + 1e-5 * (severity is not None))(rig)
+    told = [e.data for e in rig.take("anomaly") if e.data.kind == "reward_hacking"]
+    assert [(a.severity, a.pattern, a.source) for a in told] == (
+        [(severity, pattern, SEED)] if severity else []
+    )
+    for anomaly in told:
+        assert anomaly.threshold == (10.0 if severity == "critical" else 5.0)
+        gain = max(accuracy - 0.3, 0.02)
+        assert anomaly.value == pytest.approx(contribution / gain, rel=1e-3)
 
 
 @pytest.mark.finding("DR-08")
@@ -220,7 +262,10 @@ def test_checkpoint_without_the_newest_check_is_read() -> None:
     for _ in range(3):
         rig.run_epoch(lambda measurements: measurements.host_grad_norm[SICK].fill_(30.0))
     state = rig.recorder.state_dict()
-    state["anomalies"] = {name: rows[: -rig.n] for name, rows in state["anomalies"].items()}
+    newest = rig.n * rig.s
+    state["anomalies"] = {
+        name: rows if name == "layout" else rows[:-newest] for name, rows in state["anomalies"].items()
+    }
     resumed.recorder.load_state_dict(state)
     assert resumed.recorder._anomalies.active == rig.recorder._anomalies.active > 0
 
