@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -172,6 +173,13 @@ class RunFolder:
         """Let another process take the run."""
         self._lock.release()
 
+    def abandon(self) -> None:
+        """Release the run, and remove its folder where this process made it and nothing has come of it."""
+        is_empty = not self.events.exists() or self.events.stat().st_size == 0
+        if not self.existed and is_empty and not SegmentFolder(self.events).numbers():
+            shutil.rmtree(self.path, ignore_errors=True)
+        self.release()
+
     def __enter__(self) -> RunFolder:
         return self
 
@@ -219,7 +227,7 @@ class RunInfo:
         if not self.is_live:
             if words is None or words.stopped is None:
                 return "DIED"
-            return "FAILED" if words.stopped.exit_code else "STOPPED"
+            return words.stopped.final_state
         if self.connection is None or words is None or words.stopped is not None:
             return "STARTING"
         return words.state or "LIVE"

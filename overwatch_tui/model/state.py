@@ -284,7 +284,7 @@ def _run_state(state: State, event: Event) -> None:
 @_on(ev.RunStopped)
 def _run_stopped(state: State, event: Event) -> None:
     state.stopped = event.data
-    state.run_state = "STOPPED"
+    state.run_state = event.data.final_state
 
 
 @_on(ev.RoundStarted)

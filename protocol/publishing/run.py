@@ -86,7 +86,7 @@ def publish(
             )
         return PublishedRun(folder, about, listen)
     except BaseException:
-        folder.release()
+        folder.abandon()
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from contextlib import closing
 
@@ -10,10 +11,11 @@ import click
 from protocol.client.event_log import follow as follow_events
 from protocol.client.event_log import open_event_log
 from protocol.codec.json_lines import Event, decode_line
+from protocol.codec.text import clean_text
 from protocol.errors import RequestError, WireError
 from protocol.journal.damage import DamageReport
 from protocol.journal.reader import JournalRange
-from protocol.messages.events import Anomaly, LogLine, Scalars
+from protocol.messages.events import EVENTS, Anomaly, LogLine, Scalars
 from protocol.messages.vocabulary import STREAMS, Severity
 
 from .options import JSON, RUN, TYPES
@@ -39,6 +41,7 @@ _COLOUR: dict[Severity, str | None] = {"info": None, "warning": "yellow", "criti
 def tail(run: RunArgument, follow: bool, lines: int, types: tuple[str, ...], as_json: bool) -> None:
     """Print the newest events of a run, live or ended."""
     run.run_remotely_if_addressed(asks=True)
+    _check_types(types)
     tail_run(run.address, follow=follow, lines=lines, types=types, as_json=as_json)
 
 
@@ -61,7 +64,19 @@ def replay(
     if stream is None and (first is not None or last is not None):
         raise click.UsageError("--first and --last are numbers of one stream; give --stream, too")
     run.run_remotely_if_addressed(asks=True)
+    _check_types(types)
     replay_run(run.address, JournalRange(stream, first or 1, last), types, as_json=as_json)
+
+
+def _check_types(types: tuple[str, ...]) -> None:
+    """Refuse types that no event has; what is asked of another machine, that machine checks."""
+    for name in types:
+        if name in EVENTS:
+            continue
+        near = difflib.get_close_matches(name, EVENTS, n=3, cutoff=0.5)
+        near += [one for one in EVENTS if name and name in one and one not in near]
+        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(EVENTS))}"
+        raise click.UsageError(clean_text(f"--type: there are no events of the type {name!r}; {hint}"))
 
 
 def format_event(event: Event) -> str:

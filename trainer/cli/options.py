@@ -16,6 +16,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 RUN = run_argument
 REQUIRED_RUN = required_run_argument
 WAIT = click.option("--wait/--no-wait", default=True, help="Wait for the effect, or only for the answer.")
+
 TYPES = click.option("--type", "types", multiple=True, help="Only these event types.")
 
 

@@ -64,8 +64,12 @@ class RunArgument:
             sys.exit(run_remotely(destination, words, daemon=self.remote_daemon))
 
 
-def run_argument(command: _F) -> _F:
-    """RUN with `--ssh`, `--remote-command` and `--key`: the command gets one `RunArgument`."""
+def run_argument(command: _F, *, required: bool = False) -> _F:
+    """RUN with `--ssh`, `--remote-command` and `--key`: the command gets one `RunArgument`.
+
+    Args:
+        required: RUN may not be left out, as another argument follows it.
+    """
 
     @functools.wraps(command)
     def with_run(
@@ -85,7 +89,7 @@ def run_argument(command: _F) -> _F:
         ),
         REMOTE_COMMAND,
         click.option("--ssh", metavar="USER@HOST[:RUN]", help="A run on another machine, through OpenSSH."),
-        click.argument("run", required=False),
+        click.argument("run", required=required),
     ):
         decorated = decorate(decorated)
     result: _F = decorated
@@ -93,11 +97,8 @@ def run_argument(command: _F) -> _F:
 
 
 def required_run_argument(command: _F) -> _F:
-    """RUN where another argument follows: without options; on another machine it is `ssh://user@host/run`."""
-    result: _F = click.argument("run", callback=lambda _context, _parameter, value: RunArgument(value))(
-        command
-    )
-    return result
+    """The same where another argument follows."""
+    return run_argument(command, required=True)
 
 
 def _command_line(context: click.Context, run: str | None) -> list[str]:

@@ -34,7 +34,9 @@ class ReadingTools:
         self._targets = targets
 
     def list_runs(self, include_ended: bool = False) -> dict[str, Any]:
-        """List the training runs, newest first: name, id, state, process id, time of the start.
+        """List the runs, newest first: name, id, kind, state, process id, time of the start.
+
+        Kind is training, or published: a loop of somebody's own, whose values are in the view scalars.
 
         Args:
             include_ended: List runs that have ended, too.
@@ -69,8 +71,8 @@ class ReadingTools:
 
         Views of the run: runs (its starts), rounds, episodes, epochs (a row per env and epoch), rewards,
         ppo_updates, decisions, phases, parameters, checkpoints. Of seeds: seeds (a row per life), slots,
-        stages, gates, gate_checks, shapley. Of trouble: anomalies, rollbacks, drift, layers, system, logs,
-        commands. Others: scalars (of a published loop), raw_events. `DESCRIBE epochs` lists columns.
+        stages, gates, gate_checks, shapley, interactions. Of trouble: anomalies, rollbacks, drift, layers,
+        system, logs, commands. Others: scalars (of a published loop), raw_events. `DESCRIBE epochs` lists columns.
 
         Args:
             sql: One SELECT.
@@ -167,6 +169,7 @@ def _row(run: RunInfo) -> dict[str, Any]:
     return {
         "name": run.name,
         "id": run.id,
+        "kind": run.kind,
         "live": run.is_live,
         "state": run.state,
         "pid": run.pid,

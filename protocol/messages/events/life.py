@@ -71,6 +71,11 @@ class RunStopped:
     rounds: int
     error: str | None = None
 
+    @property
+    def final_state(self) -> str:
+        """The word for a run that ended so, wherever one is shown."""
+        return "FAILED" if self.exit_code else "STOPPED"
+
 
 @event("postmortem.written", "life")
 @dataclass(kw_only=True)

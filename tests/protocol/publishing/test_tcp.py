@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from protocol import connect
+from protocol import connect, publish
 from protocol.codec.addresses import with_key
-from protocol.errors import RequestError
+from protocol.errors import KeysUnusable, RequestError
 from protocol.messages import events as ev
+from protocol.runs import was_trained
 from protocol.storage.keys import make_client
 from tests.protocol.harness import Reader, until
 from tests.protocol.sshd import free_ports
@@ -36,3 +38,22 @@ def test_keys_and_roles_hold_for_a_loops_commands(
         until(lambda: run.asked("save"))
     one = reader(with_key(address, "viewer"))
     one.read(lambda: any(isinstance(e.data, ev.Scalars) and e.data.step == 5 for e in one.events))
+
+
+def test_failed_publish_leaves_no_run_behind(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    address = f"tcp://127.0.0.1:{free_ports(3)}"
+    with pytest.raises(KeysUnusable, match="esper-daemon keys new"):
+        publish("far", listen=address)
+    make_client("viewer", server=None, role="viewer")
+    port = int(address.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port + 1)), pytest.raises(KeysUnusable, match="cannot listen"):
+        publish("far", listen=address)
+    assert not (home / "runs" / "far").exists()
+    with publish("far") as run:
+        run.log(loss=1.0)
+    with socket.create_server(("127.0.0.1", port + 1)), pytest.raises(KeysUnusable, match="cannot listen"):
+        publish("far", listen=address, resume=True)
+    assert was_trained("far"), "what had been published before stays"

@@ -64,7 +64,12 @@ def listening(address: str) -> Iterator[Server]:
 
 
 def refused(server: Server) -> list[dict[str, object]]:
-    return [vars(e.data) for e in read(server.run.events) if e.type == "command.refused"]
+    return told(server, "command.refused")
+
+
+def told(server: Server, type_: str) -> list[dict[str, object]]:
+    """The data of the journal's events of a type."""
+    return [vars(e.data) for e in read(server.run.events) if e.type == type_]
 
 
 @pytest.mark.fault(27)
@@ -328,6 +333,12 @@ def test_the_command_line_over_tcp(listening: Server, address: str) -> None:
         4,
         "esper-daemon: stop refused: key viewer is viewer here; it takes operator\n",
     )
+    mark = runner.invoke(main, ["mark", address, "a note", "--key", "operator"])
+    assert (mark.exit_code, until(lambda: told(listening, "mark"))[0]["text"]) == (0, "a note")
+    ping = runner.invoke(main, ["call", "--key", "viewer", address, "ping"])
+    assert ping.exit_code == 0, ping.output
+    params = runner.invoke(main, ["param", address, "--key", "viewer", "--json"])
+    assert (params.exit_code, json.loads(params.output)) == (0, [])
     for words in (["query", address, "SELECT 1"], ["doctor", address]):
         refused = runner.invoke(main, [*words, "--key", "viewer"])
         assert (refused.exit_code, "use --ssh" in refused.output) == (3, True)

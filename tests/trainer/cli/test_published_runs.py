@@ -13,19 +13,25 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from overwatch_tui.cli import main as terminal
 from protocol import PublishedRun, publish
 from trainer.cli.main import main
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[PublishedRun]:
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="esper-"))
     (folder / "run").mkdir(mode=0o700)
     monkeypatch.setenv("ESPER_HOME", str(folder / "home"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+    yield folder / "home"
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def run(home: Path) -> Iterator[PublishedRun]:
     with publish("loop", tags=["cleanrl"], config={"lr": 1}) as made:
         yield made
-    shutil.rmtree(folder)
 
 
 def esper(*words: str) -> Result:
@@ -195,3 +201,31 @@ def test_replay_shows_a_traceback_as_lines(run: PublishedRun) -> None:
     assert "\n    RuntimeError: boom\n" in shown
     assert "r0 e0" not in shown
     assert "torch=" not in shown
+
+
+@pytest.mark.usefixtures("home")
+def test_run_that_failed_is_told_alike_everywhere() -> None:
+    run = publish("sick")
+    run.log(loss=1.0)
+    run.finish(ValueError("diverged"))
+    (row,) = json.loads(esper("list", "--all", "--json").output)
+    assert row["state"] == "FAILED"
+    assert "failed" in esper("doctor", "sick").output
+    screen = CliRunner().invoke(terminal, ["--replay", "sick", "--once"]).output
+    assert "FAILED" in screen
+    assert "STOPPED" not in screen
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("tail", "--type", "epohc"), "no events of the type 'epohc'; did you mean epoch"),
+        (("replay", "--type", "seed"), "no events of the type 'seed'; did you mean seed.gate, seed.stage"),
+        (("tail", "--type", "zzz"), "no events of the type 'zzz'; there are anomaly"),
+    ],
+)
+def test_unknown_event_types_are_told_with_near_ones(words: tuple[str, ...], told: str) -> None:
+    result = esper(*words)
+    assert result.exit_code == 2
+    (line,) = (line for line in result.output.splitlines() if line.startswith("Error"))
+    assert told in line

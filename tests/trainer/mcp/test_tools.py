@@ -94,6 +94,7 @@ def test_tools_that_steer_are_offered_only_where_allowed() -> None:
 def test_ended_run_is_listed_with_how_it_ended() -> None:
     assert call("list_runs")["runs"] == []
     (row,) = call("list_runs", include_ended=True)["runs"]
+    assert row["kind"] == "training"
     assert (row["name"], row["live"], row["state"]) == ("alpha", False, "STOPPED")
     status = call("status", run="al")
     assert (status["round"], status["epoch"], status["stopped"]["reason"]) == (1, 3, "stop")
