@@ -10,6 +10,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 REFUSED_EVENT = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 BROKEN_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+PUT_OFF_STATUS = 500
+"""What a daemon answers a key that it lets in again later; 400 where it is not authorized."""
 _BROKEN_OFF = (errno.EPIPE, errno.ECONNRESET)
 MAX_BROKEN_OFF = 4
 """Handshakes in a row that may break off before the key is blamed, about 1 s with libzmq's pauses: a daemon
@@ -51,9 +53,14 @@ class HandshakeMonitor:
                 if self._broken_off < MAX_BROKEN_OFF:
                     continue
             self._broken_off = 0
-            return self._describe(event)
+            return self._describe(event, report["value"])
 
-    def _describe(self, event: int) -> str:
+    def _describe(self, event: int, value: int) -> str:
+        if event == REFUSED_EVENT and value == PUT_OFF_STATUS:
+            return (
+                f"{self._address} does not let key {self._key} in for now: it has too many connections "
+                "there, or has subscribed to too much; try again in a minute"
+            )
         if event == REFUSED_EVENT:
             return (
                 f"{self._address} does not let key {self._key} in: it is not authorized there, or no longer; "

@@ -148,6 +148,11 @@ class TcpConnections:
             if sum(map(len, one.topics)) + len(one.topics) > MAX_TOPIC_BYTES:
                 self._close(fd, f"the topics of a connection may have {MAX_TOPIC_BYTES} bytes")
 
+    def is_full_for(self, key: str) -> bool:
+        """Whether a key has all the connections that it may have. From any thread."""
+        with self._lock:
+            return bool(key) and sum(one.key == key for one in self._open.values()) >= self.max_per_key
+
     def close(self) -> None:
         """Give back the file numbers kept."""
         os.close(self._null)

@@ -215,9 +215,9 @@ class TcpListener:
         version, request, domain, address, _, mechanism, *credentials = frames
         public = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
         client = self.allowed.clients.get(public)
-        if self._rates.is_over(public):
-            self._count("flood")
-            return [version, request, b"300", b"too many subscriptions, try again in a minute", b"", b""]
+        if self._rates.is_over(public) or self.connections.is_full_for(public):
+            self._count("for now")
+            return [version, request, b"500", b"too many subscriptions or connections", b"", b""]
         if client is not None and domain == ZAP_DOMAIN:
             return [version, request, b"200", b"OK", public.encode(), b""]
         self._count("unauthorized")
@@ -307,9 +307,9 @@ class TcpListener:
         return self._turned_away.total() + self.connections.failed
 
     @property
-    def num_floods_refused(self) -> int:
-        """Handshakes of keys that had subscribed to too much."""
-        return self._turned_away["flood"]
+    def num_put_off(self) -> int:
+        """Handshakes refused for now: of keys that had too many connections or had subscribed to too much."""
+        return self._turned_away["for now"]
 
     def status(self) -> dict[str, object]:
         """For the method `status`."""

@@ -20,6 +20,7 @@ import zmq
 from protocol import connect
 from protocol.codec.addresses import with_key
 from protocol.codec.zmq_options import terminate_context
+from protocol.errors import KeyRefused
 from protocol.runs import RunFolder, find_run
 from protocol.server import event_forwarder, tcp_connections
 from protocol.server import server as server_module
@@ -158,13 +159,25 @@ def test_one_key_leaves_connections_to_others(
     connections = listening._listener.connections
     connections.limit, connections.max_per_key, connections.max_unproven = 16, 8, 6
     with dealers(address, "laptop", 30):
-        until(lambda: connections.cut >= 14)
+        until(lambda: connections.cut + listening._listener.num_put_off >= 14)  # type: ignore[union-attr]
         assert len(connections) <= 16
         one = reader(with_key(address, "other"))
         one.read(lambda: one.subscriber.state == "live")
         with connect(address, key="other") as run:
             assert run.status()["name"] == "beta"
     until(lambda: len(connections) <= 8)
+
+
+def test_key_with_all_its_connections_is_told_so(listening: Server, address: str) -> None:
+    assert listening._listener is not None
+    connections = listening._listener.connections
+    connections.max_per_key = 2
+    with dealers(address, "laptop", 2):
+        until(lambda: connections.is_full_for(client_pair("laptop")[1].public))
+        with pytest.raises(KeyRefused, match="laptop in for now: it has too many connections"):
+            connect(address, key="laptop")
+        with connect(address, key="other") as run:
+            assert run.status()["listen"]["denied"] > 0
 
 
 @contextmanager
@@ -267,9 +280,11 @@ def test_key_that_floods_is_turned_away_others_are_not(
 ) -> None:
     assert listening._listener is not None
     with topics(address, "laptop") as subscribe:
-        until(lambda: subscribe() or listening._listener.num_floods_refused)  # type: ignore[union-attr, func-returns-value]
+        until(lambda: subscribe() or listening._listener.num_put_off)  # type: ignore[union-attr, func-returns-value]
         with connect(address, key="other") as newcomer:
             assert newcomer.status()["listen"]["denied"] > 0
+        with pytest.raises(KeyRefused, match="key laptop in for now: it has too many"):
+            connect(address, key="laptop")
         one = reader(with_key(address, "other"))
         one.read(lambda: one.subscriber.state == "live")
     listening._listener._rates = SubscriptionRates()  # as a minute later

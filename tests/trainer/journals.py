@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from protocol.journal.writer import Journal
+from protocol.journal.writer import DEFAULT_LIMITS, Journal, JournalLimits
 from protocol.messages import events as ev
 from protocol.messages.events import Context, spec_of
 from protocol.runs import RunFolder
@@ -18,10 +18,12 @@ SLOTS, OPS = ["r0c0", "r0c1"], ["WAIT", "GERMINATE", "PRUNE"]
 Told = tuple[object, Context]
 
 
-def write_run(home: Path, name: str, told: Iterable[Told]) -> RunFolder:
+def write_run(
+    home: Path, name: str, told: Iterable[Told], limits: JournalLimits = DEFAULT_LIMITS
+) -> RunFolder:
     """A run that is still held by this process; `release` lets it die."""
     run = RunFolder.claim(name, home=home)
-    journal = Journal(run.events)
+    journal = Journal(run.events, limits)
     seq: dict[str, int] = dict(journal.last)
     for n, (event, ctx) in enumerate(told):
         stream, ts = spec_of(type(event)).stream, BEGIN + n * 1_000_000

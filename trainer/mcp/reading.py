@@ -17,6 +17,7 @@ from protocol.runs import RunInfo, list_runs
 from protocol.storage.folders import EVENTS_FILE
 
 from .answers import bounded, moment, named, plain
+from .indexing import JournalIndexer
 from .targets import Targets
 
 MAX_RUNS = 100
@@ -32,6 +33,7 @@ class ReadingTools:
 
     def __init__(self, targets: Targets) -> None:
         self._targets = targets
+        self._indexer = JournalIndexer()
 
     def list_runs(self, include_ended: bool = False) -> dict[str, Any]:
         """List the runs, newest first: name, id, kind, state, process id, time of the start.
@@ -72,7 +74,10 @@ class ReadingTools:
         Views of the run: runs (its starts), rounds, episodes, epochs (a row per env and epoch), rewards,
         ppo_updates, decisions, phases, parameters, checkpoints. Of seeds: seeds (a row per life), slots,
         stages, gates, gate_checks, shapley, interactions. Of trouble: anomalies, rollbacks, drift, layers,
-        system, logs, commands. Others: scalars (of a published loop), raw_events. `DESCRIBE epochs` lists columns.
+        system, logs, commands. Others: scalars (of a published loop), raw_events. `DESCRIBE epochs` lists
+        columns.
+
+        The first query of a long journal may answer that it is being indexed: try again in a moment.
 
         Args:
             sql: One SELECT.
@@ -84,6 +89,7 @@ class ReadingTools:
             raise RunNotFound("query reads the run's files, which no port leads to; use --ssh")
         from trainer.query.database import Database, QueryLimits
 
+        self._indexer.wait(local.path / EVENTS_FILE, SECONDS)
         limits = QueryLimits(seconds=SECONDS, memory_bytes=QUERY_MEMORY_BYTES)
         with closing(Database(local.path / EVENTS_FILE, limits)) as database:
             result = database.ask(sql, max_rows=min(max(1, max_rows), MAX_ROWS))

@@ -85,7 +85,7 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
     Raises:
         FolderError: the journal cannot be read.
     """
-    cache = journal.parent / CACHE_FOLDER / f"query-{schema_hash()[:8]}-{CACHE_VERSION}"
+    cache = _cache_of(journal)
     tables = JournalTables(cache)
     known = {SEEDS_FOLDER}
     with open_parts(journal) as parts:
@@ -101,6 +101,22 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
             tables.kept.append(None)
     _remove_others(cache, known)
     return tables
+
+
+def count_segments(journal: Path) -> tuple[int, int]:
+    """How many compressed segments of a journal have been read and kept, and how many there are.
+
+    Raises:
+        FolderError: the journal cannot be read.
+    """
+    cache = _cache_of(journal)
+    with open_parts(journal) as parts:
+        names = [f"{part.number:06d}-{part.fingerprint}" for part in parts if part.fingerprint is not None]
+    return sum((cache / name / _SUMMARY).exists() for name in names), len(names)
+
+
+def _cache_of(journal: Path) -> Path:
+    return journal.parent / CACHE_FOLDER / f"query-{schema_hash()[:8]}-{CACHE_VERSION}"
 
 
 def _kept(folder: Path) -> PartSummary | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from protocol import connect
 from protocol.errors import RequestError
+from protocol.journal.reader import read
 from protocol.messages import events as ev
 from protocol.server.command_registry import MAX_ENDED, CommandRegistry
 from protocol.server.server import Server
@@ -63,6 +66,24 @@ def test_a_command_without_the_trainer_is_done_with_its_answer(server: Server) -
         asked = {row["client"]: row for row in client.clients()}
         assert asked["me"]["requests"] >= 5
         assert asked["other"]["pid"] == asked["me"]["pid"]
+
+
+def test_lease_ends_with_its_boot(start: Callable[..., Server]) -> None:
+    """The next boot tells nothing of it, obeys anybody, and passes over the old lease in a command."""
+    first = start("beta")
+    with connect("beta", client="me") as client:
+        lease = client.acquire_lease(3600, "alone")["lease"]
+    first.close()
+    first.run.release()
+    second = start("beta")
+    assert second.boot != first.boot
+    with connect("beta", client="other") as other, connect("beta", lease=lease) as holder:
+        assert other.status()["lease"] is None
+        assert other.pause()["state"] == "accepted"
+        assert holder.pause()["state"] == "accepted"
+    until(lambda: second.flush())
+    states = [event.data.state for event in read(second.run.events) if event.type == "lease"]
+    assert states == ["acquired"]
 
 
 def test_a_client_waits_where_it_asks_too_often(server: Server) -> None:

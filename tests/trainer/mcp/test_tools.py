@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from protocol.journal.reader import JournalPart
+from protocol.journal.writer import JournalLimits
 from protocol.messages import events as ev
 from tests.trainer import journals
 
@@ -23,6 +27,9 @@ from trainer.mcp import answers, reading
 from trainer.mcp.reading import ReadingTools
 from trainer.mcp.server import make_server
 from trainer.mcp.targets import Targets
+from trainer.query.database import QueryError
+from trainer.query.event_columns import EventColumns, PartSummary
+from trainer.query.part_cache import count_segments
 from trainer.query.views import DESCRIPTIONS
 
 EVIL = "\x1b]0;owned\x07\nforged: row \u202e"
@@ -138,6 +145,35 @@ def test_query_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
     assert "takes longer than 0.5 s" in call("query", sql=endless)
     monkeypatch.setattr(reading, "SECONDS", 0.0)
     assert "reading the journal takes longer" in call("query", sql="SELECT 1")
+
+
+def test_first_query_of_a_long_journal_says_try_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading goes on when the tool has answered, and the next query finds what it has read."""
+    told = [journals.started("b1"), journals.round_started(1)]
+    told += [journals.epoch(1, number, 0.1) for number in range(1, 80)]
+    folder = journals.write_run(home, "long", told, JournalLimits(segment_bytes=15_000))
+    folder.release()
+    goes_on, read = threading.Event(), EventColumns.read
+
+    def read_slowly(self: EventColumns, part: JournalPart, watch: Any) -> PartSummary:
+        assert part.number == 1 or goes_on.wait(60.0)
+        return read(self, part, watch)
+
+    monkeypatch.setattr(EventColumns, "read", read_slowly)
+    tools, count = ReadingTools(Targets(None)), "SELECT count(DISTINCT epoch) FROM epochs"
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "SECONDS", 1.0)
+        with pytest.raises(QueryError) as refused:
+            tools.query(count, run="long")
+    assert re.fullmatch(
+        r"indexing the journal, [01] of \d+ segments so far; it goes on: try again in a moment",
+        str(refused.value),
+    )
+    goes_on.set()
+    (row,) = tools.query(count, run="long")["rows"]
+    assert list(row.values()) == [79]
+    kept, total = count_segments(folder.events)
+    assert kept == total >= 3
 
 
 def test_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

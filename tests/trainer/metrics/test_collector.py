@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,6 +147,32 @@ def test_dashboard_and_alerts_name_existing_metrics(families: list[Metric]) -> N
         used = set(re.findall(r"\besper_\w+", query))
         assert used
         assert used <= known, query
+
+
+def test_dashboard_queries_are_promql(tmp_path: Path) -> None:
+    """As promtool reads them, each as the expression of a rule, once Grafana has put its variables in."""
+    queries = [
+        query.replace("$run", "alpha").replace("$__rate_interval", "1m")
+        for query in expressions(json.loads(grafana_dashboard.PAGE.read_text()))
+    ]
+    assert sorted(set(queries)) == sorted(
+        {q.replace("$run", "alpha").replace("$__rate_interval", "1m") for q in grafana_dashboard.queries()}
+    )
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML
+    run_promtool("check", "rules", str(file))
+
+
+def expressions(part: object) -> Iterator[str]:
+    """Every `expr` of a dashboard, wherever it is."""
+    if isinstance(part, dict):
+        if isinstance(part.get("expr"), str):
+            yield part["expr"]
+        part = list(part.values())
+    if isinstance(part, list):
+        for item in part:
+            yield from expressions(item)
 
 
 def test_anomaly_rules_select_series_that_exist(families: list[Metric]) -> None:
