@@ -21,7 +21,7 @@ from protocol.errors import EsperError
 from protocol.version import __version__
 
 from .hangup import leave_on_hangup
-from .panels import PANELS, VIEWS
+from .panels import ALL_VIEWS, PANELS
 from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
 from .render.link_text import link_text
 from .render.summary import summary
@@ -69,7 +69,11 @@ class _Command(click.Command):
     help="With --once: wait until round N has ended.",
 )
 @click.option(
-    "--view", type=click.Choice(VIEWS), default="envs", show_default=True, help="View that is shown first."
+    "--view",
+    type=click.Choice(ALL_VIEWS),
+    default="envs",
+    show_default=True,
+    help="View that is shown first.",
 )
 @click.option("--replay", metavar="RUN|FILE", help="Play the journal of a run instead of following it.")
 @click.option(

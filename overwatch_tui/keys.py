@@ -76,11 +76,24 @@ KEYS: tuple[Key, ...] = (
     Key("P", "P", "ask('profile')", "record a profile of 2 epochs, or stop recording", _STEER, "profile"),
     Key("X", "X", "ask('pause')", "pause the training, or resume it", _STEER, "pause"),
     Key("C", "C", "ask('checkpoint')", "save a checkpoint now", _STEER, "checkpoint"),
+    Key("c", "c", "call", "of a published run: choose one of its loop's commands", _STEER, "call"),
     Key("ctrl+x", "^X", "ask('stop')", "stop the run, after a checkpoint", _STEER),
 )
 """Grouped, in the order of the help."""
 
-FOOTER = ("help", "detail", "escalate", "profile", "pause", "checkpoint", "ack", "freeze", "sort", "view")
+FOOTER = (
+    "help",
+    "detail",
+    "escalate",
+    "profile",
+    "pause",
+    "checkpoint",
+    "call",
+    "ack",
+    "freeze",
+    "sort",
+    "view",
+)
 """Hints in the order in which they must fit; quit is always there."""
 
 

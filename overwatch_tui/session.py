@@ -124,7 +124,7 @@ class Session:
         self.needs_paint = True
         if reply.id == self._commands_request:
             if reply.result is not None:
-                self.state.loop_commands = frozenset(reply.result.get("commands") or ())
+                self.state.loop_commands = dict(reply.result.get("commands") or {})
             return
         if reply.error is not None and reply.error.kind == "no_reply":
             self.state.commands.mark_no_reply(reply.id, str(reply.error))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
+from overwatch_tui.model.loop_commands import read_loop_commands
+from overwatch_tui.screens.call import CallScreen, LoopCall
 from overwatch_tui.screens.confirm import ConfirmScreen
-from overwatch_tui.screens.questions import OF_TRAININGS, QUESTIONS
+from overwatch_tui.screens.questions import OF_TRAININGS, QUESTIONS, Question
 
 from .base import PaintedApp
 
@@ -16,15 +19,41 @@ class CommandActions(PaintedApp):
 
     def action_ask(self, name: str) -> None:
         """Ask before a command is sent; see `screens.questions`."""
-        link = self.session.link
         question = QUESTIONS[name](self.session.state)
         if name in OF_TRAININGS and self.session.state.is_published:
-            self.show_message(f"a published run does not have the command {question.method}")
-            self.paint()
-            return
+            self._refuse(f"a published run does not have the command {question.method}")
+        else:
+            self._confirm(question)
+
+    def action_call(self) -> None:
+        """Choose a command that the loop of a published run has registered."""
+        state, name = self.session.state, self.session.link.name or "the run"
+        commands = read_loop_commands(state.loop_commands)
+        if not state.is_published:
+            self._refuse("c is for the commands of published runs; this run's have keys of their own")
+        elif self.session.view.read_only:
+            self._refuse("read-only: this terminal sends no commands")
+        elif not commands:
+            self._refuse(f"the loop of {name} has no commands so far")
+        else:
+            self.push_screen(
+                CallScreen(commands, name, self.palette, self.session.view.glyphs), self._on_call
+            )
+
+    def _on_call(self, call: LoopCall | None) -> None:
+        if call is not None:
+            words = " ".join(f"{name}={json.dumps(value)}" for name, value in call.params.items())
+            text = f"Send {call.method} {words}".rstrip() + "?"
+            self._confirm(Question(call.method, call.params, text, "when the loop next looks for commands"))
+
+    def _refuse(self, why: str) -> None:
+        self.show_message(why)
+        self.paint()
+
+    def _confirm(self, question: Question) -> None:
+        link = self.session.link
         if link.is_replay or link.state not in ("live", "slow", "stale"):
-            self.show_message(f"{question.method}: not sent, no daemon is connected ({link.label})")
-            self.paint()
+            self._refuse(f"{question.method}: not sent, no daemon is connected ({link.label})")
             return
         screen = ConfirmScreen(
             question.text,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from overwatch_tui import keys
-from overwatch_tui.panels import PANELS
 from overwatch_tui.render.lines import Line, plain
 from overwatch_tui.screens.main import MainScreen
 
@@ -36,12 +35,12 @@ class MouseActions(MoveActions):
             self._click_tab(plain(message.line), message.x)
         elif message.box == "keys":
             await self._click_hint(message.line, message.x)
-        elif message.box in PANELS:
+        elif message.box in self.panels:
             self._click_panel(message.box, message.x, message.y, plain(message.line))
         self.paint()
 
     def on_main_screen_scrolled(self, message: MainScreen.Scrolled) -> None:
-        if message.box in PANELS:
+        if message.box in self.panels:
             self._focus(message.box)
             self.action_move(message.by * WHEEL_ROWS)
 
@@ -72,7 +71,7 @@ class MouseActions(MoveActions):
         if order is not None:
             self._sort_by(order)
             return
-        rows = PANELS[name].renderer.keys(self.body)
+        rows = self.panels[name].renderer.keys(self.body)
         scroll = view.scroll.get(name)
         title = self.title_lines(name)
         if scroll is None or view.detail or y < title + scroll.top:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from overwatch_tui.panels import PANELS, VIEWS
+from overwatch_tui.panels import PANELS
 from overwatch_tui.render.layout import main_columns
+from overwatch_tui.render.panel import PanelTable
+from overwatch_tui.render.view_state import MAIN_VIEW
 
 from .base import PaintedApp
 
@@ -13,22 +15,30 @@ from .base import PaintedApp
 class MoveActions(PaintedApp):
     """Moving between views, panels, rows and envs."""
 
+    @property
+    def panels(self) -> PanelTable:
+        """Those that a run of this kind has."""
+        return PANELS.of(is_published=self.session.state.is_published)
+
     def _panel(self) -> str:
         """The panel that moves act on."""
-        view = self.session.view
-        if view.name == "envs" and self.session.state.is_published:
-            return "metrics"
-        return view.focus if view.name == "envs" else view.name
+        view, panels = self.session.view, self.panels
+        if not panels.is_main(view.name):
+            return view.name
+        return view.focus if view.focus in panels else panels.views[0].name
 
     def action_digit(self, digit: int) -> None:
         view = self.session.view
         if view.typing is not None:
             self._type_digit(digit)
         else:
-            for panel in PANELS.views:
+            for panel in self.panels.views:
                 if panel.key == str(digit):
-                    view.show_view(panel.name)
+                    self._show_view(panel.name)
         self.paint()
+
+    def _show_view(self, name: str) -> None:
+        self.session.view.show_view(MAIN_VIEW if self.panels.is_main(name) else name)
 
     def _type_digit(self, digit: int) -> None:
         """Another digit of an env's number; the env is selected as soon as no longer number exists."""
@@ -49,14 +59,15 @@ class MoveActions(PaintedApp):
     def action_next_panel(self, by: int) -> None:
         view = self.session.view
         view.detail = False
-        shown = [
-            name for _, names in main_columns(PANELS, self.size.width) for name in names if name in VIEWS
-        ]
-        if view.name == "envs" and len(main_columns(PANELS, self.size.width)) > 1:
+        views = [panel.name for panel in self.panels.views]
+        columns = main_columns(self.panels, self.size.width)
+        shown = [name for _, names in columns for name in names if name in views]
+        if self.panels.is_main(view.name) and len(columns) > 1:
             at = shown.index(view.focus) if view.focus in shown else 0
             view.focus = shown[(at + by) % len(shown)]
         else:
-            view.show_view(VIEWS[(VIEWS.index(view.name) + by) % len(VIEWS)])
+            at = views.index(self.panels.view_of(view.name))
+            self._show_view(views[(at + by) % len(views)])
         self.paint()
 
     def action_enter(self) -> None:
@@ -65,7 +76,7 @@ class MoveActions(PaintedApp):
             self._take_typed()
         elif view.detail:
             view.detail = False
-        elif PANELS[self._panel()].renderer.detail is not None:
+        elif self.panels[self._panel()].renderer.detail is not None:
             view.focus = self._panel()
             view.detail = view.is_env_chosen = True
         self.paint()
@@ -77,7 +88,7 @@ class MoveActions(PaintedApp):
 
     def action_move(self, by: int) -> None:
         name = self._panel()
-        rows = PANELS[name].renderer.keys(self.body)
+        rows = self.panels[name].renderer.keys(self.body)
         view = self.session.view
         if name == "log":
             self._move_log(list(rows), by)
@@ -102,9 +113,15 @@ class MoveActions(PaintedApp):
         self.action_move(by * max(1, self.size.height - 8))
 
     def action_env(self, by: int) -> None:
-        self.session.view.move_selection("envs", PANELS["envs"].renderer.keys(self.body), by)
+        if self.session.state.is_published:
+            self.show_message("a published run has no envs")
+        else:
+            self.session.view.move_selection("envs", PANELS["envs"].renderer.keys(self.body), by)
         self.paint()
 
     def action_type_env(self) -> None:
-        self.session.view.typing = ""
+        if self.session.state.is_published:
+            self.show_message("a published run has no envs")
+        else:
+            self.session.view.typing = ""
         self.paint()

@@ -1,7 +1,8 @@
 """The courses of everything that is drawn as a curve, by name; folded from events.
 
 Names: `accuracy/ENV`, `return/ENV`; `accuracy.mean`, `return.p50` per round; `ppo.FIELD`, `entropy.HEAD`;
-`drift/SOURCE`, `norm/SOURCE`, `health/SOURCE`; `cpu`, `rss`, `memory`, `gpu`; `speed`.
+`drift/SOURCE`, `norm/SOURCE`, `health/SOURCE`; `cpu`, `rss`, `memory`, `gpu`; `speed`;
+`metric/NAME` of a published run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from protocol.messages import events as ev
 from .columns import at_or_none
 from .time_series import RESOLUTIONS, SHORT_RESOLUTIONS, History
 
+MAX_METRIC_CURVES = 1000
+"""Of a published run; further numbers are in the table only."""
 PPO_SIGNALS = (
     "approx_kl",
     "entropy",
@@ -109,10 +112,23 @@ def _system(curves: Curves, ts: int, data: ev.SystemSample) -> None:
     curves.add("gpu", ts, data.gpu_percent)
 
 
+def metric_curve(name: str) -> str:
+    """The curve of a number that a published run logs."""
+    return f"metric/{name}"
+
+
+def _scalars(curves: Curves, ts: int, data: ev.Scalars) -> None:
+    for name, value in data.values.items():
+        curve = metric_curve(name)
+        if curve in curves.histories or len(curves.histories) < MAX_METRIC_CURVES:
+            curves.add(curve, ts, value)
+
+
 _HANDLERS: dict[type, Callable[[Curves, int, Any], None]] = {
     ev.RoundFinished: _round,
     ev.EpochFinished: _epoch,
     ev.PPOUpdate: _ppo,
     ev.Drift: _drift,
     ev.SystemSample: _system,
+    ev.Scalars: _scalars,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from protocol.messages.events import Histogram, MetricStatistics, Scalars, Summary
+from protocol.messages.events import Artifact, Histogram, LoggedText, MetricStatistics, Scalars, Summary
 
 MAX_METRICS = 10_000
 """What a publisher may have; a summary that names more is cut."""
@@ -19,6 +19,10 @@ class MetricTable:
     histograms: dict[str, Histogram] = field(default_factory=dict)
     by_hand: dict[str, float | str] = field(default_factory=dict)
     """Summary values that the loop has set."""
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    """Files, the newest of each name."""
+    texts: dict[str, LoggedText] = field(default_factory=dict)
+    """The newest of each name."""
     step: int | None = None
     """The newest."""
     num_logs: int = 0
@@ -31,6 +35,8 @@ class MetricTable:
             statistics=dict(self.statistics),
             histograms=dict(self.histograms),
             by_hand=dict(self.by_hand),
+            artifacts=dict(self.artifacts),
+            texts=dict(self.texts),
         )
 
     def fold_scalars(self, event: Scalars) -> None:
@@ -51,6 +57,16 @@ class MetricTable:
         if event.metrics:
             self.step = event.step
         self.by_hand = {**event.numbers, **event.texts}
+
+    def fold_artifact(self, event: Artifact) -> None:
+        """Keep the newest of its name."""
+        if event.name in self.artifacts or len(self.artifacts) < MAX_METRICS:
+            self.artifacts[event.name] = event
+
+    def fold_text(self, event: LoggedText) -> None:
+        """Keep the newest of its name."""
+        if event.name in self.texts or len(self.texts) < MAX_METRICS:
+            self.texts[event.name] = event
 
     def fold_histogram(self, event: Histogram) -> None:
         """Keep the newest of its name."""

@@ -30,6 +30,7 @@ from .time_series import History
 MAX_LOG_ENTRIES = 2000
 MAX_ROUNDS = 1000
 MAX_ENVS = 4096
+_COMMANDS_WITH_KEYS = ("escalate", "profile", "pause", "checkpoint", "stop")
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class State:
     commands: Commands = field(default_factory=Commands)
     metrics: MetricTable = field(default_factory=MetricTable)
     """Of a published run."""
-    loop_commands: frozenset[str] = frozenset()
-    """Commands of a published run, as its newest `status` lists them."""
+    loop_commands: dict[str, Any] = field(default_factory=dict)
+    """Commands of a published run with help and parameters, as its newest `status` lists them."""
     log: deque[LogEntry] = field(default_factory=lambda: deque(maxlen=MAX_LOG_ENTRIES))
     curves: Curves = field(default_factory=Curves)
     unknown: int = 0
@@ -184,10 +185,11 @@ class State:
 
     @property
     def missing_commands(self) -> frozenset[str]:
-        """Which of the commands with a key the run lacks; a training has all."""
+        """Which of the commands with a key the run lacks; `call` is for those that a loop has registered."""
         if not self.is_published:
-            return frozenset()
-        return frozenset(("escalate", "profile", "pause", "checkpoint", "stop")) - self.loop_commands
+            return frozenset(("call",))
+        missing = frozenset(_COMMANDS_WITH_KEYS) - self.loop_commands.keys()
+        return missing if self.loop_commands else missing | {"call"}
 
     @property
     def is_measured(self) -> bool:
@@ -450,3 +452,13 @@ def _summary(state: State, event: Event) -> None:
 @_on(ev.Histogram)
 def _histogram(state: State, event: Event) -> None:
     state.metrics.fold_histogram(event.data)
+
+
+@_on(ev.Artifact)
+def _artifact(state: State, event: Event) -> None:
+    state.metrics.fold_artifact(event.data)
+
+
+@_on(ev.LoggedText)
+def _text(state: State, event: Event) -> None:
+    state.metrics.fold_text(event.data)

@@ -6,8 +6,34 @@ Imports `model`, `render` and the table of keys; `screens`, the application and 
 
 from overwatch_tui.render.panel import Panel, PanelTable, Place
 
-from . import anomalies, commands, curves, drift, empty, env, envs, log, metrics, policy, seeds, system
+from . import (
+    about,
+    anomalies,
+    commands,
+    curves,
+    drift,
+    empty,
+    env,
+    envs,
+    log,
+    metric_charts,
+    metrics,
+    policy,
+    seeds,
+    system,
+)
 
+_PUBLISHED = PanelTable(
+    Panel("metrics", metrics.RENDERER, Place("a1", "a1", "a1"), key="1", tab=("Metr", "Metrics")),
+    Panel("anomalies", anomalies.RENDERER, key="2", tab=("Anom", "Anomalies")),
+    Panel("charts", metric_charts.RENDERER, Place("", "b1", "b1"), key="3", tab=("Charts", "Charts")),
+    Panel("about", about.RENDERER, Place("", "", "c1"), key="4", tab=("About", "About")),
+    Panel("log", log.RENDERER, Place("a2", "a2", "a2"), key="6", tab=("Log", "Log")),
+    Panel("commands", commands.RENDERER, Place("", "", "c2"), key="7", tab=("Cmd", "Commands")),
+    Panel("system", system.RENDERER, key="8", tab=("Sys", "System")),
+    Panel("empty", empty.RENDERER),
+)
+"""Of a run that somebody's own loop publishes: what it has, under the keys that the same views have."""
 PANELS = PanelTable(
     Panel("envs", envs.RENDERER, Place("a1", "a1", "a1"), key="1", tab=("Envs", "Main")),
     Panel("anomalies", anomalies.RENDERER, Place("", "b1", "c1"), key="2", tab=("Anom", "Anomalies")),
@@ -19,8 +45,10 @@ PANELS = PanelTable(
     Panel("system", system.RENDERER, Place("", "", "c3"), key="8", tab=("Sys", "System")),
     Panel("env", env.RENDERER, Place("a2", "a2", "b1")),
     Panel("curves", curves.RENDERER, Place("", "", "b2")),
-    Panel("metrics", metrics.RENDERER),
     Panel("empty", empty.RENDERER),
+    published=_PUBLISHED,
 )
 VIEWS = tuple(panel.name for panel in PANELS.views)
 """Names of the panels that a key shows alone, in the order of their keys."""
+ALL_VIEWS = tuple(dict.fromkeys([*VIEWS, *(panel.name for panel in _PUBLISHED.views)]))
+"""The same, those of published runs among them."""

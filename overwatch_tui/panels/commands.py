@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 
 from overwatch_tui import keys as key_table
 from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
+from overwatch_tui.model.loop_commands import read_loop_commands
 from overwatch_tui.render.format import format_clock, format_duration
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -69,10 +70,31 @@ def _offered(inputs: PanelInputs, width: int) -> list[Line]:
     """The keys that send something."""
     if inputs.view.read_only:
         return [Row().put(" read-only: this terminal sends no commands", "dim").line(width)]
-    lines = []
-    for key in filter(lambda k: k.is_command, key_table.KEYS):
+    lines = _offered_by_loop(inputs, width)
+    missing = inputs.state.missing_commands
+    for key in filter(lambda k: k.is_command and k.action not in _actions_of(missing), key_table.KEYS):
         lines.append(Row().put(f"  {key.shown:<4}", "key").put(key.help, "dim").line(width))
     return lines
+
+
+def _actions_of(missing: frozenset[str]) -> list[str]:
+    """What the keys of these commands do."""
+    return [action for name in missing for action in (name, f"{key_table.COMMAND_ACTION}('{name}')")]
+
+
+def _offered_by_loop(inputs: PanelInputs, width: int) -> list[Line]:
+    """What the loop of a published run has registered: name, parameters, what it does."""
+    commands = read_loop_commands(inputs.state.loop_commands)
+    if not inputs.state.is_published:
+        return []
+    if not commands:
+        return [Row().put(" the loop has registered no command so far", "dim").line(width)]
+    lines = [Row().put(" the loop takes", "bold").line(width)]
+    column = max(len(command.name) for command in commands) + 6
+    for command in commands:
+        row = Row().put(f"    {command.name}", "accent", column)
+        lines.append(row.put(f"{command.usage}  ".lstrip()).put(command.help, "dim").line(width))
+    return [*lines, EMPTY]
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:

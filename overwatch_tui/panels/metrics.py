@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from overwatch_tui.model.curves import metric_curve
 from overwatch_tui.render.format import format_count, format_number
-from overwatch_tui.render.lines import EMPTY, Row, restyle
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from protocol.messages.events import Histogram, MetricStatistics
 
-_COLUMN = 11
-_HEADINGS = ("LAST", "MIN", "MEAN", "MAX", "STEP", "N")
-_MIN_NAME_WIDTH = 20
+from .metric_charts import chart_of, charted, draw_large, natural_order
+
+_COLUMN = 10
+_COLUMNS = (("MIN", "min"), ("MAX", "max"), ("MEAN", "mean"), ("STEP", "step"), ("N", "count"))
+"""Headings and fields, the most important first: as many are shown as fit."""
+_MIN_NAME_WIDTH, _MAX_NAME_WIDTH = 16, 40
+_MIN_COURSE_WIDTH, _MAX_COURSE_WIDTH = 12, 60
 
 
 def title(inputs: PanelInputs) -> str:
@@ -25,9 +32,10 @@ def note(inputs: PanelInputs) -> str:
 def keys(inputs: PanelInputs) -> Sequence[tuple[str, str]]:
     """(group, name within it) of the rows in their order; the name of a group's own row is empty."""
     metrics = inputs.state.metrics
-    names = sorted(metrics.statistics.keys() | metrics.histograms.keys() | metrics.by_hand.keys())
+    found = metrics.statistics.keys() | metrics.histograms.keys() | metrics.by_hand.keys()
+    names = sorted(found, key=lambda name: (natural_order(name.rpartition("/")[0]), name))
     rows: list[tuple[str, str]] = []
-    for group, leaf in sorted(name.rpartition("/")[::2] for name in names):
+    for group, leaf in (name.rpartition("/")[::2] for name in names):
         if group and (not rows or rows[-1][0] != group):
             rows.append((group, ""))
         rows.append((group, leaf))
@@ -38,54 +46,114 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
     return 3, len(keys(inputs)) + 2
 
 
+class _Widths(NamedTuple):
+    name: int
+    course: int
+    num_columns: int
+    """Of `_COLUMNS`."""
+
+
+def _widths(rows: Sequence[tuple[str, str]], width: int) -> _Widths:
+    """As many columns as leave the course of a number its room."""
+    longest = max((len(leaf) + 3 if leaf else len(group) + 1 for group, leaf in rows), default=0)
+    name = max(_MIN_NAME_WIDTH, min(_MAX_NAME_WIDTH, longest + 1, width // 2))
+    left = width - name - _COLUMN - 2
+    num_columns = max(0, min(len(_COLUMNS), (left - _MIN_COURSE_WIDTH) // _COLUMN))
+    course = max(0, min(_MAX_COURSE_WIDTH, left - num_columns * _COLUMN))
+    return _Widths(name, course, num_columns)
+
+
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A header and a row per metric."""
     rows = keys(inputs)
     if not rows:
         return Drawn([Row().put(" nothing has been logged yet", "dim").line(width)])
-    num_columns = min(len(_HEADINGS), (width - _MIN_NAME_WIDTH) // _COLUMN)
-    name_width = max(_MIN_NAME_WIDTH, width - _COLUMN * num_columns - 1)
-    head = Row().put("  METRIC", "dim", name_width)
-    for word in _HEADINGS[: max(1, num_columns)]:
+    widths = _widths(rows, width)
+    head = Row().put("  METRIC", "dim", widths.name).put("LAST", "dim", _COLUMN, ">")
+    head.put("  ").put(f"last {inputs.window_name}", "dim", widths.course)
+    for word, _ in _COLUMNS[: widths.num_columns]:
         head.put(word, "dim", _COLUMN, ">")
     scroll = inputs.view.visible_rows("metrics", rows, height - 2, top=1)
     at = inputs.view.selected_index("metrics", rows)
     lines = [head.line(width)]
     for i, row in enumerate(rows[scroll.rows], scroll.start):
-        line = _line(inputs, row, name_width).line(width)
+        line = _line(inputs, row, widths).line(width)
         lines.append(restyle(line, "select") if i == at else line)
     return Drawn([*lines, EMPTY], scroll)
 
 
-def _line(inputs: PanelInputs, key: tuple[str, str], name_width: int) -> Row:
+def _line(inputs: PanelInputs, key: tuple[str, str], widths: _Widths) -> Row:
     group, leaf = key
     if not leaf:
         return Row().put(f" {group}", "bold")
     name = f"{group}/{leaf}" if group else leaf
     metrics = inputs.state.metrics
-    row = Row().put(f"{'   ' if group else '  '}{leaf}", "", name_width)
+    row = Row().put(f"{'   ' if group else '  '}{leaf}", "", widths.name)
     one, array = metrics.statistics.get(name), metrics.histograms.get(name)
     if name in metrics.by_hand:
         value = metrics.by_hand[name]
         row.put(value if isinstance(value, str) else _number(value), "accent", _COLUMN, ">")
         row.put("  set by hand", "dim")
     elif one is not None:
-        row.put(_number(one.last), "bold", _COLUMN, ">")
-        _put_course(row, (one.min, one.mean, one.max), one.step, one.count)
+        row.put(_number(one.last), "bold", _COLUMN, ">").put("  ")
+        row.put(inputs.sparkline(metric_curve(name), widths.course - 1), "chart", widths.course)
+        _put_figures(row, one, one.count, widths)
     elif array is not None:
-        row.put("array", "dim", _COLUMN, ">")
-        _put_course(row, (array.min, array.mean, array.max), array.step, array.size)
+        row.put("array", "dim", _COLUMN, ">").put("  ")
+        row.put(f"of {array.size}", "dim", widths.course)
+        _put_figures(row, array, array.size, widths)
     return row
 
 
-def _put_course(row: Row, numbers: Sequence[float | None], step: int, count: int) -> None:
-    for number in numbers:
-        row.put(_number(number), "", _COLUMN, ">")
-    row.put(str(step), "dim", _COLUMN, ">").put(format_count(count), "dim", _COLUMN, ">")
+def _put_figures(row: Row, found: MetricStatistics | Histogram, count: int, widths: _Widths) -> None:
+    for _, field in _COLUMNS[: widths.num_columns]:
+        if field == "count":
+            row.put(format_count(count), "dim", _COLUMN, ">")
+        elif field == "step":
+            row.put(str(found.step), "dim", _COLUMN, ">")
+        else:
+            row.put(_number(getattr(found, field)), "", _COLUMN, ">")
 
 
 def _number(value: float | None) -> str:
-    return format_number(value, ".4g")
+    text = format_number(value, ".4g")
+    return text if len(text) < _COLUMN else format_number(value, ".2g")
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys)
+def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    """The chart of the selected number; of a group, its charts one above the other."""
+    rows = keys(inputs)
+    if not rows:
+        return body(inputs, width, height)
+    group, leaf = rows[inputs.view.selected_index("metrics", rows)]
+    name = f"{group}/{leaf}" if group and leaf else leaf
+    if name in inputs.state.metrics.histograms:
+        return Drawn(_counts(inputs.state.metrics.histograms[name], inputs, width, height))
+    charts = list(charted(inputs))
+    wanted = (
+        [chart_of(name)] if leaf else [one for one in charts if one.rpartition("/")[0] == chart_of(group)]
+    )
+    wanted = [one for one in wanted if one in charts]
+    if not wanted:
+        return body(inputs, width, height)
+    each = height // len(wanted[: max(1, height // 10)])
+    return Drawn([line for one in wanted[: height // each] for line in draw_large(inputs, one, width, each)])
+
+
+def _counts(array: Histogram, inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """A histogram: a bar per bin, from the least value to the greatest."""
+    head = Row().put(f" {array.name}", "title").put(f"  {array.size} values at step {array.step}", "dim")
+    figures = ((word, _number(getattr(array, word))) for word in ("min", "mean", "max", "std"))
+    head.put("  " + "  ".join(f"{word} {text}" for word, text in figures), "dim")
+    lines = [head.line(width), EMPTY]
+    most, low, high = max(array.counts, default=0), array.min or 0.0, array.max or 0.0
+    room = max(4, width - 32)
+    for i, count in enumerate(array.counts[: height - 2]):
+        begin = low + (high - low) * i / len(array.counts)
+        row = Row().put(_number(begin), "dim", 12, ">").put(f" {inputs.glyphs.bar}", "rule")
+        row.put(inputs.glyphs.full * round(count / max(most, 1) * room), "chart").put(f" {count}", "dim")
+        lines.append(row.line(width))
+    return lines
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)

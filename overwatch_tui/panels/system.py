@@ -28,7 +28,8 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """Machine, trainer, bus, profile; Enter shows the run's configuration."""
-    lines = [*_machine(inputs, width), EMPTY, *_trainer(inputs, width), EMPTY, *_bus(inputs, width)]
+    machine = [] if inputs.state.is_published else [*_machine(inputs, width), EMPTY]
+    lines = [*machine, *_trainer(inputs, width), EMPTY, *_bus(inputs, width)]
     profile = _profile(inputs, width)
     return Drawn([*lines, EMPTY, *profile] if profile else lines)
 
@@ -77,6 +78,10 @@ def _trainer(inputs: PanelInputs, width: int) -> list[Line]:
     beat = "--" if link.trainer_age_seconds is None else format_duration(link.trainer_age_seconds)
     name = _label("run").put(run.name, "bold")
     name.put(f"  id {run.run}  boot {run.boot}  pid {run.pid} on {run.host}")
+    if inputs.state.is_published:
+        loop = _label("loop").put(f"{inputs.run_word or '--'}, last beat {beat} ago")
+        about = _label("about").put(f"published by a loop of its own with esper {run.version}", "dim")
+        return [row.line(width) for row in (name, about, loop)]
     software = _label("software").put(f"esper {run.version}  torch {run.torch}  device {run.device}")
     task = _label("task").put(f"{run.task}, policy {run.policy}, {len(run.slots)} slots, seed {run.seed}, ")
     task.put(f"{run.envs} envs of {format_count(run.host_parameters)} parameters")

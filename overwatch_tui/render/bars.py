@@ -13,12 +13,10 @@ from .event_text import event_text
 from .format import format_duration, format_number
 from .lines import Line, Row, fade, width_of
 from .link_text import ending_text, link_text
-from .panel import Panel, PanelInputs
+from .panel import PanelInputs, PanelTable
 
 SILENT_SECONDS, SILENT_EPOCHS = 10.0, 3
 """A trainer is silent after so long, and after so many of its epochs."""
-_METRICS_TAB = ("Metr", "Metrics")
-"""In place of the envs', where a published run has none."""
 TWO_COLUMNS = 120
 _WORD_STYLES = {"TRAINING": "ok", "STOPPED": "critical", "FAILED": "critical", "DIED": "critical"}
 _BADGE = {None: "live", "warning": "caution", "critical": "alarm"}
@@ -195,25 +193,23 @@ def _trouble_with_link(inputs: PanelInputs, width: int) -> Line:
     return row.right(f"{waiting} unacked before" if waiting else "", "dim", width - 1).line(width)
 
 
-def view_line(
-    inputs: PanelInputs, width: int, views: Sequence[Panel], note: str, hidden: Sequence[str]
-) -> Line:
+def view_line(inputs: PanelInputs, width: int, panels: PanelTable, note: str, hidden: Sequence[str]) -> Line:
     """The views and what is not on the screen; the active one is in brackets.
 
     Args:
         inputs: this moment.
         width: columns.
-        views: what can be shown alone.
+        panels: what can be shown.
         note: the note of a panel that has no title of its own.
         hidden: titles of the panels that do not fit.
     """
     view = inputs.view
     row = Row()
-    for panel in views:
+    shown = panels.view_of(view.name)
+    for panel in panels.views:
         waiting = panel.renderer.num_waiting(inputs)
-        tab = _METRICS_TAB if panel.name == "envs" and inputs.state.is_published else panel.tab
-        text = f"{panel.key} {tab[width >= 120]}" + (f"({waiting})" if waiting else "")
-        if panel.name == view.name:
+        text = f"{panel.key} {panel.tab[width >= 120]}" + (f"({waiting})" if waiting else "")
+        if panel.name == shown:
             row.put(f"[{text}]", "tab")
         else:
             row.put(f" {text} ", "warning" if waiting else "dim")

@@ -16,8 +16,6 @@ from .view_state import Scroll
 
 MIN_WIDTH, MIN_HEIGHT = 80, 24
 TWO_COLUMNS, THREE_COLUMNS = bars.TWO_COLUMNS, 180
-PUBLISHED_PANELS = ("metrics", "log")
-"""The main screen of a published run."""
 TOP, BOTTOM = 3, 2
 """Lines above and below the panels."""
 
@@ -123,14 +121,16 @@ def place_panels(
     view = inputs.view
     if inputs.state.run is None and inputs.state.epoch is None:
         return [Box("empty", 0, TOP, width, body)], []
-    if view.name != "envs" or view.detail:
-        return [Box(view.focus if view.detail else view.name, 0, TOP, width, body)], []
+    if view.detail:
+        return [
+            Box(panels.view_of(view.focus) if view.focus not in panels else view.focus, 0, TOP, width, body)
+        ], []
+    if not panels.is_main(view.name):
+        return [Box(view.name, 0, TOP, width, body)], []
     boxes: list[Box] = []
     hidden: list[str] = []
     x = 0
     columns = main_columns(panels, width)
-    if inputs.state.is_published:
-        columns = [(width, list(PUBLISHED_PANELS))]
     alone = len(columns) == 1
     for column, names in columns:
         stacked, out = _stack(panels, inputs, names, column - (x > 0), body, alone=alone)
@@ -155,6 +155,7 @@ def compose_screen(
         width: columns.
         height: lines.
     """
+    panels = panels.of(is_published=body.state.is_published)
     boxes, hidden = place_panels(panels, body, width, height)
     bar_boxes = [
         Box("header", 0, 0, width, 1),
@@ -170,7 +171,7 @@ def compose_screen(
     layout.lines = {
         "header": [bars.header_line(live, width)],
         "strip": [bars.anomaly_line(live, width)],
-        "views": [bars.view_line(live, width, panels.views, note, titles)],
+        "views": [bars.view_line(live, width, panels, note, titles)],
         "status": [bars.status_line(live, width)],
         "keys": [bars.key_line(live, width)],
     }

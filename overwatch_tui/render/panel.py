@@ -158,10 +158,12 @@ class PanelTable:
 
     Args:
         panels: in the order of the row of views.
+        published: what takes the place of this table for published runs.
     """
 
-    def __init__(self, *panels: Panel) -> None:
+    def __init__(self, *panels: Panel, published: PanelTable | None = None) -> None:
         self._by_name = {panel.name: panel for panel in panels}
+        self._published = published
         self.views = tuple(panel for panel in panels if panel.key)
         """Those that a key shows alone."""
 
@@ -173,6 +175,24 @@ class PanelTable:
 
     def __iter__(self) -> Iterator[Panel]:
         return iter(self._by_name.values())
+
+    def of(self, *, is_published: bool) -> PanelTable:
+        """The table for a run of that kind."""
+        return self._published if is_published and self._published is not None else self
+
+    def view_of(self, name: str) -> str:
+        """The view that is shown by this name: one that this table does not have is the main one."""
+        return name if any(panel.name == name for panel in self.views) else self.views[0].name
+
+    def is_main(self, name: str) -> bool:
+        """Whether this view is the one with all panels."""
+        return self.view_of(name) == self.views[0].name
+
+    @property
+    def names(self) -> list[str]:
+        """Of all panels, those of published runs among them."""
+        others = self._published.names if self._published is not None else []
+        return list(dict.fromkeys([*self._by_name, *others]))
 
     def column(self, num_columns: int, column: int) -> list[str]:
         """Names of the panels in a column of the main screen, from top to bottom.

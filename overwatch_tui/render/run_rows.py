@@ -15,6 +15,7 @@ from .view_state import ViewState
 
 STATE_STYLES = {
     "TRAINING": "ok",
+    "LIVE": "ok",
     "PAUSED": "warning",
     "FAILED": "critical",
     "DIED": "critical",

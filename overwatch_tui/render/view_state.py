@@ -13,6 +13,8 @@ from .theme import ASCII, UNICODE, Glyphs
 
 _T = TypeVar("_T")
 
+MAIN_VIEW = "envs"
+"""The view with all panels, whatever the first of them is."""
 SORTS = ("attention", "env", "accuracy", "change", "return", "gradient", "drift")
 ENV_LAYOUTS = ("table", "grid")
 LOG_FILTERS = ("all", "no seeds", "warnings", "commands")

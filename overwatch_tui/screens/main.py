@@ -90,9 +90,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
-        self._panels = {
-            name: LinePanel(theme, id=f"box-{name}") for name in (*BARS, *(panel.name for panel in PANELS))
-        }
+        self._panels = {name: LinePanel(theme, id=f"box-{name}") for name in (*BARS, *PANELS.names)}
         self._boxes: list[Box] = []
         self._layout = PlacedLayout()
 

@@ -94,6 +94,9 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "grid-64": lambda: panel_inputs(state(envs=64, rounds=2)),
     "ten-slots": lambda: panel_inputs(state(envs=8, rounds=1, slots=10)),
     "published": lambda: panel_inputs(_published()),
+    "published-charts": lambda: panel_inputs(_published(), _view("charts")),
+    "published-about": lambda: panel_inputs(_published(), _view("about")),
+    "published-chart": lambda: panel_inputs(_published(), _view("metrics", detail=True)),
     "by-drift": lambda: panel_inputs(state(), ViewState(sort="drift")),
 }
 

@@ -6,7 +6,9 @@ import pytest
 
 from overwatch_tui import keys
 from overwatch_tui.app import OverwatchApp
+from overwatch_tui.model.loop_commands import OfferedParameter, read_loop_commands
 from overwatch_tui.panels import PANELS
+from overwatch_tui.panels.metric_charts import charted
 from overwatch_tui.render.bars import key_line
 from overwatch_tui.render.lines import plain
 from overwatch_tui.screens.line_widget import LinePanel
@@ -15,7 +17,7 @@ from protocol.errors import EsperError
 from protocol.messages import events as ev
 
 from . import journal
-from .harness import ListFeed, in_loop, panel_inputs, session
+from .harness import ListFeed, folded, in_loop, panel_inputs, session
 
 
 def app() -> OverwatchApp:
@@ -86,3 +88,133 @@ async def test_no_key_fails_on_a_published_run() -> None:
         for name in [*(panel.key for panel in PANELS.views), "1", *names]:
             await pilot.press(name, "escape")
         assert made.is_running
+
+
+COMMANDS = {
+    "lr": {
+        "help": "Set the learning rate.",
+        "parameters": {"value": {"type": "float"}, "warm": {"type": "int", "default": 10}},
+    },
+    "stop": {"help": "End the loop.", "parameters": {}},
+}
+
+
+def with_commands() -> OverwatchApp:
+    made = app()
+    made.session.tick()
+    feed = made.session.feed
+    assert isinstance(feed, ListFeed)
+    feed.answer({"commands": COMMANDS})
+    made.session.tick()
+    return made
+
+
+def on_top(made: OverwatchApp) -> str:
+    return "\n".join(plain(line) for panel in made.screen.query(LinePanel) for line in panel.lines)
+
+
+@in_loop
+async def test_own_command_is_typed_asked_and_sent() -> None:
+    made = with_commands()
+    feed = made.session.feed
+    assert isinstance(feed, ListFeed)
+    async with made.run_test(size=(80, 24)) as pilot:
+        await pilot.press("c")
+        assert "lr" in on_top(made)
+        assert "value=FLOAT [warm=10]" in on_top(made)
+        await pilot.press("enter", "enter")
+        assert "value is missing: a number" in on_top(made)
+        await pilot.press("n", "o", "enter")
+        assert "value = 'no': must be a number" in on_top(made)
+        await pilot.press("backspace", "backspace", "0", "full_stop", "5", "enter")
+        assert "Send lr value=0.5?" in on_top(made)
+        assert [method for _, method, _ in feed.requests] == ["status"], "nothing is sent before the yes"
+        await pilot.press("y")
+        assert feed.requests[-1][1:] == ("lr", {"value": 0.5})
+        assert "cmd #1 lr" in shown(made)
+
+
+@in_loop
+async def test_own_command_can_be_left_at_each_step() -> None:
+    made = with_commands()
+    feed = made.session.feed
+    assert isinstance(feed, ListFeed)
+    async with made.run_test(size=(80, 24)) as pilot:
+        await pilot.press("c", "escape")
+        assert len(made.screen_stack) == 1
+        await pilot.press("c", "enter", "escape", "j", "enter")
+        assert "Send stop?" in on_top(made)
+        await pilot.press("n")
+        assert len(made.screen_stack) == 1
+        assert [method for _, method, _ in feed.requests] == ["status"]
+
+
+@in_loop
+async def test_read_only_offers_no_own_command() -> None:
+    made = with_commands()
+    made.session.view.read_only = True
+    async with made.run_test(size=(80, 24)) as pilot:
+        await pilot.press("c")
+        assert made.session.view.message.startswith("read-only")
+        assert len(made.screen_stack) == 1
+
+
+@in_loop
+async def test_views_without_meaning_are_not_offered() -> None:
+    made = app()
+    async with made.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        text = shown(made)
+        assert "[1 Metrics]" in text
+        assert "3 Charts" in text
+        assert not any(word in text for word in ("Drift", "Policy", "Seeds", "SEEDS", "ENV"))
+        await pilot.press("5")
+        assert "[1 Metrics]" in shown(made)
+        await pilot.press("4")
+        assert "[4 About]" in shown(made)
+        for _ in range(12):
+            await pilot.press("tab")
+            assert not any(word in shown(made) for word in ("Drift", "Policy", "Seeds"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("int", " 7", 7),
+        ("float", "1e-3", 1e-3),
+        ("bool", "Yes", True),
+        ("bool", "n", False),
+        ("str", "a b", "a b"),
+    ],
+)
+def test_typed_values_become_their_types(kind: str, text: str, value: object) -> None:
+    assert OfferedParameter("x", kind).parse(text) == value
+
+
+@pytest.mark.parametrize(("kind", "text"), [("int", "1.5"), ("float", "x"), ("bool", "2"), ("str", "z")])
+def test_what_is_not_of_the_type_is_refused(kind: str, text: str) -> None:
+    choices = ("a", "b") if kind == "str" else ()
+    with pytest.raises(ValueError, match=r"x = .* must be"):
+        OfferedParameter("x", kind, choices=choices).parse(text)
+
+
+def test_commands_of_a_hostile_publisher_are_read() -> None:
+    found = read_loop_commands({"a": None, "b": {"parameters": 3}, "c": {"parameters": {"x": 1, "y": {}}}})
+    assert [(one.name, [p.name for p in one.parameters]) for one in found] == [
+        ("a", []),
+        ("b", []),
+        ("c", ["y"]),
+    ]
+
+
+def test_numbers_that_differ_in_a_count_share_a_chart() -> None:
+    run = journal.Run()
+    run.emit(ev.RunStarted(**journal.PUBLISHED))
+    values = {"env/10/return": 1.0, "env/2/return": 2.0, "train/loss": 3.0}
+    run.emit(ev.Scalars(step=1, values=values))
+    inputs = panel_inputs(folded(decode_line(line) for line in run.lines))
+    assert charted(inputs) == {
+        "env/*/return": ["env/2/return", "env/10/return"],
+        "train/loss": ["train/loss"],
+    }
+    assert inputs.history("metric/env/2/return") is not None

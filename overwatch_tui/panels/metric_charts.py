@@ -1,0 +1,141 @@
+"""A published run's numbers as charts: one for each name; names that differ in a count only share one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from overwatch_tui.model.curves import metric_curve
+from overwatch_tui.render.format import format_count, format_number
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from overwatch_tui.render.plot import Series
+
+CHART_WIDTH, CHART_HEIGHT, MIN_CHART_HEIGHT = 38, 12, 6
+"""Columns and lines of one chart, its title included."""
+MAX_SERIES = 6
+_STYLES = ("chart", "chart2", "chart3", "accent", "info", "key")
+
+
+def charted(inputs: PanelInputs) -> dict[str, list[str]]:
+    """Names of numbers by chart: `env/*/return` has those of all envs."""
+    charts: dict[str, list[str]] = {}
+    for name in sorted(inputs.state.metrics.statistics, key=natural_order):
+        charts.setdefault(chart_of(name), []).append(name)
+    return charts
+
+
+def chart_of(name: str) -> str:
+    """The chart that a number is in: parts that are counts become `*`."""
+    return "/".join("*" if part.isdigit() else part for part in name.split("/"))
+
+
+def natural_order(name: str) -> list[tuple[bool, int, str]]:
+    """For sorting: counts by their size."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in name.split("/")]
+
+
+def title(inputs: PanelInputs) -> str:
+    return f"CHARTS {len(charted(inputs))}"
+
+
+def note(inputs: PanelInputs) -> str:
+    return f"{inputs.window_name}  Enter one"
+
+
+def keys(inputs: PanelInputs) -> Sequence[str]:
+    return list(charted(inputs))
+
+
+def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
+    return MIN_CHART_HEIGHT, 200
+
+
+def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    """As many charts as fit, the selected one among them."""
+    charts = charted(inputs)
+    if not charts:
+        return Drawn([Row().put(" nothing has been logged yet", "dim").line(width)])
+    names = list(charts)
+    columns = _num_columns(len(names), width, height)
+    num_rows = -(-len(names) // columns)
+    shown = max(1, min(num_rows, height // MIN_CHART_HEIGHT))
+    at = inputs.view.selected_index("charts", names)
+    top = max(0, min(at // columns - shown // 2, num_rows - shown))
+    chart_height = max(1, height // shown)
+    one = width // columns
+    lines: list[Line] = []
+    for row in range(top, top + shown):
+        cells = [
+            _chart(inputs, name, charts[name], one - 1, chart_height, is_selected=name == names[at])
+            for name in names[row * columns : (row + 1) * columns]
+        ]
+        for parts in zip(*cells, strict=True):
+            line = Row()
+            for i, part in enumerate(parts):
+                line.to(i * one).add(part)
+            lines.append(line.line(width))
+    hidden = len(names) - shown * columns
+    if hidden > 0 and len(lines) < height:
+        lines.append(Row().put(f" {hidden} more: j k", "dim").line(width))
+    return Drawn(lines)
+
+
+def _num_columns(num_charts: int, width: int, height: int) -> int:
+    """As few as give each chart its height, so that few charts are wide ones."""
+    most = max(1, min(num_charts, width // CHART_WIDTH))
+    fitting = (n for n in range(1, most) if -(-num_charts // n) * CHART_HEIGHT <= height)
+    return next(fitting, most)
+
+
+def _chart(
+    inputs: PanelInputs, chart: str, names: list[str], width: int, height: int, *, is_selected: bool
+) -> list[Line]:
+    """Title, values, and the curves; `height` lines."""
+    drawn = names[:MAX_SERIES]
+    series = [Series(name, inputs.history(metric_curve(name)), _STYLES[i]) for i, name in enumerate(drawn)]
+    head = Row().put(inputs.glyphs.cursor if is_selected else " ", "focus")
+    head.put(f"{chart} ", "title" if is_selected else "bold")
+    statistics = inputs.state.metrics.statistics
+    for i, name in enumerate(drawn):
+        head.put(f" {format_number(statistics[name].last, '.4g')}", _STYLES[i])
+    if len(names) > len(drawn):
+        head.put(f" and {len(names) - len(drawn)} more", "dim")
+    lines = inputs.chart(series, width, max(1, height - 1))
+    title_line = head.line(width)
+    return [restyle(title_line, "select") if is_selected else title_line, *lines]
+
+
+def draw_large(inputs: PanelInputs, chart: str, width: int, height: int) -> list[Line]:
+    """One chart alone, and a line for each of its numbers."""
+    names = charted(inputs).get(chart, [])
+    table = _figures(inputs, names, width, max(2, height // 3))
+    room = max(MIN_CHART_HEIGHT, height - len(table) - 1)
+    return [*_chart(inputs, chart, names, width, room, is_selected=False), EMPTY, *table]
+
+
+def _figures(inputs: PanelInputs, names: list[str], width: int, height: int) -> list[Line]:
+    lines = []
+    column = max((len(name) for name in names), default=0) + 3
+    for i, name in enumerate(names[:height]):
+        one = inputs.state.metrics.statistics[name]
+        style = _STYLES[i] if i < MAX_SERIES else "dim"
+        row = Row().put(f" {name}", style, column).put(format_number(one.last, ".5g"), "bold", 11)
+        figures = ((word, format_number(getattr(one, word), ".4g")) for word in ("min", "mean", "max"))
+        row.put("".join(f"{word} {text}  " for word, text in figures), "dim")
+        row.put(f"{format_count(one.count)} values", "dim")
+        if one.nonfinite:
+            row.put(f"  {one.nonfinite} not finite", "warning")
+        lines.append(row.line(width))
+    return lines
+
+
+def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    """The selected chart alone."""
+    names = list(charted(inputs))
+    if not names:
+        return body(inputs, width, height)
+    chosen = names[inputs.view.selected_index("charts", names)]
+    return Drawn(draw_large(inputs, chosen, width, height))
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)

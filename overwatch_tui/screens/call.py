@@ -1,0 +1,157 @@
+"""The commands of a published run's own loop: one is chosen, then its parameters are typed."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any, NamedTuple
+
+from textual import events
+from textual.app import ComposeResult
+from textual.screen import ModalScreen
+
+from overwatch_tui.model.loop_commands import OfferedCommand
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.theme import Glyphs, Theme
+
+from .line_widget import LinePanel
+
+WIDTH = 72
+MAX_ROWS = 12
+
+
+class LoopCall(NamedTuple):
+    """What is to be sent."""
+
+    method: str
+    params: dict[str, Any]
+
+
+class CallScreen(ModalScreen[LoopCall | None]):
+    """A box in the middle, in two steps: the list of commands, then the parameters of the chosen one.
+
+    Args:
+        commands: at least one.
+        run: name of the run.
+        theme: for the box.
+        glyphs: for its frame.
+    """
+
+    AUTO_FOCUS = ""
+
+    def __init__(self, commands: list[OfferedCommand], run: str, theme: Theme, glyphs: Glyphs) -> None:
+        super().__init__()
+        self._commands, self._run, self._glyphs = commands, run, glyphs
+        self._panel = LinePanel(theme, id="call")
+        self._at = 0
+        self._chosen: OfferedCommand | None = None
+        self._field = 0
+        self._typed: dict[str, str] = {}
+        self._error = ""
+
+    def compose(self) -> ComposeResult:
+        yield self._panel
+
+    def on_mount(self) -> None:
+        self._draw()
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        event.prevent_default()
+        self._error = ""
+        if self._chosen is None:
+            self._on_list_key(event.key)
+        else:
+            self._on_form_key(self._chosen, event)
+        if self.is_attached and self.is_current:
+            self._draw()
+
+    def _on_list_key(self, key: str) -> None:
+        if key in ("escape", "c", "q"):
+            self.dismiss(None)
+        elif key in ("j", "down", "tab"):
+            self._at = min(self._at + 1, len(self._commands) - 1)
+        elif key in ("k", "up", "shift+tab"):
+            self._at = max(self._at - 1, 0)
+        elif key == "enter":
+            self._chosen, self._field, self._typed = self._commands[self._at], 0, {}
+            if not self._chosen.parameters:
+                self._finish(self._chosen)
+
+    def _on_form_key(self, chosen: OfferedCommand, event: events.Key) -> None:
+        name = chosen.parameters[self._field].name
+        text = self._typed.get(name, "")
+        last = len(chosen.parameters) - 1
+        if event.key == "escape":
+            self._chosen = None
+        elif event.key in ("down", "tab"):
+            self._field = min(self._field + 1, last)
+        elif event.key in ("up", "shift+tab"):
+            self._field = max(self._field - 1, 0)
+        elif event.key == "enter":
+            self._finish(chosen)
+        elif event.key == "backspace":
+            self._typed[name] = text[:-1]
+        elif event.key == "ctrl+u":
+            self._typed[name] = ""
+        elif event.is_printable and event.character:
+            self._typed[name] = text + event.character
+
+    def _finish(self, chosen: OfferedCommand) -> None:
+        try:
+            params = chosen.params(self._typed)
+        except ValueError as error:
+            self._error = str(error)
+        else:
+            self.dismiss(LoopCall(chosen.name, params))
+
+    def _draw(self) -> None:
+        lines = framed(self._list() if self._chosen is None else self._form(self._chosen), self._glyphs)
+        self._panel.styles.width = WIDTH
+        self._panel.styles.height = len(lines)
+        self._panel.show_lines(lines)
+
+    def _list(self) -> list[Line]:
+        inner = WIDTH - 4
+        width = max(len(command.name) for command in self._commands) + 2
+        lines = [Row().put(f"commands of {self._run}", "bold").line(inner), EMPTY]
+        top = max(0, min(self._at - MAX_ROWS + 1, len(self._commands) - MAX_ROWS))
+        for i, command in enumerate(self._commands[top : top + MAX_ROWS], top):
+            row = Row().put(self._glyphs.cursor if i == self._at else " ", "focus").put(" ")
+            row.put(command.name, "bold", width).put(f"{command.usage}  ", "accent").put(command.help, "dim")
+            line = row.line(inner)
+            lines.append(restyle(line, "select") if i == self._at else line)
+        return [*lines, EMPTY, _keys(("j k", "choose"), ("Enter", "go on"), ("Esc", "close")).line(inner)]
+
+    def _form(self, chosen: OfferedCommand) -> list[Line]:
+        inner = WIDTH - 4
+        lines = [Row().put(chosen.name, "bold").line(inner)]
+        lines += [Row().put(part, "dim").line(inner) for part in textwrap.wrap(chosen.help, inner)]
+        lines.append(EMPTY)
+        width = max(len(one.name) for one in chosen.parameters) + 2
+        for i, one in enumerate(chosen.parameters):
+            row = Row().put(self._glyphs.cursor if i == self._field else " ", "focus").put(" ")
+            row.put(one.name, "bold", width)
+            typed = self._typed.get(one.name, "")
+            row.put(typed[-30:], "key").put("_" if i == self._field else "", "focus")
+            default = f", {one.default!r} if left empty" if one.has_default else ", needed"
+            lines.append(row.put(f"  {one.hint}{'' if typed else default}", "dim").line(inner))
+        lines += [EMPTY, Row().put(self._error, "critical").line(inner)]
+        return [*lines, _keys(("Tab", "next"), ("Enter", "go on"), ("Esc", "back")).line(inner)]
+
+
+def _keys(*keys: tuple[str, str]) -> Row:
+    row = Row()
+    for key, name in keys:
+        row.put(f"{key} ", "key").put(f"{name}  ", "dim")
+    return row
+
+
+def framed(rows: list[Line], glyphs: Glyphs) -> list[Line]:
+    """The lines in a frame of `WIDTH` columns."""
+    left, right, bottom_left, bottom_right = tuple(glyphs.corners)
+    lines = [Row().put(left + glyphs.rule * (WIDTH - 2) + right, "box").line(WIDTH)]
+    for row in rows:
+        inner = Row().add(row).line(WIDTH - 4)
+        lines.append(Row().put(f"{glyphs.bar} ", "box").add(inner).put(f" {glyphs.bar}", "box").line(WIDTH))
+    lines.append(Row().put(bottom_left + glyphs.rule * (WIDTH - 2) + bottom_right, "box").line(WIDTH))
+    return lines
