@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from overwatch_tui.model.time_series import SECOND, Bucket, History
 
+from .format import format_count
 from .lines import Line, Row
 from .theme import Glyphs
 
@@ -133,13 +134,22 @@ def chart(
         labels[height // 2] = top - (top - bottom) * (height // 2) / (height - 1)
     lines = []
     for y in range(height):
-        row = Row().put(form.format(labels[y]) if y in labels else "", "dim", gutter - 1, ">")
+        row = Row().put(_label(labels[y], form, gutter - 1) if y in labels else "", "dim", gutter - 1, ">")
         row.put(glyphs.bar, "rule")
         lines.append(row.add(grid.line(y)).line(width))
     if labelled:
         row = Row().to(gutter).put(f"-{_duration(axis.window)}", "dim")
         lines.append(row.right("now", "dim", width).line(width))
     return lines
+
+
+def _label(value: float, form: str, width: int) -> str:
+    """A number of the axis that is never cut: `2.4K` where `2.41e+03` does not fit."""
+    rounded = f"{value:.2g}"
+    in_thousands = format_count(value) if 1e3 <= abs(value) < 1e12 else rounded
+    exponent = f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-")
+    texts = (form.format(value), in_thousands, rounded, exponent)
+    return next((text for text in texts if len(text) <= width), exponent)
 
 
 def _duration(microseconds: int) -> str:

@@ -85,3 +85,14 @@ def test_gauges_round_and_say_when_they_do_not_know() -> None:
     assert plain(gauge(0.5, 10, ASCII)) == "#####....."
     assert plain(gauge(7.0, 4, ASCII)) == "####"
     assert plain(gauge(None, 4, ASCII)) == "...."
+
+
+@pytest.mark.parametrize("top", [2_410.0, 123_456.0, 7.5e9, 1e-12, -54_321.0, 1e30])
+def test_numbers_of_the_axis_are_never_cut(top: float) -> None:
+    history = History()
+    history.add(SECOND, top)
+    history.add(2 * SECOND, top * 0.99)
+    lines = chart([Series("x", history)], 40, 5, TimeAxis(3 * SECOND, 10 * SECOND), ASCII)
+    label = plain(lines[0])[:6].strip()
+    number = float(label.replace("K", "e3").replace("M", "e6").replace("G", "e9"))
+    assert number == pytest.approx(max(top, top * 0.99), rel=0.2)

@@ -1,0 +1,91 @@
+"""The runs of two other machines in one list, through real OpenSSH servers: opened live and as recordings."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.overwatch_tui.runs import make_run
+from tests.protocol.sshd import ABSENT, Machine
+
+from .terminal import Terminal
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(ABSENT is not None, reason=str(ABSENT))]
+
+LOOP = """
+import time
+from protocol import publish
+with publish("loop") as run:
+    step = 0
+    while not run.asked("stop"):
+        run.log(step=step, loss=1 / (step + 1))
+        step += 1
+        time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def machines() -> Iterator[tuple[Machine, Machine]]:
+    """The hosts `box` and `crate`; the first one's ssh knows the way to both."""
+    folders = [Path(tempfile.mkdtemp(prefix=f"esper-{name}-")) for name in ("box", "crate")]
+    with Machine(folders[0]) as box, Machine(folders[1]) as crate:
+        box.configure_client(
+            f"\nHost crate\n  HostName 127.0.0.1\n  Port {crate.port}\n  User {getpass.getuser()}\n"
+            f"  IdentityFile {folders[1]}/user\n  IdentitiesOnly yes\n"
+            f"  UserKnownHostsFile {folders[1]}/known"
+        )
+        yield box, crate
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+def test_runs_of_two_machines_in_one_list(machines: tuple[Machine, Machine], tmp_path: Path) -> None:
+    box, crate = machines
+    make_run(box.home, "alpha", exit_code=0)
+    make_run(crate.home, "beta")
+    (tmp_path / "rt").mkdir(mode=0o700)
+    here = {
+        **os.environ,
+        "PATH": f"{box.client}:{os.environ['PATH']}",
+        "ESPER_HOME": str(tmp_path / "home"),
+        "XDG_RUNTIME_DIR": str(tmp_path / "rt"),
+        "TMPDIR": str(tmp_path),
+    }
+    loop = subprocess.Popen([sys.executable, "-c", LOOP], env=box.environment)
+    command = [sys.executable, "-m", "overwatch_tui", "--ssh", "box", "--ssh", "crate"]
+    terminal = Terminal(command, here, columns=100, lines=30)
+    try:
+        terminal.wait_for(lambda text: all(name in text for name in ("alpha", "beta", "HOST")), seconds=120)
+        text = terminal.wait_for("loop", seconds=120)
+        assert " box " in text
+        assert " crate " in text
+        terminal.press("g\r")
+        terminal.wait_for(lambda text: "LIVE" in text and "loss" in text, seconds=120)
+        terminal.press("R")
+        terminal.wait_for("DIED")
+        terminal.press("gj\r")
+        terminal.wait_for(lambda text: "ENDED" in text and "STOPPED" in text, seconds=120)
+        assert list(tmp_path.glob("esper-recording-*/alpha/events.jsonl"))
+        crate.down()
+        terminal.press("R")
+        terminal.wait_for("RUNS")
+        terminal.press("r")
+        terminal.wait_for("crate cannot be reached", seconds=120)
+        assert "beta" in terminal.text, "what was known of it stays"
+        terminal.press("\x1b")
+        terminal.wait_for("ENDED")
+        terminal.press("q")
+        assert terminal.process.wait(60) == 0
+        assert not list(tmp_path.glob("esper-recording-*")), "the recording is removed"
+    finally:
+        terminal.close()
+        loop.kill()
+        loop.wait()
