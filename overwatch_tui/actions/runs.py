@@ -27,6 +27,11 @@ class RunActions(PaintedApp):
         if self.choice.is_start:
             self.action_runs()
 
+    def paint(self) -> None:
+        """Nothing is drawn behind the list, which covers the screen."""
+        if not isinstance(self.screen_stack[-1], RunsScreen):
+            super().paint()
+
     def action_runs(self) -> None:
         """Show the list above what is watched now."""
         view, watched = self.choice.view, self.session.view
@@ -34,9 +39,8 @@ class RunActions(PaintedApp):
         is_open = not isinstance(self.session.feed, NoFeed)
         self._select_watched()
         self.choice.runs.ask_again()
-        self.push_screen(
-            RunsScreen(self.choice.runs, self.palette, view, self._open, is_something_open=is_open)
-        )
+        screen = RunsScreen(self.choice.runs, self.palette, view, self._open, is_something_open=is_open)
+        self.push_screen(screen, lambda _: self.call_next(self.paint))
 
     def _select_watched(self) -> None:
         """The run that is watched is the selected one of the list."""

@@ -13,6 +13,7 @@ from overwatch_tui.render.lines import plain
 from overwatch_tui.render.run_rows import RunListInputs, format_age, run_list_lines, spark_of
 from overwatch_tui.render.theme import ASCII, UNICODE
 from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.main import MainScreen
 from overwatch_tui.screens.runs import RunsScreen
 from overwatch_tui.session import Session
 from overwatch_tui.source.no_run import NoFeed
@@ -179,6 +180,27 @@ async def test_only_changed_rows_of_the_list_are_sent() -> None:
         machine.runs = [*RUNS[:3], listed("gamma", "FAILED", round=4)]
         await pilot.pause(0.4)
         assert 1 <= panel.repainted - before <= 3  # type: ignore[attr-defined]
+
+
+@in_loop
+async def test_nothing_is_drawn_behind_the_list() -> None:
+    machine = FakeMachine(RUNS)
+    app = started(machine)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.3)
+        await pilot.press("enter")
+        await pilot.pause(0.2)
+        await pilot.press("R")
+        main = app.screen_stack[0]
+        assert isinstance(main, MainScreen)
+        before = main.repainted
+        machine.feed.link["age_seconds"] = 9.9
+        app.tick()
+        app.paint()
+        assert main.repainted == before
+        await pilot.press("escape")
+        await pilot.pause(0.2)
+        assert main.repainted > before
 
 
 @in_loop
