@@ -91,6 +91,7 @@ class Trainer:
             data.chance,
             host_parameters,
             self.lifecycle.min_training_epochs,
+            math.log(data.perplexity),
         )
         self.reward = Reward(reward_context, n, slots, device, self.compiler)
         self.gae = self.compiler.wrap("GAE", gae, loops=True)
@@ -123,9 +124,10 @@ class Trainer:
                 verdict = self.governor.roll_back_failed(self.measurements, self.epoch + 1)
                 rolled_back = verdict["governor.ill"] > 0
                 self.agent.reset_hidden(rolled_back)
-                components = self.reward(self.table, self.measurements, self.epoch, rolled_back)
-                reward_N = total(components)
                 assert self.decision is not None
+                ops = self.decision.actions[:, 0]
+                components = self.reward(self.table, self.measurements, self.epoch, rolled_back, ops)
+                reward_N = total(components)
                 self.rollout.store(self.epoch, self.decision, reward_N)
             self.epoch += 1
             columns = verdict | outcome_columns(

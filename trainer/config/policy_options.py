@@ -99,9 +99,31 @@ class PPOConfig(Section, frozen=True):
 
 class RewardConfig(Section, frozen=True):
     mode: Annotated[
-        Literal["shaped", "sparse", "contribution", "minimal"],
+        Literal[
+            "shaped",
+            "sparse",
+            "contribution",
+            "minimal",
+            "escrow",
+            "basic",
+            "basic_plus",
+            "simplified",
+            "loss",
+        ],
         Meta(description="Reward function; docs/training.md lists the components of each"),
     ] = "shaped"
+    gain: Annotated[
+        float,
+        number("Weight of the accuracy above chance (in the mode loss: of the loss) that is gained", le=10.0),
+    ] = 1.0
+    terminal: Annotated[
+        float,
+        number(
+            "Weight of what the end of an episode pays, in the modes contribution, basic, basic_plus, "
+            "simplified and loss",
+            le=10.0,
+        ),
+    ] = 1.0
     rent: Annotated[float, number("Cost of added parameters, per multiple of the host's own", le=10.0)] = 0.01
     contribution: Annotated[
         float,
@@ -110,7 +132,8 @@ class RewardConfig(Section, frozen=True):
     stage: Annotated[
         float,
         number(
-            "Weight of how far seeds are in their life cycle, in the modes shaped and contribution", le=10.0
+            "Weight of how far seeds are in their life cycle, in the modes shaped, contribution and loss",
+            le=10.0,
         ),
     ] = 0.2
     shock: Annotated[
@@ -123,3 +146,26 @@ class RewardConfig(Section, frozen=True):
     rollback_penalty: Annotated[
         float, number("Cost of each epoch that the governor rolled back", le=100.0)
     ] = 0.2
+    fossilize: Annotated[
+        float,
+        number(
+            "Weight of what a seed is paid for that fossilises and contributes, in the modes basic, "
+            "basic_plus and simplified",
+            le=10.0,
+        ),
+    ] = 1.0
+    drip: Annotated[
+        float,
+        number("Weight of what fossilised seeds contribute in each epoch, in the mode basic_plus", le=10.0),
+    ] = 1.0
+    op_fee: Annotated[float, number("Cost of each op other than WAIT, in the mode simplified", le=10.0)] = (
+        0.01
+    )
+    hindsight: Annotated[
+        float,
+        number(
+            "Reward for each unit of accuracy that a seed gave to one that has fossilised, once the former "
+            "is pruned; at most 0.2 an episode, in every mode",
+            le=10.0,
+        ),
+    ] = 0.0

@@ -5,14 +5,17 @@ Each mode defines its components: see `modes`.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, Stage
+from protocol.messages.vocabulary import BLENDED, Op, Stage
 from trainer.compute.compiler import Compiler
 from trainer.measurements import Measurements
 from trainer.seeds.table import SlotTable
 
+from .hindsight import HindsightCredit
 from .modes import MODES, EpochInputs, RunContext
 
 STAGE_PROGRESS: dict[Stage, float] = {
@@ -23,6 +26,15 @@ STAGE_PROGRESS: dict[Stage, float] = {
     Stage.FOSSILIZED: 1.0,
 }
 """How far a seed is in its life; 0 for all other stages."""
+NUM_ESCROW_EPOCHS = 3
+"""A gain has lasted when it was there in so many epochs."""
+MAX_ESCROW_STEP = 0.2
+"""Most of it, in accuracy, that an epoch pays out or takes back; the last one settles all."""
+MAX_LOSS_STEP = 5.0
+"""Most of the loss's fall that an epoch pays, in epochs of a host that unlearns a guess's loss evenly."""
+POTENTIALS = ("gain", "contribution", "stage", "escrow", "loss")
+GRACE_EPOCHS = 3
+"""Age at which a seed begins to cost, in the mode `loss`."""
 
 
 class Reward:
@@ -49,20 +61,30 @@ class Reward:
         self._mode = compiler.wrap("the reward", MODES[run.cfg.mode], key=lambda inputs: inputs.last)
         self._progress = torch.tensor([STAGE_PROGRESS.get(stage, 0.0) for stage in Stage], device=device)
         self._blended = torch.tensor([stage in BLENDED for stage in Stage], device=device)
+        self._hindsight = HindsightCredit(run.cfg.hindsight, n, slots, device)
         self._before = {
-            "gain": torch.zeros(n, device=device),
-            "contribution": torch.zeros(n, device=device),
-            "stage": torch.zeros(n, device=device),
+            **{name: torch.zeros(n, device=device) for name in POTENTIALS},
             "alpha": torch.zeros(n, slots, device=device),
+            "pruned": torch.zeros(n, slots, dtype=torch.bool, device=device),
+            "fossilized": torch.zeros(n, slots, dtype=torch.bool, device=device),
+            "gains": torch.zeros(NUM_ESCROW_EPOCHS, n, device=device),
+            "loss_now": torch.ones(n, device=device),
+            "loss_best": torch.ones(n, device=device),
         }
 
     def begin_episode(self) -> None:
-        """Freshly built hosts are worth as much as a guess and hold no seeds: everything is 0."""
-        for tensor in self._before.values():
-            tensor.zero_()
+        """Freshly built hosts are worth as much as a guess, whose loss is 1 here, and hold no seeds."""
+        for name, tensor in self._before.items():
+            tensor.fill_(name.startswith("loss_"))
+        self._hindsight.begin_episode()
 
     def __call__(
-        self, table: SlotTable, measurements: Measurements, epoch: int, rolled_back: Tensor
+        self,
+        table: SlotTable,
+        measurements: Measurements,
+        epoch: int,
+        rolled_back: Tensor,
+        op: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Components of the reward of `epoch` (0-based), each float32 [N], see `total`.
 
@@ -71,18 +93,16 @@ class Reward:
             measurements: what the epoch measured.
             epoch: whose action is paid.
             rolled_back: bool [N], the governor undid the epoch's work.
+            op: int64 [N], what was done before it; None = nothing.
         """
         run, before = self.run, self._before
-        left = 1 - (epoch + 1) / run.epochs
-        accuracy = measurements.val_accuracy
+        pruned, fossilized = table.stage == Stage.PRUNED, table.stage == Stage.FOSSILIZED
         counted = self._blended[table.stage] & ~table.contribution.isnan()
         contribution_NS = table.contribution.where(counted, 0.0)
-        now = {
-            "gain": (accuracy - run.chance).where(~accuracy.isnan(), before["gain"]),
-            "contribution": run.cfg.contribution * left * contribution_NS.sum(1),
-            "stage": run.cfg.stage * left * self._progress[table.stage].sum(1),
-        }
-        young = (table.stage == Stage.PRUNED) & (table.age <= run.min_training_epochs)
+        remembered = self._remembered(measurements)
+        now = self._potentials(table, remembered, contribution_NS.sum(1), epoch)
+        removed = pruned & ~before["pruned"] & ~rolled_back.unsqueeze(1)
+        old_enough = table.age >= GRACE_EPOCHS
         inputs = EpochInputs(
             run=run,
             last=epoch == run.epochs - 1,
@@ -90,20 +110,74 @@ class Reward:
             phi_before={name: before[name] for name in now},
             contribution_NS=contribution_NS,
             moved_NS=torch.where(rolled_back.unsqueeze(1), 0.0, table.alpha - before["alpha"]),
-            pruned_young=torch.where(rolled_back, 0, young.sum(1)),
+            pruned_young=torch.where(
+                rolled_back, 0, (pruned & (table.age <= run.min_training_epochs)).sum(1)
+            ),
             growth=(measurements.parameters - run.host_parameters) / run.host_parameters,
+            grown=(measurements.seed_parameters * old_enough).sum(1) / run.host_parameters,
+            final_loss=remembered["loss_now"],
+            fossilized_NS=fossilized,
+            fossilizing_NS=fossilized & ~before["fossilized"],
+            acted=torch.zeros_like(rolled_back) if op is None else op != Op.WAIT,
+            hindsight=self._hindsight.pay(table, removed, rolled_back),
             rolled_back=rolled_back,
         )
         components = self._mode(inputs)
-        self._before = now | {"alpha": table.alpha.clone()}
+        self._before = (
+            now
+            | remembered
+            | {
+                "alpha": table.alpha.clone(),
+                "pruned": pruned,
+                "fossilized": before["fossilized"] | fossilized,
+            }
+        )
         return components
 
+    def _remembered(self, measurements: Measurements) -> dict[str, Tensor]:
+        """The last gains [epochs, N]; the loss and its lowest, as shares of a guess's; kept where unknown."""
+        run, before = self.run, self._before
+        gain = measurements.val_accuracy - run.chance
+        gain = gain.where(~gain.isnan(), before["gains"][-1])
+        loss = measurements.val_loss / run.guess_loss
+        loss = loss.where(loss.isfinite(), before["loss_now"])
+        return {
+            "gains": torch.cat([before["gains"][1:], gain.unsqueeze(0)]),
+            "loss_now": loss,
+            "loss_best": torch.minimum(before["loss_best"], loss),
+        }
+
+    def _potentials(
+        self, table: SlotTable, remembered: dict[str, Tensor], contributed: Tensor, epoch: int
+    ) -> dict[str, Tensor]:
+        """Phi [N] by name after an epoch, see `EpochInputs`.
+
+        `escrow` and `loss` follow their aims in bounded steps, so that one epoch cannot pay all. That of
+        `loss` is half the loss and half the lowest so far: what is lost again costs half, regaining it pays
+        half, and going to and fro pays nothing.
+        """
+        run, before, left = self.run, self._before, 1 - (epoch + 1) / self.run.epochs
+        lasting = remembered["gains"].amin(0)
+        step = math.inf if epoch == run.epochs - 1 else MAX_ESCROW_STEP
+        fallen = run.epochs * (1.0 - (remembered["loss_now"] + remembered["loss_best"]) / 2.0)
+        return {
+            "gain": remembered["gains"][-1].clone(),
+            "contribution": run.cfg.contribution * left * contributed,
+            "stage": run.cfg.stage * left * self._progress[table.stage].sum(1),
+            "escrow": before["escrow"] + (lasting - before["escrow"]).clamp(-step, step),
+            "loss": before["loss"] + (fallen - before["loss"]).clamp(-MAX_LOSS_STEP, MAX_LOSS_STEP),
+        }
+
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: tensor.clone() for name, tensor in self._before.items()}
+        own = {name: tensor.clone() for name, tensor in self._before.items()}
+        return own | {f"hindsight.{name}": owed for name, owed in self._hindsight.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name, tensor in self._before.items():
             tensor.copy_(state[name])
+        self._hindsight.load_state_dict(
+            {name: state[f"hindsight.{name}"] for name in self._hindsight.state_dict()}
+        )
 
 
 def total(components: dict[str, Tensor]) -> Tensor:

@@ -248,6 +248,26 @@ FLIPS: dict[str, Flip | Elsewhere] = {
         "no options make a host fail for certain",
         "tests/trainer/reward/test_compute.py::test_a_rollback_reaches_ppo_whichever_epoch_it_happens_in",
     ),
+    "reward.gain": Flip("0.5", changes("epoch:reward_components.gain", same=(LOSS,)), "random"),
+    "reward.terminal": Flip(
+        "2",
+        changes("epoch:reward_components.terminal", same=(LOSS,)),
+        "random",
+        ("reward.mode=contribution",),
+    ),
+    "reward.fossilize": Flip(
+        "2", changes("epoch:reward_components.fossilize", same=(LOSS,)), "fixed", ("reward.mode=basic",)
+    ),
+    "reward.drip": Flip(
+        "2", changes("epoch:reward_components.drip", same=(LOSS,)), "fixed", ("reward.mode=basic_plus",)
+    ),
+    "reward.op_fee": Flip(
+        "1", changes("epoch:reward_components.op_fee", same=(LOSS,)), "random", ("reward.mode=simplified",)
+    ),
+    "reward.hindsight": Elsewhere(
+        "it needs a seed that fossilises and outlives one that helped it",
+        "tests/trainer/reward/test_components.py::test_a_scaffold_is_paid_once_and_when_both_are_done",
+    ),
     # What is told.
     "drift.host_momentum": Flip("0.5", changes("drift:norm_ema", same=(LOSS,)), "no_growth"),
     "drift.host_warmup": Flip("2", changes("drift:norm_drift", same=("drift:norm_ema",)), "no_growth"),

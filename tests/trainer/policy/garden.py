@@ -88,7 +88,7 @@ class Garden:
 def make(
     cfg: Config, compiler: Compiler | None = None, graphs: CudaGraphs | None = None
 ) -> tuple[Agent, Reward]:
-    terms = RunContext(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 0.1, HOST_PARAMETERS, 2)
+    terms = RunContext(cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, 0.1, HOST_PARAMETERS, 2, 1.0)
     agent = Agent(cfg, slots=len(WORTH), host_parameters=HOST_PARAMETERS, compiler=compiler, graphs=graphs)
     return agent, Reward(terms, cfg.envs.count, len(WORTH))
 
@@ -107,7 +107,11 @@ def play(agent: Agent, reward: Reward, round: int) -> tuple[Rollout, Measurement
         garden.apply(decision.actions)
         agent.record_action(decision)
         measurements = garden.measure()
-        rollout.store(epoch, decision, total(reward(garden.table, measurements, epoch, unharmed)))
+        rollout.store(
+            epoch,
+            decision,
+            total(reward(garden.table, measurements, epoch, unharmed, decision.actions[:, 0])),
+        )
     return rollout, measurements
 
 

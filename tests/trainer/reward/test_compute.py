@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
-from protocol.messages.vocabulary import Stage
+from protocol.messages.vocabulary import BLENDED, Op, Stage
 from trainer.config.policy_options import RewardConfig
 from trainer.measurements import Measurements
 from trainer.policy.gae import gae
@@ -17,11 +18,11 @@ from trainer.reward.compute import STAGE_PROGRESS, Reward, total
 from trainer.reward.modes import MODES, RunContext
 from trainer.seeds.table import SlotTable
 
-S, T, HOST, YOUNG = 3, 24, 274, 2
+S, T, HOST, YOUNG, GUESS = 3, 24, 274, 2, 2.5
 
 
 def terms(gamma: float = 0.99, **cfg: Any) -> RunContext:
-    return RunContext(RewardConfig(**cfg), gamma, T, 0.1, HOST, YOUNG)
+    return RunContext(RewardConfig(**cfg), gamma, T, 0.1, HOST, YOUNG, GUESS)
 
 
 def world(n: int, seed: int) -> tuple[SlotTable, Measurements]:
@@ -35,6 +36,12 @@ def world(n: int, seed: int) -> tuple[SlotTable, Measurements]:
     measurements.val_accuracy = torch.rand(n, generator=g)
     measurements.val_accuracy[torch.rand(n, generator=g) < 0.1] = torch.nan
     measurements.parameters = (HOST + torch.randint(0, 3000, (n,), generator=g)).float()
+    measurements.val_loss = 4 * torch.rand(n, generator=g)
+    measurements.val_loss[torch.rand(n, generator=g) < 0.1] = torch.inf
+    measurements.seed_parameters = torch.randint(0, 900, (n, S), generator=g).float()
+    pairs = torch.rand(n, S, S, generator=g) - 0.5
+    table.interaction = pairs + pairs.transpose(1, 2)
+    table.interaction[torch.rand(n, S, S, generator=g) < 0.2] = torch.nan
     return table, measurements
 
 
@@ -46,8 +53,11 @@ class Env:
     contribution: list[float]
     alpha: list[float]
     age: list[int]
+    interaction: list[list[float]]
     accuracy: float
+    loss: float
     parameters: float
+    seed_parameters: list[float]
 
 
 def envs(table: SlotTable, measurements: Measurements) -> list[Env]:
@@ -56,87 +66,220 @@ def envs(table: SlotTable, measurements: Measurements) -> list[Env]:
         table.contribution,
         table.alpha,
         table.age,
+        table.interaction,
         measurements.val_accuracy,
+        measurements.val_loss,
         measurements.parameters,
+        measurements.seed_parameters,
     )
     return [Env(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def given(env: Env) -> list[float]:
-    blended = {Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED}
-    pairs = zip(env.stage, env.contribution, strict=True)
-    return [c if s in blended and not math.isnan(c) else 0.0 for s, c in pairs]
+class Reference:
+    """One env's components by their definition, epoch by epoch, in Python floats."""
 
+    def __init__(self, t: RunContext) -> None:
+        self.t = t
+        self.gains = [0.0, 0.0, 0.0]
+        self.escrow = self.loss_paid = self.credited = 0.0
+        self.loss = self.lowest = t.guess_loss
+        self.phi = {"gain": 0.0, "contribution": 0.0, "stage": 0.0}
+        self.alpha, self.owed = [0.0] * S, [0.0] * S
+        self.pruned: set[int] = set()
+        self.fossils: set[int] = set()
 
-def potentials(t: RunContext, env: Env, epoch: int, gain: float) -> dict[str, float]:
-    left = 1 - (epoch + 1) / t.epochs
-    return {
-        "gain": gain if math.isnan(env.accuracy) else env.accuracy - t.chance,
-        "contribution": t.cfg.contribution * left * sum(given(env)),
-        "stage": t.cfg.stage * left * sum(STAGE_PROGRESS.get(Stage(s), 0.0) for s in env.stage),
-    }
-
-
-def scalar(t: RunContext, earlier: Env, env: Env, epoch: int, rolled_back: bool) -> dict[str, float]:
-    """One env's components by their definition, in Python floats."""
-    cfg, last = t.cfg, epoch == t.epochs - 1
-    before = potentials(t, earlier, epoch - 1, 0.0)
-    phi = potentials(t, env, epoch, before["gain"])
-    change = {name: (1.0 if last else t.gamma) * phi[name] - before[name] for name in phi}
-    rent = -cfg.rent * (env.parameters - t.host_parameters) / t.host_parameters
-    rollback = {"rollback": -cfg.rollback_penalty if rolled_back else 0.0}
-    if cfg.mode == "shaped":
-        return change | {"rent": rent / t.epochs} | rollback
-    if cfg.mode == "contribution":
-        positive = sum(c for c in given(env) if c > 0)
-        negative = sum(c for c in given(env) if c < 0)
-        bounded = min(positive, max(phi["gain"], 0.0)) + negative
-        steps = zip(env.alpha, earlier.alpha, strict=True)
-        moves = [] if rolled_back else [(now - then) ** 2 for now, then in steps]
-        return rollback | {
-            "contribution": cfg.contribution * bounded / t.epochs,
-            "stage": change["stage"],
-            "rent": rent / t.epochs,
-            "shock": -cfg.shock * sum(moves),
-            "terminal": phi["gain"] if last else 0.0,
+    def step(self, env: Env, epoch: int, rolled_back: bool, op: int) -> dict[str, float]:
+        t, cfg = self.t, self.t.cfg
+        self.last = epoch == t.epochs - 1
+        self.discount, left = 1.0 if self.last else t.gamma, 1 - (epoch + 1) / t.epochs
+        self.given = [
+            c if s in BLENDED and not math.isnan(c) else 0.0
+            for s, c in zip(env.stage, env.contribution, strict=True)
+        ]
+        self.gain = self.gains[-1] if math.isnan(env.accuracy) else env.accuracy - t.chance
+        self.gains = [*self.gains[1:], self.gain]
+        phi = {
+            "gain": self.gain,
+            "contribution": cfg.contribution * left * sum(self.given),
+            "stage": cfg.stage * left * sum(STAGE_PROGRESS.get(Stage(s), 0.0) for s in env.stage),
         }
-    paid = {"gain": phi["gain"] if last else 0.0, "rent": rent if last else 0.0} | rollback
-    if cfg.mode == "sparse":
-        return paid
-    pairs = zip(env.stage, env.age, strict=True)
-    thrown = sum(s == Stage.PRUNED and age <= t.min_training_epochs for s, age in pairs)
-    return paid | {"early_prune": 0.0 if rolled_back else -cfg.early_prune * thrown}
+        self.change = {name: self.discount * phi[name] - self.phi[name] for name in phi}
+        self.phi = phi
+        fossils = {k for k in range(S) if env.stage[k] == Stage.FOSSILIZED}
+        pruned = {k for k in range(S) if env.stage[k] == Stage.PRUNED}
+        parts = {"rollback": -cfg.rollback_penalty if rolled_back else 0.0}
+        if cfg.hindsight:
+            parts["hindsight"] = self.hindsight(env, pruned, fossils, rolled_back)
+        if cfg.mode in ("shaped", "sparse", "minimal", "contribution"):
+            parts |= self.of_potentials(env, pruned, rolled_back)
+        else:
+            parts |= self.of_earlier_work(env, fossils, op)
+        self.alpha, self.pruned, self.fossils = env.alpha, pruned, self.fossils | fossils
+        return parts
+
+    def rent(self, env: Env) -> float:
+        """Of a complete episode."""
+        return -self.t.cfg.rent * (env.parameters - self.t.host_parameters) / self.t.host_parameters
+
+    def of_potentials(self, env: Env, pruned: set[int], rolled_back: bool) -> dict[str, float]:
+        t, cfg, change, last = self.t, self.t.cfg, self.change, self.last
+        rent = {"rent": self.rent(env) / t.epochs}
+        if cfg.mode == "shaped":
+            return change | rent | {"gain": cfg.gain * change["gain"]}
+        if cfg.mode == "contribution":
+            positive, negative = (sum(c for c in self.given if c * sign > 0) for sign in (1, -1))
+            bounded = min(positive, max(self.gain, 0.0)) + negative
+            moves = [(now - then) ** 2 for now, then in zip(env.alpha, self.alpha, strict=True)]
+            return rent | {
+                "contribution": cfg.contribution * bounded / t.epochs,
+                "stage": change["stage"],
+                "shock": 0.0 if rolled_back else -cfg.shock * sum(moves),
+                "terminal": last * cfg.terminal * self.gain,
+            }
+        parts = {"gain": last * cfg.gain * self.gain, "rent": last * self.rent(env)}
+        if cfg.mode == "minimal":
+            young = [k for k in pruned if env.age[k] <= t.min_training_epochs]
+            parts["early_prune"] = 0.0 if rolled_back else -cfg.early_prune * len(young)
+        return parts
+
+    def of_earlier_work(self, env: Env, fossils: set[int], op: int) -> dict[str, float]:
+        t, cfg, given, gain, last = self.t, self.t.cfg, self.given, self.gain, self.last
+        rent, final = {"rent": self.rent(env) / t.epochs}, last * cfg.terminal * gain
+        if cfg.mode == "loss":
+            return self.of_loss(env)
+        if cfg.mode == "escrow":
+            aim = min(self.gains)
+            following = aim if last else min(max(aim, self.escrow - 0.2), self.escrow + 0.2)
+            paid, self.escrow = self.discount * following - self.escrow, following
+            return rent | {"gain": cfg.gain * paid}
+        parts = {"gain": cfg.gain * self.change["gain"]}
+        if cfg.mode == "simplified":
+            return parts | {
+                "op_fee": 0.0 if op == Op.WAIT else -cfg.op_fee,
+                "fossilize": last * cfg.fossilize * 2 * sum(given[k] >= 0.01 for k in fossils),
+                "terminal": 3 * final,
+            }
+        bonus = 0.0
+        for k in fossils - self.fossils:
+            if given[k] >= 0.01 and gain > 0:
+                bonus += 0.3 + 0.5 * 2 / (1 / given[k] + 1 / gain)
+        parts |= rent | {"fossilize": cfg.fossilize * bonus, "terminal": 5 * final}
+        if cfg.mode == "basic_plus":
+            flow = sum(given[k] if given[k] > 0 else given[k] / 2 for k in fossils)
+            parts["drip"] = cfg.drip * min(max(flow, -0.1), 0.1)
+        return parts
+
+    def of_loss(self, env: Env) -> dict[str, float]:
+        t, cfg = self.t, self.t.cfg
+        self.loss = env.loss if math.isfinite(env.loss) else self.loss
+        self.lowest = min(self.lowest, self.loss)
+        fallen = t.epochs * (t.guess_loss - (self.loss + self.lowest) / 2) / t.guess_loss
+        following = min(max(fallen, self.loss_paid - 5), self.loss_paid + 5)
+        paid, self.loss_paid = self.discount * following - self.loss_paid, following
+        old = sum(p for p, age in zip(env.seed_parameters, env.age, strict=True) if age >= 3)
+        unlearned = min(max(1 - self.loss / t.guess_loss, -1), 1)
+        return {
+            "gain": cfg.gain * 5 * paid,
+            "stage": self.change["stage"],
+            "rent": -cfg.rent * 5 * math.log(1 + old / t.host_parameters),
+            "terminal": self.last * cfg.terminal * 5 * unlearned,
+        }
+
+    def hindsight(self, env: Env, pruned: set[int], fossils: set[int], rolled_back: bool) -> float:
+        gone = set() if rolled_back else pruned - self.pruned
+        for k in range(S):
+            given = [env.interaction[scaffold][k] for scaffold in gone]
+            self.owed[k] += sum(max(0.0, gift) for gift in given if not math.isnan(gift))
+            if env.stage[k] not in BLENDED or rolled_back:
+                self.owed[k] = 0.0
+        due = self.t.cfg.hindsight * sum(self.owed[k] for k in fossils)
+        for k in fossils:
+            self.owed[k] = 0.0
+        due = min(due, 0.2 - self.credited)
+        self.credited += due
+        return due
+
+
+WEIGHTS = {
+    "gain": 0.9,
+    "terminal": 0.8,
+    "rent": 0.02,
+    "contribution": 0.3,
+    "stage": 0.07,
+    "shock": 0.3,
+    "early_prune": 0.2,
+    "rollback_penalty": 0.5,
+    "fossilize": 0.7,
+    "drip": 0.6,
+    "op_fee": 0.03,
+    "hindsight": 0.15,
+}
+"""By option; all differ from the defaults."""
+EPOCHS = [0, 1, 2, 10, 11, 12, 13, 21, 22, T - 1]
+
+
+def played(
+    t: RunContext, n: int
+) -> Iterator[tuple[int, dict[str, torch.Tensor], list[Env], list[bool], list[int]]]:
+    """A course of random worlds: epoch, components, envs, rollbacks, ops."""
+    reward = Reward(t, n, S)
+    reward.begin_episode()
+    for epoch in EPOCHS:
+        table, measurements = world(n, epoch)
+        rolled_back = (torch.arange(n) + epoch) % 7 == 0
+        ops = (torch.arange(n) + epoch) % len(Op)
+        components = reward(table, measurements, epoch, rolled_back, ops)
+        yield epoch, components, envs(table, measurements), rolled_back.tolist(), ops.tolist()
 
 
 @pytest.mark.finding("AR-1")
 @pytest.mark.parametrize("mode", sorted(MODES))
-@pytest.mark.parametrize("epoch", [1, 11, T - 1])
-def test_equals_the_scalar_reference(mode: str, epoch: int) -> None:
-    n = 10_000 if epoch == 11 else 500
-    t = terms(
-        mode=mode, rent=0.02, contribution=0.3, stage=0.07, rollback_penalty=0.5, shock=0.3, early_prune=0.2
+def test_equals_the_scalar_reference(mode: str) -> None:
+    n = 700
+    t = terms(mode=mode, **WEIGHTS)
+    references = [Reference(t) for _ in range(n)]
+    tolerance = 3e-5 if mode == "loss" else 3e-6  # its potential is T times as large
+    ever: dict[str, int] = {}
+    for epoch, components, states, rolled_back, ops in played(t, n):
+        mine = {name: values.tolist() for name, values in components.items()}
+        summed = total(components).tolist()
+        for i, (reference, env) in enumerate(zip(references, states, strict=True)):
+            expected = reference.step(env, epoch, rolled_back[i], ops[i])
+            assert mine.keys() == expected.keys()
+            for name, value in expected.items():
+                assert mine[name][i] == pytest.approx(value, abs=tolerance, rel=3e-6), (epoch, i, name)
+            assert summed[i] == pytest.approx(sum(expected.values()), abs=3 * tolerance, rel=1e-5)
+        for name, values in components.items():
+            ever[name] = ever.get(name, 0) + int(values.count_nonzero())
+    assert all(ever.values()), ever
+
+
+CALM = torch.tensor([False])
+COMPONENTS = {"rollback_penalty": "rollback"}
+"""By option, the component that it weighs, where the names differ."""
+
+
+def test_every_weight_is_known_here() -> None:
+    assert {"mode", *WEIGHTS} == set(RewardConfig.__struct_fields__)
+
+
+@pytest.mark.parametrize("weight", sorted(WEIGHTS))
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_weight_zero_removes_its_component_and_nothing_else(mode: str, weight: str) -> None:
+    n, component = 60, COMPONENTS.get(weight, weight)
+    whole, without = (
+        [components for _, components, *_ in played(terms(mode=mode, **weights), n)]
+        for weights in (WEIGHTS, WEIGHTS | {weight: 0.0})
     )
-    reward = Reward(t, n, S)
-    reward.begin_episode()
-    earlier, now = world(n, 1), world(n, 2)
-    rolled_back = torch.arange(n) % 7 == 0
-    reward(*earlier, epoch - 1, torch.zeros(n, dtype=torch.bool))
-    components = reward(*now, epoch, rolled_back)
-    mine = {name: values.tolist() for name, values in components.items()}
-    summed = total(components).tolist()
-    for index, (before, env) in enumerate(zip(envs(*earlier), envs(*now), strict=True)):
-        expected = scalar(t, before, env, epoch, index % 7 == 0)
-        assert mine.keys() == expected.keys()
-        for name, value in expected.items():
-            assert abs(mine[name][index] - value) < 2e-6, (index, name)
-        assert abs(summed[index] - sum(expected.values())) < 2e-6
-        assert abs(summed[index] - sum(values[index] for values in mine.values())) < 1e-6
-    assert all(column.count_nonzero() for name, column in components.items() if name_is_due(name, epoch))
-
-
-def name_is_due(name: str, epoch: int) -> bool:
-    """Whether some of many random envs must be paid this; what is told at the end is 0 before."""
-    return epoch == T - 1 or name in ("shock", "early_prune", "stage", "rollback")
+    for one, other in zip(whole, without, strict=True):
+        for name in one:
+            if name == component:
+                assert name not in other or not other[name].any()
+            else:
+                assert torch.equal(one[name], other[name]), name
+        assert not other.keys() - one.keys()
+    if component in whole[0]:
+        assert any(one[component].any() for one in whole)
 
 
 def episode(
@@ -235,7 +378,7 @@ def test_alpha_in_small_steps_costs_less_than_at_once() -> None:
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_memory_travels_in_the_state(mode: str) -> None:
     n = 8
-    first, second = Reward(terms(mode=mode), n, S), Reward(terms(mode=mode), n, S)
+    first, second = (Reward(terms(mode=mode, **WEIGHTS), n, S) for _ in range(2))
     calm = torch.zeros(n, dtype=torch.bool)
     first(*world(n, 7), 0, calm)
     second.load_state_dict(first.state_dict())
