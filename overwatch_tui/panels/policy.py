@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from overwatch_tui.render.format import format_compact, format_duration, format_number
+from overwatch_tui.render.format import format_compact, format_duration, format_number, format_percent
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.plot import Series, gauge
@@ -78,6 +78,9 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         rest = height - len(lines) - 1
         if rest >= 2:
             lines += [EMPTY, *_heads(inputs, width)[:rest]]
+        groups = _observations(inputs, width)
+        if groups and height - len(lines) > len(groups):
+            lines += [EMPTY, *groups]
         room = height - len(lines) - 1
         if room >= MIN_CHART_LINES:
             lines += [EMPTY, *curves.side_by_side(inputs, width, room)]
@@ -231,6 +234,27 @@ def _heads(inputs: PanelInputs, width: int) -> list[Line]:
         row.put("  ")
         room = max(0, min(40, width - row.width - 1))
         lines.append(row.put(inputs.sparkline(f"entropy.{head}", room, high=1.0), "chart2").line(width))
+    return lines
+
+
+def _observations(inputs: PanelInputs, width: int) -> list[Line]:
+    """Per group of the policy's inputs: where they lie, and how far from where they were."""
+    ppo = inputs.state.ppo
+    if ppo is None or not ppo.observation_groups:
+        return []
+    columns = ("mean", "std", "outliers", "clipped", "missing", "drift")
+    row = Row().put(" inputs", "dim", 15)
+    for name in columns:
+        row.put(name, "dim", 10, ">")
+    lines = [row.line(width)]
+    for group, found in ppo.observation_groups.items():
+        row = Row().put(f" {group}", "", 15)
+        for name in columns:
+            value = found.get(name)
+            share = name in ("outliers", "clipped", "missing")
+            text = format_percent(value) if share else format_number(value)
+            row.put(text, "" if value else "faint", 10, ">")
+        lines.append(row.line(width))
     return lines
 
 

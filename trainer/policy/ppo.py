@@ -26,6 +26,7 @@ from trainer.config.policy_options import PPOConfig
 
 from .actions import ActionSpace
 from .coefficients import Coefficients
+from .feature_statistics import feature_statistics
 from .learning_rate import scheduled_rate
 from .network import ActorCritic
 from .rollout import Rollout
@@ -245,7 +246,12 @@ class PPO:
         self._streak = early_stop.streak
         self.updates += 1
         overall = rollout_statistics(rollout, advantage, returns) | self.network.observed(rollout.observation)
-        overall |= {"advantage_scale": scale}
+        overall |= {
+            "advantage_scale": scale,
+            "features": feature_statistics(
+                rollout.observation, self.network.base_norm, self.network.slot_norm
+            ),
+        }
         self.network.learn_normalisers(rollout.observation)
         step, numbers = to_host(steps, overall | {"nonfinite_in_a_row": early_stop.longest})
         if (streak := int(numbers.pop("nonfinite_in_a_row"))) >= MAX_NONFINITE_STEPS:

@@ -79,6 +79,8 @@ class UpdateStatistics:
     observation_rms: float
     observation_clipped: float
     observation_missing: float
+    features: Floats
+    """[groups, statistics] of the observations, see `feature_statistics`."""
     value_nrmse: float
     """Root mean square of the critic's error over the standard deviation of the returns."""
     target_kl: float = 0.0
@@ -133,7 +135,7 @@ def summarise(
     passes = np.arange(len(applied)) // cfg.minibatches
     head_entropy = _mean(step["head_entropy"], applied)
     entropy_weight = entropy_coefficient(cfg, updates)
-    numbers = {name: float(value) for name, value in overall.items() if name != "op_fraction"}
+    numbers = {name: float(value) for name, value in overall.items() if not value.shape}
     return UpdateStatistics(
         seconds=seconds,
         policy_loss=float(_mean(step["policy_loss"], applied)),
@@ -160,6 +162,7 @@ def summarise(
         early_stop=bool((finite & ~applied).any()),
         skipped_nonfinite=int((~finite).sum()),
         op_fraction=overall["op_fraction"],
+        features=overall["features"],
         lstm_h_rms=float(step["hidden_rms"][0]),
         lstm_c_rms=float(step["cell_rms"][0]),
         **numbers,

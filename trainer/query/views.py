@@ -141,6 +141,12 @@ WITH env AS (
 SELECT round, env, slots[slot + 1] AS slot, slots[other + 1] AS other, interaction
 FROM pair LEFT JOIN boots_ USING (boot_number) WHERE interaction IS NOT NULL AND slot < other
 """
+_OBSERVATIONS = """
+SELECT round, one.key AS feature_group, one.value['mean'] AS mean, one.value['std'] AS std,
+    one.value['outliers'] AS outliers, one.value['clipped'] AS clipped, one.value['missing'] AS missing,
+    one.value['drift'] AS drift
+FROM (SELECT ctx_round AS round, unnest(map_entries(observation_groups)) AS one FROM events."ppo.update")
+"""
 _LAYERS = f"""
 WITH layer AS (
     SELECT ctx_round AS round, ctx_epoch AS epoch, unnest(layer) AS layer,
@@ -291,6 +297,7 @@ _VIEWS: dict[str, View] = {
     "shapley": View("each seed's Shapley value at its round's end", _SHAPLEY),
     "interactions": View("what each two seeds gain by one another, at their round's end", _INTERACTIONS),
     "ppo_updates": View("each PPO update: losses, entropy, ratios, gradients", _PPO_UPDATES),
+    "observations": View("each group of the policy's inputs in a round: outliers, drift", _OBSERVATIONS),
     "drift": View("gradient drift of each source", _DRIFT),
     "layers": View("each layer and env at level DEBUG: gradients, weights, outputs", _LAYERS),
     "rollbacks": View("each time that the governor put a host back", _ROLLBACKS),

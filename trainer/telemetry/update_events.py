@@ -7,13 +7,14 @@ from collections.abc import Iterable
 
 from protocol.messages.events import PPOUpdate
 from protocol.messages.vocabulary import HEAD_NAMES, Op
+from trainer.policy.feature_statistics import FEATURE_GROUPS, STATISTICS
 from trainer.policy.update_statistics import UpdateStatistics
 
 
 def update_event(statistics: UpdateStatistics) -> PPOUpdate:
     """The same numbers; None where a head never had a choice, or the returns were constant."""
     varied = bool(statistics.return_std)
-    fields = vars(statistics) | {
+    fields = {name: value for name, value in vars(statistics).items() if name != "features"} | {
         "head_entropy": _by_head(statistics.head_entropy),
         "head_grad_norm": _by_head(statistics.head_grad_norm),
         "head_clip_fraction": _by_head(statistics.head_clip_fraction),
@@ -25,12 +26,17 @@ def update_event(statistics: UpdateStatistics) -> PPOUpdate:
         "op_fraction": {op.name: float(statistics.op_fraction[op]) for op in Op},
         "explained_variance": statistics.explained_variance if varied else None,
         "value_nrmse": statistics.value_nrmse if varied else None,
+        "observation_groups": {
+            group: _null_where_nan(dict(zip(STATISTICS, row, strict=True)))
+            for group, row in zip(FEATURE_GROUPS, statistics.features.tolist(), strict=True)
+        },
     }
     return PPOUpdate(**fields)
 
 
 def _by_head(values: Iterable[float]) -> dict[str, float | None]:
-    return {
-        name: None if math.isnan(value) else float(value)
-        for name, value in zip(HEAD_NAMES, values, strict=True)
-    }
+    return _null_where_nan(dict(zip(HEAD_NAMES, values, strict=True)))
+
+
+def _null_where_nan(values: dict[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else float(value) for name, value in values.items()}

@@ -129,6 +129,10 @@ class PPOUpdate:
     """Weight of the value loss in this update."""
     advantage_scale: float | None = None
     """What advantages were divided by: `advantage_std`, or its floor where that is larger."""
+    observation_groups: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """By group of features, as the policy saw them in the round: mean, std, the shares of outliers (beyond 3
+    standard deviations), clipped and missing ones, and drift: how many standard deviations the features lie
+    from where they were in all earlier rounds; null where there is none."""
 
 
 @event("shapley.computed", "metric", keep=10)

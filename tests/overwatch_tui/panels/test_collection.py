@@ -126,3 +126,23 @@ def test_each_head_has_its_coefficients() -> None:
     assert "0.01 over 0.25" in update
     narrow = [plain(line) for line in policy.body(inputs, 80, 60).lines]
     assert max(map(len, narrow)) <= 80
+
+
+def test_each_group_of_inputs_has_its_statistics() -> None:
+    older = told().state.ppo
+    assert older is not None
+    found = {"mean": 0.5, "std": 1.25, "outliers": 0.02, "clipped": 0.0, "missing": 0.4, "drift": 2.5}
+    newest = replace(older, observation_groups={"loss": found, "stage": found | {"drift": None}})
+    inputs = told(newest)
+    inputs.view.show_view("policy")
+    shown = [plain(line) for line in policy.body(inputs, 100, 60).lines]
+    (header,) = [line for line in shown if line.startswith(" inputs")]
+    assert header.split() == ["inputs", *found]
+    (loss,) = [line for line in shown if line.startswith(" loss ")]
+    assert loss.split() == ["loss", "0.50", "1.25", "2.0", "0.0", "40.0", "2.50"]
+    (stage,) = [line for line in shown if line.startswith(" stage ")]
+    assert stage.split()[-1] == "--"
+    before = told()
+    before.view.show_view("policy")
+    shown = [plain(line) for line in policy.body(before, 100, 60).lines]
+    assert not any(line.startswith(" inputs") for line in shown), "an older run tells none"

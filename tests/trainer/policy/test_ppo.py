@@ -20,6 +20,7 @@ from trainer.config.load import load
 from trainer.config.policy_options import PPOConfig
 from trainer.policy.agent import Agent
 from trainer.policy.coefficients import Coefficients
+from trainer.policy.feature_statistics import FEATURE_GROUPS
 from trainer.policy.gae import gae
 from trainer.policy.network import ActorCritic
 from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS
@@ -177,6 +178,7 @@ def test_what_an_update_reports() -> None:
     assert event.observation_missing == pytest.approx(1 - known.mean())
     assert event.observation_rms == pytest.approx(np.sqrt((seen[known] ** 2).mean()), rel=1e-4)
     assert event.observation_clipped == pytest.approx((np.abs(seen[known]) >= 8).mean())
+    assert list(event.observation_groups) == list(FEATURE_GROUPS)
     assert event.ratio_max == max(event.head_ratio_max.values())
     assert all(ratio >= 1.0 - 1e-4 for ratio in event.head_ratio_max.values())
     mattered = agent.space.relevant_OH[rollout.actions[..., 0]].sum((0, 1)).tolist()

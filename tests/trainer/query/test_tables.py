@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from datetime import datetime
 from math import isnan
@@ -12,8 +13,11 @@ import pytest
 
 from protocol.messages import events as ev
 from tests.trainer.journals import Told, at, epoch, round_finished, round_started, stage, started, write_run
+from tests.trainer.telemetry.rig import healthy_update
+from trainer.policy.feature_statistics import FEATURE_GROUPS
 from trainer.query.database import Database, QueryError
 from trainer.query.views import DESCRIPTIONS
+from trainer.telemetry.update_events import update_event
 
 
 def database(home: Path, told: Iterable[Told]) -> Database:
@@ -68,6 +72,18 @@ def test_interactions_have_a_row_per_pair(tmp_path: Path) -> None:
     assert ask(db, "SELECT * FROM interactions") == [(1, 0, "r0c0", "r0c1", -0.125)]
     assert ask(db, "SELECT slot, value FROM shapley ORDER BY slot") == [("r0c0", 0.25), ("r0c1", 0.5)]
     assert ask(db, "SELECT DISTINCT interaction FROM slots") == [(None,)], "an epoch of before"
+
+
+def test_observations_have_a_row_per_group(tmp_path: Path) -> None:
+    update = update_event(healthy_update())
+    db = database(tmp_path, [started("b1"), round_started(1), epoch(1, 1), (update, at(1, 1))])
+    rows = ask(
+        db, "SELECT round, feature_group, mean, std, outliers, clipped, missing, drift FROM observations"
+    )
+    assert [row[1] for row in rows] == list(FEATURE_GROUPS)
+    assert {(row[0], *row[2:]) for row in rows} == {(1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1)}
+    older = dataclasses.replace(update, observation_groups={})
+    assert ask(database(tmp_path / "older", [started("b1"), (older, at(1, 1))]), "FROM observations") == []
 
 
 def test_a_component_that_comes_later_is_null_before(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from protocol.server.emitter import Emitter
 from trainer.config.schema import Config
 from trainer.config.service_options import TelemetryConfig
 from trainer.measurements import Measurements
+from trainer.policy.feature_statistics import FEATURE_GROUPS, STATISTICS
 from trainer.policy.update_statistics import UpdateStatistics
 from trainer.seeds.lifecycle import Lifecycle
 from trainer.seeds.table import SlotTable
@@ -240,6 +241,7 @@ def healthy_update() -> UpdateStatistics:
         observation_rms=1.0,
         observation_clipped=0.0,
         observation_missing=0.1,
+        features=np.full((len(FEATURE_GROUPS), len(STATISTICS)), 0.1),
         target_kl=0.01,
     )
 
