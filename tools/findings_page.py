@@ -90,6 +90,7 @@ FINDINGS = {
     "DR-24": "What a preset changes, itself and by its task, can be printed.",
     "DR-25": "What an operator did to a seed names the command.",
     "DR-26": "Each env's episode is told: return by component, parameters, seeds by end, rollbacks.",
+    "DR-27": "Hosts of a real size learn, from files alone, and an epoch copies no images to the device.",
 }
 
 

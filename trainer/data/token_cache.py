@@ -7,6 +7,7 @@ the same text is not encoded twice, and another is not taken for it. The folder 
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -28,6 +29,12 @@ from .tokenizer import BpeTokenizer, CharacterTokenizer, Tokenizer, alphabet_of
 _VERSION = 1
 _PARTS = ("train", "val", "test")
 _MAX_INT16 = 2**15 - 1
+MAX_LEARNT = 100_000_000
+"""Characters of the training part that byte pairs are learnt on, where it has more."""
+LONG_TEXT = 50_000_000
+"""Characters from which encoding them is worth a word."""
+
+logger = logging.getLogger(__name__)
 
 
 class _Contents(msgspec.Struct, frozen=True):
@@ -83,6 +90,13 @@ def encode_file(
     home = esper_home() / "datasets" / "tokens"
     if (found := _read(home / name)) is not None:
         return found
+    if sum(sizes) >= LONG_TEXT:
+        logger.warning(
+            "%s: %d million characters are encoded once, which takes minutes; kept in %s",
+            file.path,
+            sum(sizes) / 1e6,
+            home / name,
+        )
     make_private(home, advice="set ESPER_HOME to a folder of yours", readable=True)
     try:
         with tempfile.TemporaryDirectory(prefix=".", dir=home) as temporary:
@@ -100,13 +114,13 @@ def encode_file(
 
 
 def _write(folder: Path, file: TextFile, sizes: tuple[int, int, int], vocabulary: int | None) -> None:
-    def train_pieces() -> Iterable[str]:
-        return (piece for _, piece in split_pieces(file.pieces(), sizes[:1]))
+    def train_pieces(limit: int) -> Iterable[str]:
+        return (piece for _, piece in split_pieces(file.pieces(), (min(limit, sizes[0]),)))
 
-    alphabet = alphabet_of(train_pieces())
+    alphabet = alphabet_of(train_pieces(sizes[0]))
     tokenizer: Tokenizer = CharacterTokenizer(alphabet)
     if vocabulary is not None:
-        tokenizer = bpe = BpeTokenizer.train(train_pieces(), vocabulary)
+        tokenizer = bpe = BpeTokenizer.train(train_pieces(MAX_LEARNT), vocabulary)
         (folder / "tokenizer.json").write_text(bpe.dumps(), encoding="utf-8")
     dtype = np.int16 if tokenizer.size <= _MAX_INT16 + 1 else np.int32
     counts = np.zeros(tokenizer.size, dtype=np.int64)

@@ -121,9 +121,10 @@ def check_sizes(config: Config, task: Task) -> str | None:
         BlueprintError: a blueprint is unknown.
         PluginError: a package's blueprint cannot be used.
     """
-    if config.task.batch_size > len(task.train):
+    examples = len(task.train) if task.kind == "images" else len(task.train) // task.shape[1] - 1
+    if config.task.batch_size > examples:
         raise ConfigError(
-            f"task.batch_size = {config.task.batch_size}: {task.name} has {len(task.train)} to train on; "
+            f"task.batch_size = {config.task.batch_size}: {task.name} has {examples} to train on; "
             "choose a smaller one"
         )
     family = FAMILY_OF_KIND[task.kind]

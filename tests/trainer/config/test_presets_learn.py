@@ -40,6 +40,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
 
 
+@pytest.mark.finding("DR-27")
 @pytest.mark.parametrize("name", sorted(presets().keys() - {"tinystories"}))
 def test_hosts_come_above_chance(name: str, tmp_path: Path) -> None:
     sets = [*ONE_HOST, *STEPS[name]]
@@ -74,6 +75,7 @@ def stories(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.finding("DR-27")
 def test_thirty_million_parameters_learn_a_fixed_batch(stories: Path) -> None:
     register("tinystories", stories)
     sets = ["envs.count=1", "ppo.minibatches=1", "task.batch_size=2", "seeds.blueprints=norm,lora"]

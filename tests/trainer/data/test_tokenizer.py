@@ -88,6 +88,23 @@ print(BpeTokenizer.train(TextFile(Path(sys.argv[1])).pieces(), 500).dumps())
 """
 
 
+def test_byte_pairs_of_a_long_text_are_its_beginnings(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("the cat sat on the mat. " * 400 + "zyzzyva " * 4000)
+    monkeypatch.setattr(token_cache, "MAX_LEARNT", 9000)
+    monkeypatch.setattr(token_cache, "LONG_TEXT", 30_000)
+    text = read(path, TextOptions("bpe", 1000))
+    words = Tokenizer.from_file(str(cached(home) / "tokenizer.json")).get_vocab()
+    assert not any("zy" in word for word in words)
+    assert (text.counts > 0).sum() > 10
+    (line,) = caplog.messages
+    assert line.startswith(f"{path}: 0 million characters are encoded once")
+    read(path, TextOptions("bpe", 1000))
+    assert len(caplog.messages) == 1, "only where they are"
+
+
 @pytest.mark.slow
 def test_each_process_learns_the_same(stories: Path) -> None:
     made = []

@@ -18,6 +18,7 @@ from trainer.config.load import ConfigError, SourcedConfig, load_sourced
 from trainer.config.load import load as settings
 from trainer.data.registry import load
 from trainer.data.task import Task
+from trainer.data.text import Text
 from trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
 from trainer.hosts.transformer import Transformer
 
@@ -90,6 +91,10 @@ def test_epochs_that_take_minutes_on_a_cpu_are_told_before() -> None:
     assert "million parameters" not in told
     with pytest.raises(ConfigError, match=r"task\.batch_size = 51: tiny has 50 to train on"):
         check_sizes(resolved(data, "host.family=resnet", "task.batch_size=51").config, data)
+    text = Text.of("short", "the cat sat. " * 30, 32)
+    assert check_sizes(resolved(text, "task.batch_size=8").config, text) is None
+    with pytest.raises(ConfigError, match=r"task\.batch_size = 9: short has 8 to train on"):
+        check_sizes(resolved(text, "task.batch_size=9").config, text)
 
 
 @pytest.mark.parametrize("family", ["cnn", "resnet"])
