@@ -1,9 +1,11 @@
 """The daemon's sockets with the options that all of them have; binding is the caller's.
 
-libzmq 4.3.5 aborts the process where a peer leaves whose messages had reached the high water mark on a socket
-with ZMTP heartbeats (its issue 3937). So the ROUTERs have a mark, which bounds what a flood can make us keep,
-and no such heartbeats: on a Unix socket the kernel reports a peer that has gone, on TCP its keepalive does.
-The publisher has heartbeats, which free the queues of frozen readers, and no mark on the little it receives.
+libzmq 4.3.5 aborts the process where a peer leaves whose messages had reached the high water mark, if a ZMTP
+heartbeat is to be sent or answered then (its issue 3937). So no ROUTER sends any: on a Unix socket the kernel
+reports a peer that has gone, on TCP its keepalive does. A peer can send one all the same: so the ROUTERs over
+TCP have no mark, and connections that send too much are closed (`tcp_connections`). Those on Unix sockets,
+whose peers are trusted, have one, which bounds what a flood can make us keep. The publisher has heartbeats,
+which free the queues of frozen readers, and no mark on the little it receives.
 """
 
 from __future__ import annotations
@@ -50,11 +52,15 @@ def make_publisher(context: Context) -> zmq.Socket[bytes]:
     return socket
 
 
-def make_router(context: Context) -> zmq.Socket[bytes]:
-    """ROUTER with `ROUTER_MANDATORY`: sending to a peer that has gone is an error."""
+def make_router(context: Context, *, is_trusted: bool = True) -> zmq.Socket[bytes]:
+    """ROUTER with `ROUTER_MANDATORY`: sending to a peer that has gone is an error.
+
+    Args:
+        is_trusted: its peers may be paused at a high water mark, with which a hostile one could abort us.
+    """
     socket = _tuned(context.socket(zmq.ROUTER))
     socket.set(zmq.ROUTER_MANDATORY, 1)
-    socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER)
+    socket.set(zmq.RCVHWM, RECEIVE_HIGH_WATER if is_trusted else 0)
     socket.set(zmq.SNDHWM, REPLY_HIGH_WATER)
     socket.copy_threshold = LARGE_BYTES
     socket.set(zmq.TCP_KEEPALIVE, 1)

@@ -4,9 +4,9 @@ libzmq accepts whoever connects, and gives each 10 s to authenticate: without a 
 file numbers of the process. Its monitors report the file number of every connection it accepts and closes; a
 message carries the number that it came by, which shows that its connection has been authenticated.
 
-libzmq reads a connection's subscriptions for as long as more come, and keeps some 40 bytes for each byte of
-a topic, before the thread that owns the publisher sees the first. So another thread looks, in `close_floods`,
-at what the kernel has received from each subscriber; the lock is for those two.
+libzmq reads a connection for as long as more comes, and keeps some 40 bytes for each byte of a topic, before
+the thread that owns the socket sees the first. So another thread looks, in `close_floods`, at what the kernel
+has received from each connection; the lock is for those two.
 """
 
 from __future__ import annotations
@@ -33,14 +33,29 @@ MAX_UNPROVEN = 64
 """Of them without a message yet, authenticated or not: beyond it the oldest is closed."""
 MAX_TOPIC_BYTES = 4096
 """Of all topics that a connection is subscribed to; beyond it the connection is closed."""
-JOINING_BYTES = 2048
-"""Of handshake and first subscriptions, which count for nothing; a client of ours joins with 1 KiB."""
-MAX_RECEIVED_BYTES = 32 * 1024
-"""That a subscriber may send at once beyond those, and `MAX_RECEIVED_BYTES_PER_SECOND`."""
-MAX_RECEIVED_BYTES_PER_SECOND = 1024
-MAX_RECEIVED_BYTES_OF_ALL = 64 * 1024
-"""Of all subscribers together at once; beyond it those with a share over `MAX_SHARE_BYTES` are closed."""
-MAX_SHARE_BYTES = 2048
+
+
+@dataclass(frozen=True)
+class FloodLimits:
+    """What a connection of a port may send, in bytes."""
+
+    joining: int
+    """Of handshake and first messages, which count for nothing."""
+    at_once: int
+    """Beyond those, and beyond `per_second`."""
+    per_second: int
+    of_all: int
+    """Of all connections of the port together at once; beyond it those with more than `share` are closed."""
+    share: int
+
+
+_OF_REQUESTS = FloodLimits(65_536, 4 << 20, 1 << 20, 8 << 20, 512 << 10)
+FLOOD_LIMITS = {
+    "ev": FloodLimits(2048, 32 << 10, 1024, 64 << 10, 2048),
+    "qry": _OF_REQUESTS,
+    "ctl": _OF_REQUESTS,
+}
+"""A client of ours joins `ev` with 1 KiB; a request has at most 1 MiB, and there are 100 a second."""
 _RECEIVED_BYTES = struct.Struct("=128xQ")
 """Where `tcpi_bytes_received` lies in the kernel's `struct tcp_info`."""
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -51,12 +66,12 @@ _MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _FAILED
 class _Connection:
     port: str
     """Name of the socket that accepted it."""
+    received: int
+    """Bytes when last looked at; at first, those that count for nothing."""
     key: str = ""
     """Public key that it was seen to have authenticated with."""
     topics: set[bytes] = field(default_factory=set)
     """That it is subscribed to."""
-    received: int = JOINING_BYTES
-    """Bytes when last looked at."""
     level: float = 0.0
     """Bytes that it has sent faster than it may for long."""
 
@@ -170,29 +185,33 @@ class TcpConnections:
                     fd = int(event["value"])
                     self._open.pop(fd, None)
                     if event["event"] == zmq.EVENT_ACCEPTED:
-                        self._open[fd] = _Connection(port)
+                        self._open[fd] = _Connection(port, FLOOD_LIMITS[port].joining)
             self._enforce()
 
-    def close_floods(self, port: str) -> int:
-        """Close connections of a port that have sent more than a subscriber has to say. From any thread.
+    def close_floods(self) -> int:
+        """Close connections that have sent more than a client has to say. From any thread.
 
         Returns:
-            How many connections the port had.
+            How many connections there were.
         """
         with self._lock:
             now = time.monotonic()
-            drained = (now - self._looked_at) * MAX_RECEIVED_BYTES_PER_SECOND
-            self._looked_at = now
-            open_ones = {fd: one for fd, one in self._open.items() if one.port == port}
-            for fd, one in open_ones.items():
-                received = _received_bytes(fd, one.received)
-                one.level = max(0.0, one.level - drained) + received - one.received
-                one.received = received
-            crowded = sum(one.level for one in open_ones.values()) > MAX_RECEIVED_BYTES_OF_ALL
-            for fd, one in open_ones.items():
-                if one.level > (MAX_SHARE_BYTES if crowded else MAX_RECEIVED_BYTES):
-                    self._close(fd, f"a subscriber may send {MAX_RECEIVED_BYTES} bytes at once")
-            return len(open_ones)
+            seconds, self._looked_at = now - self._looked_at, now
+            count = len(self._open)
+            for port, limits in FLOOD_LIMITS.items():
+                self._close_floods_of(port, limits, seconds)
+            return count
+
+    def _close_floods_of(self, port: str, limits: FloodLimits, seconds: float) -> None:
+        open_ones = {fd: one for fd, one in self._open.items() if one.port == port}
+        for fd, one in open_ones.items():
+            received = _received_bytes(fd, one.received)
+            one.level = max(0.0, one.level - seconds * limits.per_second) + received - one.received
+            one.received = received
+        crowded = sum(one.level for one in open_ones.values()) > limits.of_all
+        for fd, one in open_ones.items():
+            if one.level > (limits.share if crowded else limits.at_once):
+                self._close(fd, f"a connection of {port} may send {limits.at_once} bytes at once")
 
     def _enforce(self) -> None:
         per_key: Counter[str] = Counter()

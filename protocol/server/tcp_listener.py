@@ -39,11 +39,11 @@ RELOAD_INTERVAL_SECONDS = 0.2
 LOG_INTERVAL_SECONDS = 1.0
 CUT_LOG_INTERVAL_SECONDS = 60.0
 FLOOD_INTERVAL_SECONDS = 0.01
-"""Between two looks at what subscribers have sent."""
+"""Between two looks at what connections have sent."""
 IDLE_INTERVAL_SECONDS = 0.05
 """The same while there is none."""
-RECEIVE_BUFFER_BYTES = 4096
-"""The kernel's, per subscriber: all that it may send between two such looks, and after it was closed."""
+RECEIVE_BUFFER_BYTES = {"ev": 4096, "qry": 65_536, "ctl": 65_536}
+"""The kernel's, per connection: all that it may send between two such looks, and after it was closed."""
 MAX_REVOKED = 256
 
 
@@ -93,8 +93,8 @@ class TcpListener:
         """
         self._zap = sockets.make_zap(context)
         try:
-            self._qry = self._bind(context, sockets.make_router(context), "qry")
-            self._ctl = self._bind(context, sockets.make_router(context), "ctl")
+            self._qry = self._bind(context, sockets.make_router(context, is_trusted=False), "qry")
+            self._ctl = self._bind(context, sockets.make_router(context, is_trusted=False), "ctl")
             events = self._events.context
             self._events.open(self._bind(events, sockets.make_publisher(events), "ev"))
         except zmq.ZMQError as error:
@@ -106,17 +106,16 @@ class TcpListener:
         self._flood_guard.start()
 
     def _guard_floods(self) -> None:
-        """Look at what subscribers send, in a thread of its own: a flood holds the I/O thread in libzmq."""
+        """Look at what connections send, in a thread of its own: libzmq takes all that comes."""
         pause = IDLE_INTERVAL_SECONDS
         while not self._closing.wait(pause):
             begin = time.thread_time()
             try:
-                has_subscribers = self.connections.close_floods("ev") > 0
-                pause = FLOOD_INTERVAL_SECONDS if has_subscribers else IDLE_INTERVAL_SECONDS
+                pause = FLOOD_INTERVAL_SECONDS if self.connections.close_floods() else IDLE_INTERVAL_SECONDS
                 pause = max(pause, 20 * (time.thread_time() - begin))  # at most 5 % of a core
             except Exception:
                 if not self._guard_failed:
-                    logger.exception("what subscribers send over TCP cannot be bounded at present")
+                    logger.exception("what connections send over TCP cannot be bounded at present")
                 self._guard_failed = True
 
     def close(self) -> None:
@@ -136,8 +135,7 @@ class TcpListener:
         socket.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode())
         socket.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        if name == "ev":
-            socket.set(zmq.RCVBUF, RECEIVE_BUFFER_BYTES)
+        socket.set(zmq.RCVBUF, RECEIVE_BUFFER_BYTES[name])
         try:
             monitor = self.connections.watch(context, socket, name)
             socket.bind(self.endpoints[name])

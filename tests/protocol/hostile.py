@@ -103,6 +103,20 @@ class Viewer:
                 with contextlib.suppress(zmq.Again):
                     subscriber.send(kind + b"%d" % n + bytes(size), zmq.NOBLOCK)
         self.flood_topics()
+        self.flood_requests()
+
+    def flood_requests(self) -> None:
+        """Send requests, and what is none, as fast as possible, over many connections."""
+        for size in (1, 1_000, 200_000):
+            dealers = [self.open(zmq.DEALER, port) for port in ("qry", "ctl") for _ in range(12)]
+            end = time.monotonic() + FLOOD_SECONDS
+            for dealer in itertools.cycle(dealers):
+                if time.monotonic() > end:
+                    break
+                with contextlib.suppress(zmq.Again):
+                    dealer.send_multipart([b"", bytes(size)], zmq.NOBLOCK)
+            for dealer in dealers:
+                dealer.close(linger=0)
 
     def flood_topics(self, rounds: tuple[int, ...] = (24, 100, 1, 4)) -> None:
         """Subscribe as fast as possible, to topics as long as can be, over so many connections each."""
