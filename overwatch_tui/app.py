@@ -9,6 +9,7 @@ from .actions.anomalies import AnomalyActions
 from .actions.base import DOUBLE_PRESS_SECONDS
 from .actions.commands import CommandActions
 from .actions.display import DisplayActions
+from .actions.moments import MomentActions
 from .actions.mouse import MouseActions
 from .actions.runs import RunActions
 from .screens.help import HelpScreen
@@ -17,7 +18,7 @@ from .session import Session
 from .start import RunChoice
 
 
-class OverwatchApp(MouseActions, AnomalyActions, DisplayActions, CommandActions, RunActions):
+class OverwatchApp(MouseActions, MomentActions, AnomalyActions, DisplayActions, CommandActions, RunActions):
     """Overwatch over one session; see `PaintedApp` for the arguments.
 
     Args:

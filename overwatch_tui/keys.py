@@ -33,6 +33,7 @@ VIEWS_GROUP = "views"
 COMMAND_ACTION = "ask"
 """Action of the keys that send a command: --read-only takes it away."""
 _STEER = "commands (each asks y/N)"
+_TIME = "time"
 
 _DIGITS = tuple(Key(str(i), "", f"digit({i})", "", "") for i in range(10))
 """They show a view, and type an env's number."""
@@ -50,13 +51,29 @@ KEYS: tuple[Key, ...] = (
     Key("escape", "Esc", "step_back", "one step back", VIEWS_GROUP),
     Key("j,down", "j ↓", "move(1)", "down", "move"),
     Key("k,up", "k ↑", "move(-1)", "up", "move"),
-    Key("g,home", "g", "move(-1000000)", "first row", "move"),
-    Key("G,end", "G", "move(1000000)", "last row", "move"),
+    Key("g,home", "g", "first_row", "first row", "move"),
+    Key("G", "G", "move(1000000)", "last row", "move"),
     Key("pagedown", "PgDn", "page(1)", "a page down", "move"),
     Key("pageup", "PgUp", "page(-1)", "a page up", "move"),
     Key("left_curly_bracket", "{", "env(-1)", "previous env", "move"),
     Key("right_curly_bracket", "}", "env(1)", "next env", "move"),
     Key("e", "e 0..9", "type_env", "select an env by its number", "move"),
+    Key(
+        "space",
+        "Space",
+        "freeze",
+        "freeze this moment, or go on; events are still collected",
+        _TIME,
+        "freeze",
+    ),
+    Key("comma", ",", "step_epochs(-1)", "an epoch back", _TIME),
+    Key("full_stop", ".", "step_epochs(1)", "an epoch forward", _TIME),
+    Key("left_square_bracket", "[", "step_anomalies(-1)", "back to where an anomaly was raised", _TIME),
+    Key("right_square_bracket", "]", "step_anomalies(1)", "forward to where one was raised", _TIME),
+    Key("t", "g t", "go_to", "go to a time or a round: 14:05, -10m, r17, r17e4", _TIME),
+    Key("end", "0 End", "to_end", "back to live; of a recording, to its end", _TIME),
+    Key("less_than_sign", "<", "speed(-1)", "play a recording slower, down to half its speed", _TIME),
+    Key("greater_than_sign", ">", "speed(1)", "play it faster, up to 100 times or as fast as it can", _TIME),
     Key("n", "n", "anomaly(1)", "next unacknowledged anomaly", "anomalies"),
     Key("N", "N", "anomaly(-1)", "previous unacknowledged anomaly", "anomalies"),
     Key("a", "a", "ack", "acknowledge it, for all viewers", "anomalies", "ack"),
@@ -68,7 +85,6 @@ KEYS: tuple[Key, ...] = (
     Key("f", "f", "log_filter", "log: all, no seeds, warnings, commands", "display"),
     Key("plus,equals_sign", "+", "zoom(-1)", "shorter time window", "display"),
     Key("minus", "-", "zoom(1)", "longer time window", "display"),
-    Key("space", "Space", "freeze", "freeze the panels; events are still collected", "display", "freeze"),
     Key("r", "r", "rate", "frames per second: 0.5, 1, 2, 4", "display"),
     Key("u", "u", "glyphs", "Unicode or ASCII characters", "display"),
     Key("f8", "F8", "write_screen", "write the screen as SVG and text into this folder", "display"),

@@ -20,8 +20,10 @@ from .render.env_rows import worst_env
 from .render.link_text import link_text
 from .render.panel import PanelInputs
 from .render.view_state import ViewState
+from .source.cursor import SEEK_SECONDS, LiveCursor, RecordedCursor
 from .source.feed import Feed
 from .source.link_status import LinkStatus
+from .source.replay import ReplayFeed
 
 RATE_WINDOW_SECONDS = 10
 """Events per second are a mean over so long."""
@@ -55,6 +57,7 @@ class Session:
         self.view = view
         self.state = State()
         self.link = LinkStatus()
+        self.cursor = RecordedCursor(feed) if isinstance(feed, ReplayFeed) else LiveCursor()
         self.needs_paint = True
         """Whether something came in that is painted at once."""
         self._boot: str | None = None
@@ -67,9 +70,10 @@ class Session:
     def tick(self) -> int:
         """Take in what has come; returns the number of events."""
         events = 0
-        for item in self.feed.drain():
+        self._move_cursor()
+        for item in () if self._is_rewound else self.feed.drain():
             if isinstance(item, Event):
-                self.state.fold(item)
+                self.cursor.fold(self.state, item)
                 self._recent.append(item.ts)
                 events += 1
             elif isinstance(item, Reset):
@@ -78,6 +82,9 @@ class Session:
                 self._replied(item)
             elif isinstance(item, LinkChanged):
                 self.needs_paint = True
+        if isinstance(self.cursor, LiveCursor) and self.feed.is_caught_up:
+            self.cursor.caught_up(self.state)
+        self.show_cursor()
         self.view.expire_message()
         self.state.commands.mark_overdue(self.feed.now())
         self.state.anomalies.expire(self.feed.now())
@@ -88,10 +95,32 @@ class Session:
         self.view.env = max(0, min(self.view.env, self.state.num_envs - 1))
         return events
 
+    def _move_cursor(self) -> None:
+        """Go on towards the moment that was asked for."""
+        if not self.cursor.is_seeking:
+            return
+        arrived = self.cursor.step(SEEK_SECONDS)
+        if arrived is not None:
+            self.state = arrived
+        self.needs_paint = True
+
+    @property
+    def _is_rewound(self) -> bool:
+        """Whether the feed stands somewhere on the way to another moment."""
+        return isinstance(self.cursor, RecordedCursor) and self.cursor.is_seeking
+
+    def show_cursor(self) -> None:
+        """Have the header say where the time cursor stands."""
+        view, cursor = self.view, self.cursor
+        view.is_frozen, view.num_arrived, view.seeking = cursor.is_held, cursor.num_after, cursor.progress
+
     def _reset(self, reason: str) -> None:
         """A snapshot follows: of the same boot, of a new one, or of another run."""
         now = self.feed.now()
-        if self._run is not None and self.feed.run_id != self._run:
+        is_new_run = self._run is not None and self.feed.run_id != self._run
+        if isinstance(self.cursor, LiveCursor):
+            self.cursor.rejoin(is_new_run=is_new_run)
+        if is_new_run:
             self.state = State()
             self.state.note(f"now following {reason}", now=now)
         else:
@@ -206,6 +235,13 @@ class Session:
         if not (self.view.is_env_chosen or self.view.is_frozen):
             self.view.env = worst_env(self.state)
         return inputs
+
+    def shown_inputs(self) -> PanelInputs:
+        """The moment of the cursor: what every view shows."""
+        moment = self.cursor.moment
+        if moment is None:
+            return self.panel_inputs()
+        return PanelInputs(moment.state, self.view, self.link, moment.ts)
 
     def close(self) -> None:
         """Close the feed."""

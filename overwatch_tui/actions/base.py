@@ -40,8 +40,6 @@ class PaintedApp(App[None]):
         super().__init__(ansi_color=True)
         self.session = session
         self.palette = Theme(colour=colour)
-        self.frozen: PanelInputs | None = None
-        """What the panels show while frozen."""
         self._paint_at = 0.0
         self._interrupted = -DOUBLE_PRESS_SECONDS
         self._full_since: float | None = None
@@ -67,9 +65,7 @@ class PaintedApp(App[None]):
 
     def tick(self) -> None:
         """Take in what has come; paint when it is time."""
-        events = self.session.tick()
-        if self.frozen is not None:
-            self.session.view.num_arrived += events
+        self.session.tick()
         if not self.session.needs_paint and time.monotonic() < self._paint_at:
             return
         if self._terminal_is_full():
@@ -122,13 +118,12 @@ class PaintedApp(App[None]):
 
     def screen_layout(self, width: int, height: int) -> ScreenLayout:
         """The screen at some size, without showing it."""
-        live = self.session.panel_inputs()
-        return compose_screen(PANELS, live, self.frozen or live, width, height)
+        return compose_screen(PANELS, self.session.panel_inputs(), self.body, width, height)
 
     @property
     def body(self) -> PanelInputs:
-        """What the panels show: this moment, or the frozen one."""
-        return self.frozen or self.session.panel_inputs()
+        """What the panels show: the moment of the time cursor."""
+        return self.session.shown_inputs()
 
     def title_lines(self, name: str) -> int:
         """Lines of a panel's own title on the screen: 0 or 1."""

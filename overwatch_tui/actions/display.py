@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from overwatch_tui.render.panel import PanelInputs
 from overwatch_tui.screens.screenshot import self_contained
 
 from .base import PaintedApp
 
 
 class DisplayActions(PaintedApp):
-    """Order, layout, window, rate, glyphs, freezing, pictures."""
+    """Order, layout, window, rate, glyphs, pictures."""
 
     def action_sort(self) -> None:
         self.session.view.cycle_sort()
@@ -37,17 +36,6 @@ class DisplayActions(PaintedApp):
         inputs = self.body
         self.session.view.zoom(by, inputs.age)
         self.show_message(f"charts show {self.body.window_name}")
-        self.paint()
-
-    def action_freeze(self) -> None:
-        view = self.session.view
-        if self.frozen is None:
-            now = self.session.panel_inputs()
-            self.frozen = PanelInputs(now.state.frozen_copy(), view, now.link, now.now)
-            view.num_arrived = 0
-        else:
-            self.frozen = None
-        view.is_frozen = self.frozen is not None
         self.paint()
 
     def action_rate(self) -> None:

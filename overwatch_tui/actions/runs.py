@@ -83,6 +83,5 @@ class RunActions(PaintedApp):
             read_only=self.choice.read_only or is_recording,
         )
         self.session = Session(feed, view)
-        self.frozen = None
         self._rung = None
         old.close()

@@ -58,6 +58,11 @@ class Curves:
         """One that later events do not change."""
         return Curves({name: each.copy() for name, each in self.histories.items()})
 
+    def cut(self, until: int) -> Curves:
+        """Those of the values before a time where a bucket of every resolution ends; microseconds."""
+        cut = {name: each.cut(until) for name, each in self.histories.items() if each.first_ts < until}
+        return Curves({name: each for name, each in cut.items() if each.last_ts})
+
     def get(self, name: str) -> History | None:
         """The course of a signal; None before its first value."""
         return self.histories.get(name)

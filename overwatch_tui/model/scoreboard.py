@@ -72,8 +72,11 @@ class Scoreboard:
         return _sum(*self._rounds.values(), _count(self._lives.all))
 
     def copy(self) -> Scoreboard:
-        """What later events do not change."""
-        return Scoreboard(_rounds={0: self.tallies()})
+        """What later events do not change, and what can be continued."""
+        lives = Lives()
+        for event in self._events:
+            lives.stage(event)
+        return Scoreboard(dict(self._rounds), self._round, list(self._events), lives, self._is_booting)
 
     def _close_round(self) -> None:
         now = _count(self._lives.all)

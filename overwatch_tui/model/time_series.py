@@ -65,6 +65,8 @@ class _Ring:
         if index < self.index[at]:
             at = bisect_left(self.index, index)
             if self.index[at] != index:
+                if at > 0 or len(self.index) < self.capacity:
+                    self._insert(at, index, value)
                 return
         self.low[at] = min(self.low[at], value)
         self.high[at] = max(self.high[at], value)
@@ -76,11 +78,21 @@ class _Ring:
         if len(self.index) >= self.capacity + self.capacity // 4:
             for column in columns:
                 del column[: len(column) - self.capacity + 1]
-        self.index.append(index)
-        self.low.append(value)
-        self.high.append(value)
-        self.total.append(value)
-        self.count.append(1)
+        self._insert(len(self.index), index, value)
+
+    def _insert(self, at: int, index: int, value: float) -> None:
+        self.index.insert(at, index)
+        self.low.insert(at, value)
+        self.high.insert(at, value)
+        self.total.insert(at, value)
+        self.count.insert(at, 1)
+
+    def cut(self, until: int) -> _Ring:
+        """The buckets that end at a time or before it."""
+        twin, end = _Ring(self.dt, self.capacity), bisect_left(self.index, until // self.dt)
+        for name in ("index", "low", "high", "total", "count"):
+            setattr(twin, name, getattr(self, name)[:end])
+        return twin
 
 
 class History:
@@ -105,6 +117,16 @@ class History:
         twin.last, twin.last_ts, twin.first_ts = self.last, self.last_ts, self.first_ts
         return twin
 
+    def cut(self, until: int) -> History:
+        """One with the buckets that end at a time or before it; its last value is the mean of the last."""
+        twin = History(())
+        twin._rings = [ring.cut(until) for ring in self._rings]
+        ring = next((ring for ring in twin._rings if ring.index), None)
+        if ring is not None:
+            twin.last, twin.last_ts = ring.total[-1] / ring.count[-1], ring.index[-1] * ring.dt
+            twin.first_ts = min(self.first_ts, twin.last_ts)
+        return twin
+
     def add(self, ts: int, value: float | None) -> None:
         """Take a value; None and non-finite ones leave a hole."""
         if value is None or not isfinite(value):
@@ -119,7 +141,8 @@ class History:
     def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
         """`count` buckets that end with the one `now` lies in; None where nothing was measured.
 
-        A hole between two measurements holds the earlier one; after the newest nothing is drawn.
+        A hole between two measurements holds the earlier one; after the newest nothing is drawn. Where the
+        fine buckets do not reach back far enough, coarser ones continue them.
 
         Args:
             now: wall time, microseconds.
@@ -128,21 +151,26 @@ class History:
         """
         dt = max(window // count, 1)
         first = now // dt - count + 1
-        ring = next((r for r in reversed(self._rings) if r.dt <= dt), self._rings[0])
-        start = bisect_left(ring.index, first * dt // ring.dt)
+        finest = next((i for i in reversed(range(len(self._rings))) if self._rings[i].dt <= dt), 0)
         lows: list[float] = [nan] * count
         highs: list[float] = [nan] * count
         totals = [0.0] * count
         counts = [0] * count
-        for i in range(start, len(ring.index)):
-            at = ring.index[i] * ring.dt // dt - first
-            if at >= count:
-                break
-            at = max(at, 0)
-            lows[at] = ring.low[i] if counts[at] == 0 else min(lows[at], ring.low[i])
-            highs[at] = ring.high[i] if counts[at] == 0 else max(highs[at], ring.high[i])
-            totals[at] += ring.total[i]
-            counts[at] += ring.count[i]
+        end: int | None = None
+        for ring in self._rings[finest:]:
+            stop = len(ring.index) if end is None else bisect_left(ring.index, end // ring.dt)
+            for i in range(bisect_left(ring.index, first * dt // ring.dt), stop):
+                at = max(ring.index[i] * ring.dt // dt - first, 0)
+                if at >= count:
+                    break
+                lows[at] = ring.low[i] if counts[at] == 0 else min(lows[at], ring.low[i])
+                highs[at] = ring.high[i] if counts[at] == 0 else max(highs[at], ring.high[i])
+                totals[at] += ring.total[i]
+                counts[at] += ring.count[i]
+            if ring.index:
+                end = ring.index[0] * ring.dt
+                if end <= first * dt:
+                    break
         out: list[Bucket | None] = [
             Bucket(lows[i], totals[i] / counts[i], highs[i]) if counts[i] else None for i in range(count)
         ]

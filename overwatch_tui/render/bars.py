@@ -8,9 +8,10 @@ from math import isfinite
 from overwatch_tui import keys as key_table
 from overwatch_tui.model.anomalies import AnomalyRecord
 from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
+from overwatch_tui.source.cursor import speed_name
 
 from .event_text import event_text
-from .format import format_duration, format_number
+from .format import format_clock, format_duration, format_number
 from .lines import Line, Row, fade, width_of
 from .link_text import ending_text, link_text
 from .panel import PanelInputs, PanelTable
@@ -47,11 +48,17 @@ def _badge(inputs: PanelInputs, row: Row) -> None:
     style = _BADGE[link.severity] if link.state not in ("searching", "connecting", "ended") else "caution"
     row.put(f" {link.label} ", style)
     if link.replay_speed is not None:
-        row.put(f" {inputs.glyphs.times}{link.replay_speed:g}", "dim")
+        row.put(f" {inputs.glyphs.times}{speed_name(link.replay_speed)}", "dim")
     elif link.age_seconds is not None:
         row.put(f" {format_duration(link.age_seconds)}", "dim" if link.is_current else "critical")
-    if inputs.view.is_frozen:
-        row.put("  ").put(f" FROZEN +{inputs.view.num_arrived} ", "caution")
+    view = inputs.view
+    if view.is_frozen:
+        after = f" +{view.num_arrived}" if view.num_arrived or not link.is_replay else ""
+        row.put("  ").put(f" FROZEN {format_clock(inputs.now)}{after} ", "caution")
+    elif link.is_replay:
+        row.put(f" {format_clock(inputs.now)}", "dim")
+    if view.seeking:
+        row.put(" ").put(f" SEEKING {view.seeking} ", "caution")
 
 
 def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
@@ -70,6 +77,8 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
         long = width >= 100
         facts.append((f"{'round ' if long else 'r'}{state.ctx.round}{of}", "bold"))
         facts.append((f"{'epoch ' if long else 'e'}{state.epoch_ctx.epoch}{episode}", ""))
+        if inputs.view.is_frozen:
+            facts = facts[-2:] + facts[:-2]
     if state.metrics.step is not None:
         facts.append((f"step {state.metrics.step}", "bold"))
     if state.escalation_left is not None:
@@ -106,7 +115,7 @@ def anomaly_line(inputs: PanelInputs, width: int) -> Line:
     critical, warning = anomalies.active_count("critical"), anomalies.active_count("warning")
     if not waiting and not critical and not warning:
         return _nothing_wrong(inputs, width)
-    row = Row()
+    row = _strip_row(inputs)
     row.put(" !! " if critical else " ?? ", "alarm" if critical else "caution").put(" ")
     row.put(f"{critical} CRIT", "critical" if critical else "dim").put(" ")
     row.put(f"{warning} WARN", "warning" if warning else "dim").put(" ")
@@ -128,6 +137,12 @@ def anomaly_line(inputs: PanelInputs, width: int) -> Line:
     return line if link.is_fresh else fade(line)
 
 
+def _strip_row(inputs: PanelInputs) -> Row:
+    """The strip goes on while a moment of a live run is shown, and says so."""
+    is_past = inputs.view.is_frozen and not inputs.link.is_replay
+    return Row().put(" now", "bold") if is_past else Row()
+
+
 def _next_keys(inputs: PanelInputs, record: AnomalyRecord, width: int) -> str:
     """The keys that help with a record: look at it, then acknowledge it."""
     long = width >= 120
@@ -145,7 +160,7 @@ def _nothing_wrong(inputs: PanelInputs, width: int) -> Line:
     state, link = inputs.state, inputs.link
     if not state.is_measured:
         return Row().put(" -- ", "dim").put("nothing measured yet", "dim").line(width)
-    row = Row()
+    row = _strip_row(inputs)
     if silent_trainer(inputs):
         row.put(" !! ", "alarm").put(" trainer silent", "critical")
         row.put(f" for {format_duration(link.trainer_age_seconds)}", "bold")

@@ -150,8 +150,8 @@ def compose_screen(
 
     Args:
         panels: what can be shown, and where.
-        live: for the bars at top and bottom, which stay live while the rest is frozen.
-        body: for the panels; the same as `live` unless frozen.
+        live: for the anomaly strip and the bars at the bottom, which show what goes on.
+        body: for the header and the panels: the moment of the cursor; the same as `live` unless frozen.
         width: columns.
         height: lines.
     """
@@ -169,7 +169,7 @@ def compose_screen(
     note = panels[untitled.name].renderer.note(body) if untitled else ""
     titles = [panels[name].renderer.title(body) for name in hidden]
     layout.lines = {
-        "header": [bars.header_line(live, width)],
+        "header": [bars.header_line(body, width)],
         "strip": [bars.anomaly_line(live, width)],
         "views": [bars.view_line(live, width, panels, note, titles)],
         "status": [bars.status_line(live, width)],

@@ -76,7 +76,9 @@ class ViewState:
     log_filter: str = "all"
     is_frozen: bool = False
     num_arrived: int = 0
-    """Events that came in while frozen."""
+    """Events after the moment that is shown."""
+    seeking: str = ""
+    """How far the cursor is on its way to another moment; empty where it is not on one."""
     rate: float = 1.0
     glyphs: Glyphs = UNICODE
     read_only: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from protocol.client.event_log import JournalEvents
 from protocol.client.items import Item, Reset
 from protocol.codec.json_lines import Event
 from protocol.errors import EsperError, WireError
+from protocol.journal.reader import JournalRange
 from protocol.messages.events import RunStarted
 from protocol.messages.thresholds import THRESHOLDS, Threshold, with_limits
 from protocol.runs import find_run
@@ -52,14 +53,16 @@ class ReplayFeed:
     def __init__(self, path: Path, speed: float) -> None:
         self._path = path
         self._outcome = Outcome(path)
-        self._speed = speed
+        self.speed = speed
+        self.is_paused = False
         self._bad = 0
         self._last_bad = ""
         self._events: Iterator[Event] = JournalEvents(path).read(on_bad=self._note_bad)
         self._next = next(self._events, None)
         if self._next is None:
             raise EsperError(f"{path}: no event in it; is it a run's events.jsonl?")
-        self._clock = self._next.ts
+        self.clock = self._next.ts
+        """Time of the recording, microseconds: what is not later has been played."""
         self._wall = time.monotonic()
         self._count = 0
         self._boot: str | None = None
@@ -95,37 +98,66 @@ class ReplayFeed:
     def drain(self) -> list[Item]:
         wall = time.monotonic()
         passed, self._wall = wall - self._wall, wall
-        everything = math.isinf(self._speed)
+        if self.is_paused:
+            return []
+        everything = math.isinf(self.speed)
         if not everything and self._next is not None:
-            self._clock += int(passed * self._speed * SECOND)
-        if self._next is not None and self._next.ts > self._clock + MAX_REPLAY_PAUSE:
-            self._clock = self._next.ts
+            self.clock += int(passed * self.speed * SECOND)
+        if self._next is not None and self._next.ts > self.clock + MAX_REPLAY_PAUSE:
+            self.clock = self._next.ts
         items: list[Item] = []
-        while self._next is not None and (everything or self._next.ts <= self._clock):
-            self._give(self._next, items)
-            self._next = next(self._events, None)
+        while self._next is not None and (everything or self._next.ts <= self.clock):
+            items += self.take()
             if time.monotonic() - wall > DRAIN_SECONDS:
                 break
         return items
 
-    def _give(self, event: Event, items: list[Item]) -> None:
+    def peek(self) -> Event | None:
+        """The next event; None at the end."""
+        return self._next
+
+    def take(self) -> list[Item]:
+        """The next event, whatever the time; before it a `Reset` where a boot begins."""
+        event, items = self._next, list[Item]()
+        if event is None:
+            return items
         started = event.data
         if isinstance(started, RunStarted) and started.boot != self._boot:
             self._boot, self._run = started.boot, started.run
             self._thresholds = _thresholds(started)
             items.append(Reset(f"run {started.name}, boot {started.boot}"))
-        self._clock = max(self._clock, event.ts)
+        self.clock = max(self.clock, event.ts)
         self._count += 1
         self._outcome.take(event)
         items.append(event)
+        self._next = next(self._events, None)
+        return items
+
+    def rewind(self, after: Mapping[str, int], *, position: int, ts: int, run: RunStarted | None) -> None:
+        """Go on after other events than the last ones taken.
+
+        Args:
+            after: the newest number of each stream that has been played by then.
+            position: how many events that are.
+            ts: of the newest of them, microseconds.
+            run: the newest `run.started` of them.
+        """
+        self._bad, self._last_bad = 0, ""
+        wanted = JournalRange(after=after)
+        self._events = JournalEvents(self._path).read(wanted, on_bad=self._note_bad)
+        self._next = next(self._events, None)
+        self._count, self.clock = position, ts
+        self._boot, self._run = (None, None) if run is None else (run.boot, run.run)
+        if run is not None:
+            self._thresholds = _thresholds(run)
 
     def now(self) -> int:
-        return self._clock
+        return self.clock
 
     def update_link(self, link: LinkStatus) -> None:
         link.state = "ended" if self.is_over else "replay"
         link.name = self._path.parent.name
-        link.replay_speed = None if math.isinf(self._speed) else self._speed
+        link.replay_speed = self.speed
         link.events, link.bad, link.last_bad = self._count, self._bad, self._last_bad
         link.is_replay = True
         self._outcome.update_link(link, is_over=self.is_over)

@@ -7,7 +7,7 @@ same; those that retention takes before their turn are left out.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -141,32 +141,43 @@ def _fingerprint(folder: SegmentFolder, number: int) -> str | None:
 
 @dataclass(frozen=True)
 class JournalRange:
-    """A part of a journal: everything, or numbers `first`..`last` of one stream."""
+    """A part of a journal: everything, numbers `first`..`last` of one stream, or what follows numbers."""
 
     stream: str | None = None
     first: int = 1
     last: int | None = None
+    after: Mapping[str, int] | None = None
+    """Per stream, the number after which it begins; a stream that is missing here, from its first."""
 
     def segments(self, view: _OpenJournal) -> list[int]:
         """Numbers of the closed segments that may hold some of it."""
-        if self.stream is None:
+        if self.stream is None and not self.after:
             return view.numbers
         listed = {segment.number: segment for segment in view.folder.manifest().segments}
+        if self.after:
+            return [n for n in view.numbers if n not in listed or self._is_after(listed[n].streams)]
+        assert self.stream is not None
         return [
             n for n in view.numbers if n not in listed or self._overlaps(listed[n].streams.get(self.stream))
         ]
+
+    def _is_after(self, spans: Mapping[str, Span]) -> bool:
+        after = self.after or {}
+        return any(span.last > after.get(stream, 0) for stream, span in spans.items())
 
     def _overlaps(self, span: Span | None) -> bool:
         return span is not None and span.last >= self.first and (self.last is None or span.first <= self.last)
 
     def includes(self, line: bytes) -> bool:
         """Whether a line is part of it; a line that cannot be read is."""
-        if self.stream is None:
+        if self.stream is None and not self.after:
             return True
         head = LINE_PREFIX.match(line)
         if head is None:
             return True
         seq = int(head[1])
+        if self.after:
+            return seq > self.after.get(head[2].decode(), 0)
         within = seq >= self.first and (self.last is None or seq <= self.last)
         return within and head[2].decode() == self.stream
 

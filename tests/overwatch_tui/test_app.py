@@ -71,7 +71,7 @@ def fingerprint(app: OverwatchApp) -> tuple[Any, ...]:
         shown(app),
         repr(replace(app.session.view, glyphs=app.session.view.glyphs)),
         len(app.screen_stack),
-        app.frozen is not None,
+        app.session.cursor.is_held,
         len(feed_of(app).requests),
         app._exit,
     )
@@ -361,7 +361,9 @@ async def test_frozen_panels_stand_still_while_events_are_counted() -> None:
         app.tick()
         app.paint()
         text = shown(app)
-        assert f"FROZEN +{coming}" in text
+        assert f"FROZEN 08:54:03 +{coming}" in text
+        assert "r3/400" in text, "the header is of the same moment as the panels"
+        assert "r6/400" not in text
         assert shown(app, "box-envs") == table
         assert "3 CRIT" in text, "the strip goes on"
         await press(pilot, "space")

@@ -84,7 +84,7 @@ async def test_a_click_on_a_hint_presses_its_key() -> None:
     app = app_of()
     async with app.run_test(size=SIZE) as pilot:
         await click(pilot, app, "keys", "freeze")
-        assert app.frozen is not None
+        assert app.session.cursor.is_held
         await click(pilot, app, "keys", " ? ")
         assert isinstance(app.screen, HelpScreen)
 

@@ -81,3 +81,39 @@ def test_any_order_of_times_is_taken(
             if bucket is not None:
                 assert bucket.low <= bucket.mean + abs(bucket.mean) * 1e-5 + 1e-3
                 assert bucket.mean <= bucket.high + abs(bucket.high) * 1e-5 + 1e-3
+
+
+@given(st.permutations(range(0, 900, 7)))
+def test_order_in_which_values_come_does_not_matter(seconds: list[int]) -> None:
+    in_order, mixed = History(), History()
+    for second in sorted(seconds):
+        in_order.add(second * SECOND, float(second % 11))
+    for second in seconds:
+        mixed.add(second * SECOND, float(second % 11))
+    for window in (60, 300, 900):
+        assert mixed.buckets(900 * SECOND, window * SECOND, 20) == in_order.buckets(
+            900 * SECOND, window * SECOND, 20
+        )
+
+
+@given(st.lists(st.integers(0, 6 * 3600), min_size=1, unique=True), st.integers(1, 360))
+def test_cut_history_is_that_of_the_values_before(seconds: list[int], minute: int) -> None:
+    until = minute * 60 * SECOND
+    full, before = History(), History()
+    for second in sorted(seconds):
+        full.add(second * SECOND, float(second % 11))
+        if second * SECOND < until:
+            before.add(second * SECOND, float(second % 11))
+    assert full.cut(until).buckets(until - 1, 6 * 3600 * SECOND, 90) == before.buckets(
+        until - 1, 6 * 3600 * SECOND, 90
+    )
+
+
+def test_window_in_the_far_past_is_drawn_from_coarser_buckets() -> None:
+    history = History()
+    for second in range(0, 5 * 3600, 2):
+        history.add(second * SECOND, float(second // 600))
+    then = history.buckets(3600 * SECOND, 900 * SECOND, 108)
+    assert all(bucket is not None for bucket in then[8:-8])
+    assert then[50] is not None
+    assert then[50].mean == 5.0, "the middle of the window, 52 minutes after the beginning"

@@ -1,0 +1,298 @@
+"""Moments of a run: which there are, and the state at one of them.
+
+A state is folded from events in their order, so the state at a moment is what the events up to there fold to.
+To fold all of them at each step would take minutes in a run of a day: keyframes, which are states at known
+positions, shorten it. A keyframe has no curves: those are cut from the newest ones.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from protocol.client.items import Item, Reset
+from protocol.codec.json_lines import Event
+from protocol.messages.events import Anomaly, EpochFinished, GovernorRollback
+
+from .curves import Curves
+from .state import State
+from .time_series import SECOND
+
+MINUTE = 60 * SECOND
+"""Keyframes lie between two minutes, where a bucket of every resolution of the curves ends."""
+KEYFRAME_EVENTS = 4096
+"""At least so many lie between two keyframes."""
+NEAR_KEYFRAME_EVENTS = 512
+"""Between those that are kept where the cursor has been last."""
+MAX_KEYFRAMES, MAX_NEAR_KEYFRAMES = 128, 16
+KEYFRAME_LOG_ENTRIES = 200
+"""So much of the log goes with a keyframe."""
+
+
+@dataclass
+class Folding:
+    """A state and how far it has been folded."""
+
+    state: State = field(default_factory=State)
+    position: int = 0
+    """How many events it was folded from."""
+    ts: int = 0
+    """The newest of them, microseconds."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """The newest number of each stream."""
+
+    def fold(self, event: Event) -> None:
+        """Take in the next event."""
+        self.state.fold(event)
+        self.position += 1
+        self.ts = max(self.ts, event.ts)
+        self.numbers[event.stream] = event.seq
+
+
+@dataclass(frozen=True)
+class Keyframe:
+    """A state to fold on from."""
+
+    position: int
+    ts: int
+    curves_until: int
+    """Values of the curves before this time belong to it."""
+    numbers: dict[str, int]
+    state: State
+
+
+class Marks:
+    """Positions right after the events of one kind, in ascending order."""
+
+    def __init__(self) -> None:
+        self.positions = array("q")
+        self.times = array("q")
+        self.clocks: list[tuple[int, int]] = []
+        """(round, epoch)."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def add(self, position: int, ts: int, clock: tuple[int, int]) -> None:
+        """Enter the next one."""
+        self.positions.append(position)
+        self.times.append(ts)
+        self.clocks.append(clock)
+
+    def drop_before(self, position: int) -> None:
+        """Forget what can no longer be reached."""
+        count = bisect_left(self.positions, position)
+        del self.positions[:count], self.times[:count], self.clocks[:count]
+
+
+class SeekTarget(NamedTuple):
+    """Where to go: the first of these that is met; without one, to the end."""
+
+    position: int | None = None
+    ts: int | None = None
+    """The moment before the first event that is later."""
+    until: Callable[[Event], bool] | None = None
+    """The moment right after the first such event."""
+
+
+class RunTimeline:
+    """Takes note of what is folded, once and in order; finds the way back."""
+
+    def __init__(self) -> None:
+        self.keyframes: list[Keyframe] = []
+        self._near: deque[Keyframe] = deque(maxlen=MAX_NEAR_KEYFRAMES)
+        self._spacing = KEYFRAME_EVENTS
+        self.epochs = Marks()
+        self.anomalies = Marks()
+        self.end = 0
+        """Position up to which events are known."""
+        self._curves = Curves()
+        """Of the end."""
+
+    def fold(self, folding: Folding, event: Event, *, is_joining: bool = False) -> None:
+        """Fold an event, and take note of it where it is new.
+
+        Args:
+            folding: takes it in.
+            event: the next one.
+            is_joining: it belongs to a snapshot, before whose end there is no moment to go to.
+        """
+        is_new = folding.position >= self.end
+        if not is_joining:
+            self._offer(folding, event.ts, is_new=is_new)
+        folding.fold(event)
+        if not is_new:
+            return
+        self.end, self._curves = folding.position, folding.state.curves
+        if is_joining:
+            return
+        data, clock = event.data, (event.ctx.round, event.ctx.epoch)
+        if isinstance(data, EpochFinished):
+            self.epochs.add(folding.position, event.ts, clock)
+        elif is_trouble(event):
+            self.anomalies.add(folding.position, event.ts, clock)
+
+    def add_keyframe(self, folding: Folding) -> None:
+        """Make this moment one that can be gone back to, as after a snapshot."""
+        self.keyframes.append(_keyframe(folding, folding.ts))
+        state = folding.state
+        if state.epoch is not None:
+            clock = state.epoch_ctx.round, state.epoch_ctx.epoch
+            self.epochs.add(folding.position, state.epoch_ts, clock)
+
+    def _offer(self, folding: Folding, ts: int, *, is_new: bool) -> None:
+        """Keep a keyframe where a minute ends and the last one is far enough."""
+        if not self.keyframes:
+            self.keyframes.append(_keyframe(folding, folding.ts))
+        if ts // MINUTE <= folding.ts // MINUTE:
+            return
+        last = self.keyframe_before(position=folding.position)
+        behind = folding.position - (last.position if last is not None else 0)
+        if is_new and behind >= self._spacing:
+            self.keyframes.append(_keyframe(folding, ts // MINUTE * MINUTE))
+            if len(self.keyframes) > MAX_KEYFRAMES:
+                self._spacing *= 2
+                del self.keyframes[1::2]
+        elif not is_new and behind >= NEAR_KEYFRAME_EVENTS:
+            self._near.append(_keyframe(folding, ts // MINUTE * MINUTE))
+
+    def keyframe_before(self, *, position: int | None = None, ts: int | None = None) -> Keyframe | None:
+        """The newest keyframe at or before a position, or whose events are not later than a time."""
+        found = [
+            each
+            for each in (*self.keyframes, *self._near)
+            if (position is None or each.position <= position) and (ts is None or each.ts <= ts)
+        ]
+        return max(found, key=lambda each: each.position, default=None)
+
+    def start(self, keyframe: Keyframe) -> Folding:
+        """A state to fold on from a keyframe."""
+        state = keyframe.state.frozen_copy()
+        state.curves = self._curves.cut(keyframe.curves_until)
+        return Folding(state, keyframe.position, keyframe.ts, dict(keyframe.numbers))
+
+    def drop_before(self, position: int) -> None:
+        """Forget moments whose events are no longer held."""
+        if self.keyframes and self.keyframes[0].position < position:
+            self.keyframes = [each for each in self.keyframes if each.position >= position]
+            first = self.keyframes[0].position if self.keyframes else position
+            self.epochs.drop_before(first)
+            self.anomalies.drop_before(first)
+
+    def neighbour(self, marks: Marks, position: int, by: int) -> int | None:
+        """Position of the mark so many before (negative) or after a position; None beyond the ends."""
+        at = (bisect_left if by < 0 else bisect_right)(marks.positions, position)
+        at += by if by < 0 else by - 1
+        return marks.positions[at] if 0 <= at < len(marks) else None
+
+    def epoch_at(self, position: int) -> int:
+        """Position of the epoch that is the newest one at a position."""
+        at = bisect_right(self.epochs.positions, position)
+        return self.epochs.positions[at - 1] if at else position
+
+    def clock_position(self, round_: int, epoch: int) -> int | None:
+        """Position right after an epoch; where a resumed boot repeated it, the newest. None = not known."""
+        clocks = self.epochs.clocks
+        return next(
+            (self.epochs.positions[i] for i in reversed(range(len(clocks))) if clocks[i] == (round_, epoch)),
+            None,
+        )
+
+
+def is_trouble(event: Event) -> bool:
+    """Whether an event is one that the keys of anomalies step to."""
+    data = event.data
+    if isinstance(data, Anomaly):
+        return data.active and data.severity != "info"
+    return isinstance(data, GovernorRollback)
+
+
+def _keyframe(folding: Folding, curves_until: int) -> Keyframe:
+    state = folding.state
+    curves, log = state.curves, state.log
+    state.curves, state.log = Curves(), deque(islice(reversed(log), KEYFRAME_LOG_ENTRIES), log.maxlen)
+    state.log.reverse()
+    try:
+        copied = state.frozen_copy()
+    finally:
+        state.curves, state.log = curves, log
+    return Keyframe(folding.position, folding.ts, curves_until, dict(folding.numbers), copied)
+
+
+class EventReader(Protocol):
+    """Events one after the other, the next one known before it is taken."""
+
+    def peek(self) -> Event | None:
+        """The next event; None at the end."""
+
+    def take(self) -> list[Item]:
+        """The next event, and what comes before it."""
+
+
+class Seek:
+    """Folds up to a target, in slices of time.
+
+    Args:
+        timeline: of the run.
+        folding: where to begin.
+        reader: what comes after it.
+        target: where to end.
+        on_reset: gives the state after a `Reset`.
+    """
+
+    def __init__(
+        self,
+        timeline: RunTimeline,
+        folding: Folding,
+        reader: EventReader,
+        target: SeekTarget,
+        on_reset: Callable[[State, Reset], State] = lambda state, _: state,
+    ) -> None:
+        self.folding = folding
+        self.target = target
+        self._timeline = timeline
+        self._reader = reader
+        self._on_reset = on_reset
+        self._begin = folding.position, folding.ts
+        self.is_met = False
+        """Whether the target was reached; False at the end of all events."""
+
+    def step(self, seconds: float) -> bool:
+        """Go on for about so long; whether it is over."""
+        end = time.monotonic() + seconds
+        target, folding = self.target, self.folding
+        while True:
+            event = self._reader.peek()
+            self.is_met = (target.position is not None and folding.position >= target.position) or (
+                target.ts is not None and event is not None and event.ts > target.ts
+            )
+            if event is None or self.is_met:
+                return True
+            for item in self._reader.take():
+                if isinstance(item, Reset):
+                    folding.state = self._on_reset(folding.state, item)
+                elif isinstance(item, Event):
+                    self._timeline.fold(folding, item)
+            if target.until is not None and target.until(event):
+                self.is_met = True
+                return True
+            if time.monotonic() > end:
+                return False
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the way that is done; None where its end is not known."""
+        folding, target = self.folding, self.target
+        if target.position is not None:
+            done, all_ = folding.position - self._begin[0], target.position - self._begin[0]
+        elif target.ts is not None and self._begin[1]:
+            done, all_ = folding.ts - self._begin[1], target.ts - self._begin[1]
+        else:
+            return None
+        return min(1.0, done / all_) if all_ > 0 else 1.0

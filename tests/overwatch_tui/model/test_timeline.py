@@ -1,0 +1,168 @@
+"""The state at a moment equals the one folded from the beginning up to there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overwatch_tui.model import timeline as timeline_module
+from overwatch_tui.model.event_memory import CHUNK_EVENTS, EventMemory
+from overwatch_tui.model.state import State
+from overwatch_tui.model.time_series import SECOND
+from overwatch_tui.model.time_target import TimeTarget, parse_target
+from overwatch_tui.model.timeline import MINUTE, Folding, RunTimeline, Seek, SeekTarget
+from overwatch_tui.panels import PANELS
+from overwatch_tui.render.layout import compose_screen
+from overwatch_tui.render.panel import PanelInputs
+from overwatch_tui.render.view_state import WINDOWS, ViewState
+from overwatch_tui.source.cursor import _MemoryReader
+from overwatch_tui.source.link_status import LinkStatus
+from protocol.codec.json_lines import Event
+from tests.overwatch_tui import journal
+
+WINDOW = [name for name, _ in WINDOWS].index("1h")
+
+
+@cache
+def events() -> tuple[Event, ...]:
+    """Envs, some of which are in trouble, long enough for a few minutes."""
+    return tuple(journal.events(envs=16, rounds=12, slots=1))
+
+
+@cache
+def walked() -> tuple[RunTimeline, EventMemory]:
+    """A timeline over all of them, with keyframes closer than a terminal has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timeline_module, "KEYFRAME_EVENTS", 50)
+        timeline, memory = RunTimeline(), EventMemory()
+    folding = Folding()
+    for event in events():
+        timeline.fold(folding, event)
+        memory.append(event)
+    return timeline, memory
+
+
+def scratch(position: int) -> State:
+    made = State()
+    for event in events()[:position]:
+        made.fold(event)
+    return made
+
+
+def sought(target: SeekTarget) -> Folding:
+    timeline, memory = walked()
+    keyframe = timeline.keyframe_before(position=target.position, ts=target.ts)
+    assert keyframe is not None
+    reader = _MemoryReader(memory.read(keyframe.position))
+    seek = Seek(timeline, timeline.start(keyframe), reader, target)
+    assert seek.step(math.inf)
+    return seek.folding
+
+
+def drawn(state: State, name: str) -> str:
+    view = ViewState(window=WINDOW)
+    view.show_view(name)
+    inputs = PanelInputs(state, view, LinkStatus(state="live"), state.ts)
+    return compose_screen(PANELS, inputs, inputs, 120, 40).text(120, 40)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.data())
+def test_moment_equals_state_folded_from_scratch(data: st.DataObject) -> None:
+    position = data.draw(st.integers(1, len(events())))
+    found, wanted = sought(SeekTarget(position=position)).state, scratch(position)
+    assert len(walked()[0].keyframes) > 2
+    for each in fields(State):
+        if each.name in ("curves", "log", "anomalies", "commands", "scoreboard"):
+            continue
+        assert getattr(found, each.name) == getattr(wanted, each.name), each.name
+    assert found.scoreboard.tallies() == wanted.scoreboard.tallies()
+    assert repr(found.anomalies.ordered()) == repr(wanted.anomalies.ordered())
+    assert repr(list(found.log)[-100:]) == repr(list(wanted.log)[-100:])
+    for panel in PANELS.views:
+        assert drawn(found, panel.name) == drawn(wanted, panel.name), panel.name
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 100))
+def test_time_leads_to_the_moment_before_the_first_later_event(share: int) -> None:
+    first, last = events()[0].ts, events()[-1].ts
+    ts = first + (last - first) * share // 100
+    position = next((i for i, event in enumerate(events()) if event.ts > ts), len(events()))
+    assert sought(SeekTarget(ts=ts)).position == position
+
+
+def test_marks_lie_right_after_their_events() -> None:
+    timeline, _ = walked()
+    for marks, type_ in ((timeline.epochs, "epoch"), (timeline.anomalies, "anomaly")):
+        assert len(marks) > 0
+        at = {events()[position - 1].type for position in marks.positions}
+        assert type_ in at
+        assert at <= {type_, "governor.rollback"}
+    middle = timeline.epochs.positions[50]
+    assert timeline.neighbour(timeline.epochs, middle, -1) == timeline.epochs.positions[49]
+    assert timeline.neighbour(timeline.epochs, middle, 1) == timeline.epochs.positions[51]
+    assert timeline.neighbour(timeline.epochs, middle - 1, 1) == middle
+    assert timeline.neighbour(timeline.epochs, timeline.epochs.positions[0], -1) is None
+    assert timeline.clock_position(3, 5) == timeline.epochs.positions[2 * 24 + 4]
+
+
+def test_keyframes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_module, "KEYFRAME_EVENTS", 5)
+    monkeypatch.setattr(timeline_module, "MAX_KEYFRAMES", 2)
+    timeline, folding = RunTimeline(), Folding()
+    for event in events():
+        timeline.fold(folding, event)
+    positions = [each.position for each in timeline.keyframes]
+    assert len(positions) == 2
+    assert positions[0] == 0
+    assert all(each.curves_until % MINUTE == 0 for each in timeline.keyframes[1:])
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_memory_gives_back_what_it_holds(data: st.DataObject) -> None:
+    kept = events()[: 3 * CHUNK_EVENTS + 100]
+    memory = EventMemory(max_bytes=data.draw(st.sampled_from([1 << 24, 60_000])))
+    for event in kept:
+        memory.append(event)
+    position = data.draw(st.integers(memory.first, memory.position))
+    assert list(memory.read(position)) == list(kept[position:])
+
+
+NOW = journal.START
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("-10m", TimeTarget(ts=NOW - 600 * SECOND)),
+        ("+1h30m", TimeTarget(ts=NOW + 5400 * SECOND)),
+        ("-2d", TimeTarget(ts=NOW - 172_800 * SECOND)),
+        ("r17", TimeTarget(clock=(17, 1))),
+        ("R17E4", TimeTarget(clock=(17, 4))),
+        (" end ", TimeTarget(is_end=True)),
+        ("start", TimeTarget(ts=0)),
+        ("08:53", TimeTarget(ts=NOW - 20 * SECOND)),
+        ("08:53:21", TimeTarget(ts=NOW + SECOND - 86_400 * SECOND)),
+        ("2025-10-09 08:00", TimeTarget(ts=NOW - 3200 * SECOND)),
+    ],
+)
+def test_what_is_typed_is_a_moment(text: str, wanted: TimeTarget) -> None:
+    assert parse_target(text, NOW, nearest=False) == wanted
+
+
+def test_time_of_day_in_a_recording_is_the_nearest() -> None:
+    assert parse_target("08:53:21", NOW, nearest=True) == TimeTarget(ts=NOW + SECOND)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "25:00", "-10", "r", "14:5", "2025-13-40 10:00", "٣:05"])
+def test_what_is_not_a_moment_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a (moment|time of day)") as refused:
+        parse_target(text, NOW, nearest=False)
+    assert "\n" not in str(refused.value)

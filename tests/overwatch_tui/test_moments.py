@@ -1,0 +1,190 @@
+"""The time cursor: every view shows its moment, in a live run and in a recorded one."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.model.time_series import SECOND
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.prompt import PromptScreen
+from overwatch_tui.session import Session
+from overwatch_tui.source.replay import ReplayFeed
+from protocol.client.items import LinkChanged, Reset
+
+from . import journal
+from .harness import ListFeed, events, folded, in_loop
+from .test_app import SMALL, press, shown
+
+ROUND_EPOCH = re.compile(r"r(?:ound )?(\d+)/400  e(?:poch )?(\d+)/24")
+
+
+def live() -> tuple[OverwatchApp, ListFeed]:
+    """An app that joined at the end of the first round and has seen five more."""
+    found = events()
+    joined = next(i for i, event in enumerate(found) if event.ctx.round == 2)
+    feed = ListFeed([LinkChanged("live"), Reset("run digits-7f3a, boot b1"), *found[:joined]])
+    session = Session(feed, ViewState())
+    session.tick()
+    feed.items = list(found[joined:])
+    session.tick()
+    return OverwatchApp(session), feed
+
+
+def recorded(path: Path, speed: float = math.inf, rounds: int = 6) -> OverwatchApp:
+    feed = ReplayFeed(journal.write(path / "events.jsonl", rounds=rounds), speed)
+    return OverwatchApp(Session(feed, ViewState(read_only=True)))
+
+
+def clock(app: OverwatchApp) -> tuple[int, int]:
+    """(round, epoch) in the header."""
+    found = ROUND_EPOCH.search(shown(app))
+    assert found is not None, shown(app)
+    return int(found[1]), int(found[2])
+
+
+def settle(app: OverwatchApp) -> None:
+    """Until the cursor has arrived."""
+    for _ in range(10_000):
+        app.tick()
+        if not app.session.cursor.is_seeking:
+            break
+    app.tick()
+    app.paint()
+
+
+async def walk(app: OverwatchApp, pilot: object, *keys: str) -> tuple[int, int]:
+    """Press keys, one after the other has been followed."""
+    for key in keys:
+        await press(pilot, key)
+        settle(app)
+    return clock(app)
+
+
+@in_loop
+async def test_epochs_of_a_live_run_are_stepped() -> None:
+    app, feed = live()
+    async with app.run_test(size=SMALL) as pilot:
+        assert clock(app) == (6, 24)
+        assert await walk(app, pilot, "comma") == (6, 23)
+        assert await walk(app, pilot, "g", "t", *"r6", "enter") == (6, 1)
+        assert await walk(app, pilot, "comma") == (5, 24)
+        assert "FROZEN" in shown(app)
+        epochs = [event for event in events() if event.type == "epoch"]
+        assert app.session.shown_inputs().state.epoch == epochs[-25].data
+        assert await walk(app, pilot, "full_stop") == (6, 1)
+        feed.items = [events()[-1]]
+        settle(app)
+        assert clock(app) == (6, 1), "what comes in meanwhile does not move it"
+        assert await walk(app, pilot, "0") == (6, 24)
+        assert "FROZEN" not in shown(app)
+        assert await walk(app, pilot, "comma", "end") == (6, 24)
+
+
+@in_loop
+async def test_live_run_cannot_be_shown_before_joining() -> None:
+    app, _ = live()
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "g", "t", *"r1e3", "enter")
+        settle(app)
+        assert "round 1 epoch 3 is not held: this terminal joined later" in shown(app)
+        assert clock(app) == (6, 24)
+        assert await walk(app, pilot, "g", "t", *"r2e1", "enter") == (2, 1)
+        assert await walk(app, pilot, "comma", "comma") == (1, 24), "the moment of joining"
+        assert "no epoch before this moment" in shown(app)
+
+
+@in_loop
+async def test_anomalies_are_stepped_to_where_they_were_raised() -> None:
+    app, _ = live()
+    async with app.run_test(size=SMALL) as pilot:
+        await walk(app, pilot, "left_square_bracket")
+        first = app.session.shown_inputs()
+        newest = max(r.last for r in first.state.anomalies.ordered() if r.active and r.severity != "info")
+        assert first.state.ts == newest
+        at = app.session.cursor.position
+        await walk(app, pilot, "left_square_bracket")
+        assert app.session.cursor.position < at
+        await walk(app, pilot, "right_square_bracket")
+        assert app.session.cursor.position == at
+        await walk(app, pilot, "right_square_bracket")
+        assert not app.session.cursor.is_held, "after the last one it is live again"
+
+
+@in_loop
+async def test_prompt_goes_to_a_time_and_refuses_nonsense() -> None:
+    app, _ = live()
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "g", "t", *"soon")
+        prompt = app.screen
+        assert isinstance(prompt, PromptScreen)
+        assert prompt.text == "soon"
+        await press(pilot, "enter")
+        assert "'soon' is not a moment; for example 14:05" in shown(app)
+        await press(pilot, "g", "t", *"-9x", "backspace", "s", "enter")
+        settle(app)
+        inputs = app.session.shown_inputs()
+        assert inputs.now == events()[-1].ts - 9 * SECOND
+        assert 0 <= inputs.now - inputs.state.ts < SECOND
+        await press(pilot, "g", "t", "escape")
+        assert app.session.shown_inputs().now == inputs.now
+        await press(pilot, "t")
+        assert "no such key: t" in shown(app)
+
+
+@in_loop
+async def test_recording_pauses_steps_seeks_and_plays_on(tmp_path: Path) -> None:
+    app = recorded(tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        while not app.session.feed.is_over:  # type: ignore[attr-defined]
+            app.tick()
+        assert await walk(app, pilot, "comma") == (6, 23)
+        assert await walk(app, pilot, "g", "t", *"r2e5", "enter") == (2, 5)
+        assert "FROZEN 08:53" in shown(app)
+        assert await walk(app, pilot, "full_stop", "full_stop") == (2, 7)
+        await press(pilot, "g", "t", *"start", "enter")
+        settle(app)
+        assert app.session.cursor.position == 0
+        assert await walk(app, pilot, "0") == (6, 24)
+        played = app.session.state
+        assert played.epoch == next(e.data for e in reversed(events()) if e.type == "epoch")
+        assert repr(played.anomalies.ordered()) == repr(folded(events()).anomalies.ordered())
+
+
+@in_loop
+async def test_recording_is_sought_beyond_what_was_played(tmp_path: Path) -> None:
+    app = recorded(tmp_path, speed=1.0)
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "space")
+        settle(app)
+        assert await walk(app, pilot, "full_stop", "full_stop", "full_stop") == (1, 3)
+        assert await walk(app, pilot, "g", "t", *"r4", "enter") == (4, 1)
+        assert await walk(app, pilot, "comma") == (3, 24)
+        await walk(app, pilot, "right_square_bracket")
+        raised = [e for e in events() if e.type == "anomaly" and e.data.active and e.ctx.round >= 4]
+        assert app.session.state.ts == raised[0].ts
+
+
+@in_loop
+async def test_speed_of_a_recording_is_in_the_header(tmp_path: Path) -> None:
+    app = recorded(tmp_path, speed=1.0)
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "space")
+        for key, name in (("greater_than_sign", "×2"), ("less_than_sign", "×1"), ("less_than_sign", "×0.5")):
+            await press(pilot, key)
+            settle(app)
+            assert f"{name} " in shown(app)
+        await press(pilot, *["greater_than_sign"] * 20)
+        settle(app)
+        assert "×max" in shown(app)
+        before = app.session.cursor.position
+        for _ in range(20):
+            app.tick()
+        assert app.session.cursor.position == before, "it is held"
+        await press(pilot, "space")
+        while not app.session.feed.is_over:  # type: ignore[attr-defined]
+            app.tick()
+        settle(app)
+        assert clock(app) == (6, 24)
