@@ -14,14 +14,16 @@ from protocol.errors import EsperError, NoReply, RunNotFound
 from protocol.messages.thresholds import Threshold
 
 from .model.commands import TrackedCommand
+from .model.late_events import fold_late
 from .model.state import State
 from .model.time_series import SECOND
 from .render.env_rows import worst_env
 from .render.link_text import link_text
 from .render.panel import PanelInputs
 from .render.view_state import ViewState
+from .source.backfill import FULL_REACHES, THIN_REACHES, Backfill
 from .source.cursor import SEEK_SECONDS, LiveCursor, RecordedCursor
-from .source.feed import Feed
+from .source.feed import Feed, LiveFeed
 from .source.link_status import LinkStatus
 from .source.replay import ReplayFeed
 
@@ -58,6 +60,10 @@ class Session:
         self.state = State()
         self.link = LinkStatus()
         self.cursor = RecordedCursor(feed) if isinstance(feed, ReplayFeed) else LiveCursor()
+        self.backfill: Backfill | None = None
+        """Asks for what was before joining; None of a recording."""
+        if isinstance(feed, LiveFeed):
+            self.backfill = Backfill(feed.request, THIN_REACHES if feed.is_thin else FULL_REACHES)
         self.needs_paint = True
         """Whether something came in that is painted at once."""
         self._boot: str | None = None
@@ -74,6 +80,8 @@ class Session:
         for item in () if self._is_rewound else self.feed.drain():
             if isinstance(item, Event):
                 self.cursor.fold(self.state, item)
+                if self.backfill is not None:
+                    self.backfill.note(item)
                 self._recent.append(item.ts)
                 events += 1
             elif isinstance(item, Reset):
@@ -90,6 +98,8 @@ class Session:
         self.state.anomalies.expire(self.feed.now())
         self.feed.update_link(self.link)
         self._ask_commands()
+        if self.backfill is not None:
+            self.backfill.step(is_live=self.link.state == "live", is_caught_up=self.feed.is_caught_up)
         self.link.is_caught_up |= self.feed.is_caught_up
         self.link.events_per_second = self._rate()
         self.view.env = max(0, min(self.view.env, self.state.num_envs - 1))
@@ -120,6 +130,8 @@ class Session:
         is_new_run = self._run is not None and self.feed.run_id != self._run
         if isinstance(self.cursor, LiveCursor):
             self.cursor.rejoin(is_new_run=is_new_run)
+        if self.backfill is not None:
+            self.backfill.rejoin(is_new_run=is_new_run)
         if is_new_run:
             self.state = State()
             self.state.note(f"now following {reason}", now=now)
@@ -150,6 +162,10 @@ class Session:
         self._commands_request = self.feed.request("status", {})
 
     def _replied(self, reply: RequestOutcome) -> None:
+        late = None if self.backfill is None else self.backfill.take(reply)
+        if late is not None:
+            fold_late(self.state, late)
+            return
         self.needs_paint = True
         if reply.id == self._commands_request:
             if reply.result is not None:

@@ -80,6 +80,7 @@ class LiveFeed:
         remote_daemon: str | None = None,
         batch: bool = False,
     ) -> None:
+        self.is_thin = thin
         self._source = make_target_source(name, remote_daemon=remote_daemon, batch=batch)
         if self._source.is_remote and not batch:
             self._reach()

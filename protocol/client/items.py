@@ -35,6 +35,8 @@ class RequestOutcome:
     error: RequestError | None
     """Of kind `no_reply` where the deadline passed without an answer."""
     rtt_seconds: float
+    lines: tuple[bytes, ...] = ()
+    """The answer's second frame, where it has one."""
 
 
 Item = Reset | Event | RequestOutcome | LinkChanged

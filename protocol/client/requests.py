@@ -205,10 +205,11 @@ def error_of(reply: Reply) -> RequestError | None:
     return RequestError(kind, reply.error.message, reply.error.data)
 
 
-def outcome_of(call: PendingRequest, reply: Reply | None) -> RequestOutcome:
+def outcome_of(call: PendingRequest, reply: Reply | None, body: Body = b"") -> RequestOutcome:
     """What a request came to, for the caller: the answer, or that none came before its deadline."""
     if reply is not None:
-        return RequestOutcome(call.id, call.method, reply.result, error_of(reply), call.age)
+        lines = tuple(lines_of(body))
+        return RequestOutcome(call.id, call.method, reply.result, error_of(reply), call.age, lines)
     fate = "it was sent" if call.sent else "it was never sent, there was no connection"
     error = RequestError("no_reply", f"no answer to {call.method} in {call.age:.0f} s; {fate}")
     return RequestOutcome(call.id, call.method, None, error, call.age)

@@ -215,8 +215,8 @@ class Subscriber:
         """Own requests without an answer, oldest first."""
         return [call for call in self._requests.pending if call.deadline is not None]
 
-    def _take_outcome(self, call: PendingRequest, reply: Reply | None, _: Body) -> None:
-        self._ready.append(outcome_of(call, reply))
+    def _take_outcome(self, call: PendingRequest, reply: Reply | None, body: Body) -> None:
+        self._ready.append(outcome_of(call, reply, body))
 
     def close(self) -> None:
         """Close the sockets."""

@@ -28,6 +28,7 @@ from .results import (
     ClockResult,
     EscalateResult,
     HelloResult,
+    HistoryResult,
     LeaseAcquireResult,
     LeaseReleaseResult,
     MethodResult,
@@ -64,6 +65,21 @@ class ReplayParams(Params, frozen=True):
     stream: Annotated[Stream, Meta(description="of this stream")]
     first: Annotated[int, Meta(ge=1, description="first sequence number wanted")]
     last: Annotated[int, Meta(ge=1, description="last sequence number wanted")]
+
+
+class HistoryParams(Params, frozen=True):
+    stream: Annotated[Stream, Meta(description="of this stream")]
+    before: Annotated[int, Meta(ge=0, description="only numbers below this one; 0 = from the newest on")] = 0
+    types: Annotated[
+        tuple[Annotated[str, Meta(max_length=64)], ...],
+        Meta(max_length=16, description="only these types of events; empty = all"),
+    ] = ()
+    interval: Annotated[
+        float, Meta(ge=0, le=3600, description="of each type and subject one event per so many seconds")
+    ] = 0.0
+    bytes: Annotated[
+        int, Meta(ge=1, le=1_048_576, description="of lines; at least one line, however long")
+    ] = 262_144
 
 
 class CheckpointParams(Params, frozen=True):
@@ -252,6 +268,12 @@ METHODS: dict[str, Method] = {
             result=SnapshotResult,
         ),
         _query("replay", "a range of events, as NDJSON", ReplayParams, result=ReplayResult),
+        _query(
+            "history",
+            "earlier events, the newest first to be asked for, thinned, as NDJSON",
+            HistoryParams,
+            result=HistoryResult,
+        ),
         _query("schema", "JSON Schema of all events, requests and results", result=SchemaResult),
         _query("param.get", "what `param.set` may change: values, bounds, meaning", result=ParamGetResult),
         _query("op.get", "one command: who, state, result", OpParams, result=OpGetResult),

@@ -231,6 +231,15 @@ class ReplayResult(MethodResult, frozen=True):
     more: Annotated[bool, Meta(description="the answer was full: ask again from `last` + 1")]
 
 
+class HistoryResult(MethodResult, frozen=True):
+    """The lines are the reply's second frame, in the order of their numbers; it is empty where `n` is 0."""
+
+    stream: Stream
+    first: Annotated[int, Meta(description="lowest number that was looked at: go on with `before` = `first`")]
+    n: int
+    more: Annotated[bool, Meta(description="there are lower numbers")]
+
+
 class SchemaResult(MethodResult, frozen=True):
     """JSON Schema, 2020-12; the same as `schema.json`."""
 

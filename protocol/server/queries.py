@@ -12,17 +12,18 @@ from typing import Any, Protocol
 from protocol.codec.json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from protocol.errors import RequestError
 from protocol.journal.writer import Journal
-from protocol.messages.commands import OpParams, Params, ReplayParams, SnapshotParams
+from protocol.messages.commands import HistoryParams, OpParams, Params, ReplayParams, SnapshotParams
 from protocol.messages.events import EVENTS
 from protocol.messages.headers import TrainerBeat
 from protocol.messages.schema import json_schema, schema_hash
 from protocol.messages.thresholds import THRESHOLDS
-from protocol.messages.vocabulary import STREAMS
+from protocol.messages.vocabulary import STREAMS, Stream
 from protocol.runs import RunFolder
 from protocol.version import PROTOCOL_VERSION, __version__
 
 from .command_registry import CommandRegistry
 from .emitter import MAX_QUEUED, Emitter
+from .history import newest_lines_before, thin_lines
 from .mailbox import MAX_MAILBOX_COMMANDS, Mailbox
 from .publisher import MAX_RING_EVENTS, Publisher
 from .rate_limiter import RateLimiter
@@ -95,6 +96,7 @@ class Queries:
             "status": lambda _: (self._status(), None),
             "snapshot": self._snapshot,
             "replay": self._replay,
+            "history": self._history,
             "schema": lambda _: (json_schema(), None),
             "param.get": lambda _: ({"params": server.parameters()}, None),
             "op.get": self._command,
@@ -230,3 +232,23 @@ class Queries:
             )
         end = params.first + len(found_lines) - 1
         return empty | {"last": end, "n": len(found_lines), "more": end < last}, b"\n".join(found_lines)
+
+    def _history(self, params: HistoryParams) -> QueryResult:
+        newest = self._publisher.last[params.stream]
+        last = min(params.before - 1, newest) if params.before else newest
+        try:
+            found = newest_lines_before(self._publisher, params.stream, last)
+        except OSError as error:
+            raise RequestError("internal", f"the journal cannot be read: {error.strerror}") from None
+        kept = thin_lines(found, types=params.types, interval_seconds=params.interval, limit=params.bytes)
+        first = kept.first if found else last + 1
+        result = {
+            "stream": params.stream,
+            "first": first,
+            "n": len(kept.lines),
+            "more": bool(found) and (first > found[0][0] or self._is_held(params.stream, first - 1)),
+        }
+        return result, b"\n".join(kept.lines)
+
+    def _is_held(self, stream: Stream, seq: int) -> bool:
+        return seq > 0 and bool(self._publisher.range(stream, seq, seq, limit=1))

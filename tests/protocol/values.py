@@ -15,6 +15,7 @@ from protocol.messages.events import EVENTS
 
 NEEDED: dict[str, dict[str, Any]] = {
     "replay": {"stream": "life", "first": 1, "last": 2},
+    "history": {"stream": "life"},
     "op.get": {"op": "x"},
     "op.cancel": {"op": "x"},
     "param.set": {"key": "ppo.learning_rate", "value": 1e-4},

@@ -61,7 +61,7 @@ def test_answer_to_a_query_is_of_its_type(listening: Server, method: str) -> Non
         until(lambda: raw.ask("qry", "op.list")[0]["result"]["ops"][0]["state"] == "done")
         reply, lines = raw.ask("qry", method, params=params)
     assert_fits(reply["result"], METHODS[method].result)
-    assert len(lines) == (method in ("snapshot", "replay"))
+    assert len(lines) == (method in ("snapshot", "replay", "history"))
 
 
 @pytest.mark.parametrize("method", AT_ONCE)

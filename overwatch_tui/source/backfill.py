@@ -1,0 +1,186 @@
+"""What happened before the terminal joined: asked of the daemon bit by bit, the newest first.
+
+One question at a time, and a pause after each answer that is longer the longer it took: on a slow link the
+live picture keeps four fifths of it. What a terminal has seen before a reconnection is not asked for again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from overwatch_tui.model.time_series import SECOND
+from protocol.client.items import RequestOutcome
+from protocol.codec.json_lines import Event, decode_line
+from protocol.errors import WireError
+
+Request = Callable[[str, dict[str, Any]], str]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far back to ask, and how fine."""
+
+    stream: str
+    types: tuple[str, ...]
+    seconds: float
+    """Before joining."""
+    interval_seconds: float
+    """Between two events of a type."""
+    total_bytes: int
+    """Nothing more is asked for after so many bytes of lines."""
+    answer_bytes: int
+
+
+FULL_REACHES = (
+    Reach("metric", ("epoch", "drift", "ppo.update", "system"), 900.0, 1.0, 8 << 20, 256 << 10),
+    Reach("life", (), 900.0, 0.0, 1 << 20, 128 << 10),
+    Reach("metric", ("epoch", "drift", "system"), 3 * 3600.0, 10.0, 8 << 20, 256 << 10),
+)
+THIN_REACHES = (
+    Reach("metric", ("epoch", "drift"), 900.0, 20.0, 96 << 10, 2 << 10),
+    Reach("life", ("round.finished", "anomaly", "governor.rollback"), 900.0, 0.0, 16 << 10, 2 << 10),
+)
+"""For links that are too slow for all metrics."""
+MAX_QUESTIONS = 64
+"""Of one reach: where its types are rare, there is much to look through."""
+PAUSE_RATIO = 4.0
+"""Pause after an answer, as a multiple of the time that it took."""
+
+
+@dataclass
+class _Stretch:
+    """One stream's numbers that are missing, and what is left to ask of a reach."""
+
+    reach: Reach
+    before: int
+    floor: int
+    bytes: int = 0
+    questions: int = 0
+    done: bool = False
+
+
+@dataclass
+class Backfill:
+    """Asks, and says which of the answered events are new.
+
+    Args:
+        request: sends a query; the answer comes as a `RequestOutcome`.
+        reaches: what is asked for, in this order.
+    """
+
+    request: Request
+    reaches: tuple[Reach, ...] = FULL_REACHES
+    _known: dict[str, int] = field(default_factory=dict)
+    """The newest number of each stream that was followed without a hole."""
+    _joined: dict[str, int] = field(default_factory=dict)
+    """The newest number of each stream in the snapshot."""
+    _seen: set[tuple[str, int]] = field(default_factory=set)
+    """Numbers that are folded although they are older than the newest of the snapshot."""
+    _stretches: list[_Stretch] = field(default_factory=list)
+    _asked: str | None = None
+    _ask_at: float = 0.0
+    _joined_ts: int = 0
+    _is_joining: bool = True
+
+    def rejoin(self, *, is_new_run: bool) -> None:
+        """A snapshot follows: of the same run or of another."""
+        if is_new_run:
+            self._known.clear()
+        elif not self._is_joining:
+            for stream, last in self._joined.items():
+                self._known[stream] = max(self._known.get(stream, 0), last)
+            self._stretches = [each for each in self._stretches if not each.done]
+        if is_new_run:
+            self._seen, self._stretches = set(), []
+        self._is_joining, self._asked = True, None
+        self._joined, self._joined_ts = {}, 0
+
+    def note(self, event: Event) -> None:
+        """An event was folded as it came."""
+        self._joined[event.stream] = max(self._joined.get(event.stream, 0), event.seq)
+        if self._is_joining:
+            self._seen.add((event.stream, event.seq))
+            self._joined_ts = max(self._joined_ts, event.ts)
+
+    def step(self, *, is_live: bool, is_caught_up: bool) -> None:
+        """Ask the next question where it is time for one."""
+        if not is_live or not is_caught_up or self._asked is not None:
+            return
+        if self._is_joining:
+            self._is_joining = False
+            self._stretches = [
+                _Stretch(reach, self._joined.get(reach.stream, 0) + 1, self._known.get(reach.stream, 0))
+                for reach in self.reaches
+            ] + self._stretches
+        if time.monotonic() < self._ask_at:
+            return
+        stretch = next((each for each in self._stretches if not each.done), None)
+        if stretch is None:
+            return
+        if stretch.before <= stretch.floor + 1:
+            self._finish(stretch)
+            return
+        reach = stretch.reach
+        params = {
+            "stream": reach.stream,
+            "before": stretch.before,
+            "types": list(reach.types),
+            "interval": reach.interval_seconds,
+            "bytes": reach.answer_bytes,
+        }
+        self._asked = self.request("history", params)
+
+    def take(self, reply: RequestOutcome) -> list[Event] | None:
+        """The events of an answer that are new, in the order of their numbers; None where it is another's."""
+        if self._asked is None or reply.id != self._asked:
+            return None
+        self._asked = None
+        self._ask_at = time.monotonic() + PAUSE_RATIO * reply.rtt_seconds
+        stretch = next(each for each in self._stretches if not each.done)
+        if reply.result is None:
+            # An older daemon has no such query; one that is too busy keeps its time for the live picture.
+            self._stretches = []
+            return []
+        found = _decoded(reply.lines)
+        oldest = self._joined_ts - int(stretch.reach.seconds * SECOND)
+        new = [
+            event
+            for event in found
+            if event.ts >= oldest
+            and stretch.floor < event.seq < stretch.before
+            and (event.stream, event.seq) not in self._seen
+        ]
+        self._seen.update((event.stream, event.seq) for event in new)
+        stretch.bytes += sum(map(len, reply.lines))
+        stretch.before = min(stretch.before - 1, int(reply.result["first"]))
+        is_over = bool(found) and found[0].ts < oldest
+        stretch.questions += 1
+        is_spent = stretch.bytes >= stretch.reach.total_bytes or stretch.questions >= MAX_QUESTIONS
+        if is_over or is_spent or not reply.result["more"]:
+            self._finish(stretch)
+        return new
+
+    def _finish(self, stretch: _Stretch) -> None:
+        """Go on with the next one; of the same stream and gap, from where this one has come to."""
+        stretch.done = True
+        for other in self._stretches:
+            if not other.done and other.floor == stretch.floor and other.reach.stream == stretch.reach.stream:
+                other.before = min(other.before, stretch.before)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything has been asked for."""
+        return not self._is_joining and self._asked is None and all(each.done for each in self._stretches)
+
+
+def _decoded(lines: tuple[bytes, ...]) -> list[Event]:
+    events = []
+    for line in lines:
+        try:
+            events.append(decode_line(line))
+        except WireError:
+            continue
+    return events

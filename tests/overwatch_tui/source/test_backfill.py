@@ -1,0 +1,158 @@
+"""A terminal that joins late has the curves from before, and loses none in a reconnection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from overwatch_tui.model.time_series import SECOND
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.session import Session
+from overwatch_tui.source.backfill import FULL_REACHES, THIN_REACHES, Backfill
+from overwatch_tui.source.feed import LiveFeed
+from protocol.client.items import RequestOutcome
+from protocol.codec.json_lines import Event, decode_line
+from protocol.errors import RequestError
+from protocol.messages.events import EpochFinished
+from protocol.runs import RunFolder
+from protocol.server.server import Server
+from tests.overwatch_tui import journal
+from tests.protocol.harness import until
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    server = Server(RunFolder.claim("alpha"), hello={})
+    server.start()
+    server.set_state("TRAINING")
+    yield server
+    server.close()
+    server.run.release()
+
+
+def epochs(count: int) -> list[EpochFinished]:
+    return [event.data for event in journal.events(envs=4, rounds=8) if event.type == "epoch"][:count]
+
+
+def told(server: Server, found: list[EpochFinished]) -> None:
+    for epoch in found:
+        server.emitter.emit(epoch)
+    assert server.flush(60)
+
+
+def num_values(made: Session, name: str) -> int:
+    history = made.state.history(name)
+    return 0 if history is None else sum(history._rings[-1].count)
+
+
+def joined() -> Session:
+    """A session that asks for everything: the events of these tests come within the same second."""
+    made = Session(LiveFeed("alpha"), ViewState())
+    made.backfill = Backfill(made.feed.request, tuple(replace(r, interval_seconds=0.0) for r in FULL_REACHES))
+    return made
+
+
+def test_late_joiner_gets_the_curves_of_each_env(server: Server) -> None:
+    told(server, epochs(120))
+    made = joined()
+    try:
+        until(lambda: (made.tick(), made.backfill is not None and made.backfill.is_done)[1])
+        assert num_values(made, "accuracy/3") == 120, "of which the snapshot has 40"
+        assert made.state.epoch == epochs(120)[-1]
+    finally:
+        made.close()
+
+
+def test_reconnection_asks_only_for_what_is_missing(server: Server) -> None:
+    found = epochs(190)
+    told(server, found[:60])
+    made = joined()
+    try:
+        until(lambda: (made.tick(), made.backfill is not None and made.backfill.is_done)[1])
+        assert num_values(made, "accuracy/0") == 60
+        told(server, found[60:])
+        feed = made.feed
+        assert isinstance(feed, LiveFeed)
+        feed._subscriber._start_over("a test wants it")
+        until(lambda: (made.tick(), num_values(made, "accuracy/0") >= 190)[1])
+        until(lambda: (made.tick(), made.backfill is not None and made.backfill.is_done)[1])
+        assert num_values(made, "accuracy/0") == 190, "each value once"
+    finally:
+        made.close()
+
+
+class Daemon:
+    """Answers `history` from a list, as the server does; counts what it is asked."""
+
+    def __init__(self, found: list[Event]) -> None:
+        self.found = found
+        self.asked: list[dict[str, object]] = []
+
+    def request(self, method: str, params: dict[str, object]) -> str:
+        assert method == "history"
+        self.asked.append(params)
+        return f"q{len(self.asked)}"
+
+
+def test_older_daemon_without_the_query_is_asked_once() -> None:
+    daemon = Daemon([])
+    made = Backfill(daemon.request, FULL_REACHES)
+    made.note(journal.events(envs=4, rounds=1)[-1])
+    while not daemon.asked:
+        made.step(is_live=True, is_caught_up=True)
+    refusal = RequestError("unknown_method", "no method 'history'")
+    assert made.take(RequestOutcome("q1", "history", None, refusal, 0.01)) == []
+    made.step(is_live=True, is_caught_up=True)
+    assert made.is_done
+    assert len(daemon.asked) == 1
+
+
+def test_nothing_is_asked_while_the_picture_is_not_live() -> None:
+    daemon = Daemon([])
+    made = Backfill(daemon.request)
+    made.step(is_live=True, is_caught_up=False)
+    made.step(is_live=False, is_caught_up=True)
+    assert daemon.asked == []
+
+
+def test_slow_link_is_left_to_the_live_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    daemon = Daemon([])
+    made = Backfill(daemon.request, THIN_REACHES)
+    lines = [event for event in journal.events(envs=16, rounds=2) if event.type == "epoch"]
+    made.note(lines[-1])
+    made.step(is_live=True, is_caught_up=True)
+    assert daemon.asked[0]["bytes"] == 2048
+    answer = {"stream": "metric", "first": lines[-2].seq, "n": 1, "more": True}
+    made.take(RequestOutcome("q1", "history", answer, None, 1.0, (lines[-2].line,)))
+    clock[0] += 3.9
+    made.step(is_live=True, is_caught_up=True)
+    assert len(daemon.asked) == 1, "an answer that took a second is followed by a pause of four"
+    clock[0] += 0.2
+    made.step(is_live=True, is_caught_up=True)
+    assert len(daemon.asked) == 2
+    assert daemon.asked[1]["before"] == lines[-2].seq
+    assert sum(reach.total_bytes for reach in THIN_REACHES) <= 128 * 1024
+
+
+def test_events_that_are_too_old_end_the_questions() -> None:
+    daemon = Daemon([])
+    made = Backfill(daemon.request, FULL_REACHES[:1])
+    run = journal.Run(rounds=0)
+    for gap in (0, 901, 99):
+        run.emit(epochs(1)[0], after=gap * SECOND)
+    old, middle, newest = map(decode_line, run.lines)
+    made.note(newest)
+    made.step(is_live=True, is_caught_up=True)
+    answer = {"stream": "metric", "first": 1, "n": 2, "more": True}
+    assert made.take(RequestOutcome("q1", "history", answer, None, 0.0, (old.line, middle.line))) == [middle]
+    made.step(is_live=True, is_caught_up=True)
+    assert made.is_done
+    assert len(daemon.asked) == 1
