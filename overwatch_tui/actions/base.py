@@ -7,8 +7,10 @@ import select
 import sys
 import time
 
+from rich.console import RenderableType
 from textual.app import App
 from textual.events import Event, InputEvent, Resize
+from textual.screen import Screen
 
 from overwatch_tui.model.acknowledgements import AnomalyKey
 from overwatch_tui.panels import PANELS
@@ -16,6 +18,8 @@ from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, com
 from overwatch_tui.render.panel import PanelInputs
 from overwatch_tui.render.theme import Theme
 from overwatch_tui.screens.main import MainScreen
+from overwatch_tui.screens.output_pace import OutputPace
+from overwatch_tui.screens.paced import ERASE_BELOW
 from overwatch_tui.session import Session
 
 DRAIN_SECONDS = 1 / 30
@@ -40,6 +44,7 @@ class PaintedApp(App[None]):
         super().__init__(ansi_color=True)
         self.session = session
         self.palette = Theme(colour=colour)
+        self.pace = OutputPace()
         self._paint_at = 0.0
         self._interrupted = -DOUBLE_PRESS_SECONDS
         self._full_since: float | None = None
@@ -54,6 +59,42 @@ class PaintedApp(App[None]):
     def on_mount(self) -> None:
         self.set_interval(DRAIN_SECONDS, self.tick)
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
+        self._count_output()
+
+    def _count_output(self) -> None:
+        """Have every byte that is written counted."""
+        driver = self._driver
+        if driver is None or self.is_headless or self.is_web:
+            return
+        write = driver.write
+
+        def counted(data: str) -> None:
+            self.pace.note_sent(len(data.encode("utf-8", "replace")))
+            write(data)
+
+        driver.write = counted  # type: ignore[method-assign]
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        """Send a frame, and ask the terminal when it has been shown."""
+        super()._display(screen, renderable)
+        question = self.pace.ask()
+        if question and self._driver is not None:
+            self._write_uncounted(question)
+
+    def _write_uncounted(self, data: str) -> None:
+        assert self._driver is not None
+        self.pace.note_sent(-len(data))
+        self._driver.write(data)
+        self._driver.flush()
+
+    def erase_below(self) -> None:
+        """Blank the panels at once; they are sent line by line after it."""
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(ERASE_BELOW)
+
+    def on_terminal_supports_synchronized_output(self) -> None:
+        """An answer, also to what was asked after a frame."""
+        self.pace.answer()
 
     async def on_event(self, event: Event) -> None:
         """Keys that were typed after the one that leaves have no screen any more that could take them."""
@@ -66,6 +107,7 @@ class PaintedApp(App[None]):
     def tick(self) -> None:
         """Take in what has come; paint when it is time."""
         self.session.tick()
+        self._main.send_owed()
         if not self.session.needs_paint and time.monotonic() < self._paint_at:
             return
         if self._terminal_is_full():
@@ -90,6 +132,8 @@ class PaintedApp(App[None]):
     def _terminal_is_full(self) -> bool:
         """Whether the terminal has not yet taken what it was sent."""
         stream = sys.__stdout__ if self.is_web else sys.__stderr__
+        if self._main.num_owed:
+            return True
         if self.is_headless or stream is None:
             return False
         return not select.select([], [stream], [], 0)[1]
@@ -106,8 +150,7 @@ class PaintedApp(App[None]):
     def paint(self) -> None:
         """Show this moment."""
         self._paint_at = time.monotonic() + 1.0 / self.session.view.rate - DRAIN_SECONDS / 2
-        main = self.screen_stack[0]
-        assert isinstance(main, MainScreen)
+        main = self._main
         width, height = self.size
         if width < MIN_WIDTH or height < MIN_HEIGHT:
             main.show_too_small(width, height)
@@ -115,6 +158,12 @@ class PaintedApp(App[None]):
             layout = self.screen_layout(width, height)
             main.show_layout(layout)
             self.session.view.keep(layout.scroll, layout.env)
+
+    @property
+    def _main(self) -> MainScreen:
+        main = self.screen_stack[0]
+        assert isinstance(main, MainScreen)
+        return main
 
     def screen_layout(self, width: int, height: int) -> ScreenLayout:
         """The screen at some size, without showing it."""

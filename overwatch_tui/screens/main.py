@@ -8,7 +8,6 @@ from textual.events import Click, Key, MouseScrollDown, MouseScrollUp
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.message import Message
-from textual.screen import Screen
 from textual.widget import Widget
 
 from overwatch_tui import keys
@@ -18,6 +17,7 @@ from overwatch_tui.render.lines import EMPTY, Line, Row
 from overwatch_tui.render.theme import Theme
 
 from .line_widget import LinePanel
+from .paced import PacedScreen
 
 BARS = ("header", "strip", "views", "status", "keys", "small")
 
@@ -41,7 +41,7 @@ class PlacedLayout(Layout):
         ]
 
 
-class MainScreen(Screen[None], inherit_bindings=False):
+class MainScreen(PacedScreen[None], inherit_bindings=False):
     """Shows layouts and binds the keys.
 
     Args:
@@ -86,6 +86,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self.by = by
 
     AUTO_FOCUS = ""
+    first_lines = (2, 1)
+    last_lines = (0, -2, -1)
     BINDINGS = [Binding(names, action, show=False) for names, action in keys.bindings()]  # noqa: RUF012
 
     def __init__(self, theme: Theme) -> None:

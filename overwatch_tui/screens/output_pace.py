@@ -1,0 +1,104 @@
+"""How many bytes may be on their way to the terminal.
+
+What a terminal has taken cannot be seen from here: the kernel, ssh and the network hold many seconds of a
+slow link. So each frame ends with a question that terminals answer at once, by which Textual finds out about
+synchronised output (DECRQM 2026); the answer says that everything before it has been shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+QUESTION = "\x1b[?2026$p"
+FIRST_WINDOW, MIN_WINDOW, MAX_WINDOW = 16_384, 512, 65_536
+"""Bytes: more than a screen before anything is known of the link; at least a few lines."""
+WINDOW_SECONDS = 0.25
+"""On a slow link so much of it may be under way: what a key has to wait for."""
+SLOW_SECONDS, QUICK_SECONDS = 0.4, 0.1
+"""An answer that takes so much longer than the quickest one tells of a slow link, of a quick one."""
+SMALL_BYTES = 2048
+"""The answer after so few bytes tells how long the way is."""
+GIVE_UP_SECONDS = 30.0
+"""Without an answer for so long the terminal is taken to have stopped answering."""
+CELL_BYTES = 2.0
+"""Bytes of a cell with its colours, before any were measured."""
+
+
+class _Mark(NamedTuple):
+    sent: int
+    waiting: int
+    """Bytes before it without an answer."""
+    asked: float
+
+
+class OutputPace:
+    """Counts what was sent and what was answered; without answers there is no limit.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._marks: deque[_Mark] = deque()
+        self._quickest: float | None = None
+        self._answered = 0
+        self.sent = 0
+        """Bytes so far."""
+        self.window = FIRST_WINDOW
+        """Bytes that may be under way."""
+        self.is_answering = False
+        """Whether the terminal has ever answered."""
+        self.cell_bytes = CELL_BYTES
+
+    def note_sent(self, count: int) -> None:
+        """Bytes were written."""
+        self.sent += count
+
+    def note_cells(self, cells: int, count: int) -> None:
+        """So many cells took so many bytes."""
+        if cells > 0:
+            self.cell_bytes += 0.2 * (min(8.0, max(1.0, count / cells)) - self.cell_bytes)
+
+    def ask(self) -> str:
+        """The question to write after what was sent; empty where there is nothing to ask."""
+        newest = self._marks[-1].sent if self._marks else self._answered
+        if not self.is_answering or self.sent <= newest:
+            return ""
+        self.sent += len(QUESTION)
+        self._marks.append(_Mark(self.sent, self.sent - self._answered, self._clock()))
+        return QUESTION
+
+    def answer(self) -> None:
+        """The terminal has answered: the oldest question, or the one that Textual asks at the start."""
+        self.is_answering = True
+        if not self._marks:
+            self._answered = self.sent
+            return
+        mark = self._marks.popleft()
+        self._answered = mark.sent
+        delay = max(1e-6, self._clock() - mark.asked)
+        if mark.waiting <= SMALL_BYTES:
+            self._quickest = delay if self._quickest is None else min(self._quickest, delay)
+        queued = delay - (self._quickest or 0.0)
+        if queued > SLOW_SECONDS:
+            self.window = max(MIN_WINDOW, min(self.window, int(WINDOW_SECONDS * mark.waiting / delay)))
+        elif queued < QUICK_SECONDS:
+            self.window = min(MAX_WINDOW, self.window + max(MIN_WINDOW // 4, mark.waiting))
+
+    @property
+    def room(self) -> int | None:
+        """Bytes that may be sent now; None = no limit."""
+        if not self.is_answering:
+            return None
+        waited = self._clock() - self._marks[0].asked if self._marks else 0.0
+        if waited > GIVE_UP_SECONDS:
+            self._marks.clear()
+            self.is_answering, self.window = False, FIRST_WINDOW
+            return None
+        if waited > SLOW_SECONDS + (self._quickest or 0.0):
+            return 0
+        return max(0, self.window - (self.sent - self._answered))
