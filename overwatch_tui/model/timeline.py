@@ -18,8 +18,10 @@ from typing import NamedTuple, Protocol
 
 from protocol.client.items import Item, Reset
 from protocol.codec.json_lines import Event
-from protocol.messages.events import Anomaly, EpochFinished, GovernorRollback
+from protocol.messages.events import Anomaly, EpochFinished, GovernorRollback, PPOUpdate
 
+from .acknowledgements import AnomalyKey
+from .anomalies import LIMIT_SUFFIX
 from .curves import Curves
 from .state import State
 from .time_series import SECOND
@@ -126,6 +128,7 @@ class RunTimeline:
         is_new = folding.position >= self.end
         if not is_joining:
             self._offer(folding, event.ts, is_new=is_new)
+        before = _limits_exceeded(folding.state) if isinstance(event.data, PPOUpdate) else frozenset()
         folding.fold(event)
         if not is_new:
             return
@@ -135,7 +138,7 @@ class RunTimeline:
         data, clock = event.data, (event.ctx.round, event.ctx.epoch)
         if isinstance(data, EpochFinished):
             self.epochs.add(folding.position, event.ts, clock)
-        elif is_trouble(event):
+        elif is_trouble(event) or (isinstance(data, PPOUpdate) and _limits_exceeded(folding.state) - before):
             self.anomalies.add(folding.position, event.ts, clock)
 
     def add_keyframe(self, folding: Folding) -> None:
@@ -211,6 +214,12 @@ def is_trouble(event: Event) -> bool:
     if isinstance(data, Anomaly):
         return data.active and data.severity != "info"
     return isinstance(data, GovernorRollback)
+
+
+def _limits_exceeded(state: State) -> frozenset[AnomalyKey]:
+    """The policy's limits that are exceeded: these anomalies have no event of their own."""
+    found = state.anomalies.active_at("policy")
+    return frozenset(record.key for record in found if record.kind.endswith(LIMIT_SUFFIX))
 
 
 def _keyframe(folding: Folding, curves_until: int) -> Keyframe:

@@ -175,7 +175,7 @@ class LiveCursor(Cursor):
         return ""
 
     def _since(self) -> str:
-        return ": this terminal joined later; esper-tui --replay NAME shows the whole run"
+        return ": joined later; --replay shows the whole run"
 
     def _step_beyond(self, what: str) -> str:
         if self.moment is None:

@@ -132,3 +132,37 @@ def test_once_prints_a_frame(house: House) -> None:
     assert [env for env, _ in rows] == [f"{env:02d}" for env in range(8)]
     accuracy = [float(percent) for _, percent in rows]
     assert sum(accuracy) / len(accuracy) > 10.0, "above chance"
+
+
+@pytest.mark.slow
+def test_moments_of_a_live_run_are_those_of_its_journal(house: House) -> None:
+    house.spawn("past", "--rounds", "0")
+    with overwatch(house, "past") as tui:
+        tui.wait_for("LIVE")
+        tui.wait_for(" 03 ")
+        joined = len(house.journal("past", "epoch"))
+        eventually(lambda: (tui.read(0.05), len(house.journal("past", "epoch")) > joined + 12)[1])
+        tui.press(" ")
+        tui.wait_for("FROZEN")
+        for _ in range(3):
+            tui.press(",")
+            tui.read(0.5)
+        clock = re.compile(r" r(\d+) .*e(\d+)/")
+        text = tui.wait_for(lambda text: clock.search(text) is not None)
+        found = clock.search(text)
+        assert found is not None
+        round_, epoch = int(found[1]), int(found[2])
+        events = house.journal("past", "epoch")
+        then = [e for e in events if (e["ctx"]["round"], e["ctx"]["epoch"]) == (round_, epoch)][-1]
+        accuracy = {f"{100 * share:.1f}" for share in then["data"]["val_accuracy"]}
+        shown = set(re.findall(r"^[▶ ] 0\d \w+ +(\d+\.\d)", tui.text, re.MULTILINE))
+        assert shown == accuracy, tui.text
+        length = len(events)
+        eventually(lambda: (tui.read(0.05), len(house.journal("past", "epoch")) > length + 3)[1])
+        assert f"r{round_} " in tui.text, "what comes in meanwhile does not move it"
+        tui.press("0")
+        tui.wait_for(lambda text: "FROZEN" not in text)
+        tui.press("gt")
+        tui.wait_for("go to:")
+        tui.press("r1e1000\r")
+        tui.wait_for("is not held")

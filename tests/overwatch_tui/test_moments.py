@@ -89,7 +89,7 @@ async def test_live_run_cannot_be_shown_before_joining() -> None:
     async with app.run_test(size=SMALL) as pilot:
         await press(pilot, "g", "t", *"r1e3", "enter")
         settle(app)
-        assert "round 1 epoch 3 is not held: this terminal joined later" in shown(app)
+        assert "round 1 epoch 3 is not held: joined later; --replay shows the whole run" in shown(app)
         assert clock(app) == (6, 24)
         assert await walk(app, pilot, "g", "t", *"r2e1", "enter") == (2, 1)
         assert await walk(app, pilot, "comma", "comma") == (1, 24), "the moment of joining"

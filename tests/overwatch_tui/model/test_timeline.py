@@ -103,7 +103,7 @@ def test_marks_lie_right_after_their_events() -> None:
         assert len(marks) > 0
         at = {events()[position - 1].type for position in marks.positions}
         assert type_ in at
-        assert at <= {type_, "governor.rollback"}
+        assert at <= {type_, "governor.rollback", "ppo.update"}
     middle = timeline.epochs.positions[50]
     assert timeline.neighbour(timeline.epochs, middle, -1) == timeline.epochs.positions[49]
     assert timeline.neighbour(timeline.epochs, middle, 1) == timeline.epochs.positions[51]
