@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from protocol.journal.reader import read
+from protocol.journal.reader import JournalRange, read
 from protocol.journal.writer import JournalLimits
 from protocol.messages import events as ev
 from protocol.runs import RunFolder
@@ -72,6 +72,25 @@ def test_replay_reads_closed_segments(start: Callable[[JournalLimits], Server]) 
         assert segments(raw)["error"] is None
         assert replayed(raw, 1, 400) == list(range(1, 401))
         assert replayed(raw, 77, 190) == list(range(77, 191))
+
+
+def test_history_reads_closed_segments_down_to_retention(start: Callable[[JournalLimits], Server]) -> None:
+    server = start(JournalLimits(segment_bytes=30_000, keep_bytes=50_000))
+    with Raw() as raw:
+        fill(server, raw, 400)
+        until(lambda: segments(raw)["compressed_bytes"] <= 50_000)
+        reply, _ = raw.ask("qry", "replay", params={"stream": "log", "first": 1, "last": 5})
+        oldest = reply["error"]["data"]["oldest"]
+        seqs: list[int] = []
+        before, more = 0, True
+        while more:
+            params = {"stream": "log", "before": before, "bytes": 20_000}
+            reply, (body,) = raw.ask("qry", "history", params=params)
+            before, more = reply["result"]["first"], reply["result"]["more"]
+            seqs[:0] = [json.loads(line)["seq"] for line in body.splitlines()]
+    assert seqs == list(range(oldest, 401))
+    rest = read(server.run.events, wanted=JournalRange(after={"log": oldest + 50, "life": 10**9}))
+    assert [event.seq for event in rest if event.stream == "log"] == seqs[51:]
 
 
 def test_retention_is_an_event_and_replay_names_the_oldest(
