@@ -83,6 +83,26 @@ class PPOConfig(Section, frozen=True):
     max_grad_norm: Annotated[
         float, number("L2 norm to which the policy's gradient is clipped", ge=1e-6, le=1e6)
     ] = 0.5
+    kl_per: Annotated[
+        Literal["minibatch", "pass"],
+        Meta(description="What is measured against ppo.target_kl: each minibatch, or the mean of each pass"),
+    ] = "minibatch"
+    kl_stops: Annotated[
+        Literal["update", "policy"],
+        Meta(
+            description=(
+                "What ends beyond ppo.target_kl: the update, or all but the learning of the critic's "
+                "output layer"
+            )
+        ),
+    ] = "update"
+    observe_rounds: Annotated[
+        int,
+        count(
+            "Rounds at a run's beginning whose updates learn statistics of inputs and returns, no weight",
+            ge=0,
+        ),
+    ] = 0
     reevaluate: Annotated[
         bool,
         Meta(

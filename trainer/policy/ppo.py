@@ -8,9 +8,8 @@ its backward pass: what comes after the policy has moved too far is not computed
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,6 +25,7 @@ from trainer.config.policy_options import PPOConfig
 
 from .actions import ActionSpace
 from .coefficients import Coefficients
+from .early_stop import EarlyStop
 from .feature_statistics import feature_statistics
 from .learning_rate import scheduled_rate
 from .network import ActorCritic
@@ -218,7 +218,7 @@ class PPO:
             PolicyDiverged: loss or gradient was non-finite `MAX_NONFINITE_STEPS` steps in a row.
         """
         begun = time.perf_counter()
-        rate, coefficients = scheduled_rate(self.cfg, self._rounds, self.updates), self.coefficients
+        rate = scheduled_rate(self.cfg, self._rounds, self.updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.network.rescale_value(returns)
@@ -226,23 +226,20 @@ class PPO:
         scale = advantage.std().clamp_min(self.cfg.advantage_std_floor) + 1e-8
         scaled = (advantage - advantage.mean()) / scale
         if self.cfg.reevaluate:
-            rollout = self._reevaluated(rollout, coefficients)
-        early_stop = _EarlyStop(self._streak, self.cfg.target_kl)
+            rollout = self._reevaluated(rollout)
+        early_stop = EarlyStop(self._streak, self.cfg)
+        passes = 1 if self._only_observes else self.cfg.epochs
+        minibatches = self._minibatches(returns.shape[1], passes)
         steps = []
-        for minibatch in self._minibatches(returns.shape[1]):
-            envs = minibatch.tensor_split(self.process_group.size)[self.process_group.rank]
-            loss = self._loss(
-                self.network,
-                self.space,
-                rollout.envs(envs),
-                scaled[:, envs],
-                target[:, envs],
-                coefficients,
-                len(envs) / len(minibatch),
-            )
+        for minibatch in minibatches:
+            loss = self._loss_of(minibatch, rollout, scaled, target)
             steps.append(self._step(loss, early_stop))
+            if len(steps) in range(self.cfg.minibatches, passes * self.cfg.minibatches, self.cfg.minibatches):
+                early_stop.check_pass()
             if early_stop.stopped:
                 break
+        rest = list(minibatches) if early_stop.stopped and self.cfg.kl_stops == "policy" else []
+        self._teach_critic(rest, rollout, target, early_stop)
         self._streak = early_stop.streak
         self.updates += 1
         overall = rollout_statistics(rollout, advantage, returns) | self.network.observed(rollout.observation)
@@ -260,7 +257,15 @@ class PPO:
                 "kept from the last finite step; lower ppo.learning_rate or resume from an earlier checkpoint"
             )
         used = msgspec.structs.replace(self.cfg, learning_rate=rate)
-        return summarise(step, numbers, used, self.updates - 1, seconds=time.perf_counter() - begun)
+        return summarise(
+            step,
+            numbers,
+            used,
+            self.updates - 1,
+            early_stop=early_stop.stopped,
+            critic_minibatches=len(rest),
+            seconds=time.perf_counter() - begun,
+        )
 
     @property
     def coefficients(self) -> Coefficients:
@@ -271,32 +276,50 @@ class PPO:
             self._coefficients = (chosen, Coefficients.of(*chosen, weight.device))
         return self._coefficients[1]
 
-    def _minibatches(self, n: int) -> Iterator[Tensor]:
-        """All passes' minibatches in turn: random partitions of the n envs, another one each pass."""
-        for epoch in range(self.cfg.epochs):
+    @property
+    def _only_observes(self) -> bool:
+        """Whether the next update learns the statistics of its inputs and returns, and no weight."""
+        return self.updates < self.cfg.observe_rounds
+
+    def _minibatches(self, n: int, passes: int = 1) -> Iterator[Tensor]:
+        """The passes' minibatches in turn: random partitions of the n envs, another one each pass."""
+        for epoch in range(passes):
             key = rng.key(self.seed, rng.Purpose.MINIBATCH, self.updates, epoch)
             yield from rng.permutation(key, n).to(self._device).tensor_split(self.cfg.minibatches)
 
+    def _loss_of(self, minibatch: Tensor, rollout: Rollout, advantage: Tensor, target: Tensor) -> Loss:
+        """This rank's share of the loss of a minibatch of envs."""
+        envs = self._share(minibatch)
+        share = len(envs) / len(minibatch)
+        batch = rollout.envs(envs)
+        return self._loss(
+            self.network, self.space, batch, advantage[:, envs], target[:, envs], self.coefficients, share
+        )
+
+    def _share(self, minibatch: Tensor) -> Tensor:
+        """The envs of a minibatch that this rank computes."""
+        return minibatch.tensor_split(self.process_group.size)[self.process_group.rank]
+
     @torch.no_grad()
-    def _reevaluated(self, rollout: Rollout, coefficients: Coefficients) -> Rollout:
+    def _reevaluated(self, rollout: Rollout) -> Rollout:
         """The rollout with log-probabilities from batches of the shapes that the passes over it have.
 
         Deciding runs other shapes, so its sums are rounded in another order; where products are rounded to
         TF32 as well, such a difference can grow a thousandfold.
         """
         whole = rollout.envs(torch.arange(rollout.log_prob.shape[1], device=self._device))
-        for minibatch in itertools.islice(self._minibatches(rollout.log_prob.shape[1]), self.cfg.minibatches):
+        for minibatch in self._minibatches(rollout.log_prob.shape[1]):
             for envs in minibatch.tensor_split(self.process_group.size):
                 batch = rollout.envs(envs)
                 out = self.network(batch.observation, self.network.initial(len(envs)), batch.reset)
-                now = self.space.evaluate(out.logits, batch.actions, batch.legal, coefficients.floor_H)
+                now = self.space.evaluate(out.logits, batch.actions, batch.legal, self.coefficients.floor_H)
                 whole.log_prob[:, envs] = now.log_prob.to(whole.log_prob.dtype)
         return whole
 
-    def _step(self, loss: Loss, early_stop: _EarlyStop) -> dict[str, Tensor]:
+    def _step(self, loss: Loss, early_stop: EarlyStop) -> dict[str, Tensor]:
         """Take one Adam step if `early_stop` allows it; returns statistics by name, the same on all ranks."""
         whole = self._all_reduce(loss)
-        if early_stop.stops_at(whole):
+        if self._only_observes or early_stop.stops_at(whole.approx_kl, whole.total.isfinite()):
             nothing = whole.total.new_full((), torch.nan)
             return whole.statistics() | {
                 "grad_norm": nothing,
@@ -321,6 +344,27 @@ class PPO:
             "finite": applied,
         }
 
+    def _teach_critic(
+        self, minibatches: Sequence[Tensor], rollout: Rollout, target: Tensor, early_stop: EarlyStop
+    ) -> None:
+        """Let the critic's output layer alone learn; the policy stays what it is, bit for bit."""
+        if not minibatches:
+            return
+        network, critic = self.network, self.network.critic
+        with torch.no_grad():
+            hidden = network(rollout.observation, network.initial(target.shape[1]), rollout.reset).h
+        for minibatch in minibatches:
+            envs = self._share(minibatch)
+            error = critic(hidden[:, envs]).squeeze(-1) - target[:, envs]
+            share = len(envs) / len(minibatch)
+            self.optimizer.zero_grad(set_to_none=True)
+            (self.coefficients.value * share * error.square().mean() / 2).backward()
+            self.process_group.all_reduce_([p.grad for p in critic.parameters() if p.grad is not None])
+            norm = torch.nn.utils.clip_grad_norm_(critic.parameters(), self.cfg.max_grad_norm)
+            applied = early_stop.allows_step(norm.isfinite())
+            self.optimizer.found_inf = (~applied).float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+
     def _all_reduce(self, loss: Loss) -> Loss:
         """The statistics of the minibatch, from those of all ranks' shares; without a gradient."""
         whole = loss._replace(total=loss.total.detach().clone())
@@ -344,40 +388,6 @@ class PPO:
         self.optimizer.load_state_dict(state["optimizer"])
         self.updates = state["updates"]
         self._streak = state["streak"].to(self._device)
-
-
-class _EarlyStop:
-    """Decides whether a step may change weights, and when an update ends.
-
-    Args:
-        streak: int64 [], non-finite steps in a row up to now.
-        target_kl: beyond which the update ends; 0 = never.
-
-    Attributes:
-        stopped: whether the policy has moved too far in this update.
-        streak: see above.
-        longest: int64 [], the longest streak seen in this update.
-    """
-
-    def __init__(self, streak: Tensor, target_kl: float) -> None:
-        self.streak = self.longest = streak
-        self.stopped = False
-        self._target_kl = target_kl
-
-    def stops_at(self, loss: Loss) -> bool:
-        """Whether the update ends before the step of this minibatch, a finite one; waits for the device.
-
-        A minibatch whose loss is not finite tells nothing of how far the policy has moved.
-        """
-        if self._target_kl > 0:
-            self.stopped = bool((loss.approx_kl > self._target_kl) & loss.total.isfinite())
-        return self.stopped
-
-    def allows_step(self, finite: Tensor) -> Tensor:
-        """bool []: whether to apply this step."""
-        self.streak = torch.where(finite, torch.zeros_like(self.streak), self.streak + 1)
-        self.longest = torch.maximum(self.longest, self.streak)
-        return finite
 
 
 def _grad_norm(layer: nn.Module) -> Tensor:

@@ -25,7 +25,8 @@ Arrays = dict[str, Floats]
 class UpdateStatistics:
     """The statistics of one update; NaN where there was nothing to measure.
 
-    Losses, clip fractions, entropies and gradient norms are means over the steps that were applied; ratios
+    Losses, clip fractions, entropies and gradient norms are means over the steps that were applied, or over
+    what was computed where none was to be; ratios
     are the extremes of all that was computed: those steps, and the minibatch that stopped the update. Arrays
     by head are in the order of `HEAD_NAMES`.
     """
@@ -68,6 +69,8 @@ class UpdateStatistics:
     """Passes in which at least one step was applied."""
     minibatches: int
     """Steps that were applied."""
+    critic_minibatches: int
+    """Steps of the critic alone after the policy had stopped."""
     early_stop: bool
     skipped_nonfinite: int
     """Steps whose loss or gradient was not finite."""
@@ -123,34 +126,44 @@ def to_host(steps: Sequence[dict[str, Tensor]], overall: dict[str, Tensor]) -> t
 
 
 def summarise(
-    step: Arrays, overall: Arrays, cfg: PPOConfig, updates: int, seconds: float
+    step: Arrays,
+    overall: Arrays,
+    cfg: PPOConfig,
+    updates: int,
+    *,
+    early_stop: bool,
+    critic_minibatches: int,
+    seconds: float,
 ) -> UpdateStatistics:
     """The statistics of an update from those of its steps and its rollout, see `to_host`.
 
     Args:
         cfg: with the learning rate that was used.
         updates: finished before.
+        early_stop: whether the update ended before its last step.
+        critic_minibatches: steps of the critic alone after that.
+        seconds: of the update.
     """
     applied, finite = step["applied"].astype(bool), step["finite"].astype(bool)
+    shown = applied if applied.any() else finite
     passes = np.arange(len(applied)) // cfg.minibatches
-    head_entropy = _mean(step["head_entropy"], applied)
+    head_entropy = _mean(step["head_entropy"], shown)
     entropy_weight = entropy_coefficient(cfg, updates)
     numbers = {name: float(value) for name, value in overall.items() if not value.shape}
     return UpdateStatistics(
-        seconds=seconds,
-        policy_loss=float(_mean(step["policy_loss"], applied)),
-        value_loss=float(_mean(step["value_loss"], applied)),
-        entropy=float(_mean(step["entropy"], applied)),
+        policy_loss=float(_mean(step["policy_loss"], shown)),
+        value_loss=float(_mean(step["value_loss"], shown)),
+        entropy=float(_mean(step["entropy"], shown)),
         head_entropy=head_entropy,
         approx_kl=float(_mean(step["approx_kl"], (passes == passes[-1]) & finite)),
-        clip_fraction=float(_mean(step["clip_fraction"], applied)),
-        head_clip_fraction=_mean(step["head_clip_fraction"], applied),
+        clip_fraction=float(_mean(step["clip_fraction"], shown)),
+        head_clip_fraction=_mean(step["head_clip_fraction"], shown),
         ratio_min=float(step["ratio_min"].min()),
         ratio_max=float(step["ratio_max"].max()),
         head_ratio_max=step["ratio_max"].max(0),
-        grad_norm=float(_mean(step["grad_norm"], applied)),
-        head_grad_norm=np.where(np.isnan(head_entropy), np.nan, _mean(step["head_grad_norm"], applied)),
-        critic_grad_norm=float(_mean(step["critic_grad_norm"], applied)),
+        grad_norm=float(_mean(step["grad_norm"], shown)),
+        head_grad_norm=np.where(np.isnan(head_entropy), np.nan, _mean(step["head_grad_norm"], shown)),
+        critic_grad_norm=float(_mean(step["critic_grad_norm"], shown)),
         learning_rate=cfg.learning_rate,
         entropy_coefficient=entropy_weight,
         head_entropy_coefficient=entropy_weight * np.array(by_head(cfg.head_entropy, 1.0)),
@@ -159,13 +172,15 @@ def summarise(
         target_kl=cfg.target_kl,
         epochs=len(np.unique(passes[applied])),
         minibatches=int(applied.sum()),
-        early_stop=bool((finite & ~applied).any()),
         skipped_nonfinite=int((~finite).sum()),
         op_fraction=overall["op_fraction"],
         features=overall["features"],
         lstm_h_rms=float(step["hidden_rms"][0]),
         lstm_c_rms=float(step["cell_rms"][0]),
         **numbers,
+        early_stop=early_stop,
+        critic_minibatches=critic_minibatches,
+        seconds=seconds,
     )
 
 

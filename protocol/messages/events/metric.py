@@ -133,6 +133,8 @@ class PPOUpdate:
     """By group of features, as the policy saw them in the round: mean, std, the shares of outliers (beyond 3
     standard deviations), clipped and missing ones, and drift: how many standard deviations the features lie
     from where they were in all earlier rounds; null where there is none."""
+    critic_minibatches: int | None = None
+    """Steps that the critic's output layer alone took after the policy had stopped."""
 
 
 @event("shapley.computed", "metric", keep=10)

@@ -228,6 +228,16 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "ppo.advantage_std_floor": Flip("10", tells("ppo.update:advantage_scale", 10.0, UPDATE)),
     "ppo.value_coefficient": Flip("5", changes("ppo.update:critic_grad_norm")),
     "ppo.max_grad_norm": Flip("0.001", changes(UPDATE)),
+    "ppo.kl_per": Flip(
+        "pass",
+        measured(lambda start: all(n % 2 == 0 for n in start.column("ppo.update:minibatches")), False, True),
+    ),
+    "ppo.kl_stops": Flip(
+        "policy", measured(lambda start: any(start.column("ppo.update:critic_minibatches")), False, True)
+    ),
+    "ppo.observe_rounds": Flip(
+        "1", measured(lambda start: start.column("ppo.update:minibatches")[0] > 0, True, False)
+    ),
     "ppo.reevaluate": Elsewhere(
         "a CPU rounds alike in all shapes",
         "tests/trainer/policy/test_compiled.py::test_reevaluated_first_ratios_are_one_with_tf32",

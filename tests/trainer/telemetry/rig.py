@@ -232,6 +232,7 @@ def healthy_update() -> UpdateStatistics:
         epochs=4,
         minibatches=8,
         early_stop=False,
+        critic_minibatches=0,
         skipped_nonfinite=0,
         op_fraction=np.full(len(Op), 1 / len(Op)),
         lstm_h_rms=0.4,
