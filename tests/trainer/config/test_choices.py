@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import get_args
 
 from trainer.compute.stacked_ops import CONVOLUTIONS
 from trainer.config.load import OPTIONS
 from trainer.hosts.precision import DTYPES
-from trainer.hosts.task_defaults import FAMILY_OF_KIND
+from trainer.hosts.task_defaults import ARCHITECTURES
 from trainer.policy.agent import RULES
 from trainer.reward.modes import MODES
 
@@ -22,7 +23,7 @@ def test_choices_are_those_of_the_tables_that_implement_them() -> None:
     assert choices("policy.kind") == {"ppo", *RULES}
     assert choices("envs.convolution") == {"auto", *CONVOLUTIONS}
     assert choices("amp.dtype") == {"auto", *DTYPES}
-    assert choices("host.family") == {"auto", *FAMILY_OF_KIND.values()}
+    assert choices("host.family") == {"auto", *chain.from_iterable(ARCHITECTURES.values())}
 
 
 def test_descriptions_stand_alone() -> None:
