@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 
 from overwatch_tui.model.anomalies import LIMIT_SUFFIX, AnomalyRecord
+from overwatch_tui.model.filters import Value
 from overwatch_tui.render.format import format_clock, format_duration, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -13,6 +15,35 @@ from overwatch_tui.render.theme import severity_label
 
 MIN_DETAIL_LINES = 20
 """Lines left under the list that are worth the selected record's curve."""
+
+
+FIELDS = ("source", "kind", "sev", "value", "limit", "peak", "count", "state", "hint")
+
+
+def fields(_inputs: PanelInputs) -> Sequence[str]:
+    """What a filter may name."""
+    return FIELDS
+
+
+def _rows(inputs: PanelInputs) -> list[AnomalyRecord]:
+    """Those that the filter shows, in the order of the list."""
+    found = inputs.state.anomalies.ordered()
+    now = inputs.now
+    return [each for each in found if inputs.view.passes("anomalies", partial(_fields_of, each, now))]
+
+
+def _fields_of(record: AnomalyRecord, now: int) -> dict[str, Value]:
+    return {
+        "source": record.source,
+        "kind": record.kind,
+        "sev": severity_label(record.severity),
+        "value": record.value,
+        "limit": record.threshold,
+        "peak": record.peak,
+        "count": record.count,
+        "state": _state_words(record, now),
+        "hint": record.hint,
+    }
 
 
 def num_waiting(inputs: PanelInputs) -> int:
@@ -25,11 +56,11 @@ def title(inputs: PanelInputs) -> str:
 
 
 def note(inputs: PanelInputs) -> str:
-    return "a ack  m mute"
+    return inputs.view.filter_note("anomalies") or "a ack  m mute"
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
-    return [record.key for record in inputs.state.anomalies.ordered()]
+    return [record.key for record in _rows(inputs)]
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
@@ -38,7 +69,10 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """One line each; below them the hint of the selected one, or its detail where there is room."""
-    records = inputs.state.anomalies.ordered()
+    records = _rows(inputs)
+    if not records and "anomalies" in inputs.view.filters:
+        text = f" no anomaly passes {inputs.view.filter_note('anomalies')}; Esc shows all"
+        return Drawn([Row().put(text, "dim").line(width)])
     if not records:
         fresh = inputs.link.is_current and inputs.state.epoch is not None
         text = "none since this terminal joined" if fresh else "nothing measured yet"
@@ -99,7 +133,7 @@ def _line(inputs: PanelInputs, record: AnomalyRecord, width: int, *, selected: b
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """The selected record in full, with the curve of its signal where one is kept."""
-    records = inputs.state.anomalies.ordered()
+    records = _rows(inputs)
     if not records:
         return body(inputs, width, height)
     record = records[inputs.view.selected_index("anomalies", [r.key for r in records])]
@@ -174,5 +208,12 @@ def _series_name(record: AnomalyRecord) -> str:
 
 
 RENDERER = Renderer(
-    title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, num_waiting=num_waiting
+    title=title,
+    body=body,
+    needs=needs,
+    note=note,
+    keys=keys,
+    detail=detail,
+    fields=fields,
+    num_waiting=num_waiting,
 )

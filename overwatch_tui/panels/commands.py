@@ -4,25 +4,52 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Sequence
+from functools import partial
 
 from overwatch_tui import keys as key_table
 from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
+from overwatch_tui.model.filters import Value
 from overwatch_tui.model.loop_commands import read_loop_commands
 from overwatch_tui.render.format import format_clock, format_duration
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
+FIELDS = ("id", "what", "state", "by", "ms")
+
+
+def fields(_inputs: PanelInputs) -> Sequence[str]:
+    """What a filter may name."""
+    return FIELDS
+
+
+def _rows(inputs: PanelInputs) -> list[TrackedCommand]:
+    """Those that the filter shows, the newest first."""
+    found = inputs.state.commands.newest_first()
+    return [each for each in found if inputs.view.passes("commands", partial(_fields_of, each))]
+
+
+def _fields_of(command: TrackedCommand) -> dict[str, Value]:
+    return {
+        "id": command.id,
+        "what": command.title,
+        "state": command.state,
+        "by": command.by,
+        "ms": None if command.rtt is None else 1000 * command.rtt,
+    }
+
 
 def title(inputs: PanelInputs) -> str:
-    return f"COMMANDS {len(inputs.state.commands)}"
+    return f"COMMANDS {len(_rows(inputs))}"
 
 
 def note(inputs: PanelInputs) -> str:
+    if "commands" in inputs.view.filters:
+        return inputs.view.filter_note("commands")
     return "read-only" if inputs.view.read_only else "each asks y/N"
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
-    return [command.id for command in inputs.state.commands.newest_first()]
+    return [command.id for command in _rows(inputs)]
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
@@ -31,7 +58,7 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A table; beneath it what can be sent."""
-    commands = inputs.state.commands.newest_first()
+    commands = _rows(inputs)
     offered = _offered(inputs, width) if height >= 8 else []
     lines = [
         Row()
@@ -39,13 +66,18 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         .line(width)
     ]
     if not commands:
-        lines.append(Row().put(" no command yet", "dim").line(width))
+        lines.append(Row().put(_nothing(inputs), "dim").line(width))
     ids = keys(inputs)
     scroll = inputs.view.visible_rows("commands", ids, height - 1 - len(offered), top=1)
     at = inputs.view.selected_index("commands", ids)
     for i, command in enumerate(commands[scroll.rows], scroll.start):
         lines.append(_line(inputs, command, width, selected=i == at))
     return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(offered)), *offered], scroll)
+
+
+def _nothing(inputs: PanelInputs) -> str:
+    chosen = inputs.view.filter_note("commands")
+    return f" no command passes {chosen}; Esc shows all" if chosen else " no command yet"
 
 
 def _line(inputs: PanelInputs, command: TrackedCommand, width: int, *, selected: bool) -> Line:
@@ -123,4 +155,4 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     return Drawn(lines)
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, fields=fields, detail=detail)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from overwatch_tui.model.columns import at_or_none
+from overwatch_tui.model.filters import Value
 from overwatch_tui.render.env_rows import (
     CELL_WIDTH,
     STAGE_LETTERS,
@@ -24,13 +27,53 @@ MAX_FULL_SLOTS = 6
 """More slots than this are shown as one letter each, whatever the width."""
 
 
+FIELDS = ("env", "st", "acc", "dacc", "return", "grad", "drift", "action", "anomaly")
+
+
+def fields(inputs: PanelInputs) -> Sequence[str]:
+    """What a filter may name: the columns, and each slot by its name."""
+    return (*FIELDS, *inputs.state.slots)
+
+
+def _fields_of(inputs: PanelInputs, row: EnvRow) -> dict[str, Value]:
+    """An env's: percent and points as the table shows them; a slot's stage and blueprint."""
+    state, epoch = inputs.state, inputs.state.epoch
+    found: dict[str, Value] = {
+        "env": row.env,
+        "st": row.status,
+        "acc": None if row.accuracy is None else 100 * row.accuracy,
+        "dacc": None if row.change is None else 100 * row.change,
+        "return": row.total,
+        "grad": row.gradient,
+        "drift": row.drift,
+        "action": row.action,
+        "anomaly": row.trouble,
+    }
+    if epoch is not None:
+        for slot, name in enumerate(state.slots):
+            stage = at_or_none(at_or_none(epoch.stage, row.env), slot)
+            blueprint = at_or_none(at_or_none(epoch.blueprint, row.env), slot)
+            words = [] if stage is None else [state.stage_name(stage), state.blueprint_name(blueprint)]
+            found[name] = " ".join(words)
+    return found
+
+
+def _rows(inputs: PanelInputs) -> list[EnvRow]:
+    """Those that the filter shows, in the order of the view."""
+    view = inputs.view
+    return [row for row in sorted_rows(inputs) if view.passes("envs", partial(_fields_of, inputs, row))]
+
+
 def title(inputs: PanelInputs) -> str:
-    return f"ENVS {inputs.state.num_envs}" if inputs.state.num_envs else "ENVS"
+    count = inputs.state.num_envs
+    if "envs" in inputs.view.filters:
+        return f"ENVS {len(_rows(inputs))} of {count}"
+    return f"ENVS {count}" if count else "ENVS"
 
 
 def note(inputs: PanelInputs) -> str:
     view = inputs.view
-    words = []
+    words = [inputs.view.filter_note("envs")] if "envs" in inputs.view.filters else []
     count = len(keys(inputs))
     scroll = view.scroll.get("envs")
     if scroll is not None and scroll.height < count:
@@ -44,7 +87,7 @@ def note(inputs: PanelInputs) -> str:
 
 def _chosen(inputs: PanelInputs) -> list[EnvRow]:
     """The rows of the table: all, or under a grid only the flagged and the selected ones."""
-    found = sorted_rows(inputs)
+    found = _rows(inputs)
     if inputs.view.chosen_env_layout(len(found)) == "table":
         return found
     return [row for row in found if row.is_flagged or row.env == inputs.view.env]
@@ -52,20 +95,20 @@ def _chosen(inputs: PanelInputs) -> list[EnvRow]:
 
 def keys(inputs: PanelInputs) -> Sequence[int]:
     """Envs in the order shown; in a grid every env can be selected."""
-    return [row.env for row in sorted_rows(inputs)]
+    return [row.env for row in _rows(inputs)]
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
     count = inputs.state.num_envs
     if inputs.view.chosen_env_layout(count) == "grid":
-        lines = len(_grid(inputs, sorted_rows(inputs), width)) + len(_chosen(inputs)) + 3
+        lines = len(_grid(inputs, _rows(inputs), width)) + len(_chosen(inputs)) + 3
         return min(lines, 8), lines
     return min(count, 3) + 2, count + 2
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """Header, one line per env, and their means."""
-    everything = sorted_rows(inputs)
+    everything = _rows(inputs)
     chosen = everything
     lines: list[Line] = []
     if inputs.view.chosen_env_layout(len(everything)) == "grid":
@@ -79,7 +122,11 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     scroll = inputs.view.visible_rows("envs", order, room, top=len(lines))
     lines += [table.row(row) for row in chosen[scroll.rows]]
     if not everything:
-        lines.append((("   no epoch has finished yet", "dim"),))
+        chosen_filter = inputs.view.filter_note("envs")
+        text = (
+            f"no env passes {chosen_filter}; Esc shows all" if chosen_filter else "no epoch has finished yet"
+        )
+        lines.append(((f"   {text}", "dim"),))
     lines.append(table.means(everything))
     if everything and height > len(lines):
         lines.append(env_panel.gradient_line(inputs, inputs.view.env, width))
@@ -222,4 +269,6 @@ def _trend_style(change: float | None) -> str:
     return "ok" if (change or 0) > 0.0005 else "pruned" if (change or 0) < -0.0005 else "faint"
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=env_panel.detail)
+RENDERER = Renderer(
+    title=title, body=body, needs=needs, note=note, keys=keys, detail=env_panel.detail, fields=fields
+)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import msgspec
 
+from overwatch_tui.model.filters import Value
 from overwatch_tui.model.log_entries import LogEntry
 from overwatch_tui.render.event_text import event_text
 from overwatch_tui.render.format import format_clock
@@ -39,13 +40,38 @@ def note(inputs: PanelInputs) -> str:
         if inputs.view.log_filter == "all"
         else [f"only {inputs.view.log_filter}" if "no" not in inputs.view.log_filter else "no seeds"]
     )
+    if "log" in inputs.view.filters:
+        words.append(inputs.view.filter_note("log"))
     if inputs.view.selected.get("log") is not None:
         words.append("G follows the end")
     return "  ".join(words)
 
 
+FIELDS = ("source", "tag", "sev", "round", "epoch", "text")
+
+
+def fields(_inputs: PanelInputs) -> Sequence[str]:
+    """What a filter may name."""
+    return FIELDS
+
+
+def _fields_of(entry: LogEntry) -> dict[str, Value]:
+    return {
+        "source": entry.source,
+        "tag": entry.tag,
+        "sev": entry.severity or "",
+        "round": entry.round,
+        "epoch": entry.epoch,
+        "text": event_text(entry.data),
+    }
+
+
 def passes_filter(inputs: PanelInputs, entry: LogEntry) -> bool:
-    """Whether the chosen filter shows it."""
+    """Whether the filters show it: the kind of line that `f` has chosen, and the one that was typed."""
+    return _is_of_kind(inputs, entry) and inputs.view.passes("log", lambda: _fields_of(entry))
+
+
+def _is_of_kind(inputs: PanelInputs, entry: LogEntry) -> bool:
     match inputs.view.log_filter:
         case "no seeds":
             return entry.tag != "SEED"
@@ -86,8 +112,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if not entries:
         text = (
             "nothing has happened yet"
-            if inputs.view.log_filter == "all"
+            if inputs.view.log_filter == "all" and "log" not in inputs.view.filters
             else f"nothing of this kind ({inputs.view.log_filter}); f for the next"
+            if "log" not in inputs.view.filters
+            else f"no line passes {inputs.view.filter_note('log')}; Esc shows all"
         )
         return Drawn([Row().put(f" {text}", "dim").line(width)], scroll)
     lines = [entry_line(inputs, entry, width, selected=_key(entry) == selected) for entry in entries]
@@ -121,9 +149,9 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
         .put(f"   stream {entry.stream}  seq {entry.seq}  round {entry.round}  epoch {entry.epoch}", "dim")
         .line(width)
     )
-    fields = {} if isinstance(entry.data, str) else msgspec.to_builtins(entry.data)
-    name_width = max((len(name) for name in fields), default=0) + 2
-    for name, value in fields.items():
+    found = {} if isinstance(entry.data, str) else msgspec.to_builtins(entry.data)
+    name_width = max((len(name) for name in found), default=0) + 2
+    for name, value in found.items():
         lines += _field(name, str(value), name_width, width)
     return Drawn(lines)
 
@@ -138,4 +166,4 @@ def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
     ]
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, fields=fields)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from overwatch_tui.model.curves import metric_curve
+from overwatch_tui.model.filters import Value
 from overwatch_tui.render.format import format_count, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -20,11 +22,37 @@ _MIN_NAME_WIDTH, _MAX_NAME_WIDTH = 16, 40
 _MIN_COURSE_WIDTH, _MAX_COURSE_WIDTH = 12, 60
 
 
+FIELDS = ("name", "last", "min", "mean", "max", "step", "n")
+
+
+def fields(_inputs: PanelInputs) -> Sequence[str]:
+    """What a filter may name."""
+    return FIELDS
+
+
+def _fields_of(inputs: PanelInputs, name: str) -> dict[str, Value]:
+    metrics = inputs.state.metrics
+    by_hand, one, array = (
+        metrics.by_hand.get(name),
+        metrics.statistics.get(name),
+        metrics.histograms.get(name),
+    )
+    found: dict[str, Value] = {"name": name, "last": by_hand}
+    if one is not None:
+        found |= {"min": one.min, "mean": one.mean, "max": one.max, "step": one.step, "n": one.count}
+        found["last"] = one.last if by_hand is None else by_hand
+    elif array is not None:
+        found |= {"min": array.min, "mean": array.mean, "max": array.max, "step": array.step, "n": array.size}
+    return found
+
+
 def title(inputs: PanelInputs) -> str:
     return f"METRICS {len(inputs.state.metrics.statistics)}"
 
 
 def note(inputs: PanelInputs) -> str:
+    if "metrics" in inputs.view.filters:
+        return inputs.view.filter_note("metrics")
     step = inputs.state.metrics.step
     return "" if step is None else f"step {step}"
 
@@ -34,6 +62,7 @@ def keys(inputs: PanelInputs) -> Sequence[tuple[str, str]]:
     metrics = inputs.state.metrics
     found = metrics.statistics.keys() | metrics.histograms.keys() | metrics.by_hand.keys()
     names = sorted(found, key=lambda name: (natural_order(name.rpartition("/")[0]), name))
+    names = [name for name in names if inputs.view.passes("metrics", partial(_fields_of, inputs, name))]
     rows: list[tuple[str, str]] = []
     for group, leaf in (name.rpartition("/")[::2] for name in names):
         if group and (not rows or rows[-1][0] != group):
@@ -67,7 +96,9 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A header and a row per metric."""
     rows = keys(inputs)
     if not rows:
-        return Drawn([Row().put(" nothing has been logged yet", "dim").line(width)])
+        chosen = inputs.view.filter_note("metrics")
+        text = f" no metric passes {chosen}; Esc shows all" if chosen else " nothing has been logged yet"
+        return Drawn([Row().put(text, "dim").line(width)])
     widths = _widths(rows, width)
     head = Row().put("  METRIC", "dim", widths.name).put("LAST", "dim", _COLUMN, ">")
     head.put("  ").put(f"last {inputs.window_name}", "dim", widths.course)
@@ -156,4 +187,4 @@ def _counts(array: Histogram, inputs: PanelInputs, width: int, height: int) -> l
     return lines
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, fields=fields)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from overwatch_tui.model.filters import Value
 from overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -12,12 +14,38 @@ from overwatch_tui.render.seed_row import seed_cells, seed_header, seed_row
 
 from . import env as env_panel
 
+FIELDS = ("env", "slot", "bp", "st", "ep", "alpha", "contrib", "grad", "health", "drift", "gate")
+
+
+def fields(_inputs: PanelInputs) -> Sequence[str]:
+    """What a filter may name."""
+    return FIELDS
+
+
+def _fields_of(inputs: PanelInputs, env: int, slot: int) -> dict[str, Value]:
+    seed = seed_row(inputs.state, env, slot)
+    return {
+        "env": env,
+        "slot": seed.slot,
+        "bp": seed.blueprint,
+        "st": seed.stage,
+        "ep": seed.epochs,
+        "alpha": seed.alpha,
+        "contrib": None if seed.contribution is None else 100 * seed.contribution,
+        "grad": seed.grad_norm,
+        "health": seed.health,
+        "drift": seed.drift,
+        "gate": "" if seed.gate is None else f"{seed.gate.gate} {'ok' if seed.gate.passed else 'no'}",
+    }
+
 
 def title(inputs: PanelInputs) -> str:
     return f"SEEDS {len(keys(inputs))}"
 
 
 def note(inputs: PanelInputs) -> str:
+    if "seeds" in inputs.view.filters:
+        return inputs.view.filter_note("seeds")
     counts = stage_counts(inputs.state)
     return "  ".join(f"{name.lower()} {count}" for name, count in counts.items())
 
@@ -32,6 +60,7 @@ def keys(inputs: PanelInputs) -> Sequence[tuple[int, int]]:
         for env, row in enumerate(epoch.stage)
         for slot, code in enumerate(row)
         if inputs.state.stage_name(code) in SEED_STAGES
+        and inputs.view.passes("seeds", partial(_fields_of, inputs, env, slot))
     ]
 
 
@@ -46,12 +75,17 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     bar = max(4, min(20, width - 71))
     lines = [Row().put("  ENV SLOT ", "dim").add(seed_header(bar, drift_width=7)).line(width)]
     if not order:
-        lines.append(Row().put(" no seed lives in any slot now", "dim").line(width))
+        lines.append(Row().put(_nothing(inputs), "dim").line(width))
     scroll = inputs.view.visible_rows("seeds", order, height - 1 - len(tallies), top=1)
     at = inputs.view.selected_index("seeds", order)
     for i, key in enumerate(order[scroll.rows], scroll.start):
         lines.append(_line(inputs, key, bar, width, selected=i == at))
     return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(tallies)), *tallies], scroll)
+
+
+def _nothing(inputs: PanelInputs) -> str:
+    chosen = inputs.view.filter_note("seeds")
+    return f" no seed passes {chosen}; Esc shows all" if chosen else " no seed lives in any slot now"
 
 
 def _line(inputs: PanelInputs, key: tuple[int, int], bar: int, width: int, *, selected: bool) -> Line:
@@ -88,4 +122,4 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     return Drawn(env_panel.env_lines(inputs, env, width, height), env=env)
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, fields=fields)

@@ -106,6 +106,10 @@ def _no_keys(_inputs: PanelInputs) -> Sequence[Hashable]:
     return ()
 
 
+def _no_fields(_inputs: PanelInputs) -> Sequence[str]:
+    return ()
+
+
 def _no_note(_inputs: PanelInputs) -> str:
     return ""
 
@@ -128,6 +132,8 @@ class Renderer(NamedTuple):
     """Keys of the rows that can be selected, in their order."""
     detail: Callable[[PanelInputs, int, int], Drawn] | None = None
     """What Enter shows of the selected row."""
+    fields: Callable[[PanelInputs], Sequence[str]] = _no_fields
+    """Names that a filter of its rows may use; none = its rows cannot be filtered."""
     num_waiting: Callable[[PanelInputs], int] = _no_rows_wait
     """How many rows wait for the operator: shown in its tab, highlighted."""
 

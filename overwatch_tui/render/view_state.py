@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from overwatch_tui.model.filters import Fields, Filter
 from overwatch_tui.model.time_series import SECOND
 
 from .theme import ASCII, UNICODE, Glyphs
@@ -74,6 +75,8 @@ class ViewState:
     window: int | None = None
     """Index into WINDOWS; None = by the age of the data."""
     log_filter: str = "all"
+    filters: dict[str, Filter] = field(default_factory=dict)
+    """Per panel, what its list shows; a panel without one shows all."""
     is_frozen: bool = False
     num_arrived: int = 0
     """Events after the moment that is shown."""
@@ -93,12 +96,29 @@ class ViewState:
         self.name = self.focus = name
         self.detail = False
 
+    def passes(self, panel: str, fields: Callable[[], Fields]) -> bool:
+        """Whether a panel's filter shows a row.
+
+        Args:
+            panel: its name.
+            fields: the row's, asked for where there is a filter.
+        """
+        chosen = self.filters.get(panel)
+        return chosen is None or chosen.passes(fields())
+
+    def filter_note(self, panel: str) -> str:
+        """The panel's filter, as its title shows it."""
+        chosen = self.filters.get(panel)
+        return "" if chosen is None else f"/{chosen.text}"
+
     def step_back(self) -> bool:
         """One step out; False where there is none."""
         if self.typing is not None:
             self.typing = None
         elif self.detail:
             self.detail = False
+        elif self.focus in self.filters:
+            del self.filters[self.focus]
         elif self.name != "envs" or self.focus != "envs":
             self.show_view("envs")
         else:
