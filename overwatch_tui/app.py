@@ -7,8 +7,8 @@ import time
 from . import keys
 from .actions.anomalies import AnomalyActions
 from .actions.base import DOUBLE_PRESS_SECONDS
-from .actions.commands import CommandActions
 from .actions.display import DisplayActions
+from .actions.lines import LineActions
 from .actions.moments import MomentActions
 from .actions.mouse import MouseActions
 from .actions.runs import RunActions
@@ -18,7 +18,7 @@ from .session import Session
 from .start import RunChoice
 
 
-class OverwatchApp(MouseActions, MomentActions, AnomalyActions, DisplayActions, CommandActions, RunActions):
+class OverwatchApp(MouseActions, LineActions, MomentActions, AnomalyActions, DisplayActions, RunActions):
     """Overwatch over one session; see `PaintedApp` for the arguments.
 
     Args:

@@ -81,6 +81,7 @@ KEYS: tuple[Key, ...] = (
     Key("m", "m", "mute", "mute it for 10 minutes, or unmute it, for all", "anomalies"),
     Key("s", "s", "sort", "sort the envs by the next column", "display", "sort"),
     Key("S", "S", "reverse", "reverse the order", "display"),
+    Key("slash", "/", "filter", "filter the list, such as acc<60 st:roll", "display", "filter"),
     Key("v", "v", "env_layout", "envs as table or grid", "display", "view"),
     Key("f", "f", "log_filter", "log: all, no seeds, warnings, commands", "display"),
     Key("plus,equals_sign", "+", "zoom(-1)", "shorter time window", "display"),
@@ -88,6 +89,7 @@ KEYS: tuple[Key, ...] = (
     Key("r", "r", "rate", "frames per second: 0.5, 1, 2, 4", "display"),
     Key("u", "u", "glyphs", "Unicode or ASCII characters", "display"),
     Key("f8", "F8", "write_screen", "write the screen as SVG and text into this folder", "display"),
+    Key("colon,ctrl+p", ": ^P", "command_line", "type any command or question for the daemon", "move"),
     Key("T", "T", "ask('escalate')", "escalate telemetry to DEBUG for 5 epochs", _STEER, "escalate"),
     Key("P", "P", "ask('profile')", "record a profile of 2 epochs, or stop recording", _STEER, "profile"),
     Key("X", "X", "ask('pause')", "pause the training, or resume it", _STEER, "pause"),
@@ -108,6 +110,7 @@ FOOTER = (
     "ack",
     "freeze",
     "sort",
+    "filter",
     "view",
 )
 """Hints in the order in which they must fit; quit is always there."""

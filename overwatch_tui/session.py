@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -72,6 +73,7 @@ class Session:
         """Times of the events of the last seconds, by the daemon's clock."""
         self._commands_request: str | None = None
         self._ask_commands_at = 0.0
+        self._questions: dict[str, Callable[[RequestOutcome], None]] = {}
 
     def tick(self) -> int:
         """Take in what has come; returns the number of events."""
@@ -167,6 +169,10 @@ class Session:
             fold_late(self.state, late)
             return
         self.needs_paint = True
+        answered = self._questions.pop(reply.id, None)
+        if answered is not None:
+            answered(reply)
+            return
         if reply.id == self._commands_request:
             if reply.result is not None:
                 self.state.loop_commands = dict(reply.result.get("commands") or {})
@@ -191,6 +197,10 @@ class Session:
         """Whether the daemon takes what is acknowledged here: it is connected and knows of it."""
         is_live = self.link.is_current and not self.link.is_replay
         return is_live and not self.view.read_only and "anomaly.acknowledge" in self.link.methods
+
+    def ask(self, method: str, params: dict[str, Any], answered: Callable[[RequestOutcome], None]) -> None:
+        """Ask a question; the answer is handed over when it comes."""
+        self._questions[self.feed.request(method, params)] = answered
 
     def send(self, method: str, params: dict[str, Any]) -> TrackedCommand:
         """Send a command; it is shown as SENT from now on."""

@@ -9,6 +9,7 @@ from typing import Any
 from overwatch_tui.model.loop_commands import read_loop_commands
 from overwatch_tui.screens.call import CallScreen, LoopCall
 from overwatch_tui.screens.confirm import ConfirmScreen
+from overwatch_tui.screens.input_line import InputLine
 from overwatch_tui.screens.questions import OF_TRAININGS, QUESTIONS, Question
 
 from .base import PaintedApp
@@ -55,6 +56,9 @@ class CommandActions(PaintedApp):
         if link.is_replay or link.state not in ("live", "slow", "stale"):
             self._refuse(f"{question.method}: not sent, no daemon is connected ({link.label})")
             return
+        if question.method == "stop":
+            self.ask_name(lambda: self._send_stop(question.params))
+            return
         screen = ConfirmScreen(
             question.text,
             f"run {link.name}: {question.consequence}",
@@ -62,6 +66,27 @@ class CommandActions(PaintedApp):
             self.session.view.glyphs,
         )
         self.push_screen(screen, self._when_confirmed(question.method, question.params))
+
+    def ask_name(self, then: Callable[[], None]) -> None:
+        """Have the run's name typed before what ends it is sent."""
+        name = self.session.link.name or ""
+        about = f"STOP the run? A checkpoint is saved first where it can. Type its name, {name}, and Enter"
+
+        def check(text: str) -> str:
+            return "" if text.strip() == name else f"not the run's name, {name}; Esc sends nothing"
+
+        def take(text: str | None) -> None:
+            if text is not None:
+                then()
+            else:
+                self.show_message("stop: not sent")
+            self.paint()
+
+        self.push_screen(InputLine("stop ", lambda _: about, self.palette, check=check), take)
+
+    def _send_stop(self, params: dict[str, Any]) -> None:
+        self.session.send("stop", params)
+        self.session.view.message = ""
 
     def _when_confirmed(self, method: str, params: dict[str, Any]) -> Callable[[bool | None], None]:
         def answer(yes: bool | None) -> None:

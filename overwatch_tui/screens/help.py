@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
-from textual.screen import ModalScreen
-
 from overwatch_tui import keys as key_table
 from overwatch_tui.panels import PANELS
 from overwatch_tui.render.lines import EMPTY, Line, Row
 from overwatch_tui.render.theme import Glyphs, Theme
 
-from .line_widget import LinePanel
+from .page import PageScreen
 
 LEGEND: tuple[tuple[str, str], ...] = (
     ("ST", "ok, WARN, CRIT; STAL no progress; ROLL rolled back by the governor; -- no data"),
@@ -54,8 +51,8 @@ def _views_help() -> tuple[str, str]:
     return f"{views[0].key}..{views[-1].key}", ", ".join(panel.tab[1].lower() for panel in views)
 
 
-class HelpScreen(ModalScreen[None]):
-    """The help, scrolled by the keys that move everywhere else.
+class HelpScreen(PageScreen):
+    """The help.
 
     Args:
         theme: for the lines.
@@ -63,40 +60,10 @@ class HelpScreen(ModalScreen[None]):
         read_only: whether commands are left out.
     """
 
-    AUTO_FOCUS = ""
-    BINDINGS = [  # noqa: RUF012
-        ("escape,question_mark,f1,q,enter", "close", ""),
-        ("j,down", "scroll_by(1)", ""),
-        ("k,up", "scroll_by(-1)", ""),
-        ("pagedown,space", "scroll_by(15)", ""),
-        ("pageup", "scroll_by(-15)", ""),
-        ("g,home", "scroll_by(-1000)", ""),
-        ("G,end", "scroll_by(1000)", ""),
-    ]
-
     def __init__(self, theme: Theme, glyphs: Glyphs, *, read_only: bool) -> None:
-        super().__init__()
-        self._panel = LinePanel(theme, id="help")
+        super().__init__(theme)
         self._glyphs = glyphs
         self._read_only = read_only
-        self.top = 0
-        """First line shown."""
 
-    def compose(self) -> ComposeResult:
-        yield self._panel
-
-    def on_resize(self) -> None:
-        self._draw()
-
-    def _draw(self) -> None:
-        width, height = self.size
-        lines = help_lines(width, self._glyphs, read_only=self._read_only)
-        self.top = max(0, min(self.top, len(lines) - height))
-        self._panel.show_lines(lines[self.top : self.top + height])
-
-    def action_scroll_by(self, rows: int) -> None:
-        self.top += rows
-        self._draw()
-
-    def action_close(self) -> None:
-        self.dismiss()
+    def page(self, width: int) -> list[Line]:
+        return help_lines(width, self._glyphs, read_only=self._read_only)

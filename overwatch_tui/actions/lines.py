@@ -1,0 +1,114 @@
+"""Keys that open a line to type in: a filter of the list, a command for the daemon."""
+
+from __future__ import annotations
+
+from overwatch_tui.model.command_line import (
+    CommandLineError,
+    Parsed,
+    complete,
+    explain,
+    known_methods,
+    parse_line,
+)
+from overwatch_tui.model.filters import FilterError, parse_filter
+from overwatch_tui.panels import PANELS
+from overwatch_tui.screens.answer import AnswerScreen
+from overwatch_tui.screens.input_line import InputLine
+from overwatch_tui.source.history_file import HistoryFile
+from protocol.client.items import RequestOutcome
+from protocol.codec.text import clean_text
+
+from .commands import CommandActions
+from .moves import MoveActions
+
+
+class LineActions(MoveActions, CommandActions):
+    """Filters and the command line."""
+
+    def action_filter(self) -> None:
+        """Type the filter of the list that moves act on; an empty one shows all."""
+        panel = self._panel()
+        fields = PANELS[panel].renderer.fields(self.body)
+        view = self.session.view
+        if not fields:
+            self.show_message(f"the rows of {panel} cannot be filtered")
+            self.paint()
+            return
+
+        def check(text: str) -> str:
+            try:
+                parse_filter(text, fields)
+            except FilterError as error:
+                return str(error)
+            return ""
+
+        def take(text: str | None) -> None:
+            if text is not None:
+                chosen = parse_filter(text, fields)
+                view.filters.pop(panel, None)
+                if chosen is not None:
+                    view.filters[panel] = chosen
+            self.paint()
+
+        old = view.filters.get(panel)
+        about = f"{' '.join(fields)}   such as acc<60 st:roll -text; empty shows all"
+        if panel != "envs":
+            about = f"{' '.join(fields)}   FIELD:text FIELD>number -turned word; empty shows all"
+        line = InputLine("/", lambda _: about, self.palette, text=old.text if old else "", check=check)
+        self.push_screen(line, take)
+
+    def action_command_line(self) -> None:
+        """Type a method of the daemon and its parameters."""
+        link = self.session.link
+        if link.is_replay or link.state not in ("live", "slow", "stale"):
+            self.show_message(f"no daemon is connected that could take a command ({link.label})")
+            self.paint()
+            return
+        history = HistoryFile()
+        loop = self.session.state.loop_commands
+        methods = known_methods(loop, answered=link.methods)
+
+        def check(text: str) -> str:
+            try:
+                parsed = parse_line(text, loop)
+            except CommandLineError as error:
+                return str(error)
+            if parsed is not None and self.session.view.read_only and not parsed.is_query:
+                return f"{parsed.method} is a command, and this terminal is read-only"
+            return ""
+
+        def take(text: str | None) -> None:
+            parsed = None if text is None else parse_line(text, loop)
+            if text is not None and parsed is not None:
+                history.add(text)
+                self._carry_out(parsed, text.strip())
+            self.paint()
+
+        line = InputLine(
+            ":",
+            explain,
+            self.palette,
+            complete=lambda text: complete(text, methods),
+            history=history.lines(),
+            check=check,
+        )
+        self.push_screen(line, take)
+
+    def _carry_out(self, parsed: Parsed, text: str) -> None:
+        if parsed.is_query:
+            self.session.ask(parsed.method, parsed.params, lambda reply: self._show_answer(text, reply))
+        elif parsed.method == "stop":
+            self.ask_name(lambda: self._send(parsed))
+        else:
+            self._send(parsed)
+
+    def _send(self, parsed: Parsed) -> None:
+        self.session.send(parsed.method, parsed.params)
+        self.session.view.message = ""
+        self.paint()
+
+    def _show_answer(self, text: str, reply: RequestOutcome) -> None:
+        if reply.error is not None:
+            self.show_message(clean_text(f"{text}: {reply.error}"))
+        else:
+            self.push_screen(AnswerScreen(f":{text}", reply.result or {}, self.palette))

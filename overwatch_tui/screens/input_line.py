@@ -1,0 +1,154 @@
+"""A line at the bottom to type in, with what completes and explains it; the panels stay in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from textual import events
+from textual.app import ComposeResult
+from textual.screen import ModalScreen
+
+from overwatch_tui.render.lines import Line, Row
+from overwatch_tui.render.theme import Theme
+
+from .line_widget import LinePanel
+
+MAX_TEXT = 400
+HEIGHT = 3
+
+
+def _nothing(_text: str) -> Sequence[str]:
+    return ()
+
+
+class InputLine(ModalScreen[str | None]):
+    """Ends with the text, or with None where Esc left it.
+
+    Args:
+        prompt: in front of the text.
+        explain: what to say about the text so far.
+        theme: for the lines.
+        text: to begin with.
+        complete: what the text can become; Tab goes through them.
+        history: earlier lines, the newest last; Up goes through them.
+        check: what is wrong with a text that is to be taken; empty = nothing.
+    """
+
+    AUTO_FOCUS = ""
+
+    def __init__(
+        self,
+        prompt: str,
+        explain: Callable[[str], str],
+        theme: Theme,
+        *,
+        text: str = "",
+        complete: Callable[[str], Sequence[str]] = _nothing,
+        history: Sequence[str] = (),
+        check: Callable[[str], str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._panel = LinePanel(theme, id="input")
+        self._prompt = prompt
+        self._explain = explain
+        self._complete = complete
+        self._check = check
+        self._history = [*history, text]
+        self._at = len(history)
+        """Which line of the history is shown."""
+        self._choices: list[str] = []
+        """What Tab goes through, and the text that it began with."""
+        self._problem = ""
+        self.text = text
+
+    def compose(self) -> ComposeResult:
+        yield self._panel
+
+    def on_resize(self) -> None:
+        width, height = self.size
+        self._panel.styles.width, self._panel.styles.height = width, HEIGHT
+        self._panel.styles.offset = (0, height - HEIGHT)
+        self._draw()
+
+    def _draw(self) -> None:
+        width = self.size.width
+        about = (
+            Row()
+            .put(" ")
+            .put(self._problem or self._explain(self.text), "warning" if self._problem else "dim")
+        )
+        shown = self.text[-(width - len(self._prompt) - 3) :]
+        line = Row("bar").put(f" {self._prompt}", "key").put(shown, "bold").put("_", "key")
+        self._panel.show_lines([self._offers(width), about.line(width), line.line(width)])
+
+    def _offers(self, width: int) -> Line:
+        """The last words that Tab offers, as many as fit; the chosen one stands out."""
+        row = Row()
+        for choice in self._choices or self._complete(self.text):
+            word = choice.rstrip().rpartition(" ")[2]
+            if row.width + len(word) + 2 > width:
+                break
+            row.put(" ").put(word, "tab" if choice == self.text else "accent").put(" ")
+        return row.line(width)
+
+    def on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        self._type(event.text.split("\n")[0])
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        event.prevent_default()
+        match event.key:
+            case "escape" | "ctrl+c":
+                self.dismiss(None)
+            case "enter":
+                self._take()
+            case "tab":
+                self._next_choice(1)
+            case "shift+tab":
+                self._next_choice(-1)
+            case "up":
+                self._recall(-1)
+            case "down":
+                self._recall(1)
+            case "backspace":
+                self._set(self.text[:-1])
+            case "ctrl+w":
+                self._set(self.text.rstrip().rpartition(" ")[0])
+            case "ctrl+u":
+                self._set("")
+            case _:
+                if event.character is not None and event.is_printable:
+                    self._type(event.character)
+
+    def _type(self, text: str) -> None:
+        self._set((self.text + "".join(c for c in text if c.isprintable()))[:MAX_TEXT])
+
+    def _set(self, text: str) -> None:
+        self.text, self._choices, self._problem = text, [], ""
+        self._draw()
+
+    def _next_choice(self, by: int) -> None:
+        """Tab and Shift-Tab: the next text that the one typed can become; a single one is simply taken."""
+        if self.text in self._choices:
+            at = self._choices.index(self.text) + by
+        else:
+            self._choices = [*self._complete(self.text)]
+            at = 0 if by > 0 else -1
+        if self._choices:
+            self.text, self._problem = self._choices[at % len(self._choices)], ""
+        if len(self._choices) == 1:
+            self._choices = []
+        self._draw()
+
+    def _recall(self, by: int) -> None:
+        self._history[self._at] = self.text
+        self._at = min(len(self._history) - 1, max(0, self._at + by))
+        self._set(self._history[self._at])
+
+    def _take(self) -> None:
+        self._problem = "" if self._check is None else self._check(self.text)
+        if self._problem:
+            self._draw()
+        else:
+            self.dismiss(self.text)

@@ -1,0 +1,59 @@
+"""A page of lines over the whole screen, scrolled by the keys that move everywhere else."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.screen import ModalScreen
+
+from overwatch_tui.render.lines import Line
+from overwatch_tui.render.theme import Theme
+
+from .line_widget import LinePanel
+
+
+class PageScreen(ModalScreen[None]):
+    """Shows `page`; Esc closes it.
+
+    Args:
+        theme: for the lines.
+    """
+
+    AUTO_FOCUS = ""
+    BINDINGS = [  # noqa: RUF012
+        ("escape,question_mark,f1,q,enter", "close", ""),
+        ("j,down", "scroll_by(1)", ""),
+        ("k,up", "scroll_by(-1)", ""),
+        ("pagedown,space", "scroll_by(15)", ""),
+        ("pageup", "scroll_by(-15)", ""),
+        ("g,home", "scroll_by(-100000)", ""),
+        ("G,end", "scroll_by(100000)", ""),
+    ]
+
+    def __init__(self, theme: Theme) -> None:
+        super().__init__()
+        self._panel = LinePanel(theme, id="page")
+        self.top = 0
+        """First line shown."""
+
+    def page(self, width: int) -> list[Line]:
+        """All lines, for so many columns."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        yield self._panel
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        width, height = self.size
+        lines = self.page(width)
+        self.top = max(0, min(self.top, len(lines) - height))
+        self._panel.show_lines(lines[self.top : self.top + height])
+
+    def action_scroll_by(self, rows: int) -> None:
+        self.top += rows
+        self._draw()
+
+    def action_close(self) -> None:
+        self.dismiss()

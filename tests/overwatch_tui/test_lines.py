@@ -1,0 +1,237 @@
+"""What is typed: filters of the lists, commands and questions for the daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.events import Paste
+from textual.pilot import Pilot
+
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.render.lines import plain
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.answer import AnswerScreen
+from overwatch_tui.screens.input_line import InputLine
+from overwatch_tui.screens.line_widget import LinePanel
+from overwatch_tui.source.history_file import MAX_LINES, HistoryFile
+from protocol.errors import RequestError
+
+from .harness import ListFeed, events, in_loop, session
+
+SIZE = (120, 40)
+STOP = {"mode": "after_epoch", "checkpoint": True}
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def app_of(**view: Any) -> OverwatchApp:
+    return OverwatchApp(session(events(), ViewState(**view)))
+
+
+def feed_of(app: OverwatchApp) -> ListFeed:
+    feed = app.session.feed
+    assert isinstance(feed, ListFeed)
+    return feed
+
+
+def text_of(app: OverwatchApp, box: str = "") -> str:
+    """The lines of the screen on top, or of one of its panels."""
+    panels = [p for p in app.screen.query(LinePanel) if p.display and (not box or p.id == f"box-{box}")]
+    return "\n".join(plain(line) for panel in panels for line in panel.lines)
+
+
+async def write(pilot: Pilot[None], text: str) -> None:
+    pilot.app.screen.post_message(Paste(text))
+    await pilot.pause()
+
+
+@in_loop
+async def test_a_filter_shows_some_envs_and_escape_all() -> None:
+    app = app_of(sort="env")
+    async with app.run_test(size=SIZE) as pilot:
+        assert "ENVS 16" in text_of(app, "envs")
+        await pilot.press("slash")
+        await write(pilot, "st:roll")
+        await pilot.press("enter")
+        assert "ENVS 1 of 16" in text_of(app, "envs")
+        assert "/st:roll" in text_of(app, "envs")
+        assert " 13 ROLL" in text_of(app, "envs")
+        assert " 12 " not in text_of(app, "envs")
+        await pilot.press("slash")
+        assert isinstance(app.screen, InputLine)
+        assert app.screen.text == "st:roll", "it can be changed"
+        await pilot.press("ctrl+u", "enter")
+        assert "ENVS 16" in text_of(app, "envs")
+        await pilot.press("slash")
+        await write(pilot, "acc<0")
+        await pilot.press("enter")
+        assert "no env passes /acc<0; Esc shows all" in text_of(app, "envs")
+        await pilot.press("escape")
+        assert "ENVS 16" in text_of(app, "envs")
+
+
+@pytest.mark.parametrize(
+    ("key", "view", "filter_", "shown", "hidden"),
+    [
+        ("2", "anomalies", "kind:rollback", "rollback", "norm_drift"),
+        ("5", "seeds", "st:blend", "BLENDING", "TRAINING"),
+        ("6", "log", "tag:gov", "rollback", "DORM"),
+        ("7", "commands", "what:escalate", "escalate", "profiler.start"),
+    ],
+)
+@in_loop
+async def test_every_list_has_a_filter(key: str, view: str, filter_: str, shown: str, hidden: str) -> None:
+    app = app_of()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press(key, "slash")
+        await write(pilot, filter_)
+        await pilot.press("enter")
+        assert shown in text_of(app, view)
+        assert hidden not in text_of(app, view)
+        await pilot.press("slash", "ctrl+u")
+        await write(pilot, "zzzz")
+        await pilot.press("enter")
+        assert "passes /zzzz; Esc shows all" in text_of(app, view)
+        await pilot.press("escape")
+        assert app.session.view.filters == {}
+
+
+@in_loop
+async def test_a_wrong_filter_is_told_and_can_be_mended() -> None:
+    app = app_of()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("slash")
+        await write(pilot, "speed>3")
+        await pilot.press("enter")
+        assert isinstance(app.screen, InputLine)
+        assert "speed is not a field here" in text_of(app)
+        await pilot.press("escape")
+        assert app.session.view.filters == {}
+        await pilot.press("4", "slash")
+        assert not isinstance(app.screen, InputLine)
+        assert "cannot be filtered" in text_of(app, "status")
+
+
+@in_loop
+async def test_a_command_is_completed_explained_and_sent() -> None:
+    app = app_of()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("colon")
+        await write(pilot, "tele")
+        await pilot.press("tab")
+        assert "telemetry.escalate" in text_of(app)
+        assert "epochs" in text_of(app), "its parameters are offered"
+        await write(pilot, "epochs=9")
+        assert "for exactly so many epochs" in text_of(app)
+        await pilot.press("enter")
+        ((_, method, params),) = feed_of(app).requests
+        assert (method, params) == ("telemetry.escalate", {"epochs": 9})
+        assert "SENT" in text_of(app)
+        await pilot.press("colon", "up")
+        assert isinstance(app.screen, InputLine)
+        assert app.screen.text == "telemetry.escalate epochs=9"
+        await pilot.press("escape")
+        assert len(feed_of(app).requests) == 1
+
+
+@in_loop
+async def test_a_question_shows_its_answer() -> None:
+    app = app_of()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("colon")
+        await write(pilot, "param.get")
+        await pilot.press("enter")
+        assert [method for _, method, _ in feed_of(app).requests] == ["param.get"]
+        feed_of(app).answer({"parameters": {"ppo.learning_rate": {"value": 0.001}}})
+        app.tick()
+        await pilot.pause()
+        assert isinstance(app.screen, AnswerScreen)
+        assert '"ppo.learning_rate"' in text_of(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        await pilot.press("colon")
+        await write(pilot, "op.get x")
+        await pilot.press("enter")
+        feed_of(app).answer(error=RequestError("no_such_op", "there is no command x"))
+        app.tick()
+        app.paint()
+        await pilot.pause()
+        assert len(app.screen_stack) == 1, [type(s) for s in app.screen_stack]
+        assert "there is no command x" in text_of(app, "status")
+
+
+@pytest.mark.parametrize("way", ["ctrl+x", "colon"])
+@in_loop
+async def test_a_run_is_stopped_by_typing_its_name(way: str) -> None:
+    app = app_of()
+    async with app.run_test(size=SIZE) as pilot:
+
+        async def begin() -> None:
+            await pilot.press(way)
+            if way == "colon":
+                await write(pilot, "stop")
+                await pilot.press("enter")
+
+        name = app.session.link.name or ""
+        await begin()
+        await write(pilot, name + "x")
+        await pilot.press("enter")
+        assert "not the run's name" in text_of(app)
+        await pilot.press("escape")
+        assert feed_of(app).requests == []
+        await begin()
+        await write(pilot, name)
+        await pilot.press("enter")
+        ((_, method, params),) = feed_of(app).requests
+        assert method == "stop"
+        assert params == (STOP if way == "ctrl+x" else {})
+
+
+@in_loop
+async def test_read_only_asks_but_does_not_command() -> None:
+    app = app_of(read_only=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("colon")
+        await write(pilot, "pause")
+        await pilot.press("enter")
+        assert "this terminal is read-only" in text_of(app)
+        await pilot.press("ctrl+u")
+        await write(pilot, "status")
+        await pilot.press("enter")
+        assert [method for _, method, _ in feed_of(app).requests] == ["status"]
+
+
+@in_loop
+async def test_keys_typed_into_a_line_do_nothing_else() -> None:
+    app = app_of()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("slash", *"qTPXC7ua", "ctrl+x", "f8", "left", "enter")
+        assert feed_of(app).requests == []
+        assert app.session.view.name == "envs"
+        assert app.session.view.filters["envs"].text == "qTPXC7ua"
+
+
+def test_the_history_is_short_private_and_without_repeats(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "history"
+    history = HistoryFile(path)
+    for i in range(MAX_LINES + 5):
+        history.add(f"mark {i}")
+    history.add("mark 10")
+    assert len(history.lines()) == MAX_LINES
+    assert history.lines()[-1] == "mark 10"
+    assert history.lines().count("mark 10") == 1
+    assert path.stat().st_mode & 0o077 == 0
+    assert [p.name for p in path.parent.iterdir()] == ["history"]
+
+
+def test_a_disk_that_refuses_the_history_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    history = HistoryFile(tmp_path / "file" / "history")
+    history.add("mark a")
+    assert history.lines() == []
