@@ -11,7 +11,6 @@ from overwatch_tui.model.command_line import (
     parse_line,
 )
 from overwatch_tui.model.filters import FilterError, parse_filter
-from overwatch_tui.panels import PANELS
 from overwatch_tui.screens.answer import AnswerScreen
 from overwatch_tui.screens.input_line import InputLine
 from overwatch_tui.source.history_file import HistoryFile
@@ -28,7 +27,7 @@ class LineActions(MoveActions, CommandActions):
     def action_filter(self) -> None:
         """Type the filter of the list that moves act on; an empty one shows all."""
         panel = self._panel()
-        fields = PANELS[panel].renderer.fields(self.body)
+        fields = self.panels[panel].renderer.fields(self.body)
         view = self.session.view
         if not fields:
             self.show_message(f"the rows of {panel} cannot be filtered")

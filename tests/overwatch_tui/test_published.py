@@ -143,8 +143,8 @@ async def test_own_command_can_be_left_at_each_step() -> None:
         await pilot.press("c", "escape")
         assert len(made.screen_stack) == 1
         await pilot.press("c", "enter", "escape", "j", "enter")
-        assert "Send stop?" in on_top(made)
-        await pilot.press("n")
+        assert "Type its name" in on_top(made)
+        await pilot.press("escape")
         assert len(made.screen_stack) == 1
         assert [method for _, method, _ in feed.requests] == ["status"]
 
