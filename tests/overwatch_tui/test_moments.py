@@ -9,7 +9,7 @@ from pathlib import Path
 from overwatch_tui.app import OverwatchApp
 from overwatch_tui.model.time_series import SECOND
 from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.prompt import PromptScreen
+from overwatch_tui.screens.input_line import InputLine
 from overwatch_tui.session import Session
 from overwatch_tui.source.replay import ReplayFeed
 from protocol.client.items import LinkChanged, Reset
@@ -119,7 +119,7 @@ async def test_prompt_goes_to_a_time_and_refuses_nonsense() -> None:
     async with app.run_test(size=SMALL) as pilot:
         await press(pilot, "g", "t", *"soon")
         prompt = app.screen
-        assert isinstance(prompt, PromptScreen)
+        assert isinstance(prompt, InputLine)
         assert prompt.text == "soon"
         await press(pilot, "enter")
         assert "'soon' is not a moment; for example 14:05" in shown(app)
