@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,17 @@ def test_round_trip_and_retention(tmp_path: Path) -> None:
     assert torch.equal(newest["weights"]["w"], torch.full((3,), 5.0))
     assert newest["history"] == [1, 2.5, None, "x"]
     assert torch.equal(load(tmp_path / "best.pt")["weights"]["w"], torch.full((3,), 2.0))
+
+
+def test_nobody_else_reads_a_checkpoint(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Checkpoints(tmp_path / "made", keep=2).save(state(1), round=1, epoch=None, best=True)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "made", *(tmp_path / "made").iterdir())} == {
+        0
+    }
 
 
 @pytest.mark.finding("DR-06")

@@ -112,7 +112,14 @@ def limit_threads() -> None:
     torch.set_num_threads(1)
 
 
-_MEMORY_WORDS = ("can't allocate memory", "bad_alloc", "could not create a memory", "start new thread")
+_MEMORY_WORDS = (
+    "can't allocate memory",
+    "bad_alloc",
+    "could not create a memory",
+    "could not create a primitive",
+    "start new thread",
+)
+"""Of torch, C++, oneDNN and Python."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -22,8 +22,9 @@ from tests.protocol.harness import Reader, until
 Loop = Callable[[str], "subprocess.Popen[str]"]
 
 FOREVER = """
-import time
+import signal, time
 from protocol import publish
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
 run = publish("loop", resume=True)
 step = run.step
 while True:

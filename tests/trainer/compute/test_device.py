@@ -54,6 +54,7 @@ def test_allocator_is_configured_by_environment_only_when_asked() -> None:
             True,
         ),
         (RuntimeError("std::bad_alloc"), True),
+        (RuntimeError("could not create a primitive"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (ValueError("can't allocate memory"), False),
     ],
