@@ -27,8 +27,15 @@ class OverwatchApp(MouseActions, LineActions, MomentActions, AnomalyActions, Dis
 
     CSS_PATH = "app.tcss"
 
-    def __init__(self, session: Session, *, colour: bool = True, choice: RunChoice | None = None) -> None:
-        super().__init__(session, colour=colour)
+    def __init__(
+        self,
+        session: Session,
+        *,
+        colour: bool = True,
+        theme: str = "dark",
+        choice: RunChoice | None = None,
+    ) -> None:
+        super().__init__(session, colour=colour, theme=theme)
         self.choice = choice or RunChoice(read_only=session.view.read_only)
 
     def on_main_screen_unknown_key(self, message: MainScreen.UnknownKey) -> None:

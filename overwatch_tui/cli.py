@@ -24,6 +24,7 @@ from .hangup import leave_on_hangup
 from .panels import ALL_VIEWS, PANELS
 from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
 from .render.link_text import link_text
+from .render.palettes import PALETTES, automatic_theme
 from .render.summary import summary
 from .render.theme import ASCII, UNICODE, prefers_ascii
 from .render.view_state import REFRESH_RATES, ViewState
@@ -94,6 +95,13 @@ class _Command(click.Command):
 )
 @click.option("--no-color", is_flag=True, help="Use bold and reverse only; NO_COLOR does the same.")
 @click.option(
+    "--theme",
+    type=click.Choice(["auto", *PALETTES]),
+    default="auto",
+    show_default=True,
+    help="Colours; auto = by what TERM can show. Inside: ^T.",
+)
+@click.option(
     "--mouse/--no-mouse", default=False, help="Take clicks and the wheel; text is then marked with Shift."
 )
 @click.option(
@@ -129,6 +137,7 @@ def main(
     ascii: bool,
     thin: bool | None,
     no_color: bool,
+    theme: str,
     mouse: bool,
     serve: bool,
     port: int,
@@ -167,7 +176,8 @@ def main(
     feed = _feed_of_recording(replay, speed) or open_first(address, choice, daemon=remote_command, thin=thin)
     chosen.read_only |= isinstance(feed, ReplayFeed)
     has_colour = not (no_color or os.environ.get("NO_COLOR"))
-    _watch(Session(feed, chosen), choice, address, colour=has_colour, mouse=mouse)
+    theme = automatic_theme(os.environ) if theme == "auto" else theme
+    _watch(Session(feed, chosen), choice, address, colour=has_colour, theme=theme, mouse=mouse)
 
 
 def _feed_of_recording(replay: str | None, speed: float) -> Feed | None:
@@ -214,13 +224,15 @@ def _require_terminal() -> None:
         raise click.UsageError("standard output is not a terminal; use --once to print one screen as text")
 
 
-def _watch(session: Session, choice: RunChoice, address: str | None, *, colour: bool, mouse: bool) -> None:
+def _watch(
+    session: Session, choice: RunChoice, address: str | None, *, colour: bool, theme: str, mouse: bool
+) -> None:
     if not colour:
         os.environ["NO_COLOR"] = "1"
     from .app import OverwatchApp
 
     leave_on_hangup(sys.stdout.fileno())
-    app = OverwatchApp(session, colour=colour, choice=choice)
+    app = OverwatchApp(session, colour=colour, theme=theme, choice=choice)
     try:
         app.run(mouse=mouse)
         link = app.session.link

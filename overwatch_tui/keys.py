@@ -88,6 +88,7 @@ KEYS: tuple[Key, ...] = (
     Key("minus", "-", "zoom(1)", "longer time window", "display"),
     Key("r", "r", "rate", "frames per second: 0.5, 1, 2, 4", "display"),
     Key("u", "u", "glyphs", "Unicode or ASCII characters", "display"),
+    Key("ctrl+t", "^T", "theme", "next theme of colours", "display"),
     Key("f8", "F8", "write_screen", "write the screen as SVG and text into this folder", "display"),
     Key("colon,ctrl+p", ": ^P", "command_line", "type any command or question for the daemon", "move"),
     Key("T", "T", "ask('escalate')", "escalate telemetry to DEBUG for 5 epochs", _STEER, "escalate"),

@@ -17,6 +17,7 @@ from overwatch_tui.panels import PANELS
 from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, compose_screen
 from overwatch_tui.render.panel import PanelInputs
 from overwatch_tui.render.theme import Theme
+from overwatch_tui.screens.line_widget import LinePanel
 from overwatch_tui.screens.main import MainScreen
 from overwatch_tui.screens.output_pace import OutputPace
 from overwatch_tui.screens.paced import ERASE_BELOW
@@ -34,16 +35,17 @@ class PaintedApp(App[None]):
     Args:
         session: the feed and what is known.
         colour: False paints with bold and reverse only.
+        theme: one of `render.palettes.PALETTES`.
     """
 
     TITLE = "esper overwatch"
     AUTO_FOCUS = None
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self, session: Session, *, colour: bool = True) -> None:
+    def __init__(self, session: Session, *, colour: bool = True, theme: str = "dark") -> None:
         super().__init__(ansi_color=True)
         self.session = session
-        self.palette = Theme(colour=colour)
+        self.palette = Theme(colour=colour, name=theme)
         self.pace = OutputPace()
         self._paint_at = 0.0
         self._interrupted = -DOUBLE_PRESS_SECONDS
@@ -193,3 +195,10 @@ class PaintedApp(App[None]):
         """Send the whole screen: a shell or another program may have written over it."""
         self.paint()
         self.screen.refresh()
+
+    def show_theme(self, name: str) -> None:
+        """Draw everything in the colours of a theme."""
+        self.palette.name = name
+        for screen in self.screen_stack:
+            for panel in screen.query(LinePanel):
+                panel.recolour()

@@ -47,13 +47,24 @@ class DisplayActions(PaintedApp):
         self.session.view.toggle_glyphs()
         self.paint()
 
+    def action_theme(self) -> None:
+        """The next theme; its name is shown."""
+        if not self.palette.colour:
+            self.show_message("no theme: NO_COLOR or --no-color is given")
+        else:
+            self.show_theme(self.palette.next_name())
+            self.show_message(f"theme {self.palette.name}")
+        self.paint()
+
     def action_write_screen(self) -> None:
         """Write the screen as SVG and as text into the working directory."""
         width, height = self.size
         stem = Path(f"esper-{self.session.link.name or 'overwatch'}-{time.strftime('%Y%m%d-%H%M%S')}")
         try:
             svg = self.export_screenshot(title=f"esper-tui {self.session.link.name or ''}")
-            stem.with_suffix(".svg").write_text(self_contained(svg), encoding="utf-8")
+            stem.with_suffix(".svg").write_text(
+                self_contained(svg, is_light=self.palette.is_light), encoding="utf-8"
+            )
             text = self.screen_layout(width, height).text(width, height)
             stem.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
         except OSError as error:

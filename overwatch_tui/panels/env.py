@@ -20,6 +20,7 @@ from overwatch_tui.render.lines import EMPTY, Line, Row
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.plot import Series
 from overwatch_tui.render.seed_row import contribution_style, seed_cells, seed_header, seed_row
+from overwatch_tui.render.theme import severity_mark
 from protocol.messages.events import LayerStatistics
 
 
@@ -174,6 +175,11 @@ def _interactions(inputs: PanelInputs, pairs: list[list[float | None]] | None, w
     return [row.line(width)] if row.width > begin else []
 
 
+def _put_judged(row: Row, label: str, text: str, severity: str | None) -> None:
+    """A value with the mark and the colour of its severity."""
+    row.put(label, "dim").put(text + severity_mark(severity).strip(), severity or "")
+
+
 def gradient_line(inputs: PanelInputs, env: int, width: int) -> Line:
     """Gradient and curves in one line."""
     state = inputs.state
@@ -186,15 +192,12 @@ def gradient_line(inputs: PanelInputs, env: int, width: int) -> Line:
         .put(" host grad ", "dim")
         .put(format_compact(at_or_none(epoch.host_grad_norm, env) if epoch else None, 6))
     )
-    row.put(" health ", "dim").put(format_number(health), state.severity("gradient_health", health) or "")
-    row.put(" drift ", "dim")
-    row.put(format_compact(drift, 5), state.detector_severity(source, "norm_drift") or "")
+    _put_judged(row, " health ", format_number(health), state.severity("gradient_health", health))
+    _put_judged(row, " drift ", format_compact(drift, 5), state.detector_severity(source, "norm_drift"))
     if epoch is not None and epoch.loss_scale:
         row.put(" fp16 scale ", "dim").put(format_compact(at_or_none(epoch.loss_scale, env), 6))
-        row.put(" skipped ", "dim").put(
-            format_number(at_or_none(epoch.skipped_steps, env), "d"),
-            state.detector_severity(source, "fp16_overflow") or "",
-        )
+        skipped = format_number(at_or_none(epoch.skipped_steps, env), "d")
+        _put_judged(row, " skipped ", skipped, state.detector_severity(source, "fp16_overflow"))
     if epoch is not None and epoch.host_learning_rate is not None:
         row.put(" lr ", "dim").put(f"{epoch.host_learning_rate:.1e}")
         if epoch.seed_learning_rate not in (None, epoch.host_learning_rate):
@@ -279,7 +282,7 @@ def _entry_line(entry: LogEntry, width: int) -> Line:
         Row()
         .put(f" r{entry.round} e{entry.epoch:02d} ", "dim")
         .put(format_clock(entry.ts), "faint")
-        .put(f" {where:<5}")
+        .put(f" {where + severity_mark(entry.severity).strip():<5}")
     )
     return row.put(event_text(entry.data), entry.severity or "dim").line(width)
 

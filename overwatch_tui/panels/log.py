@@ -12,6 +12,7 @@ from overwatch_tui.render.event_text import event_text
 from overwatch_tui.render.format import format_clock
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from overwatch_tui.render.theme import severity_mark
 from overwatch_tui.render.view_state import Scroll
 
 _STYLES = {
@@ -125,12 +126,13 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 def entry_line(inputs: PanelInputs, entry: LogEntry, width: int, *, selected: bool) -> Line:
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
     row.put(format_clock(entry.ts), "faint").put(" ")
+    mark = severity_mark(entry.severity).strip()
     if width >= 60:
         row.put(f"r{entry.round} e{entry.epoch:02d}" if entry.round else "", "faint", 10)
         row.put(entry.source, "", 12)
-        row.put(entry.tag, entry.severity or _STYLES.get(entry.tag, ""), 6)
+        row.put(entry.tag + mark, entry.severity or _STYLES.get(entry.tag, ""), 6)
     else:
-        row.put(entry.source + " ", entry.severity or _STYLES.get(entry.tag, ""))
+        row.put(f"{entry.source}{mark} ", entry.severity or _STYLES.get(entry.tag, ""))
     row.put(event_text(entry.data), entry.severity or "")
     line = row.line(width)
     return restyle(line, "select") if selected else line

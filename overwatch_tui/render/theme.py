@@ -1,4 +1,4 @@
-"""Two sets of glyphs and a palette. Each state has a letter and a word beside its colour."""
+"""Two sets of glyphs, and styles by name. Each state has a letter and a word beside its colour."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rich.style import Style
+
+from .palettes import PALETTES
 
 
 @dataclass(frozen=True)
@@ -79,39 +81,6 @@ ASCII = Glyphs(
     corners="....",
 )
 
-_COLOURS = {
-    "bold": "bold",
-    "dim": "color(244)",
-    "faint": "color(240)",
-    "title": "bold color(75)",
-    "rule": "color(239)",
-    "focus": "color(75)",
-    "key": "color(179)",
-    "accent": "color(73)",
-    "ok": "color(71)",
-    "warning": "bold color(214)",
-    "critical": "bold color(203)",
-    "info": "color(110)",
-    "chart": "color(74)",
-    "chart2": "color(139)",
-    "chart3": "color(108)",
-    "select": "on color(236)",
-    "bar": "on color(235)",
-    "alarm": "bold color(231) on color(124)",
-    "caution": "bold color(16) on color(214)",
-    "tab": "bold color(16) on color(75)",
-    "live": "bold color(16) on color(71)",
-    "box": "color(75)",
-    "dormant": "color(240)",
-    "germinated": "color(143)",
-    "training": "color(74)",
-    "blending": "color(140)",
-    "holding": "color(79)",
-    "fossilized": "color(71)",
-    "pruned": "color(173)",
-    "embargoed": "color(95)",
-    "resetting": "color(95)",
-}
 _MONOCHROME = {
     "bold": "bold",
     "title": "bold",
@@ -124,35 +93,44 @@ _MONOCHROME = {
     "live": "bold",
     "focus": "bold",
 }
-_ON_BAR = "color(252)"
-"""Plain text where we set the background: the terminal's own colour may not be legible there."""
 
 
 class Theme:
     """Styles by name; names in one string are laid over each other (`"critical select"`).
 
-    Plain text has the terminal's own colours, and all others are from the 256 that nearly every terminal
-    has: an escape sequence of ten bytes instead of forty for every piece of text, legible on dark and light.
-
     Args:
         colour: False for bold and reverse only (NO_COLOR).
+        name: one of `PALETTES`.
     """
 
-    def __init__(self, *, colour: bool = True) -> None:
+    def __init__(self, *, colour: bool = True, name: str = "dark") -> None:
         self.colour = colour
+        self.name = name
+        """Who changes it has everything drawn again."""
 
     def style(self, names: str) -> Style:
-        return _resolve(names, self.colour)
+        return _resolve(names, self.name if self.colour else "")
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it is made for a light background."""
+        return self.colour and PALETTES[self.name].backgrounds[0] == "#ffffff"
+
+    def next_name(self) -> str:
+        """The theme after this one."""
+        names = list(PALETTES)
+        return names[(names.index(self.name) + 1) % len(names)]
 
 
-@lru_cache(maxsize=1024)
-def _resolve(names: str, colour: bool) -> Style:
-    styles = _COLOURS if colour else _MONOCHROME
+@lru_cache(maxsize=4096)
+def _resolve(names: str, theme: str) -> Style:
+    """The style in a theme; in none of them where its name is empty."""
+    styles = PALETTES[theme].styles if theme else _MONOCHROME
     style = Style.null()
     for name in names.split():
         style += Style.parse(styles.get(name, ""))
     if style.bgcolor is not None and style.color is None:
-        style += Style.parse(_ON_BAR)
+        style += Style.parse(PALETTES[theme].on_bar)
     return style
 
 

@@ -57,6 +57,11 @@ class LinePanel(Widget):
     def on_resize(self) -> None:
         self._strips.clear()
 
+    def recolour(self) -> None:
+        """Draw every line again: the theme has changed."""
+        self._strips.clear()
+        self.refresh()
+
     def render_line(self, y: int) -> Strip:
         strip = self._strips.get(y)
         if strip is None:
