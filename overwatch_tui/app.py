@@ -7,9 +7,9 @@ import time
 from . import keys
 from .actions.anomalies import AnomalyActions
 from .actions.base import DOUBLE_PRESS_SECONDS
+from .actions.charts import ChartActions
 from .actions.display import DisplayActions
 from .actions.lines import LineActions
-from .actions.moments import MomentActions
 from .actions.mouse import MouseActions
 from .actions.runs import RunActions
 from .screens.help import HelpScreen
@@ -18,7 +18,7 @@ from .session import Session
 from .start import RunChoice
 
 
-class OverwatchApp(MouseActions, LineActions, MomentActions, AnomalyActions, DisplayActions, RunActions):
+class OverwatchApp(ChartActions, MouseActions, LineActions, AnomalyActions, DisplayActions, RunActions):
     """Overwatch over one session; see `PaintedApp` for the arguments.
 
     Args:

@@ -32,6 +32,7 @@ class Key:
 VIEWS_GROUP = "views"
 COMMAND_ACTION = "ask"
 """Action of the keys that send a command: --read-only takes it away."""
+_CHARTS = "charts"
 _STEER = "commands (each asks y/N)"
 _TIME = "time"
 
@@ -86,6 +87,14 @@ KEYS: tuple[Key, ...] = (
     Key("f", "f", "log_filter", "log: all, no seeds, warnings, commands", "display"),
     Key("plus,equals_sign", "+", "zoom(-1)", "shorter time window", "display"),
     Key("minus", "-", "zoom(1)", "longer time window", "display"),
+    Key("h,left", "h ←", "inspect(-1)", "charts: cursor to the left; at the edge, back in time", _CHARTS),
+    Key("l,right", "l →", "inspect(1)", "charts: cursor to the right; Esc lets go of it", _CHARTS),
+    Key("H", "H", "inspect(-10)", "ten columns to the left", _CHARTS),
+    Key("L", "L", "inspect(10)", "ten columns to the right", _CHARTS),
+    Key("y", "y", "log_axis", "logarithmic or linear axis", _CHARTS),
+    Key("w", "w", "smooth", "smoothing: off, 0.6, 0.9", _CHARTS),
+    Key("o", "o", "overlay", "overlay: off, all envs or heads, their quantiles", _CHARTS),
+    Key("p", "p", "pin", "pin this chart to your own page, or unpin it", _CHARTS),
     Key("r", "r", "rate", "frames per second: 0.5, 1, 2, 4", "display"),
     Key("u", "u", "glyphs", "Unicode or ASCII characters", "display"),
     Key("ctrl+t", "^T", "theme", "next theme of colours", "display"),

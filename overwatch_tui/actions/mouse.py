@@ -93,7 +93,7 @@ class MouseActions(MoveActions):
 
     def _focus(self, name: str) -> None:
         view = self.session.view
-        if view.name == "envs" and not view.detail:
+        if view.name == "envs" and not (view.detail or view.charts.names):
             view.focus = name
 
 

@@ -82,6 +82,7 @@ class RunActions(PaintedApp):
             rate=old.view.rate,
             read_only=self.choice.read_only or is_recording,
         )
+        view.charts.pins = old.view.charts.pins
         self.session = Session(feed, view)
         self._rung = None
         old.close()

@@ -18,6 +18,7 @@ from . import (
     log,
     metric_charts,
     metrics,
+    pins,
     policy,
     seeds,
     system,
@@ -31,6 +32,7 @@ _PUBLISHED = PanelTable(
     Panel("log", log.RENDERER, Place("a2", "a2", "a2"), key="6", tab=("Log", "Log")),
     Panel("commands", commands.RENDERER, Place("", "", "c2"), key="7", tab=("Cmd", "Commands")),
     Panel("system", system.RENDERER, key="8", tab=("Sys", "System")),
+    Panel("pins", pins.RENDERER, key="9", tab=("Pins", "Pinned")),
     Panel("empty", empty.RENDERER),
 )
 """Of a run that somebody's own loop publishes: what it has, under the keys that the same views have."""
@@ -43,6 +45,7 @@ PANELS = PanelTable(
     Panel("log", log.RENDERER, Place("a3", "b3", "a3"), key="6", tab=("Log", "Log")),
     Panel("commands", commands.RENDERER, Place("", "", "b3"), key="7", tab=("Cmd", "Commands")),
     Panel("system", system.RENDERER, Place("", "", "c3"), key="8", tab=("Sys", "System")),
+    Panel("pins", pins.RENDERER, key="9", tab=("", "Pinned")),
     Panel("env", env.RENDERER, Place("a2", "a2", "b1")),
     Panel("curves", curves.RENDERER, Place("", "", "b2")),
     Panel("empty", empty.RENDERER),

@@ -7,10 +7,10 @@ from functools import partial
 
 from overwatch_tui.model.anomalies import LIMIT_SUFFIX, AnomalyRecord
 from overwatch_tui.model.filters import Value
+from overwatch_tui.render.chart_page import draw_charts
 from overwatch_tui.render.format import format_clock, format_duration, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.plot import Series
 from overwatch_tui.render.theme import severity_label
 
 MIN_DETAIL_LINES = 20
@@ -153,11 +153,9 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     )
     lines += [Row().put(f"   {name:<11}", "dim").put(value).line(width) for name, value in facts]
     name = _series_name(record)
-    room = height - len(lines) - 2
-    if inputs.history(name) is not None and room >= 4:
-        limit = [(record.threshold, record.severity)] if record.threshold is not None else []
-        lines += [EMPTY, Row().put(f"   {name}, {inputs.window_name}", "dim").line(width)]
-        lines += inputs.chart([Series(name, inputs.history(name))], width, room, limits=limit, floor=0.0)
+    room = height - len(lines) - 1
+    if inputs.history(name) is not None and room >= 5:
+        lines += [EMPTY, *draw_charts(inputs, [name], width, room)]
     return Drawn(lines)
 
 
@@ -207,6 +205,15 @@ def _series_name(record: AnomalyRecord) -> str:
     return policy.get(record.kind, f"drift/{record.source}")
 
 
+def charts(inputs: PanelInputs) -> list[str]:
+    """What the selected record is about."""
+    records = inputs.state.anomalies.ordered()
+    if not records:
+        return []
+    name = _series_name(records[inputs.view.selected_index("anomalies", [r.key for r in records])])
+    return [name] if inputs.history(name) is not None else []
+
+
 RENDERER = Renderer(
     title=title,
     body=body,
@@ -215,5 +222,6 @@ RENDERER = Renderer(
     keys=keys,
     detail=detail,
     fields=fields,
+    charts=charts,
     num_waiting=num_waiting,
 )

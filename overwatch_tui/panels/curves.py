@@ -22,21 +22,15 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """Returns of the rounds above, accuracies beneath."""
     half = height // 2
-    return Drawn(_returns(inputs, width, half) + _accuracies(inputs, width, height - half))
+    return Drawn(returns(inputs, width, half) + accuracies(inputs, width, height - half))
 
 
-def side_by_side(inputs: PanelInputs, width: int, height: int) -> list[Line]:
-    """The same two, next to each other."""
-    half = (width - 2) // 2
-    pairs = zip(_returns(inputs, half, height), _accuracies(inputs, half, height), strict=True)
-    return [Row().add(left).to(half + 2).add(right).line(width) for left, right in pairs]
-
-
-def _returns(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+def returns(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """Quantiles of the returns, under a line that names them."""
     series = [
-        Series("p10", inputs.history("return.p10"), "dim"),
-        Series("p90", inputs.history("return.p90"), "chart2"),
-        Series("p50", inputs.history("return.p50"), "chart"),
+        Series("p10", inputs.history("return.p10"), "dim", mark="p10", dot="."),
+        Series("p90", inputs.history("return.p90"), "chart2", mark="p90", dot="."),
+        Series("p50", inputs.history("return.p50"), "chart", mark="p50"),
     ]
     head = (
         Row().put(" return of a round  ", "dim").put("p90 ", "chart2").put("p50 ", "chart").put("p10", "dim")
@@ -44,10 +38,11 @@ def _returns(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     return [head.line(width), *_plot(inputs, series, width, height - 1, "{:+.2f}")]
 
 
-def _accuracies(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+def accuracies(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """Mean and best accuracy, under a line that names them."""
     series = [
-        Series("mean", inputs.history("accuracy.mean"), "chart", 100.0),
-        Series("best", inputs.history("accuracy.best"), "chart3", 100.0),
+        Series("mean", inputs.history("accuracy.mean"), "chart", 100.0, "mean"),
+        Series("best", inputs.history("accuracy.best"), "chart3", 100.0, "best", dot="o"),
     ]
     head = Row().put(" final accuracy %  ", "dim").put("best ", "chart3").put("mean", "chart")
     return [head.line(width), *_plot(inputs, series, width, height - 1, "{:.1f}")]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from overwatch_tui.render.chart_page import draw_charts
 from overwatch_tui.render.format import format_compact, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.plot import Series
 from overwatch_tui.render.theme import severity_label, severity_mark
 from protocol.messages.vocabulary import SEVERITY_RANK
 
 _HEAD = "policy."
+MIN_ROWS_ABOVE_CHARTS = 16
+MIN_CHART_LINES = 12
+"""Lines left under the list that are worth charts."""
 
 
 def title(inputs: PanelInputs) -> str:
@@ -50,8 +53,16 @@ def _severity(inputs: PanelInputs, source: str) -> str | None:
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """A header, one line per source, the limits at the bottom."""
+    """A header, one line per source, the limits; where there is room the charts of the selected one."""
     order = keys(inputs)
+    room = height - max(MIN_ROWS_ABOVE_CHARTS, min(len(order) + 4, height // 2))
+    if inputs.view.name == "drift" and room >= MIN_CHART_LINES and charts(inputs):
+        listed = _list(inputs, order, width, height - room)
+        return listed._replace(lines=[*listed.lines, *draw_charts(inputs, charts(inputs)[:2], width, room)])
+    return _list(inputs, order, width, height)
+
+
+def _list(inputs: PanelInputs, order: Sequence[Hashable], width: int, height: int) -> Drawn:
     if not order:
         text = " no drift measured yet: the averages need 20 samples first"
         return Drawn([Row().put(text, "dim").line(width)])
@@ -138,27 +149,14 @@ def _lstm(inputs: PanelInputs, width: int) -> Line:
     return row.line(width)
 
 
-def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """Norm and drift of the selected source over time."""
+def charts(inputs: PanelInputs) -> Sequence[str]:
+    """Drift, norm and health of the selected source, as far as they are kept."""
     order = keys(inputs)
     if not order:
-        return body(inputs, width, height)
-    source = str(order[inputs.view.selected_index("drift", order)])
-    lines = [_header(True, width), _line(inputs, source, width, wide=width >= 70, selected=False), EMPTY]
-    half = (height - len(lines) - 2) // 2
-    record = inputs.state.anomalies.get((source, "norm_drift"))
-    limits = [(record.threshold, record.severity)] if record and record.threshold is not None else []
-    for text, name, style, marks in (
-        ("norm drift", f"drift/{source}", "chart", limits),
-        ("gradient norm", f"norm/{source}", "chart2", []),
-    ):
-        if half >= 4 and inputs.history(name) is not None:
-            lines.append(Row().put(f" {text} of {source}, {inputs.window_name}", "dim").line(width))
-            lines += inputs.chart(
-                [Series(text, inputs.history(name), style)], width, half - 1, limits=marks, floor=0.0
-            )
-            lines.append(EMPTY)
-    return Drawn(lines)
+        return ()
+    source = order[inputs.view.selected_index("drift", order)]
+    names = [f"{kind}/{source}" for kind in ("drift", "norm", "health")]
+    return [name for name in names if inputs.history(name) is not None]
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, charts=charts)

@@ -287,4 +287,11 @@ def _entry_line(entry: LogEntry, width: int) -> Line:
     return row.put(event_text(entry.data), entry.severity or "dim").line(width)
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, detail=detail)
+def charts(inputs: PanelInputs) -> list[str]:
+    """Accuracy and return of the selected env, drift and norm of its gradient."""
+    env = inputs.view.env
+    names = [f"accuracy/{env}", f"return/{env}", f"drift/{env_source(env)}", f"norm/{env_source(env)}"]
+    return [name for name in names if inputs.history(name) is not None]
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, detail=detail, charts=charts)

@@ -270,5 +270,12 @@ def _trend_style(change: float | None) -> str:
 
 
 RENDERER = Renderer(
-    title=title, body=body, needs=needs, note=note, keys=keys, detail=env_panel.detail, fields=fields
+    title=title,
+    body=body,
+    needs=needs,
+    note=note,
+    keys=keys,
+    detail=env_panel.detail,
+    charts=env_panel.charts,
+    fields=fields,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from overwatch_tui.model.curves import metric_curve
+from overwatch_tui.render.chart_view import MAX_PINS
 from overwatch_tui.render.format import format_count, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -138,4 +139,22 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     return Drawn(draw_large(inputs, chosen, width, height))
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+def charts_of_row(inputs: PanelInputs) -> list[str]:
+    """The curves of the selected chart, each alone."""
+    found = charted(inputs)
+    if not found:
+        return []
+    names = found[list(found)[inputs.view.selected_index("charts", list(found))]]
+    curves = [metric_curve(name) for name in names]
+    return [name for name in curves if inputs.history(name) is not None][:MAX_PINS]
+
+
+RENDERER = Renderer(
+    title=title,
+    body=body,
+    needs=needs,
+    note=note,
+    keys=keys,
+    detail=detail,
+    charts=charts_of_row,
+)

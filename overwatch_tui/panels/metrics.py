@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from overwatch_tui.model.curves import metric_curve
 from overwatch_tui.model.filters import Value
+from overwatch_tui.render.chart_view import MAX_PINS
 from overwatch_tui.render.format import format_count, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -187,4 +188,24 @@ def _counts(array: Histogram, inputs: PanelInputs, width: int, height: int) -> l
     return lines
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, fields=fields)
+def charts(inputs: PanelInputs) -> list[str]:
+    """The selected number; of a group, its first numbers."""
+    rows = keys(inputs)
+    if not rows:
+        return []
+    group, leaf = rows[inputs.view.selected_index("metrics", rows)]
+    leaves = [leaf] if leaf else [other for name, other in rows if name == group and other]
+    names = [metric_curve(f"{group}/{one}" if group else one) for one in leaves]
+    return [name for name in names if inputs.history(name) is not None][:MAX_PINS]
+
+
+RENDERER = Renderer(
+    title=title,
+    body=body,
+    needs=needs,
+    note=note,
+    keys=keys,
+    detail=detail,
+    fields=fields,
+    charts=charts,
+)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from overwatch_tui.render.chart_page import GAP, draw_charts
 from overwatch_tui.render.format import format_compact, format_duration, format_number, format_percent
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.plot import Series, gauge
+from overwatch_tui.render.plot import gauge
 from overwatch_tui.render.theme import severity_label
 from protocol.messages.thresholds import Threshold
 
@@ -16,6 +17,7 @@ from . import curves
 
 HEAD_COLUMNS_WIDTH = 24
 """Width of the columns of a head that older runs do not tell."""
+THREE_CHARTS_WIDTH = 160
 MIN_CHART_LINES = 8
 """Lines left that are worth a chart."""
 
@@ -83,7 +85,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
             lines += [EMPTY, *groups]
         room = height - len(lines) - 1
         if room >= MIN_CHART_LINES:
-            lines += [EMPTY, *curves.side_by_side(inputs, width, room)]
+            lines += [EMPTY, *_charts_below(inputs, width, room)]
         return Drawn(lines)
     half = (width - 1) // 2
     room = max(1, height - len(tail))
@@ -91,6 +93,22 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         row = Row().add(_pair(inputs, left, half)).to(half + 1).add(_pair(inputs, right, width - half - 1))
         lines.append(row.line(width))
     return Drawn([*lines, *tail])
+
+
+def _charts_below(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """The selected signal, the returns, and where there is room the accuracies."""
+    count = 3 if width >= THREE_CHARTS_WIDTH else 2
+    each = (width - GAP * (count - 1)) // count
+    drawn = [draw_charts(inputs, charts(inputs), each, height), curves.returns(inputs, each, height)]
+    if count == 3:
+        drawn.append(curves.accuracies(inputs, each, height))
+    lines = []
+    for parts in zip(*drawn, strict=True):
+        row = Row()
+        for x, part in enumerate(parts):
+            row.to(x * (each + GAP)).add(part)
+        lines.append(row.line(width))
+    return lines
 
 
 def _value(inputs: PanelInputs, signal: PolicySignal) -> float | None:
@@ -262,17 +280,11 @@ def _coefficient(value: float | None) -> str:
     return "--" if value is None else f"{value:.3g}"
 
 
-def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """The selected signal as a chart with its limits."""
+def charts(inputs: PanelInputs) -> Sequence[str]:
+    """The selected signal."""
     signal = SIGNALS[inputs.view.selected_index("policy", keys(inputs))]
-    if inputs.state.ppo is None:
-        return body(inputs, width, height)
-    limit = _limit(inputs, signal)
-    limits = [(limit.warning, "warning"), (limit.critical, "critical")] if limit else []
-    lines = [_full(inputs, signal, width, selected=False), EMPTY]
-    series = [Series(signal.label, inputs.history(f"ppo.{signal.field}"))]
-    lines += inputs.chart(series, width, max(3, height - 3), limits=limits)
-    return Drawn(lines)
+    name = f"ppo.{signal.field}"
+    return [name] if inputs.history(name) is not None else ()
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, charts=charts)

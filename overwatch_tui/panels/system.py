@@ -190,4 +190,9 @@ def _leaves(table: dict[str, object], prefix: str = "") -> list[tuple[str, str]]
     return found
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail)
+def charts(inputs: PanelInputs) -> Sequence[str]:
+    """The load of the machine, and the speed."""
+    return [name for name in ("cpu", "memory", "rss", "gpu", "speed") if inputs.history(name) is not None]
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, charts=charts)

@@ -223,7 +223,10 @@ def view_line(inputs: PanelInputs, width: int, panels: PanelTable, note: str, hi
     shown = panels.view_of(view.name)
     for panel in panels.views:
         waiting = panel.renderer.num_waiting(inputs)
-        text = f"{panel.key} {panel.tab[width >= 120]}" + (f"({waiting})" if waiting else "")
+        name = panel.tab[width >= 120]
+        if not name and panel.name != shown:
+            continue
+        text = f"{panel.key} {name or panel.tab[1]}" + (f"({waiting})" if waiting else "")
         if panel.name == shown:
             row.put(f"[{text}]", "tab")
         else:

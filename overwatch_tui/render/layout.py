@@ -121,6 +121,8 @@ def place_panels(
     view = inputs.view
     if inputs.state.run is None and inputs.state.epoch is None:
         return [Box("empty", 0, TOP, width, body)], []
+    if view.charts.names:
+        return [Box("pins", 0, TOP, width, body)], []
     if view.detail:
         return [
             Box(panels.view_of(view.focus) if view.focus not in panels else view.focus, 0, TOP, width, body)
@@ -193,7 +195,8 @@ def _draw(panel: Panel, inputs: PanelInputs, box: Box, rules: set[tuple[int, int
     lines = [_title(inputs, panel, width)] if box.has_title else []
     room = box.height - len(lines)
     renderer = panel.renderer
-    draw = renderer.detail if inputs.view.detail and renderer.detail else renderer.body
+    is_detail = inputs.view.detail and not inputs.view.charts.names
+    draw = renderer.detail if is_detail and renderer.detail else renderer.body
     drawn = draw(inputs, width, room)
     lines += block(drawn.lines, width, room)
     if gap:

@@ -48,6 +48,12 @@ class PanelInputs:
         """Span of every chart, microseconds."""
         return WINDOWS[self.view.window_index(self.age)][1]
 
+    @property
+    def axis(self) -> TimeAxis:
+        """What every chart spans: up to this moment, or up to where the operator has moved it."""
+        end = self.view.charts.end
+        return TimeAxis(self.now, self.window) if end is None else TimeAxis(end, self.window, True)
+
     def sparkline(self, name: str, width: int, *, low: float | None = None, high: float | None = None) -> str:
         """A sparkline of one of the state's histories; see `plot.sparkline`."""
         axis = TimeAxis(self.now, self.window)
@@ -64,8 +70,19 @@ class PanelInputs:
         form: str = "{:.3g}",
     ) -> list[Line]:
         """A chart over the chosen window; see `plot.chart`."""
-        axis = TimeAxis(self.now, self.window)
-        return chart(series, width, height, axis, self.glyphs, limits=limits, floor=floor, form=form)
+        view = self.view.charts
+        return chart(
+            series,
+            width,
+            height,
+            self.axis,
+            self.glyphs,
+            limits=limits,
+            floor=floor,
+            form=form,
+            is_log=view.is_log,
+            at=view.at,
+        )
 
     def history(self, name: str) -> History | None:
         """The course of a signal; None before its first value."""
@@ -110,6 +127,10 @@ def _no_fields(_inputs: PanelInputs) -> Sequence[str]:
     return ()
 
 
+def _no_charts(_inputs: PanelInputs) -> Sequence[str]:
+    return ()
+
+
 def _no_note(_inputs: PanelInputs) -> str:
     return ""
 
@@ -134,6 +155,8 @@ class Renderer(NamedTuple):
     """What Enter shows of the selected row."""
     fields: Callable[[PanelInputs], Sequence[str]] = _no_fields
     """Names that a filter of its rows may use; none = its rows cannot be filtered."""
+    charts: Callable[[PanelInputs], Sequence[str]] = _no_charts
+    """Names of the curves of the selected row, which Enter shows as charts."""
     num_waiting: Callable[[PanelInputs], int] = _no_rows_wait
     """How many rows wait for the operator: shown in its tab, highlighted."""
 
@@ -156,7 +179,7 @@ class Panel(NamedTuple):
     key: str = ""
     """The digit that shows it alone; empty for a part of the main screen only."""
     tab: tuple[str, str] = ("", "")
-    """Its name in the row of views, short and long."""
+    """Its name in the row of views, short and long; without a short one it is not in a narrow row."""
 
 
 class PanelTable:

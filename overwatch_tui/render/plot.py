@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from overwatch_tui.model.time_series import SECOND, Bucket, History
+from overwatch_tui.model.courses import Course
+from overwatch_tui.model.time_series import SECOND, Bucket
 
-from .format import format_count
+from .format import format_clock, format_count
 from .lines import Line, Row
-from .theme import Glyphs
+from .scale import Scale, make_scale
+from .theme import Glyphs, severity_label
 
 _DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 """Braille bits of the left and right column of a cell, from the bottom up."""
@@ -27,10 +29,12 @@ class TimeAxis(NamedTuple):
     """Right edge."""
     window: int
     """From the left edge to the right one."""
+    is_past: bool = False
+    """Whether the right edge is another moment than this one: the axis then names both edges' times."""
 
 
 def sparkline(
-    history: History | None,
+    history: Course | None,
     width: int,
     axis: TimeAxis,
     glyphs: Glyphs,
@@ -39,6 +43,8 @@ def sparkline(
     high: float | None = None,
 ) -> str:
     """One line: the mean of each bucket as one of the glyphs' levels, scaled to what is shown.
+
+    What does not change is a line, not a row of bars.
 
     Args:
         history: the signal; None draws blanks.
@@ -59,7 +65,7 @@ def sparkline(
     levels = len(glyphs.spark)
     span = top - bottom
     if span <= 1e-9 * max(abs(top), abs(bottom), 1e-9):
-        bottom, span = bottom - 1.0, 4.0
+        return "".join(" " if b is None else glyphs.rule for b in buckets)
 
     def level(value: float) -> str:
         return glyphs.spark[min(levels - 1, max(0, int((value - bottom) / span * levels)))]
@@ -80,9 +86,62 @@ class Series:
     """One line of a chart."""
 
     label: str
-    history: History | None
+    history: Course | None
     style: str = "chart"
     scale: float = 1.0
+    mark: str = ""
+    """A letter or a number on the curve, by which it is told from others without colour."""
+    is_line: bool = False
+    """Whether only the means are drawn, without the envelope of least and greatest."""
+    dot: str = "*"
+    """What draws it in ASCII."""
+
+
+GUTTER = 7
+"""Columns of the axis labels."""
+MARK_DISTANCE = 24
+"""A curve's mark stands at its end and every so many columns."""
+MAX_REPEATED_MARKS = 4
+"""Where more curves have a mark, it stands at their ends only."""
+_LIMIT_LABEL = 4
+
+
+@dataclass(frozen=True)
+class PlotGrid:
+    """The columns of a plot, anchored to absolute time: it moves by whole cells."""
+
+    columns: int
+    per_cell: int
+    """Buckets a column: 2 in braille, 1 in ASCII."""
+    dt: int
+    """Microseconds of a bucket."""
+    end: int
+    """Index of the last bucket, since the epoch."""
+
+    @property
+    def count(self) -> int:
+        return self.columns * self.per_cell
+
+    @property
+    def cell_micros(self) -> int:
+        """Microseconds that a column spans."""
+        return self.dt * self.per_cell
+
+    def column_of(self, ts: int) -> int:
+        """Of a time; may lie outside."""
+        return (ts // self.dt - self.end + self.count - 1) // self.per_cell
+
+    def buckets(self, course: Course) -> list[Bucket | None]:
+        """As many as the plot has."""
+        return course.buckets(self.end * self.dt, self.dt * self.count, self.count)
+
+
+def plot_grid(width: int, axis: TimeAxis, glyphs: Glyphs) -> PlotGrid:
+    """The columns of a chart of so many columns with its labels."""
+    columns = max(width - GUTTER, 1)
+    per_cell = 2 if glyphs.braille else 1
+    dt = max(axis.window // (columns * per_cell), 1)
+    return PlotGrid(columns, per_cell, dt, (axis.now // dt // per_cell + 1) * per_cell - 1)
 
 
 def chart(
@@ -95,6 +154,8 @@ def chart(
     limits: Sequence[tuple[float, str]] = (),
     floor: float | None = None,
     form: str = "{:.3g}",
+    is_log: bool = False,
+    at: int | None = None,
 ) -> list[Line]:
     """Min/max envelopes over a common axis, `height` lines of `width` columns.
 
@@ -104,42 +165,43 @@ def chart(
         height: lines.
         axis: what time they span.
         glyphs: the character set.
-        limits: (value, style) of threshold lines; drawn where they lie within the axis.
-        floor: a value that the axis always holds, such as 0.
+        limits: (value, style) of threshold lines; drawn where they are near the values.
+        floor: a value that a linear axis always holds, such as 0.
         form: how the axis writes its numbers.
+        is_log: whether the axis is logarithmic; without a value above 0 it is linear.
+        at: time of the cursor, microseconds; None = no cursor.
     """
-    gutter = 7
-    columns = max(width - gutter, 1)
+    grid = plot_grid(width, axis, glyphs)
     labelled = height >= MIN_AXIS_LINES
     height -= labelled
-    per_cell = 2 if glyphs.braille else 1
-    drawn = [(s, _scaled(s, axis, columns * per_cell)) for s in series]
+    drawn = [(s, _scaled(s, grid)) for s in series]
     known = [b for _, buckets in drawn for b in buckets if b is not None]
     if not known:
-        return [((" " * gutter + "no data yet", "dim"),)] + [()] * (height + labelled - 1)
-    bottom = min(b.low for b in known)
-    top = max(b.high for b in known)
-    if floor is not None:
-        bottom, top = min(bottom, floor), max(top, floor)
-    if top - bottom <= 1e-6 * max(abs(top), abs(bottom)):
-        around = max(abs(top), 1.0) / 2
-        bottom, top = bottom - around, top + around
-    grid = _Grid(columns, height, bottom, top, glyphs)
+        return [((" " * GUTTER + "no data yet", "dim"),)] + [()] * (height + labelled - 1)
+    scale = make_scale(known, floor_at=floor, limits=[value for value, _ in limits], is_log=is_log)
+    canvas = _Canvas(grid.columns, height, scale, glyphs)
     for value, style in limits:
-        grid.limit(value, style)
+        canvas.limit(value, style)
+    if at is not None:
+        canvas.rule_column(grid.column_of(at))
     for s, buckets in drawn:
-        grid.curve(buckets, s.style)
-    labels = {0: top, height - 1: bottom}
+        canvas.curve(buckets, s.style, s.dot)
+    marked = [(s, buckets) for s, buckets in reversed(drawn) if s.mark]
+    for i, (s, buckets) in enumerate(marked):
+        canvas.mark_end(buckets, s.mark, s.style)
+        if len(marked) <= MAX_REPEATED_MARKS:
+            canvas.mark(buckets, s.mark, s.style, grid.end // grid.per_cell + MARK_DISTANCE // 3 * i)
+    labels = {0: 1.0, height - 1: 0.0}
     if height >= 5:
-        labels[height // 2] = top - (top - bottom) * (height // 2) / (height - 1)
+        labels[height // 2] = 1.0 - (height // 2) / (height - 1)
     lines = []
     for y in range(height):
-        row = Row().put(_label(labels[y], form, gutter - 1) if y in labels else "", "dim", gutter - 1, ">")
+        text = _label(scale.value(labels[y]), form, GUTTER - 1) if y in labels else ""
+        row = Row().put(text, "dim", GUTTER - 1, ">")
         row.put(glyphs.bar, "rule")
-        lines.append(row.add(grid.line(y)).line(width))
+        lines.append(row.add(canvas.line(y)).line(width))
     if labelled:
-        row = Row().to(gutter).put(f"-{_duration(axis.window)}", "dim")
-        lines.append(row.right("now", "dim", width).line(width))
+        lines.append(_time_labels(axis, width))
     return lines
 
 
@@ -152,6 +214,13 @@ def _label(value: float, form: str, width: int) -> str:
     return next((text for text in texts if len(text) <= width), exponent)
 
 
+def _time_labels(axis: TimeAxis, width: int) -> Line:
+    left, right = f"-{_duration(axis.window)}", "now"
+    if axis.is_past:
+        left, right = format_clock(axis.now - axis.window), format_clock(axis.now)
+    return Row().to(GUTTER).put(left, "dim").right(right, "dim", width).line(width)
+
+
 def _duration(microseconds: int) -> str:
     """`15m`, `6h`, `7d`: in the largest unit that divides it."""
     minutes = microseconds // (60 * SECOND)
@@ -161,44 +230,62 @@ def _duration(microseconds: int) -> str:
     return f"{minutes}m"
 
 
-def _scaled(series: Series, axis: TimeAxis, count: int) -> list[Bucket | None]:
+def _scaled(series: Series, grid: PlotGrid) -> list[Bucket | None]:
     if series.history is None:
-        return [None] * count
-    buckets = series.history.buckets(axis.now, axis.window, count)
-    if series.scale == 1.0:
+        return [None] * grid.count
+    buckets = grid.buckets(series.history)
+    if series.is_line:
+        buckets = [None if b is None else Bucket(b.mean, b.mean, b.mean) for b in buckets]
+    by = series.scale
+    if by == 1.0:
         return buckets
-    return [
-        None if b is None else Bucket(b.low * series.scale, b.mean * series.scale, b.high * series.scale)
-        for b in buckets
-    ]
+    return [None if b is None else Bucket(b.low * by, b.mean * by, b.high * by) for b in buckets]
 
 
-class _Grid:
+class _Canvas:
     """Cells with a bit set each (braille) or a character each (ASCII)."""
 
-    def __init__(self, columns: int, height: int, bottom: float, top: float, glyphs: Glyphs) -> None:
+    def __init__(self, columns: int, height: int, scale: Scale, glyphs: Glyphs) -> None:
         self._height = height
         self._rows = height * (4 if glyphs.braille else 1)
-        self._bottom, self._span = bottom, top - bottom
+        self._scale = scale
         self._braille = glyphs.braille
+        self._per_cell = 2 if glyphs.braille else 1
         self._bits = [[0] * columns for _ in range(height)]
         self._styles = [["faint"] * columns for _ in range(height)]
         self._under = [[" "] * columns for _ in range(height)]
+        self._over: dict[tuple[int, int], tuple[str, str]] = {}
         self._rule = glyphs.rule if glyphs.braille else "-"
+        self._bar = glyphs.bar
+        self._cursor: int | None = None
 
     def _level(self, value: float) -> int:
         """Dot row from the bottom."""
-        return round((value - self._bottom) / self._span * (self._rows - 1))
+        return round(self._scale.share(value) * (self._rows - 1))
+
+    def _line_of(self, value: float) -> int:
+        """Line of text, from the top."""
+        return self._height - 1 - self._level(value) * self._height // self._rows
 
     def limit(self, value: float, style: str) -> None:
-        if not 0 <= (value - self._bottom) / self._span <= 1:
+        """A broken rule with the name of its severity at the left."""
+        if not self._scale.bottom <= value <= self._scale.top:
             return
-        y = self._height - 1 - self._level(value) * self._height // self._rows
-        for x in range(0, len(self._under[y]), 2):
+        y = self._line_of(value)
+        columns = len(self._under[y])
+        for x in range(0, columns, 2):
             self._under[y][x] = self._rule
             self._styles[y][x] = style
+        if columns > 4 * _LIMIT_LABEL:
+            for x, character in enumerate(f"{severity_label(style):<{_LIMIT_LABEL}}"):
+                self._under[y][x], self._styles[y][x] = character, style
 
-    def curve(self, buckets: list[Bucket | None], style: str) -> None:
+    def rule_column(self, x: int) -> None:
+        """The cursor."""
+        if 0 <= x < len(self._under[0]):
+            self._cursor = x
+
+    def curve(self, buckets: list[Bucket | None], style: str, dot: str) -> None:
         before: Bucket | None = None
         for i, bucket in enumerate(buckets):
             if bucket is None:
@@ -208,23 +295,56 @@ class _Grid:
             if before is not None:
                 low, high = min(low, before.high), max(high, before.low)
             for level in range(self._level(low), self._level(high) + 1):
-                self._set(i, level, style)
+                self._set(i, level, style, dot)
             before = bucket
 
-    def _set(self, i: int, level: int, style: str) -> None:
+    def mark(self, buckets: list[Bucket | None], text: str, style: str, phase: int) -> None:
+        """Write the curve's name on it every so many columns of absolute time."""
+        columns = len(self._under[0])
+        for x in range(columns - len(text)):
+            if (phase + x - columns) % MARK_DISTANCE == 0:
+                self._write(buckets, x, text, style)
+
+    def mark_end(self, buckets: list[Bucket | None], text: str, style: str) -> None:
+        """Write the curve's name where it ends, or where there is room a little before."""
+        last = max((i for i, bucket in enumerate(buckets) if bucket is not None), default=-1)
+        end = last // self._per_cell - len(text)
+        for x in range(end, max(-1, end - 24), -len(text) - 1):
+            if self._write(buckets, x, text, style):
+                return
+
+    def _write(self, buckets: list[Bucket | None], x: int, text: str, style: str) -> bool:
+        bucket = buckets[x * self._per_cell]
+        if bucket is None:
+            return False
+        y = self._line_of(bucket.mean)
+        cells = [(y, x + i) for i in range(len(text))]
+        if any(cell in self._over for cell in [(y, x - 1), *cells, (y, x + len(text))]):
+            return False
+        self._over.update(zip(cells, ((character, style) for character in text), strict=True))
+        return True
+
+    def _set(self, i: int, level: int, style: str, dot: str) -> None:
         if self._braille:
             x, y = i // 2, self._height - 1 - level // 4
             self._bits[y][x] |= _DOTS[i % 2][level % 4]
         else:
             x, y = i, self._height - 1 - level
-            self._bits[y][x] = 1
+            self._bits[y][x] = ord(dot)
         self._styles[y][x] = style
 
     def line(self, y: int) -> Line:
         row = Row()
-        for bits, style, under in zip(self._bits[y], self._styles[y], self._under[y], strict=True):
-            if bits:
-                row.put(chr(0x2800 + bits) if self._braille else "*", style)
+        for x, (bits, style, under) in enumerate(
+            zip(self._bits[y], self._styles[y], self._under[y], strict=True)
+        ):
+            if (y, x) in self._over:
+                row.put(*self._over[y, x])
+            elif bits:
+                text = chr(0x2800 + bits if self._braille else bits)
+                row.put(text, "key" if x == self._cursor else style)
+            elif x == self._cursor:
+                row.put(self._bar, "focus")
             else:
                 row.put(under, style)
         return tuple(row.spans)

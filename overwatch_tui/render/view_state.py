@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from overwatch_tui.model.filters import Fields, Filter
 from overwatch_tui.model.time_series import SECOND
 
+from .chart_view import ChartView
 from .theme import ASCII, UNICODE, Glyphs
 
 _T = TypeVar("_T")
@@ -74,6 +75,7 @@ class ViewState:
     """Table or grid; None = by the number of envs."""
     window: int | None = None
     """Index into WINDOWS; None = by the age of the data."""
+    charts: ChartView = field(default_factory=ChartView)
     log_filter: str = "all"
     filters: dict[str, Filter] = field(default_factory=dict)
     """Per panel, what its list shows; a panel without one shows all."""
@@ -95,6 +97,7 @@ class ViewState:
         """Switch to a view."""
         self.name = self.focus = name
         self.detail = False
+        self.charts.names = ()
 
     def passes(self, panel: str, fields: Callable[[], Fields]) -> bool:
         """Whether a panel's filter shows a row.
@@ -115,6 +118,10 @@ class ViewState:
         """One step out; False where there is none."""
         if self.typing is not None:
             self.typing = None
+        elif self.charts.let_go():
+            pass
+        elif self.charts.names:
+            self.charts.names = ()
         elif self.detail:
             self.detail = False
         elif self.focus in self.filters:

@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from overwatch_tui.model.state import State
 from overwatch_tui.model.time_series import SECOND
 from overwatch_tui.panels import PANELS, VIEWS
+from overwatch_tui.render.chart_view import ChartView
 from overwatch_tui.render.layout import compose_screen
 from overwatch_tui.render.panel import PanelInputs
 from overwatch_tui.render.theme import ASCII
@@ -74,6 +76,21 @@ def _frozen(width: int, height: int) -> str:
     return compose_screen(PANELS, live, body, width, height).text(width, height)
 
 
+def _charts(*names: str, **chosen: Any) -> PanelInputs:
+    """Charts alone; the cursor 20 s ago."""
+    view = _view("envs")
+    view.charts = ChartView(names=names, **chosen)
+    made = panel_inputs(state(), view)
+    view.charts.at = made.now - 20 * SECOND
+    return made
+
+
+def _pinned() -> PanelInputs:
+    view = _view("pins")
+    view.charts.pins = ["ppo.approx_kl", "ppo.entropy", "return.p50", "accuracy/7", "drift/env07", "cpu"]
+    return panel_inputs(state(), view)
+
+
 def _late(width: int, height: int) -> str:
     made = panel_inputs(state(), state="stale", age_seconds=7.2)
     made.now += 7 * SECOND
@@ -97,6 +114,10 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "published-charts": lambda: panel_inputs(_published(), _view("charts")),
     "published-about": lambda: panel_inputs(_published(), _view("about")),
     "published-chart": lambda: panel_inputs(_published(), _view("metrics", detail=True)),
+    "overlay-envs": lambda: _charts("accuracy/7", "drift/env07", overlay="all"),
+    "overlay-quantiles": lambda: _charts("accuracy/7", "return/7", overlay="quantiles", smoothing=0.6),
+    "log-axis": lambda: _charts("norm/env07", is_log=True),
+    "pinned": _pinned,
     "by-drift": lambda: panel_inputs(state(), ViewState(sort="drift")),
 }
 
@@ -106,7 +127,10 @@ def _draw_frame(name: str, width: int, height: int) -> str:
 
 
 def _draw_view(name: str, width: int, height: int, *, detail: bool) -> str:
-    return draw(panel_inputs(state(), _view(name, detail=detail)), width, height)
+    made = panel_inputs(state(), _view(name, detail=detail))
+    if detail and PANELS[name].renderer.detail is None:
+        made.view.charts.names = tuple(PANELS[name].renderer.charts(made))
+    return draw(made, width, height)
 
 
 SCENES: dict[str, Callable[[int, int], str]] = {"stale": _late, "frozen": _frozen}

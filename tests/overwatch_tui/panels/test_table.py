@@ -18,7 +18,7 @@ def test_names_keys_and_places_are_unique() -> None:
     keys = [panel.key for panel in panels if panel.key]
     assert len({panel.name for panel in panels}) == len(panels)
     assert len(set(keys)) == len(keys) == len(VIEWS)
-    assert all(all(panel.tab) for panel in PANELS.views)
+    assert all(panel.tab[1] for panel in PANELS.views)
     for num_columns in (1, 2, 3):
         places = [panel.place[num_columns - 1] for panel in panels if panel.place[num_columns - 1]]
         assert len(set(places)) == len(places)

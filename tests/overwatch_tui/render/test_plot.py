@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import pytest
 
 from overwatch_tui.model.time_series import SECOND, History
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.plot import Series, TimeAxis, chart, gauge, sparkline
+from overwatch_tui.render.lines import Line, plain
+from overwatch_tui.render.plot import GUTTER, Series, TimeAxis, chart, gauge, plot_grid, sparkline
 from overwatch_tui.render.theme import ASCII, UNICODE, Glyphs
 
 
@@ -30,11 +33,11 @@ def test_a_fixed_scale_keeps_quiet_things_quiet() -> None:
     assert set(text) == {"▁"}
 
 
-def test_a_constant_is_a_low_line_not_a_full_bar() -> None:
+def test_a_constant_is_a_line_not_a_row_of_bars() -> None:
     history = History()
     for i in range(60):
         history.add(i * SECOND, 7.0)
-    assert set(sparkline(history, 10, TimeAxis(59 * SECOND, 60 * SECOND), ASCII)) == {ASCII.spark[1]}
+    assert set(sparkline(history, 10, TimeAxis(59 * SECOND, 60 * SECOND), ASCII)) == {ASCII.rule}
 
 
 def test_nothing_measured_is_blank() -> None:
@@ -96,3 +99,73 @@ def test_numbers_of_the_axis_are_never_cut(top: float) -> None:
     label = plain(lines[0])[:6].strip()
     number = float(label.replace("K", "e3").replace("M", "e6").replace("G", "e9"))
     assert number == pytest.approx(max(top, top * 0.99), rel=0.2)
+
+
+def dots_of(lines: list[Line]) -> list[set[int]]:
+    """Per column of dots, those that are set, counted from the top."""
+    cells = [plain(line)[GUTTER:] for line in lines]
+    found: list[set[int]] = [set() for _ in range(2 * max(map(len, cells)))]
+    for y, text in enumerate(cells):
+        for x, character in enumerate(text):
+            bits = ord(character) - 0x2800
+            if 0 < bits < 256:
+                for column, masks in enumerate(((1, 2, 4, 64), (8, 16, 32, 128))):
+                    found[2 * x + column] |= {4 * y + i for i, mask in enumerate(masks) if bits & mask}
+    return found
+
+
+def test_an_envelope_reaches_from_least_to_greatest() -> None:
+    draw, history = random.Random(5), History()
+    values = [draw.uniform(0.0, 100.0) for _ in range(600)]
+    for i, value in enumerate(values):
+        history.add(i * SECOND, value)
+    lines = chart([Series("x", history)], GUTTER + 30, 6, TimeAxis(599 * SECOND, 600 * SECOND), UNICODE)
+    dots = dots_of(lines)
+    for i, column in enumerate(dots[1:], 1):
+        part = values[10 * i : 10 * i + 10]
+        lowest, highest = round(min(part) / 100 * 23), round(max(part) / 100 * 23)
+        assert 23 - max(column) <= lowest, "as low as its least value, or lower to touch its neighbour"
+        assert 23 - min(column) >= highest
+        assert len(column) == max(column) - min(column) + 1, "without a hole"
+
+
+def test_only_the_last_column_changes_between_two_buckets() -> None:
+    history = ramp(500)
+    grids = []
+    for second in (500, 503, 505, 514):
+        history.add(second * SECOND, 0.5)
+        axis = TimeAxis(second * SECOND, 600 * SECOND)
+        grids.append([plain(x) for x in chart([Series("x", history)], GUTTER + 60, 6, axis, UNICODE)])
+    for before, after in pairwise(grids[:-1]):
+        assert [line[:-1] for line in before] == [line[:-1] for line in after]
+    moved = [line[GUTTER : GUTTER + 50] for line in grids[-1]]
+    assert moved != [line[GUTTER : GUTTER + 50] for line in grids[0]]
+    assert moved == [line[GUTTER + 1 : GUTTER + 51] for line in grids[0]], "by one whole column"
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=lambda g: g.name)
+def test_the_cursor_stands_at_its_time_on_every_width(glyphs: Glyphs) -> None:
+    axis, at = TimeAxis(599 * SECOND, 600 * SECOND), 300 * SECOND
+    for width in (47, 67, 120):
+        lines = chart([Series("x", ramp(600))], width, 6, axis, glyphs, at=at)
+        x = plain(lines[0]).rindex(glyphs.bar)
+        assert abs((x - GUTTER) / (width - GUTTER) - 0.5) < 0.06
+        assert plot_grid(width, axis, glyphs).column_of(at) == x - GUTTER
+
+
+def test_marks_name_curves_that_have_no_colour() -> None:
+    series = [Series("a", ramp(600), mark="a"), Series("b", ramp(600, top=2.0), mark="b", dot="o")]
+    lines = chart(series, GUTTER + 60, 12, TimeAxis(599 * SECOND, 600 * SECOND), ASCII)
+    text = "\n".join(plain(line) for line in lines)
+    assert text.count("a") >= 2
+    assert text.count("b") >= 2
+    assert "o" in text
+    assert "*" in text
+
+
+def test_an_axis_of_the_past_names_its_times() -> None:
+    axis = TimeAxis(1_760_000_000 * SECOND, 600 * SECOND, is_past=True)
+    history = History()
+    history.add(axis.now - 100 * SECOND, 1.0)
+    last = plain(chart([Series("x", history)], 60, 8, axis, UNICODE)[-1])
+    assert last.split() == ["08:43:20", "08:53:20"]

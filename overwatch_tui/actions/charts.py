@@ -1,0 +1,103 @@
+"""Keys for charts: open, axis, smoothing, overlay, cursor, pins."""
+
+from __future__ import annotations
+
+from overwatch_tui.render.chart_page import chart_width
+from overwatch_tui.render.chart_view import MAX_PINS
+from overwatch_tui.render.layout import BOTTOM, TOP
+from overwatch_tui.render.plot import plot_grid
+from overwatch_tui.source.pin_file import PinFile
+
+from .moments import MomentActions
+
+
+class ChartActions(MomentActions):
+    """The page of charts, and what holds for all charts of the screen."""
+
+    def on_mount(self) -> None:
+        self.pin_file = PinFile()
+        self.session.view.charts.pins = self.pin_file.names(MAX_PINS)
+
+    def _charts_of_row(self) -> tuple[str, ...]:
+        """Curves of the selected row of the panel that moves act on."""
+        return tuple(self.panels[self._panel()].renderer.charts(self.body))
+
+    def action_enter(self) -> None:
+        """Enter opens a row's detail, then its charts; of a row that has no detail, its charts."""
+        view = self.session.view
+        is_last = view.detail or self.panels[self._panel()].renderer.detail is None
+        if view.charts.names:
+            view.charts.names = ()
+        elif view.typing is None and is_last and self._charts_of_row():
+            view.charts.names = self._charts_of_row()
+            view.focus, view.is_env_chosen = self._panel(), True
+        else:
+            super().action_enter()
+        self.paint()
+
+    def action_next_panel(self, by: int) -> None:
+        self.session.view.charts.names = ()
+        super().action_next_panel(by)
+
+    def action_to_end(self) -> None:
+        self.session.view.charts.let_go()
+        super().action_to_end()
+
+    def action_move(self, by: int) -> None:
+        super().action_move(by)
+        self._follow_row()
+
+    def action_env(self, by: int) -> None:
+        super().action_env(by)
+        self._follow_row()
+
+    def _follow_row(self) -> None:
+        """An open page shows the charts of the row that is selected now."""
+        view = self.session.view
+        if view.charts.names and self._charts_of_row():
+            view.charts.names = self._charts_of_row()
+            self.paint()
+
+    def action_log_axis(self) -> None:
+        charts = self.session.view.charts
+        charts.is_log = not charts.is_log
+        self.show_message(f"charts have a {'logarithmic' if charts.is_log else 'linear'} axis")
+        self.paint()
+
+    def action_smooth(self) -> None:
+        charts = self.session.view.charts
+        charts.cycle_smoothing()
+        weight = f"smoothed, weight {charts.smoothing:g}" if charts.smoothing else "not smoothed"
+        self.show_message(f"charts are {weight}")
+        self.paint()
+
+    def action_overlay(self) -> None:
+        charts = self.session.view.charts
+        charts.cycle_overlay()
+        words = {
+            "off": "charts show one curve",
+            "all": "charts show the same number of all envs or heads",
+            "quantiles": "charts show p10, p50 and p90 over all envs or heads",
+        }
+        self.show_message(words[charts.overlay])
+        self.paint()
+
+    def action_inspect(self, cells: int) -> None:
+        """Move the cursor of all charts; further than the edge, the charts."""
+        inputs, charts = self.body, self.session.view.charts
+        width, height = self.size
+        shown = len(charts.names or charts.pins) or 1
+        each = chart_width(shown, width, height - TOP - BOTTOM - 1)
+        cell = plot_grid(each, inputs.axis, inputs.glyphs).cell_micros
+        charts.move_cursor(cells, cell, inputs.now, inputs.window, inputs.age)
+        self.paint()
+
+    def action_pin(self) -> None:
+        charts = self.session.view.charts
+        names = charts.names or self._charts_of_row()[:1]
+        if not names:
+            self.show_message("nothing to pin: this row has no chart")
+        else:
+            self.show_message(charts.toggle_pins(names))
+            self.pin_file.write(charts.pins)
+        self.paint()

@@ -1,0 +1,87 @@
+"""Courses made of other courses: smoothed, and quantiles over many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, floor, log
+from typing import Protocol
+
+from .time_series import Bucket
+
+SETTLED = 0.01
+"""A smoothed course begins so far to the left that what came before weighs less than this."""
+
+
+class Course(Protocol):
+    """Anything that can be drawn over time."""
+
+    def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
+        """See `History.buckets`."""
+
+
+class Smoothed:
+    """The exponential moving average of a course's means, per bucket.
+
+    `s = weight * s + (1 - weight) * mean`, divided by `1 - weight ** n` while it begins (as Adam corrects its
+    averages). It begins to the left of what is drawn, so that the picture does not depend on its edge.
+
+    Args:
+        course: what is smoothed.
+        weight: of what came before, from 0 to below 1.
+    """
+
+    def __init__(self, course: Course, weight: float) -> None:
+        self._course = course
+        self._weight = weight
+        self._before = ceil(log(SETTLED) / log(weight)) if weight > 0 else 0
+
+    def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
+        """One value a bucket; None where nothing was measured."""
+        dt = max(window // count, 1)
+        longer = count + self._before
+        found = self._course.buckets(now, dt * longer, longer)
+        smoothed: list[Bucket | None] = []
+        total, known = 0.0, 1.0
+        for bucket in found:
+            if bucket is None:
+                smoothed.append(None)
+                continue
+            total = self._weight * total + (1.0 - self._weight) * bucket.mean
+            known *= self._weight
+            value = total / (1.0 - known)
+            smoothed.append(Bucket(value, value, value))
+        return smoothed[self._before :]
+
+
+class Quantiles:
+    """A band over many courses: two quantiles and the median of their means in each bucket.
+
+    Args:
+        courses: those that have no value in a bucket are left out of it.
+        low: the lower quantile, from 0 to 1.
+        high: the upper one.
+    """
+
+    def __init__(self, courses: Sequence[Course], low: float = 0.1, high: float = 0.9) -> None:
+        self._courses = courses
+        self._low = low
+        self._high = high
+
+    def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
+        """(lower quantile, median, upper quantile) per bucket; None where no course has a value."""
+        columns: list[list[float]] = [[] for _ in range(count)]
+        for course in self._courses:
+            for column, bucket in zip(columns, course.buckets(now, window, count), strict=True):
+                if bucket is not None:
+                    column.append(bucket.mean)
+        return [self._bucket(sorted(column)) if column else None for column in columns]
+
+    def _bucket(self, values: list[float]) -> Bucket:
+        return Bucket(quantile(values, self._low), quantile(values, 0.5), quantile(values, self._high))
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The quantile of ordered values, with linear interpolation between neighbours."""
+    at = share * (len(ordered) - 1)
+    below = ordered[floor(at)]
+    return below + (at - floor(at)) * (ordered[ceil(at)] - below)

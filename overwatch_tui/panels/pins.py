@@ -1,0 +1,42 @@
+"""Charts alone: those of a row, or the ones that the operator has pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from overwatch_tui.render.chart_page import draw_charts, empty_page, page_head
+from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+
+
+def title(inputs: PanelInputs) -> str:
+    return "PINNED CHARTS"
+
+
+def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
+    return 8, 40
+
+
+def keys(inputs: PanelInputs) -> Sequence[str]:
+    return inputs.view.charts.pins
+
+
+def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    """A line of settings and keys, then the charts."""
+    view = inputs.view.charts
+    if view.names:
+        head = page_head(inputs, "CHARTS" if len(view.names) > 1 else "CHART", width)
+        return Drawn([head, *draw_charts(inputs, view.names, width, height - 1)])
+    if not view.pins:
+        return Drawn(empty_page(width, height))
+    selected = charts(inputs)[0] if len(view.pins) > 1 else None
+    head = page_head(inputs, title(inputs), width)
+    return Drawn([head, *draw_charts(inputs, view.pins, width, height - 1, selected=selected)])
+
+
+def charts(inputs: PanelInputs) -> Sequence[str]:
+    """The selected one."""
+    pins = inputs.view.charts.pins
+    return pins[inputs.view.selected_index("pins", pins) :][:1]
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, keys=keys, charts=charts)

@@ -1,0 +1,188 @@
+"""Charts that fill a box: each with its name, value and limits, all over the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+
+from overwatch_tui.model.courses import Course, Quantiles, Smoothed
+
+from .format import format_clock, format_duration, format_number
+from .lines import EMPTY, Line, Row
+from .panel import PanelInputs
+from .plot import Series, plot_grid
+from .signals import Signal, mark_of, siblings, signal_of
+
+GAP = 2
+"""Columns between two charts."""
+_BEST_ASPECT = 5.0
+"""Columns for each line of a chart."""
+MIN_CHART_LINES = 5
+MAX_MARKED = 16
+"""Where more curves lie over each other, only that of the chosen one has its number on it."""
+
+
+def num_columns(count: int, width: int, height: int) -> int:
+    """In how many columns so many charts fill a box best: near the usual shape, with few empty places."""
+
+    def cost(columns: int) -> float:
+        rows = -(-count // columns)
+        shape = (width / columns) / max(height / rows, 1.0)
+        return abs(log(shape / _BEST_ASPECT)) + 0.3 * (columns * rows - count)
+
+    return min(range(1, min(3, count) + 1), key=cost) if count else 1
+
+
+def chart_width(count: int, width: int, height: int) -> int:
+    """Columns of each of so many charts in a box; those of a last row that is not full are wider."""
+    columns = num_columns(count, width, height)
+    return (width - GAP * (columns - 1)) // columns
+
+
+def draw_charts(
+    inputs: PanelInputs, names: Sequence[str], width: int, height: int, *, selected: str | None = None
+) -> list[Line]:
+    """As many of the charts as fit, from left to right and from top to bottom.
+
+    Args:
+        inputs: this moment.
+        names: of the curves.
+        width: columns.
+        height: lines.
+        selected: the curve whose name is highlighted.
+    """
+    columns = num_columns(len(names), width, height)
+    rows = max(1, min(-(-len(names) // columns), height // MIN_CHART_LINES))
+    lines: list[Line] = []
+    for y in range(rows):
+        shown = names[y * columns : (y + 1) * columns]
+        tall = (height - len(lines)) // (rows - y)
+        each = (width - GAP * (len(shown) - 1)) // len(shown)
+        drawn = [_draw_chart(inputs, name, each, tall, is_selected=name == selected) for name in shown]
+        for parts in zip(*drawn, strict=True):
+            row = Row()
+            for x, part in enumerate(parts):
+                row.to(x * (each + GAP)).add(part)
+            lines.append(row.line(width))
+    return lines
+
+
+def _draw_chart(inputs: PanelInputs, name: str, width: int, height: int, *, is_selected: bool) -> list[Line]:
+    """A line of words, then the chart."""
+    signal, view = signal_of(inputs.state, name), inputs.view.charts
+    family = siblings(list(inputs.state.curves.histories), name) if view.overlay != "off" else []
+    series = _series(inputs, signal, family if len(family) > 1 else [])
+    lines = inputs.chart(
+        series,
+        width,
+        max(2, height - 1),
+        limits=[(value * signal.scale, style) for value, style in signal.limits],
+        floor=signal.floor,
+        form=signal.form,
+    )
+    head = _headline(inputs, signal, len(family), width, is_selected=is_selected)
+    return [head, *(Row().add(line).line(width) for line in lines)]
+
+
+def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Series]:
+    """The curve with what it is laid over beneath it."""
+    view, history = inputs.view.charts, inputs.history(signal.name)
+    if history is None:
+        return []
+    found = []
+    if family and view.overlay == "quantiles":
+        band = Quantiles([h for h in map(inputs.history, family) if h is not None])
+        found = [
+            Series("p10 to p90", band, "dim", signal.scale, dot="."),
+            Series("p50", band, "chart3", signal.scale, mark="p50", is_line=True, dot="o"),
+        ]
+    elif family:
+        for other in family:
+            if other != signal.name:
+                mark = mark_of(other) if len(family) <= MAX_MARKED else ""
+                found.append(Series(other, inputs.history(other), "dim", signal.scale, mark, True, "."))
+    mark = mark_of(signal.name) if family else ""
+    if not view.smoothing:
+        return [*found, Series(signal.label, history, "chart", signal.scale, mark, is_line=bool(family))]
+    if not family:
+        found.append(Series("as measured", history, "faint", signal.scale, dot="."))
+    smooth: Course = Smoothed(history, view.smoothing)
+    return [*found, Series(signal.label, smooth, "chart", signal.scale, mark)]
+
+
+def _headline(inputs: PanelInputs, signal: Signal, family: int, width: int, *, is_selected: bool) -> Line:
+    """` KL  0.0105  WARN 0.03 CRIT 0.06`, or the value under the cursor."""
+    row = Row().put(f" {signal.label} ", "bold select" if is_selected else "bold").put(" ")
+    history, at = inputs.history(signal.name), inputs.view.charts.at
+    if history is None:
+        return row.put("not measured in this run", "dim").line(width)
+    if at is not None:
+        row.add(_value_at(inputs, signal, history, width, at))
+    else:
+        row.put(_figure(history.last * signal.scale), "key")
+        age = f"  {format_duration(inputs.seconds_since(history.last_ts))} ago"
+        if row.width + len(age) < width:
+            row.put(age, "faint")
+    words = Row()
+    for value, severity in signal.limits:
+        words.put(f"  {'WARN' if severity == 'warning' else 'CRIT'} ", "dim")
+        words.put(_figure(value * signal.scale), severity)
+    if inputs.view.charts.overlay != "off":
+        words.put("  nothing to lay it over" if family <= 1 else f"  over {family}", "dim")
+    if row.width + words.width < width:
+        row.add(tuple(words.spans))
+    return row.line(width)
+
+
+def _value_at(inputs: PanelInputs, signal: Signal, course: Course, width: int, at: int) -> Line:
+    """The mean of the column that the cursor is on, and from where to where its values reach."""
+    grid = plot_grid(width, inputs.axis, inputs.glyphs)
+    first = grid.column_of(at) * grid.per_cell
+    buckets = grid.buckets(course)[max(0, first) : first + grid.per_cell] if first >= 0 else []
+    known = [bucket for bucket in buckets if bucket is not None]
+    row = Row()
+    if not known:
+        return tuple(row.put("--", "dim").spans)
+    mean = sum(bucket.mean for bucket in known) / len(known)
+    low, high = min(b.low for b in known), max(b.high for b in known)
+    row.put(_figure(mean * signal.scale), "key")
+    if high > low:
+        row.put(f" ({_figure(low * signal.scale)} to {_figure(high * signal.scale)})", "dim")
+    return tuple(row.spans)
+
+
+def _figure(value: float) -> str:
+    return format_number(value, ".4g")
+
+
+def page_head(inputs: PanelInputs, words: str, width: int) -> Line:
+    """How the charts are drawn, and the keys for it."""
+    view = inputs.view.charts
+    row = Row().put(f" {words}", "title").put(f"  {inputs.window_name}", "bold")
+    if view.is_log:
+        row.put("  log axis", "accent")
+    if view.smoothing:
+        row.put(f"  smoothed {view.smoothing:g}", "accent")
+    if view.overlay != "off":
+        row.put(f"  over {view.overlay}", "accent")
+    if view.at is not None:
+        ago = format_duration((inputs.now - view.at) / 1e6)
+        row.put(f"  {format_clock(view.at)}, {ago} ago", "key")
+    keys = "h l cursor  + - zoom  y log  w smooth  o overlay  p pin"
+    if row.width + len(keys) + 2 > width:
+        keys = "h l + - y w o p"
+    return row.right(keys, "dim", width - 1).line(width)
+
+
+EMPTY_PINS = (
+    "no chart is pinned yet",
+    "",
+    "p on a row pins its chart, Enter on it opens it alone.",
+    "A page has up to 6, and keeps them for the next time.",
+)
+
+
+def empty_page(width: int, height: int) -> list[Line]:
+    """What one's own page says before anything is pinned."""
+    lines: list[Line] = [EMPTY] * max(0, (height - len(EMPTY_PINS)) // 2)
+    return lines + [Row().to(max(0, (width - len(t)) // 2)).put(t, "dim").line(width) for t in EMPTY_PINS]

@@ -1,0 +1,71 @@
+"""What the operator has chosen for charts: axis, smoothing, overlay, cursor, place in time, pins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SMOOTHINGS = (0.0, 0.6, 0.9)
+OVERLAYS = ("off", "all", "quantiles")
+MAX_PINS = 6
+"""As many as a page shows."""
+
+
+@dataclass
+class ChartView:
+    """One for all charts of the screen: they stay in step."""
+
+    names: tuple[str, ...] = ()
+    """Curves that the page of charts shows; empty = it is not open."""
+    is_log: bool = False
+    smoothing: float = 0.0
+    """Weight of what came before; 0 = none."""
+    overlay: str = "off"
+    at: int | None = None
+    """Time of the inspect cursor, microseconds; None = there is none."""
+    end: int | None = None
+    """Right edge, microseconds; None = the moment that is shown."""
+    pins: list[str] = field(default_factory=list)
+    """Curves of one's own page, in their order."""
+
+    def cycle_smoothing(self) -> None:
+        self.smoothing = SMOOTHINGS[(SMOOTHINGS.index(self.smoothing) + 1) % len(SMOOTHINGS)]
+
+    def cycle_overlay(self) -> None:
+        self.overlay = OVERLAYS[(OVERLAYS.index(self.overlay) + 1) % len(OVERLAYS)]
+
+    def move_cursor(self, cells: int, cell: int, now: int, window: int, age: int) -> None:
+        """Move the cursor; at an edge the charts move by a quarter of what they show.
+
+        Args:
+            cells: columns, negative to the left, from the right edge where there is no cursor yet.
+            cell: microseconds of a column.
+            now: the moment that is shown.
+            window: span of the charts.
+            age: of the oldest value.
+        """
+        edge = self.end or now
+        first = (now - max(age, window)) // cell
+        at = (edge if self.at is None else self.at) // cell
+        self.at = max(first, min(now // cell, at + cells)) * cell
+        while self.at <= edge - window:
+            edge -= window // 4
+        while self.at > edge:
+            edge += window // 4
+        self.end = None if edge >= now else edge
+
+    def let_go(self) -> bool:
+        """Back to the newest values, without a cursor; False where that is so already."""
+        was = self.at is not None or self.end is not None
+        self.at = self.end = None
+        return was
+
+    def toggle_pins(self, names: tuple[str, ...]) -> str:
+        """Pin these curves, or unpin them where all are pinned; returns what was done."""
+        if all(name in self.pins for name in names):
+            self.pins[:] = [name for name in self.pins if name not in names]
+            return f"unpinned {', '.join(names)}"
+        new = [name for name in names if name not in self.pins]
+        if len(self.pins) + len(new) > MAX_PINS:
+            return f"not pinned: a page has {MAX_PINS} charts, {len(self.pins)} are taken (9 shows them)"
+        self.pins += new
+        return f"pinned {', '.join(new)} (9 shows the pinned charts)"

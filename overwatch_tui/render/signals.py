@@ -1,0 +1,117 @@
+"""How each curve is drawn as a chart: its name, its unit, its limits, and what it can be laid over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from overwatch_tui.model.limits import POLICY_LIMITS
+from overwatch_tui.model.state import State
+
+_POLICY_LABELS = {
+    "approx_kl": "KL",
+    "clip_fraction": "clip fraction",
+    "explained_variance": "explained variance",
+    "seconds": "seconds of an update",
+    "lstm_h_rms": "LSTM h rms",
+    "lstm_c_rms": "LSTM c rms",
+}
+_OF_SOURCE = {"drift": "norm drift", "norm": "gradient norm", "health": "health drift"}
+_OF_SYSTEM = {
+    "cpu": ("CPU %", 1.0),
+    "rss": ("memory of the trainer, GiB", 2.0**-30),
+    "memory": ("memory used %", 100.0),
+    "gpu": ("GPU %", 1.0),
+    "speed": ("env-epochs per second", 1.0),
+}
+_OF_ROUNDS = {"return": "return of a round", "accuracy": "final accuracy %"}
+_DIGITS = re.compile(r"\d+")
+_GROUPS = ("entropy.", "drift/policy.", "norm/policy.", "health/policy.")
+"""Curves whose names begin so belong together: one a head."""
+
+
+class Signal(NamedTuple):
+    """A curve as a chart."""
+
+    name: str
+    label: str
+    scale: float = 1.0
+    form: str = "{:.3g}"
+    floor: float | None = None
+    """A value that its axis always holds."""
+    limits: tuple[tuple[float, str], ...] = ()
+    """(value, severity), before the scale."""
+
+
+def signal_of(state: State, name: str) -> Signal:
+    """How a curve is drawn.
+
+    Args:
+        state: holds the limits.
+        name: see `overwatch_tui.model.curves`.
+    """
+    kind, slash, which = name.partition("/")
+    if slash and kind == "accuracy":
+        return Signal(name, f"env{int(which):02d} accuracy %", 100.0, "{:.1f}")
+    if slash and kind == "return":
+        return Signal(name, f"env{int(which):02d} return")
+    if slash and kind in _OF_SOURCE:
+        label = f"{which} {_OF_SOURCE[kind]}"
+        return Signal(name, label, floor=0.0, limits=_drift_limits(state, kind, which))
+    if slash:
+        return Signal(name, which)
+    family, _, field = name.partition(".")
+    if family == "ppo":
+        label = _POLICY_LABELS.get(field, field.replace("_", " "))
+        return Signal(name, label, limits=_policy_limits(state, field))
+    if family == "entropy":
+        return Signal(name, f"entropy of {field}", limits=_table_limits(state, "entropy"))
+    if family in _OF_ROUNDS:
+        percent = family == "accuracy"
+        label = f"{_OF_ROUNDS[family]}, {field}"
+        return Signal(name, label, 100.0 if percent else 1.0, "{:.1f}" if percent else "{:.3g}")
+    label, scale = _OF_SYSTEM.get(name, (name, 1.0))
+    return Signal(name, label, scale, floor=0.0)
+
+
+def _table_limits(state: State, name: str) -> tuple[tuple[float, str], ...]:
+    limit = state.thresholds.get(name)
+    return () if limit is None else ((limit.warning, "warning"), (limit.critical, "critical"))
+
+
+def _policy_limits(state: State, field: str) -> tuple[tuple[float, str], ...]:
+    limit = state.policy_limit(field) if field in POLICY_LIMITS else None
+    return () if limit is None else ((limit.warning, "warning"), (limit.critical, "critical"))
+
+
+def _drift_limits(state: State, kind: str, source: str) -> tuple[tuple[float, str], ...]:
+    """What the daemon raised the newest record at; else where limits begin."""
+    if kind == "norm":
+        return ()
+    threshold = "norm_drift" if kind == "drift" else "health_drift"
+    record = state.anomalies.get((source, threshold))
+    if record is not None and record.threshold is not None:
+        return ((record.threshold, record.severity),)
+    return _table_limits(state, threshold)
+
+
+def siblings(names: Sequence[str], name: str) -> list[str]:
+    """Curves of the same number of other envs, seeds, heads or groups, in their order; itself among them."""
+    group = next((group for group in _GROUPS if name.startswith(group)), None)
+    if group is not None:
+        found = [other for other in names if other.startswith(group)]
+    elif "/" in name and _DIGITS.search(name):
+        shape = _DIGITS.sub("#", name)
+        found = [other for other in names if _DIGITS.sub("#", other) == shape]
+    else:
+        found = []
+    return sorted(found, key=lambda other: [(len(part), part) for part in _DIGITS.findall(other)])
+
+
+def mark_of(name: str) -> str:
+    """What a curve is told by among its siblings: the number of its env, the first letters of its head."""
+    digits = _DIGITS.findall(name.partition("/")[2])
+    if digits:
+        return str(int(digits[0]))
+    return name.rpartition(".")[2][:2]
