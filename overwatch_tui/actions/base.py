@@ -109,6 +109,8 @@ class PaintedApp(App[None]):
     def tick(self) -> None:
         """Take in what has come; paint when it is time."""
         self.session.tick()
+        if not self.screen_stack:
+            return  # the timer can be faster than the first screen, and slower than the last
         self._main.send_owed()
         if not self.session.needs_paint and time.monotonic() < self._paint_at:
             return

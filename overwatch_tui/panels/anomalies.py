@@ -207,7 +207,7 @@ def _series_name(record: AnomalyRecord) -> str:
 
 def charts(inputs: PanelInputs) -> list[str]:
     """What the selected record is about."""
-    records = inputs.state.anomalies.ordered()
+    records = _rows(inputs)
     if not records:
         return []
     name = _series_name(records[inputs.view.selected_index("anomalies", [r.key for r in records])])

@@ -17,6 +17,7 @@ from protocol.messages import events as ev
 
 from .harness import draw, events, in_loop, panel_inputs, session, state
 from .test_app import LARGE, SMALL, app_of, feed_of, press, shown
+from .test_published import app as published_app
 
 BRAILLE = re.compile("[\u2801-\u28ff]")
 
@@ -50,6 +51,18 @@ async def test_enter_opens_the_charts_of_a_row(view: str, keys: list[str], words
         assert BRAILLE.search(text)
         await press(pilot, "escape")
         assert not shown(app, "box-pins")
+
+
+@in_loop
+async def test_a_metric_of_a_published_run_is_charted() -> None:
+    app = published_app()
+    async with app.run_test(size=LARGE) as pilot:
+        await press(pilot, "j", "enter", "enter", "p")
+        text = shown(app, "box-pins")
+        assert " group/m00  0" in text
+        await press(pilot, "9")
+        assert "PINNED CHARTS" in shown(app, "box-pins")
+        assert "group/m00" in shown(app, "box-pins")
 
 
 @in_loop

@@ -40,7 +40,7 @@ def test_groups_have_a_row_of_their_own() -> None:
         ("env/1", "a"),
     ]
     rows = shown(inputs)
-    assert rows[1].split() == ["loss", "1", "▃", "1", "1", "1", "3", "1"]
+    assert rows[1].split() == ["loss", "1", "─", "1", "1", "1", "3", "1"]
     assert rows[2] == " env/0"
     assert rows[3].split() == ["b", "nan", "--", "--", "--", "3", "1"]
 
@@ -54,7 +54,7 @@ def test_summary_corrects_what_a_late_viewer_missed() -> None:
     inputs = told(
         ev.Scalars(step=9, values={"loss": 2.0}), summary, ev.Scalars(step=10, values={"loss": 14.0})
     )
-    assert shown(inputs)[1].split() == ["loss", "14", "▃", "1", "14", "4", "10", "11"]
+    assert shown(inputs)[1].split() == ["loss", "14", "─", "1", "14", "4", "10", "11"]
     assert shown(inputs)[2].split() == ["verdict", "good", "set", "by", "hand"]
 
 
@@ -77,7 +77,7 @@ def test_every_view_of_a_published_run_is_drawn(view: str, size: tuple[int, int]
     chosen.show_view(view)
     inputs = told(ev.Scalars(step=0, values={"loss": 1.0}), view=chosen)
     screen = compose_screen(PANELS, inputs, inputs, *size).text(*size)
-    is_about_others = view in ("anomalies", "about", "log", "commands", "system")
+    is_about_others = view in ("anomalies", "about", "log", "commands", "system", "pins")
     assert ("loss" in screen) == (not is_about_others), "a view that it lacks is the main one"
     assert "SEEDS" not in screen
     assert all(len(line) <= size[0] for line in screen.split("\n"))
