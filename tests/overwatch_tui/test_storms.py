@@ -1,0 +1,208 @@
+"""Random keys and sizes, thousands of them: nothing is raised, and every screen above the main one closes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import string
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.events import Key
+from textual.keys import _character_to_key, _get_unicode_name_from_key
+from textual.pilot import Pilot
+
+import overwatch_tui
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.session import Session
+from overwatch_tui.source.feed import Feed
+from overwatch_tui.source.replay import ReplayFeed
+from overwatch_tui.source.run_list import ListedRun, RunList
+from overwatch_tui.start import RunChoice
+from protocol.client.items import LinkChanged, Reset
+
+from .harness import ListFeed, in_loop
+from .record import recorded_events, unpack
+from .runs import FakeMachine, listed
+from .scenes import published_events
+from .test_app import DOCUMENTED, panels, within
+
+SIZES = ((80, 24), (120, 40), (200, 60), (79, 24), (40, 8), (1, 1))
+NOISE = [*string.ascii_letters, *string.digits, *string.punctuation, "é", "漢", "delete", "f5", "ctrl+u"]
+KEYS = [name for name in DOCUMENTED if name != "ctrl+z"]
+"""Suspending stops the process: it is tested on a pseudo-terminal."""
+BURST = 25
+"""Keys between two changes of what the run does."""
+LOOP_TURNS = 12
+"""So often the event loop turns between two keys: most have had their effect by then, as in fast typing."""
+MOST_SCREENS = 12
+ASKING = {"status", "history"}
+"""What the terminal asks of itself."""
+COMMANDS = {
+    "set_lr": {"help": "a new rate", "parameters": {"lr": {"type": "float"}, "why": {"default": "x"}}},
+    "shuffle": {"help": "at once", "parameters": {}},
+    "stop": {},
+}
+
+
+class StayingApp(OverwatchApp):
+    """Cannot be left, so that the storm goes on."""
+
+    CSS_PATH = Path(overwatch_tui.__file__).with_name("app.tcss")
+    num_left = 0
+
+    def action_leave(self) -> None:
+        self.num_left += 1
+
+
+class RecordingMachine(FakeMachine):
+    """Keeps every feed that it has opened."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__([listed("alpha"), listed("beta", "DIED"), listed("loop", kind="published")])
+        self.feeds = [feed]
+
+    def open(self, run: ListedRun) -> Feed:
+        self.feeds.append(super().open(run))
+        return self.feeds[-1]
+
+
+class Storm:
+    """An app in one situation, and random keys for it.
+
+    Args:
+        feed: what it follows at first.
+        read_only: whether it may send anything.
+        seed: of the keys.
+    """
+
+    def __init__(self, feed: Feed, *, read_only: bool, seed: int) -> None:
+        session = Session(feed, ViewState(read_only=read_only))
+        session.tick()
+        self.machine = RecordingMachine(feed)
+        runs = RunList([self.machine])
+        self.app = StayingApp(session, choice=RunChoice(runs=runs, read_only=read_only))
+        self._random = random.Random(seed)
+
+    async def blow(self, pilot: Pilot[None], keys: int) -> None:
+        """Press so many keys; now and then the terminal's size changes, and something comes in."""
+        for _ in range(0, keys, BURST):
+            for _ in range(BURST):
+                await self._type(self._random.choice(self._pool()))
+            await pilot.pause(0)
+            if self._random.random() < 0.2:
+                await pilot.resize_terminal(*self._random.choice(SIZES))
+            self._answer()
+            assert len(self.app.screen_stack) < MOST_SCREENS, "screens pile up"
+
+    async def _type(self, name: str) -> None:
+        """Send a key as the terminal's driver does, without waiting until all is quiet as a pilot does."""
+        name = _character_to_key(name) if len(name) == 1 and not name.isalnum() else name
+        try:
+            character: str | None = unicodedata.lookup(_get_unicode_name_from_key(name))
+        except KeyError:
+            character = name if len(name) == 1 else None
+        key = Key(name, character)
+        key.set_sender(self.app)
+        self.app.post_message(key)
+        for _ in range(LOOP_TURNS):
+            await asyncio.sleep(0)
+
+    def _pool(self) -> list[str]:
+        if self._random.random() < 0.15:
+            return ["escape", "enter", "y"]
+        return NOISE if self._random.random() < 0.3 else KEYS
+
+    def _answer(self) -> None:
+        feed = self.app.session.feed
+        if not isinstance(feed, ListFeed):
+            return
+        feed.batch = 20
+        if feed.requests and self._random.random() < 0.5:
+            feed.answer({"state": "accepted", "commands": COMMANDS})
+        feed.link["state"] = self._random.choice(("live", "live", "live", "slow", "stale", "lost"))
+
+    async def calm(self, pilot: Pilot[None]) -> None:
+        """Every screen above the main one closes with Esc; then the main screen shows the run."""
+        for _ in range(2 * MOST_SCREENS):
+            if len(self.app.screen_stack) > 1:
+                await pilot.press("escape")
+        assert len(self.app.screen_stack) == 1, self.app.screen_stack
+        await pilot.resize_terminal(120, 40)
+        await pilot.press("escape", "1")
+        await pilot.pause()
+        assert {panel.id for panel in panels(self.app)} >= {"box-header", "box-views", "box-keys"}
+
+    @property
+    def sent(self) -> list[str]:
+        """Methods of the commands that were sent, to any run."""
+        feeds = [feed for feed in self.machine.feeds if isinstance(feed, ListFeed)]
+        return [method for feed in feeds for _, method, _ in feed.requests if method not in ASKING]
+
+
+def live(folder: Path) -> Feed:
+    """Joined in the middle of a real run; the rest comes during the storm."""
+    del folder
+    return ListFeed([LinkChanged("live"), Reset("run digits-8, boot b1"), *recorded_events()])
+
+
+def replay(folder: Path) -> Feed:
+    return ReplayFeed(unpack(folder / "events.jsonl"), 50.0)
+
+
+def published(folder: Path) -> Feed:
+    del folder
+    return ListFeed([LinkChanged("live"), Reset("run my-loop, boot b1"), *published_events()])
+
+
+def empty(folder: Path) -> Feed:
+    del folder
+    return ListFeed(state="searching", name=None)
+
+
+SITUATIONS: dict[str, tuple[Callable[[Path], Feed], bool, tuple[str, ...]]] = {
+    "live": (live, False, ()),
+    "frozen": (live, False, ("space", "comma")),
+    "replay": (replay, True, ()),
+    "published": (published, False, ()),
+    "read-only": (live, True, ()),
+    "published-read-only": (published, True, ()),
+    "empty": (empty, False, ()),
+}
+"""Name -> (feed, read-only, first keys)."""
+
+
+async def weather(name: str, folder: Path, keys: int, seed: int = 13) -> Storm:
+    make, read_only, first = SITUATIONS[name]
+    storm = Storm(make(folder), read_only=read_only, seed=seed)
+    if isinstance(storm.app.session.feed, ListFeed) and "published" in name:
+        storm.app.session.state.loop_commands = COMMANDS
+    with within(folder):
+        async with storm.app.run_test(size=(120, 40)) as pilot:
+            await pilot.press(*first)
+            await storm.blow(pilot, keys)
+            await storm.calm(pilot)
+            assert storm.app.is_running
+    return storm
+
+
+@in_loop
+async def test_a_short_storm_of_keys_raises_nothing(tmp_path: Path) -> None:
+    storm = await weather("read-only", tmp_path, 150)
+    assert storm.sent == []
+    await weather("live", tmp_path, 150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SITUATIONS)
+@in_loop
+async def test_ten_thousand_random_keys_raise_nothing(name: str, tmp_path: Path) -> None:
+    storm = await weather(name, tmp_path, 10_000)
+    if SITUATIONS[name][1]:
+        assert storm.sent == []
+    elif name != "empty":
+        assert storm.sent, "the storm has confirmed questions, too"
+    assert storm.app.num_left, "the storm has pressed the key that leaves"
