@@ -288,7 +288,8 @@ def command_words(inputs: PanelInputs, command: TrackedCommand) -> Line:
 def key_line(inputs: PanelInputs, width: int) -> Line:
     """The keys that matter, as many as fit."""
     row = Row()
-    end = " q quit"
+    mark = "read-only" if inputs.view.read_only else ""
+    end = f" q quit  {mark}" if mark else " q quit"
     missing = inputs.state.missing_commands
     for key, name in key_table.footer_hints(read_only=inputs.view.read_only, missing=missing):
         text = name
@@ -298,6 +299,6 @@ def key_line(inputs: PanelInputs, width: int) -> Line:
             break
         row.put(f" {key} ", "key").put(f"{text} ", "dim")
     row.put(" q ", "key").put("quit", "dim")
-    if inputs.view.read_only:
-        row.right("read-only", "dim", width - 1)
+    if mark:
+        row.right(mark, "dim", width - 1)
     return row.line(width)
