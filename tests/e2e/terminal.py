@@ -82,6 +82,12 @@ class Terminal:
                 break
         raise AssertionError(f"never shown: {what}\n{self.text}\n(exit {self.process.poll()})")
 
+    def resize(self, columns: int, lines: int) -> None:
+        """Another size; the program is told by SIGWINCH."""
+        self.screen.resize(lines, columns)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.process.send_signal(signal.SIGWINCH)
+
     def hang_up(self) -> None:
         """The terminal goes away, as when a connection breaks."""
         os.close(self._master)

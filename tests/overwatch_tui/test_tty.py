@@ -133,3 +133,45 @@ def test_ctrl_l_draws_the_screen_anew(tmp_path: Path) -> None:
         tui.screen.erase_in_display(2)
         tui.press("\x0c")
         tui.wait_for(lambda text: "[1 Envs]" in text and "RETURN" in text and "q quit" in text)
+
+
+def test_a_storm_of_sizes_ends_in_a_whole_screen(tmp_path: Path) -> None:
+    with playing(tmp_path, "--speed", "1000") as tui:
+        tui.wait_for("ENDED")
+        for columns, lines in [(200, 60), (81, 25), (20, 5), (120, 40), (79, 23), (1, 1)] * 10:
+            tui.resize(columns, lines)
+            tui.read(0.001)
+        tui.resize(120, 40)
+        text = tui.wait_for(lambda text: "GRADIENT DRIFT" in text and "q quit" in text.split("\n")[-1])
+        assert all(f" {env:02d} " in text for env in range(16))
+        assert "needs 80x24" not in text
+        tui.press("3")
+        tui.wait_for("[3 Drift]")
+
+
+def test_a_size_that_changed_while_suspended_is_taken(tmp_path: Path) -> None:
+    with playing(tmp_path, "--speed", "1000") as tui:
+        tui.wait_for("ENDED")
+        tui.press("\x1a")
+        _until_stopped(tui, psutil.Process(tui.process.pid))
+        tui.screen.reset()
+        tui.resize(120, 40)
+        tui.process.send_signal(signal.SIGCONT)
+        tui.wait_for(lambda text: "GRADIENT DRIFT" in text and "q quit" in text.split("\n")[-1])
+
+
+def test_pasted_text_presses_no_keys(tmp_path: Path) -> None:
+    with playing(tmp_path, "--speed", "1000") as tui:
+        tui.wait_for("ENDED")
+        tui.press("\x1b[200~3q\rTy\x1b[201~")
+        tui.press("5")
+        text = tui.wait_for("[5 Seeds]")
+        assert "y/N" not in text
+        assert tui.process.poll() is None
+
+
+def test_a_hang_up_ends_a_recording(tmp_path: Path) -> None:
+    with playing(tmp_path, "--speed", "1000") as tui:
+        tui.wait_for("ENDED")
+        tui.hang_up()
+        assert tui.process.wait(60) == 129
