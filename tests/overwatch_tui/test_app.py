@@ -184,6 +184,16 @@ async def test_every_modal_closes_with_escape() -> None:
     assert feed_of(app).requests == []
 
 
+@in_loop
+async def test_questions_stand_in_the_middle_of_the_screen() -> None:
+    app = app_of(session(events(rounds=1)))
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "T")
+        box = app.screen.query_one(LinePanel).region
+        assert 0 < box.x == 80 - box.right
+        assert abs(box.y - (24 - box.bottom)) <= 1
+
+
 @pytest.mark.parametrize(
     ("key", "method", "params"),
     [
