@@ -12,17 +12,22 @@ from .actions.display import DisplayActions
 from .actions.lines import LineActions
 from .actions.mouse import MouseActions
 from .actions.runs import RunActions
+from .actions.settings import SettingActions
 from .screens.help import HelpScreen
 from .screens.main import MainScreen
 from .session import Session
+from .settings.sources import Settings, settings_path
 from .start import RunChoice
 
 
-class OverwatchApp(ChartActions, MouseActions, LineActions, AnomalyActions, DisplayActions, RunActions):
+class OverwatchApp(
+    ChartActions, MouseActions, LineActions, AnomalyActions, DisplayActions, SettingActions, RunActions
+):
     """Overwatch over one session; see `PaintedApp` for the arguments.
 
     Args:
         choice: the runs that can be opened in place of this one; None = all of this machine.
+        settings: what the settings screen shows and changes; None = the defaults.
     """
 
     CSS_PATH = "app.tcss"
@@ -34,9 +39,11 @@ class OverwatchApp(ChartActions, MouseActions, LineActions, AnomalyActions, Disp
         colour: bool = True,
         theme: str = "dark",
         choice: RunChoice | None = None,
+        settings: Settings | None = None,
     ) -> None:
         super().__init__(session, colour=colour, theme=theme)
         self.choice = choice or RunChoice(read_only=session.view.read_only)
+        self.settings = settings or Settings(settings_path())
 
     def on_main_screen_unknown_key(self, message: MainScreen.UnknownKey) -> None:
         self.show_message(f"no such key: {message.key}; ? helps")
@@ -59,4 +66,4 @@ class OverwatchApp(ChartActions, MouseActions, LineActions, AnomalyActions, Disp
 
     def action_help(self) -> None:
         view = self.session.view
-        self.push_screen(HelpScreen(self.palette, view.glyphs, read_only=view.read_only))
+        self.push_screen(HelpScreen(self.palette, view.glyphs, view.keys, read_only=view.read_only))

@@ -26,9 +26,11 @@ from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
 from .render.link_text import link_text
 from .render.palettes import PALETTES, automatic_theme
 from .render.summary import summary
-from .render.theme import ASCII, UNICODE, prefers_ascii
-from .render.view_state import REFRESH_RATES, ViewState
+from .render.theme import chosen_glyphs
+from .render.view_state import REFRESH_RATES, SORTS, ViewState
 from .session import Session
+from .settings.sources import Settings, read_settings
+from .settings.table import Value
 from .source.feed import Feed
 from .source.replay import ReplayFeed, journal_of
 from .start import RunChoice, make_run_list, open_address, open_first
@@ -72,10 +74,9 @@ class _Command(click.Command):
 @click.option(
     "--view",
     type=click.Choice(ALL_VIEWS),
-    default="envs",
-    show_default=True,
-    help="View that is shown first.",
+    help="View that is shown first.  [default: envs]",
 )
+@click.option("--sort", type=click.Choice(SORTS), help="Order of the envs.  [default: attention]")
 @click.option("--replay", metavar="RUN|FILE", help="Play the journal of a run instead of following it.")
 @click.option(
     "--speed",
@@ -84,7 +85,7 @@ class _Command(click.Command):
     show_default=True,
     help="Speed of --replay, times that of the run.",
 )
-@click.option("--read-only", is_flag=True, help="Watch only; send no commands.")
+@click.option("--read-only/--no-read-only", default=None, help="Watch only; send no commands.")
 @click.option(
     "--ascii", is_flag=True, help="Use ASCII characters only (automatic where the terminal needs it)."
 )
@@ -97,12 +98,10 @@ class _Command(click.Command):
 @click.option(
     "--theme",
     type=click.Choice(["auto", *PALETTES]),
-    default="auto",
-    show_default=True,
-    help="Colours; auto = by what TERM can show. Inside: ^T.",
+    help="Colours; auto = by what TERM can show. Inside: ^T.  [default: auto]",
 )
 @click.option(
-    "--mouse/--no-mouse", default=False, help="Take clicks and the wheel; text is then marked with Shift."
+    "--mouse/--no-mouse", default=None, help="Take clicks and the wheel; text is then marked with Shift."
 )
 @click.option(
     "--serve", is_flag=True, help="Show it in a browser: serve it on this machine's loopback address."
@@ -117,9 +116,7 @@ class _Command(click.Command):
 @click.option(
     "--refresh",
     type=click.Choice([f"{r:g}" for r in REFRESH_RATES]),
-    default="1",
-    show_default=True,
-    help="Frames per second.",
+    help="Frames per second.  [default: 1]",
 )
 @click.version_option(__version__, prog_name="esper-tui")
 def main(
@@ -130,18 +127,19 @@ def main(
     once: bool,
     as_json: bool,
     after_round: int | None,
-    view: str,
+    view: str | None,
+    sort: str | None,
     replay: str | None,
     speed: float,
-    read_only: bool,
+    read_only: bool | None,
     ascii: bool,
     thin: bool | None,
     no_color: bool,
-    theme: str,
-    mouse: bool,
+    theme: str | None,
+    mouse: bool | None,
     serve: bool,
     port: int,
-    refresh: str,
+    refresh: str | None,
 ) -> None:
     """Watch a run in the terminal and steer it.
 
@@ -160,24 +158,40 @@ def main(
     if len(ssh) > 1 and (name or once):
         raise click.UsageError("several --ssh are for the list of runs: leave out NAME and --once")
     address = run_address(name, ssh=ssh[0] if ssh else None, key=key)
-    chosen = ViewState(
-        glyphs=ASCII if ascii or prefers_ascii(os.environ) else UNICODE,
-        read_only=read_only,
-        rate=float(refresh),
-    )
-    chosen.show_view(view)
+    options: dict[str, Value | None] = {
+        "theme": theme,
+        "mouse": mouse,
+        "view": view,
+        "sort": sort,
+        "read_only": read_only,
+    }
+    options |= {"refresh": float(refresh) if refresh else None, "glyphs": "ascii" if ascii else None}
+    settings = read_settings(os.environ, options)
+    chosen = _first_view(settings)
     if once:
         feed = _feed_of_recording(replay, math.inf) or open_address(address, daemon=remote_command, thin=thin)
         with closing(Session(feed, chosen)) as session:
             _print_once(session, after_round or 0, as_json)
         return
     _require_terminal()
-    choice = RunChoice(make_run_list(ssh, daemon=remote_command, thin=thin), read_only=read_only)
+    choice = RunChoice(make_run_list(ssh, daemon=remote_command, thin=thin), read_only=chosen.read_only)
     feed = _feed_of_recording(replay, speed) or open_first(address, choice, daemon=remote_command, thin=thin)
     chosen.read_only |= isinstance(feed, ReplayFeed)
     has_colour = not (no_color or os.environ.get("NO_COLOR"))
-    theme = automatic_theme(os.environ) if theme == "auto" else theme
-    _watch(Session(feed, chosen), choice, address, colour=has_colour, theme=theme, mouse=mouse)
+    _watch(Session(feed, chosen), choice, address, settings, colour=has_colour)
+
+
+def _first_view(settings: Settings) -> ViewState:
+    """What the settings ask for."""
+    made = ViewState(
+        glyphs=chosen_glyphs(settings.text("glyphs"), os.environ),
+        read_only=bool(settings["read_only"]),
+        rate=float(settings["refresh"]),
+        sort=settings.text("sort"),
+        keys=settings.keys,
+    )
+    made.show_view(settings.text("view"))
+    return made
 
 
 def _feed_of_recording(replay: str | None, speed: float) -> Feed | None:
@@ -225,16 +239,18 @@ def _require_terminal() -> None:
 
 
 def _watch(
-    session: Session, choice: RunChoice, address: str | None, *, colour: bool, theme: str, mouse: bool
+    session: Session, choice: RunChoice, address: str | None, settings: Settings, *, colour: bool
 ) -> None:
     if not colour:
         os.environ["NO_COLOR"] = "1"
     from .app import OverwatchApp
 
     leave_on_hangup(sys.stdout.fileno())
-    app = OverwatchApp(session, colour=colour, theme=theme, choice=choice)
+    theme = settings.text("theme")
+    theme = automatic_theme(os.environ) if theme == "auto" else theme
+    app = OverwatchApp(session, colour=colour, theme=theme, choice=choice, settings=settings)
     try:
-        app.run(mouse=mouse)
+        app.run(mouse=bool(settings["mouse"]))
         link = app.session.link
         if link.state in ("live", "slow", "stale"):
             back = choice.opened or (address if is_remote_address(address) else link.name)

@@ -5,7 +5,7 @@ The keys of the views stand in the table of panels.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -97,6 +97,7 @@ KEYS: tuple[Key, ...] = (
     Key("p", "p", "pin", "pin this chart to your own page, or unpin it", _CHARTS),
     Key("r", "r", "rate", "frames per second: 0.5, 1, 2, 4", "display"),
     Key("u", "u", "glyphs", "Unicode or ASCII characters", "display"),
+    Key("f2", "F2", "settings", "settings: values, meaning, where they come from; change them", "display"),
     Key("ctrl+t", "^T", "theme", "next theme of colours", "display"),
     Key("f8", "F8", "write_screen", "write the screen as SVG and text into this folder", "display"),
     Key("colon,ctrl+p", ": ^P", "command_line", "type any command or question for the daemon", "move"),
@@ -126,22 +127,29 @@ FOOTER = (
 """Hints in the order in which they must fit; quit is always there."""
 
 
-def bindings() -> list[tuple[str, str]]:
+def bindings(keys: Sequence[Key] = KEYS) -> list[tuple[str, str]]:
     """(key names, action of the app) of everything that can be pressed."""
-    return [(key.keys, f"app.{key.action}") for key in (*KEYS, *_DIGITS)]
+    return [(key.keys, f"app.{key.action}") for key in (*keys, *_DIGITS)]
 
 
-def grouped_keys(*, read_only: bool) -> dict[str, list[Key]]:
+def grouped_keys(keys: Sequence[Key] = KEYS, *, read_only: bool) -> dict[str, list[Key]]:
     """The keys by group, as the help shows them."""
     found: dict[str, list[Key]] = {}
-    for key in KEYS:
+    for key in keys:
         if not (read_only and key.is_command):
             found.setdefault(key.group, []).append(key)
     return found
 
 
-def footer_hints(*, read_only: bool, missing: Collection[str] = ()) -> list[tuple[str, str]]:
+def footer_hints(
+    keys: Sequence[Key] = KEYS, *, read_only: bool, missing: Collection[str] = ()
+) -> list[tuple[str, str]]:
     """(key, name) for the footer, without the names in `missing`."""
-    keys = [k for k in KEYS if k.hint and k.hint not in missing]
-    by_hint = {k.hint: k for k in keys if not (read_only and k.is_command)}
+    hinted = [k for k in keys if k.hint and k.hint not in missing]
+    by_hint = {k.hint: k for k in hinted if not (read_only and k.is_command)}
     return [(by_hint[name].shown.split(" ")[0], name) for name in FOOTER if name in by_hint]
+
+
+def shown_key(keys: Sequence[Key], action: str) -> str:
+    """How the first key of an action is written."""
+    return next(key.shown.split(" ")[0] for key in keys if key.action == action)

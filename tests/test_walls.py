@@ -71,6 +71,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"source"},
         {"render"},
         {"panels", "session", "start"},
+        {"settings"},
         {"screens"},
         {"actions"},
         {"app"},

@@ -56,7 +56,7 @@ class PaintedApp(App[None]):
         """(key, since) of what the bell has rung for; None before the first look."""
 
     def get_default_screen(self) -> MainScreen:
-        return MainScreen(self.palette)
+        return MainScreen(self.palette, self.session.view.keys)
 
     def on_mount(self) -> None:
         self.set_interval(DRAIN_SECONDS, self.tick)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from overwatch_tui import keys
 from overwatch_tui.render.lines import Line, plain
 from overwatch_tui.screens.main import MainScreen
 
@@ -58,7 +57,7 @@ class MouseActions(MoveActions):
             at += len(text)
             if x < at:
                 break
-        names = {key.shown.split(" ")[0]: key.keys.split(",")[0] for key in keys.KEYS}
+        names = {key.shown.split(" ")[0]: key.keys.split(",")[0] for key in self.session.view.keys}
         if last in names and (style == "key" or text.strip()):
             self.simulate_key(names[last])
 

@@ -79,6 +79,8 @@ class RunActions(PaintedApp):
         old = self.session
         view = ViewState(
             glyphs=old.view.glyphs,
+            keys=old.view.keys,
+            sort=old.view.sort,
             rate=old.view.rate,
             read_only=self.choice.read_only or is_recording,
         )

@@ -104,7 +104,7 @@ def _offered(inputs: PanelInputs, width: int) -> list[Line]:
         return [Row().put(" read-only: this terminal sends no commands", "dim").line(width)]
     lines = _offered_by_loop(inputs, width)
     missing = inputs.state.missing_commands
-    for key in filter(lambda k: k.is_command and k.action not in _actions_of(missing), key_table.KEYS):
+    for key in filter(lambda k: k.is_command and k.action not in _actions_of(missing), inputs.view.keys):
         lines.append(Row().put(f"  {key.shown:<4}", "key").put(key.help, "dim").line(width))
     return lines
 

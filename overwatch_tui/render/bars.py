@@ -288,17 +288,20 @@ def command_words(inputs: PanelInputs, command: TrackedCommand) -> Line:
 def key_line(inputs: PanelInputs, width: int) -> Line:
     """The keys that matter, as many as fit."""
     row = Row()
+    leave = key_table.shown_key(inputs.view.keys, "leave")
     mark = "read-only" if inputs.view.read_only else ""
-    end = f" q quit  {mark}" if mark else " q quit"
+    end = f" {leave} quit  {mark}" if mark else f" {leave} quit"
     missing = inputs.state.missing_commands
-    for key, name in key_table.footer_hints(read_only=inputs.view.read_only, missing=missing):
+    for key, name in key_table.footer_hints(
+        inputs.view.keys, read_only=inputs.view.read_only, missing=missing
+    ):
         text = name
         if name == "pause" and inputs.state.run_state == "PAUSED":
             text = "resume"
         if row.width + len(key) + len(text) + 3 > width - len(end):
             break
         row.put(f" {key} ", "key").put(f"{text} ", "dim")
-    row.put(" q ", "key").put("quit", "dim")
+    row.put(f" {leave} ", "key").put("quit", "dim")
     if mark:
         row.right(mark, "dim", width - 1)
     return row.line(width)

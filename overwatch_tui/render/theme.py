@@ -144,6 +144,11 @@ def severity_label(severity: str | None) -> str:
     return {"critical": "CRIT", "warning": "WARN", "info": "info"}.get(severity or "", "ok")
 
 
+def chosen_glyphs(name: str, environ: Mapping[str, str]) -> Glyphs:
+    """The glyphs of a setting: unicode, ascii, or auto."""
+    return ASCII if name == "ascii" or (name == "auto" and prefers_ascii(environ)) else UNICODE
+
+
 def prefers_ascii(environ: Mapping[str, str]) -> bool:
     """True on the Linux console and where the locale cannot encode unicode."""
     if environ.get("TERM", "") in ("linux", "dumb", "vt100", "vt220"):

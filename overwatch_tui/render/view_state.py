@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from overwatch_tui.keys import KEYS, Key
 from overwatch_tui.model.filters import Fields, Filter
 from overwatch_tui.model.time_series import SECOND
 
@@ -87,6 +88,8 @@ class ViewState:
     rate: float = 1.0
     glyphs: Glyphs = UNICODE
     read_only: bool = False
+    keys: tuple[Key, ...] = KEYS
+    """As the operator has chosen them."""
     typing: str | None = None
     """Digits of an env number being typed."""
     message: str = ""

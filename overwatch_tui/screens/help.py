@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from overwatch_tui import keys as key_table
 from overwatch_tui.panels import PANELS
 from overwatch_tui.render.lines import EMPTY, Line, Row
@@ -23,13 +25,15 @@ LEGEND: tuple[tuple[str, str], ...] = (
 )
 
 
-def help_lines(width: int, glyphs: Glyphs, *, read_only: bool) -> list[Line]:
+def help_lines(
+    width: int, glyphs: Glyphs, *, read_only: bool, chosen_keys: Sequence[key_table.Key] = key_table.KEYS
+) -> list[Line]:
     """All keys by group, then what the columns of the panels mean."""
     lines = [
         Row().put(" ESPER OVERWATCH ", "title").put("  j k scroll, Esc closes", "dim").line(width),
         EMPTY,
     ]
-    for group, keys in key_table.grouped_keys(read_only=read_only).items():
+    for group, keys in key_table.grouped_keys(chosen_keys, read_only=read_only).items():
         lines.append(Row().put(f" {group}", "bold").line(width))
         rows = [(key.shown, key.help) for key in keys]
         if group == key_table.VIEWS_GROUP:
@@ -57,13 +61,17 @@ class HelpScreen(PageScreen):
     Args:
         theme: for the lines.
         glyphs: for the arrows.
+        chosen_keys: as the operator has chosen them.
         read_only: whether commands are left out.
     """
 
-    def __init__(self, theme: Theme, glyphs: Glyphs, *, read_only: bool) -> None:
+    def __init__(
+        self, theme: Theme, glyphs: Glyphs, chosen_keys: Sequence[key_table.Key], *, read_only: bool
+    ) -> None:
         super().__init__(theme)
+        self._keys = chosen_keys
         self._glyphs = glyphs
         self._read_only = read_only
 
     def page(self, width: int) -> list[Line]:
-        return help_lines(width, self._glyphs, read_only=self._read_only)
+        return help_lines(width, self._glyphs, read_only=self._read_only, chosen_keys=self._keys)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingsMap
 from textual.events import Click, Key, MouseScrollDown, MouseScrollUp
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
 from textual.layout import ArrangeResult, Layout, WidgetPlacement
@@ -46,6 +48,7 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
 
     Args:
         theme: for the line widgets.
+        chosen_keys: as the operator has chosen them.
     """
 
     class UnknownKey(Message):
@@ -90,8 +93,12 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
     last_lines = (0, -2, -1)
     BINDINGS = [Binding(names, action, show=False) for names, action in keys.bindings()]  # noqa: RUF012
 
-    def __init__(self, theme: Theme) -> None:
+    def __init__(self, theme: Theme, chosen_keys: Sequence[keys.Key] = keys.KEYS) -> None:
         super().__init__()
+        if chosen_keys != keys.KEYS:
+            self._bindings = BindingsMap(
+                [Binding(names, action, show=False) for names, action in keys.bindings(chosen_keys)]
+            )
         self._panels = {name: LinePanel(theme, id=f"box-{name}") for name in (*BARS, *PANELS.names)}
         self._boxes: list[Box] = []
         self._layout = PlacedLayout()

@@ -1,0 +1,120 @@
+"""All settings: names, values, meaning. File, environment, command line and screen follow this table."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from overwatch_tui.panels import ALL_VIEWS
+from overwatch_tui.render.palettes import PALETTES
+from overwatch_tui.render.view_state import REFRESH_RATES, SORTS
+from protocol.errors import EsperError
+
+Value = str | float | bool
+
+_WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+
+class BadSetting(EsperError):
+    """A setting, a value, an action or a key that does not exist."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting."""
+
+    name: str
+    choices: tuple[Value, ...]
+    """All values that it can have."""
+    default: Value
+    help: str
+    is_live: bool = True
+    """Whether a change in the settings screen shows at once; else at the next start."""
+
+    def check(self, value: object, where: str) -> Value:
+        """The value, where it is one of the choices and of their type.
+
+        Args:
+            value: as TOML gives it.
+            where: stands before the message.
+
+        Raises:
+            BadSetting: it is not.
+        """
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        for choice in self.choices:
+            is_same_type = isinstance(choice, float) if is_number else type(choice) is type(value)
+            if is_same_type and choice == value:
+                return choice
+        near = nearest(str(value), [format_value(choice) for choice in self.choices])
+        raise BadSetting(f"{where}: {self.name} = {value!r}: must be {self.allowed}{near}")
+
+    def parse(self, text: str, where: str) -> Value:
+        """The value that a text means; see `check`."""
+        value: Value = text
+        if isinstance(self.default, bool):
+            value = _WORDS.get(text.strip().lower(), text)
+        elif isinstance(self.default, float):
+            try:
+                value = float(text)
+            except ValueError:
+                value = text
+        return self.check(value, where)
+
+    @property
+    def allowed(self) -> str:
+        """Its values in words."""
+        texts = [format_value(choice) for choice in self.choices]
+        return f"{', '.join(texts[:-1])} or {texts[-1]}"
+
+
+def format_value(value: object) -> str:
+    """A value as TOML writes it, without quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`; did you mean NAME?`, or nothing where no name is near."""
+    found = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+_OFF_ON = (False, True)
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting("theme", ("auto", *PALETTES), "auto", "Colours; auto = by what the terminal can show."),
+        Setting("refresh", REFRESH_RATES, 1.0, "Frames per second."),
+        Setting(
+            "glyphs",
+            ("auto", "unicode", "ascii"),
+            "auto",
+            "Characters; auto = ASCII on the Linux console and where the locale is not UTF-8.",
+        ),
+        Setting(
+            "mouse",
+            _OFF_ON,
+            False,
+            "Take clicks and the wheel; most terminals then mark text with Shift.",
+            is_live=False,
+        ),
+        Setting("view", ALL_VIEWS, "envs", "View that is shown first.", is_live=False),
+        Setting("sort", SORTS, "attention", "Order of the envs."),
+        Setting("read_only", _OFF_ON, False, "Watch only; send no commands.", is_live=False),
+    )
+}
+"""By name, in the order of the settings screen."""

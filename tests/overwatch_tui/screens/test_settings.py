@@ -1,0 +1,113 @@
+"""The settings screen and chosen keys, pressed key by key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.render.lines import plain
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.settings import SettingsScreen
+from overwatch_tui.settings.sources import Settings, read_settings
+from overwatch_tui.start import RunChoice
+from tests.overwatch_tui.harness import events, in_loop, session
+from tests.overwatch_tui.test_app import SMALL, press, shown
+
+
+def _app(settings: Settings, **options: Any) -> OverwatchApp:
+    view = ViewState(keys=settings.keys)
+    return OverwatchApp(session(events(rounds=1), view), settings=settings, **options)
+
+
+def _text(app: OverwatchApp) -> str:
+    assert isinstance(app.screen, SettingsScreen)
+    return "\n".join(plain(line) for line in app.screen._panel.lines)
+
+
+@in_loop
+async def test_changes_show_at_once_and_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    path.write_text("# kept\nrefresh = 2\n")
+    app = _app(read_settings({}, path=path))
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "f2")
+        assert "Colours; auto = by what the terminal can show." in _text(app)
+        await press(pilot, "enter", "enter")
+        assert app.palette.name == "light"
+        assert "wrote theme = light" in _text(app)
+        await press(pilot, "j", "l")
+        assert app.session.view.rate == 4.0
+        await press(pilot, "x")
+        assert app.session.view.rate == 1.0
+        assert "took refresh out of the file" in _text(app)
+        await press(pilot, "j", "j", "enter")
+        assert "from the next start on" in _text(app)
+        await press(pilot, "escape")
+        assert len(app.screen_stack) == 1
+    assert path.read_text() == '# kept\ntheme = "light"\nmouse = true\n'
+    assert read_settings({}, path=path)["mouse"] is True
+
+
+@in_loop
+async def test_source_above_the_file_is_named() -> None:
+    app = _app(read_settings({"ESPER_TUI_SORT": "drift"}))
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "f2", *"jjjjj")
+        row = next(line for line in _text(app).split("\n") if "sort" in line)
+        assert "drift" in row
+        assert "ESPER_TUI_SORT" in row
+        await press(pilot, "h")
+        assert "the next start still has ESPER_TUI_SORT" in _text(app)
+        assert app.session.view.sort == "gradient"
+
+
+@in_loop
+async def test_read_only_terminal_leaves_the_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    app = _app(read_settings({}, {"read_only": True}, path), choice=RunChoice(read_only=True))
+    async with app.run_test(size=SMALL) as pilot:
+        app.session.view.read_only = True
+        await press(pilot, "f2", "enter")
+        assert app.palette.name == "dark"
+        assert "in this terminal only" in _text(app)
+        await press(pilot, "G", "enter")
+        assert "read-only: read_only is not changed" in _text(app)
+        assert app.session.view.read_only
+    assert not path.exists()
+
+
+@in_loop
+async def test_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    app = _app(Settings(tmp_path / "file" / "tui.toml"))
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "f2", "enter")
+        assert "cannot be" in _text(app)
+        assert app.palette.name == "dark"
+
+
+async def _freeze_key(pilot: Pilot[None], app: OverwatchApp, key: str) -> bool:
+    before = app.session.cursor.is_held
+    await press(pilot, key)
+    return app.session.cursor.is_held != before
+
+
+@in_loop
+async def test_chosen_keys_work_and_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    path.write_text('[keys]\nfreeze = "F5"\nleave = "ctrl+q"\n')
+    app = _app(read_settings({}, path=path))
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert await _freeze_key(pilot, app, "f5")
+        assert await _freeze_key(pilot, app, "f5")
+        assert not await _freeze_key(pilot, app, "space")
+        assert "no such key: space" in shown(app)
+        assert "F5 freeze" in shown(app, "box-keys")
+        assert "^Q quit" in shown(app, "box-keys")
+        await press(pilot, "q")
+        assert not app._exit
+        await press(pilot, "ctrl+q")
+    assert app._exit

@@ -1,0 +1,173 @@
+"""Settings from their four sources, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overwatch_tui.cli import main
+from overwatch_tui.keys import KEYS, Key
+from overwatch_tui.settings.keymap import action_name, key_name, remap_keys
+from overwatch_tui.settings.sources import read_settings, settings_path, write_setting
+from overwatch_tui.settings.table import SETTINGS, BadSetting, format_value
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "tui.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_command_line_wins_over_environment_over_file(tmp_path: Path) -> None:
+    path = _file(tmp_path, 'theme = "light"\nrefresh = 2\nsort = "drift"\nmouse = true\n')
+    environ = {"ESPER_TUI_REFRESH": "4", "ESPER_TUI_SORT": "env", "HOME": "/"}
+    found = read_settings(environ, {"sort": "return", "view": None}, path).chosen
+    assert found["theme"] == ("light", "file")
+    assert found["refresh"] == (4.0, "ESPER_TUI_REFRESH")
+    assert found["sort"] == ("return", "command line")
+    assert found["view"] == ("envs", "default")
+    assert found["mouse"] == (True, "file")
+
+
+def test_the_file_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert settings_path() == tmp_path / "esper" / "tui.toml"
+    assert read_settings({})["theme"] == "auto", "a file that is not there is an empty one"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('theme = "drak"', "theme = 'drak': must be auto, dark, light"),
+        ('theme = "drak"', "did you mean dark?"),
+        ('thme = "dark"', "unknown setting thme; did you mean theme?"),
+        ("theme = 3", "theme = 3: must be"),
+        ("theme = true", "theme = True: must be"),
+        ("refresh = 3", "refresh = 3: must be 0.5, 1, 2 or 4"),
+        ("refresh = true", "refresh = True: must be"),
+        ("mouse = 1", "mouse = 1: must be false or true"),
+        ('mouse = "yes"', "mouse = 'yes': must be false or true"),
+        ("theme", "is not TOML"),
+        ('theme = "dark"\ntheme = "light"', "is not TOML"),
+        ("keys = 3", "keys must be a table"),
+        ('[keys]\nfreze = "f5"', "unknown action freze; did you mean freeze?"),
+        ('[keys]\nfreeze = "spce"', "keys.freeze = 'spce': no such key; did you mean space?"),
+        ('[keys]\nfreeze = "q"', "q is both"),
+        ('[keys]\nfreeze = "7"', "digits show the views"),
+        ("[keys]\nfreeze = []", "must be a key"),
+        ("[keys]\nfreeze = 5", "must be a key"),
+        ('[keys]\nfreeze = "hyper+x"', "no such key"),
+        ('[themes]\nname = "dark"', "unknown setting themes; did you mean theme?"),
+    ],
+)
+def test_bad_file_is_one_line_with_exit_code_two(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "esper").mkdir()
+    path = _file(tmp_path / "esper", text)
+    result = CliRunner().invoke(main, ["--once"], env={"XDG_CONFIG_HOME": str(tmp_path)})
+    assert result.exit_code == 2
+    assert words in result.output
+    assert str(path) in result.output
+    assert result.output.count("\n") == 1
+    assert result.output.startswith("esper-tui: ")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("ESPER_TUI_THEME", "x", "ESPER_TUI_THEME: theme = 'x': must be"),
+        ("ESPER_TUI_REFRESH", "fast", "ESPER_TUI_REFRESH: refresh = 'fast': must be"),
+        ("ESPER_TUI_MOUSE", "maybe", "ESPER_TUI_MOUSE: mouse = 'maybe': must be"),
+        ("ESPER_TUI_THEMES", "dark", "unknown variable ESPER_TUI_THEMES; did you mean ESPER_TUI_THEME?"),
+    ],
+)
+def test_bad_variable_is_named(variable: str, text: str, words: str) -> None:
+    result = CliRunner().invoke(main, ["--once"], env={variable: text})
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_a_folder_in_place_of_the_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="cannot be read"):
+        read_settings({}, path=tmp_path)
+
+
+@given(st.data())
+def test_any_value_survives_the_way_through_the_file(data: st.DataObject) -> None:
+    import tempfile
+
+    name = data.draw(st.sampled_from(sorted(SETTINGS)))
+    value = data.draw(st.sampled_from(SETTINGS[name].choices))
+    with tempfile.TemporaryDirectory() as folder:
+        path = _file(Path(folder), '# mine\nsort = "env"  # why\n\n[keys]\nfreeze = "f5"\n')
+        write_setting(path, name, value)
+        assert read_settings({}, path=path).chosen[name] == (value, "file")
+        assert "# mine" in path.read_text()
+        assert read_settings({}, path=path).remapped == ("freeze",)
+        write_setting(path, name, None)
+        assert read_settings({}, path=path).chosen[name] == (SETTINGS[name].default, "default")
+    assert SETTINGS[name].parse(format_value(value), "here") == value
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_any_text_is_taken_or_refused_in_one_line(name: str, value: str) -> None:
+    for environ in ({f"ESPER_TUI_{name}": value}, {f"ESPER_TUI_{n.upper()}": value for n in SETTINGS}):
+        try:
+            assert set(read_settings(environ).chosen) == set(SETTINGS)
+        except BadSetting as error:
+            said = str(error)
+            assert "ESPER_TUI_" in said
+
+
+def test_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
+    real = _file(tmp_path, 'theme = "dark"\n')
+    link = tmp_path / "link.toml"
+    link.symlink_to(real)
+    write_setting(link, "theme", "light")
+    assert link.is_symlink()
+    assert real.read_text() == 'theme = "light"\n'
+
+
+def test_every_action_has_a_name_to_write() -> None:
+    names = [action_name(key) for key in KEYS]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("[a-z]+(_[a-z]+)*", name) for name in names), names
+    assert {"freeze", "down", "next_anomaly", "previous_env", "escalate", "next_panel"} <= set(names)
+
+
+def test_every_usual_key_can_be_written() -> None:
+    for key in KEYS:
+        for name in key.keys.split(","):
+            assert key_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("?", "question_mark"),
+        ("/", "slash"),
+        (",", "comma"),
+        (" ", "space"),
+        ("Ctrl+T", "ctrl+t"),
+        ("F12", "f12"),
+        ("J", "J"),
+        ("-", "minus"),
+        ("", None),
+        ("f99", None),
+        ("ctrl+", None),
+        ("\x07", None),
+    ],
+)
+def test_keys_have_the_names_of_textual(text: str, name: str | None) -> None:
+    assert key_name(text) == name
+
+
+def test_remapped_key_leaves_its_usual_one_to_another() -> None:
+    keys = {action_name(key): key for key in remap_keys({"freeze": ["f5", "W"], "down": "space"}, "here")}
+    assert (keys["freeze"].keys, keys["freeze"].shown) == ("f5,W", "F5 W")
+    assert keys["down"].keys == "space"
+    assert isinstance(keys["quit" if "quit" in keys else "leave"], Key)
