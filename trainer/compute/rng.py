@@ -41,6 +41,20 @@ def _signed(value: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MIX1 = _signed(0xBF58476D1CE4E5B9)
 _MIX2 = _signed(0x94D049BB133111EB)
+_WORD_MASK = (1 << 64) - 1
+
+
+def _mix_int(value: int) -> int:
+    """`mix` of one integer, modulo 2**64."""
+    value &= _WORD_MASK
+    value = (value ^ value >> 30) * _MIX1 & _WORD_MASK
+    value = (value ^ value >> 27) * _MIX2 & _WORD_MASK
+    return value ^ value >> 31
+
+
+def _fold_int(key: int, coordinate: int) -> int:
+    """`fold` of two integers, modulo 2**64."""
+    return _mix_int((key & _WORD_MASK ^ _mix_int(coordinate + _GOLDEN)) + _GOLDEN)
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
@@ -56,13 +70,17 @@ def mix(x: Tensor) -> Tensor:
 
 
 def fold(key: Tensor, coordinate: int | Tensor) -> Tensor:
-    """The key one level down: int64, broadcast of `key` and `coordinate`."""
-    inner = torch.as_tensor(coordinate, dtype=torch.int64, device=key.device) + _GOLDEN
+    """The key one level down: int64, broadcast of `key` and `coordinate`; a GPU is not waited for."""
+    if not isinstance(coordinate, Tensor):
+        return mix((key ^ _signed(_mix_int(coordinate + _GOLDEN))) + _GOLDEN)
+    inner = coordinate.to(device=key.device, dtype=torch.int64) + _GOLDEN
     return mix((key ^ mix(inner)) + _GOLDEN)
 
 
 def key(seed: int, purpose: Purpose, *coordinates: int | Tensor) -> Tensor:
     """A key from the run's seed, a purpose and coordinates.
+
+    Integers are folded on the host up to the first tensor, so that nothing is copied to a GPU.
 
     Args:
         coordinates: ints or int64 tensors that broadcast together; the device is that of the first tensor.
@@ -70,11 +88,16 @@ def key(seed: int, purpose: Purpose, *coordinates: int | Tensor) -> Tensor:
     Returns:
         int64 of the coordinates' broadcast shape.
     """
-    device = next((c.device for c in coordinates if isinstance(c, Tensor)), None)
-    result = fold(torch.tensor(seed, dtype=torch.int64, device=device), int(purpose))
+    known = _fold_int(seed, int(purpose))
+    result: Tensor | None = None
     for coordinate in coordinates:
-        result = fold(result, coordinate)
-    return result
+        if result is not None:
+            result = fold(result, coordinate)
+        elif isinstance(coordinate, Tensor):
+            result = mix((mix(coordinate.to(torch.int64) + _GOLDEN) ^ _signed(known)) + _GOLDEN)
+        else:
+            known = _fold_int(known, coordinate)
+    return torch.tensor(_signed(known), dtype=torch.int64) if result is None else result
 
 
 def bits(key: Tensor, count: int) -> Tensor:

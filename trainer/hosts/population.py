@@ -234,7 +234,7 @@ class Population:
         Those need not be the ones of the last epoch, which may have been undone; so they are read back.
         """
         table = self.table
-        topology = Topology.of(*(column.cpu() for column in (table.stage, table.blueprint, table.style)))
+        topology = Topology.of(*torch.stack([table.stage, table.blueprint, table.style]).cpu())
         scores = self._executor.map(lambda i: self.groups[i].test(topology.rows(*self._spans[i])))
         return torch.cat([s.loss for s in scores]), torch.cat([s.accuracy for s in scores])
 

@@ -43,7 +43,7 @@ class Coefficients(NamedTuple):
         """Those of the update after `updates` finished ones."""
 
         def tensor(values: float | list[float]) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)
+            return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
         return cls(
             clip=cfg.clip,

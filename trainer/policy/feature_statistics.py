@@ -7,6 +7,8 @@ how many of its standard deviations it now lies away from what it was.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -66,6 +68,12 @@ def feature_statistics(seen: Observation, base_norm: RunningNorm, slot_norm: Run
     return torch.stack(rows)
 
 
+@cache
+def _places(columns: tuple[str, ...], names: tuple[str, ...], device: torch.device) -> Tensor:
+    """int64 [names]: the places of columns; copied to the device once, as each copy waits for it."""
+    return torch.tensor([columns.index(name) for name in names]).to(device, non_blocking=True)
+
+
 def _statistics(
     features: Tensor, norm: RunningNorm, columns: FeatureColumns, groups: dict[str, tuple[str, ...]]
 ) -> list[Tensor]:
@@ -76,8 +84,8 @@ def _statistics(
     has_past = torch.cat([norm.count, unknown]) > 0
     rows = []
     for names in groups.values():
-        place = [columns.names.index(name) for name in names]
-        x, is_plain = values[:, place], place[0] >= measured
+        place = _places(columns.names, names, flat.device)
+        x, is_plain = values[:, place], columns.names.index(names[0]) >= measured
         known = ~x.isnan()
         size = x.abs().where(known, 0.0)
         count = known.sum()

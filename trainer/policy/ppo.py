@@ -283,9 +283,10 @@ class PPO:
 
     def _minibatches(self, n: int, passes: int = 1) -> Iterator[Tensor]:
         """The passes' minibatches in turn: random partitions of the n envs, another one each pass."""
+        updates = torch.full((), self.updates, dtype=torch.int64, device=self._device)
         for epoch in range(passes):
-            key = rng.key(self.seed, rng.Purpose.MINIBATCH, self.updates, epoch)
-            yield from rng.permutation(key, n).to(self._device).tensor_split(self.cfg.minibatches)
+            key = rng.key(self.seed, rng.Purpose.MINIBATCH, updates, epoch)
+            yield from rng.permutation(key, n).tensor_split(self.cfg.minibatches)
 
     def _loss_of(self, minibatch: Tensor, rollout: Rollout, advantage: Tensor, target: Tensor) -> Loss:
         """This rank's share of the loss of a minibatch of envs."""

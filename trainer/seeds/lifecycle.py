@@ -7,6 +7,8 @@ train). All of it is tensor arithmetic over [N, S]; nothing looks at a value fro
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,20 @@ IMMATURE = (*ISOLATED, Stage.BLENDING)
 AUTOMATIC_GATES = ("G1", "G3")
 """Gates that seeds pass by themselves; the policy asks at the others."""
 
+HEAD_VALUES: dict[str, tuple[int, ...] | tuple[float, ...]] = {
+    "tempo": TEMPOS,
+    "alpha_target": ALPHA_TARGETS,
+    "alpha_speed": ALPHA_SPEEDS,
+}
+"""What the choices of a head stand for, where they are numbers."""
+
 Checks = dict[str, Tensor]
+
+
+@cache
+def _values_of(head: str, device: torch.device) -> Tensor:
+    """`HEAD_VALUES` of a head; copied to the device once, as each copy waits for it."""
+    return torch.tensor(HEAD_VALUES[head]).to(device, non_blocking=True)
 
 
 def passed(checks: Checks) -> Tensor:
@@ -167,11 +182,11 @@ class Lifecycle:
         def asked(op: Op) -> Tensor:
             return chosen & (head["op"] == op)
 
-        def choice(values: tuple[int, ...] | tuple[float, ...], name: str) -> Tensor:
-            return torch.tensor(values, device=actions.device)[head[name]]
+        def choice(name: str) -> Tensor:
+            return _values_of(name, actions.device)[head[name]]
 
-        self._germinate(table, asked(Op.GERMINATE), head, choice(TEMPOS, "tempo"), measurements)
-        target, speed = choice(ALPHA_TARGETS, "alpha_target"), choice(ALPHA_SPEEDS, "alpha_speed")
+        self._germinate(table, asked(Op.GERMINATE), head, choice("tempo"), measurements)
+        target, speed = choice("alpha_target"), choice("alpha_speed")
         curve = head["alpha_curve"]
         blend = asked(Op.ADVANCE)
         self._enter(table, Stage.BLENDING, blend, measurements)

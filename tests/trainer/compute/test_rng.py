@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainer.compute import rng
 from trainer.compute.rng import Purpose
@@ -104,3 +106,15 @@ def test_a_cuda_device_draws_the_same_bits() -> None:
     on_cpu = rng.bits(rng.key(5, Purpose.HOST, envs), 100)
     on_gpu = rng.bits(rng.key(5, Purpose.HOST, envs.cuda()), 100)
     assert torch.equal(on_cpu, on_gpu.cpu())
+
+
+@given(
+    st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(-(2**40), 2**40), max_size=4), st.integers(0, 4)
+)
+def test_integers_fold_to_the_same_key_as_tensors(seed: int, coordinates: list[int], first: int) -> None:
+    mixed = [torch.tensor(c) if i >= first else c for i, c in enumerate(coordinates)]
+    expected = rng.fold(torch.tensor(seed), torch.tensor(int(Purpose.HOST)))
+    for coordinate in coordinates:
+        expected = rng.fold(expected, torch.tensor(coordinate))
+    assert torch.equal(rng.key(seed, Purpose.HOST, *mixed), expected)
+    assert torch.equal(rng.fold(expected, 7), rng.fold(expected, torch.tensor(7)))
