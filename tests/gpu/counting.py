@@ -1,0 +1,88 @@
+"""Counts what a program asks of a CUDA device: launches, copies between host and device, waits."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+ROOT = Path(__file__).parents[2]
+NO_LAUNCH = ("empty", "new_empty", "empty_like", "empty_strided", "lift_fresh", "detach", "set_", "alias")
+WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal")
+
+
+class DeviceCalls(TorchDispatchMode):
+    """What is asked of the device, counted by the section of the program that asks.
+
+    Attributes:
+        section: what is counted now.
+        counts: by section and kind: `launches`, `copies` (between host and device, waited for or not) and
+            `waits` (of the host for the device).
+        places: by section, "kind file:line" of each copy and wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.section = "start"
+        self.counts: dict[str, Counter[str]] = {}
+        self.places: dict[str, Counter[str]] = {}
+
+    def add(self, *kinds: str) -> None:
+        """Count one call, of these kinds."""
+        self.counts.setdefault(self.section, Counter()).update(kinds)
+        if kinds != ("launches",):
+            frames = reversed(traceback.extract_stack())
+            inside = (f for f in frames if f.filename.startswith(str(ROOT / "trainer")))
+            place = next((f"{Path(f.filename).relative_to(ROOT)}:{f.lineno}" for f in inside), "?")
+            self.places.setdefault(self.section, Counter())[f"{'+'.join(kinds)} {place}"] += 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if "_fused_" in str(func):  # of the optimizer, which has no fake implementation
+            _check_fused(args)
+            self.add("launches")
+            return None
+        out = func(*args, **kwargs)
+        ins = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        outs = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+        devices = {x.device.type for x in (*ins, *outs)}
+        if "cuda" in devices:
+            self._classify(func, args, kwargs, ins, outs, devices)
+        return out
+
+    def _classify(
+        self, func: Any, args: Any, kwargs: Any, ins: list[Tensor], outs: list[Tensor], devices: set[str]
+    ) -> None:
+        name = func.overloadpacket.__name__
+        if "copy" in name and devices == {"cuda", "cpu"}:
+            queued = kwargs.get("non_blocking", False) or (name == "copy_" and len(args) > 2 and args[2])
+            self.add("copies", *(() if queued else ("waits",)))
+        elif name in WAITING or (name.startswith("index") and _has_bool_index(args)):
+            self.add("launches", "waits")
+        elif any(x.device.type == "cpu" and x.dim() > 0 for x in ins):
+            raise AssertionError(f"{func} is given tensors of the CPU and of the device")
+        elif not func.is_view and name not in NO_LAUNCH:
+            self.add("launches")
+
+
+def _has_bool_index(args: Any) -> bool:
+    """Whether an index is a mask, whose size the host has to know."""
+    import torch
+
+    return any(isinstance(x, Tensor) and x.dtype == torch.bool for x in tree_leaves(args[1]))
+
+
+def _check_fused(args: Any) -> None:
+    """Assert what CUDA's fused optimizers ask: equal devices, dtypes, shapes and strides."""
+    lists = [part for part in args if isinstance(part, list | tuple) and part and isinstance(part[0], Tensor)]
+    for tensors in zip(*lists[:3], strict=True):
+        assert len({(t.device, t.dtype, t.shape) for t in tensors}) == 1
+        strides = {
+            tuple(s for size, s in zip(t.shape, t.stride(), strict=True) if size != 1) for t in tensors
+        }
+        assert len(strides) == 1

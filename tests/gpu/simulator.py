@@ -1,0 +1,187 @@
+"""A round on the simulated CUDA device, counted: `python -m tests.gpu.simulator LIBRARY [KEY=VALUE …]`.
+
+A run on the CPU comes first and gives the frames that the epochs' transfers return, so that seeds are born
+and blend as in a real run. Then the same trainer plays and learns with fake tensors of device cuda:0: every
+device and dtype is checked as on a GPU, nothing is computed. The last line is JSON: by section (`begin`,
+`epoch 0` …, `update`, `test`) how many launches, copies and waits there were, and where.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from . import fake_cuda
+
+if __name__ == "__main__":
+    fake_cuda.load(Path(sys.argv[1]))
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from trainer import loop
+from trainer.compute import cuda_graphs
+from trainer.compute.execution_plan import Execution
+from trainer.config import load as settings
+from trainer.config.schema import Config
+from trainer.data.registry import load
+from trainer.data.task import Task
+from trainer.hosts import seed_pool, slot_plan
+from trainer.hosts.population import Population
+from trainer.hosts.slot_plan import Topology
+from trainer.telemetry.transfer import HostFrame, Transfer
+
+from .counting import DeviceCalls
+
+CPU = torch.device("cpu")
+DTYPES = {
+    torch.float64: np.float64,
+    torch.float32: np.float32,
+    torch.int64: np.int64,
+    torch.bool: np.bool_,
+    torch.uint8: np.uint8,
+}
+
+
+class Sections:
+    """A `Hooks` that says what is being counted."""
+
+    layer_envs = None
+
+    def __init__(self, calls: DeviceCalls | None = None) -> None:
+        self.calls = calls
+        self.frames: list[HostFrame] = []
+
+    def wants_round(self, finished: int) -> bool:
+        return finished < 1
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        if self.calls is not None and name in ("update", "test"):
+            self.calls.section = name
+        yield
+
+    def on_epoch_begin(self, epoch: int, epochs: int) -> None:
+        if self.calls is not None:
+            self.calls.section = f"epoch {epoch}"
+
+    def on_frame(self, frame: HostFrame, layers: Any) -> None:
+        self.frames.append(frame)
+
+    def on_round_begin(self, round: int) -> None: ...
+
+    def on_phase_times(self, seconds: dict[str, float]) -> None: ...
+
+    def on_epoch_end(self, round: int, epoch: int) -> None: ...
+
+    def on_round_end(self, *args: Any, **kwargs: Any) -> None: ...
+
+
+class FakeTransfer(Transfer):
+    """Packs as the real one does, waits once, returns what the run on the CPU had at this place."""
+
+    def __init__(self, calls: DeviceCalls, frames: list[HostFrame]) -> None:
+        super().__init__()
+        self._calls, self._frames = calls, frames
+
+    def __call__(self, columns: Any) -> HostFrame:
+        frame = self._frames[self.count]
+        super().__call__(columns)
+        assert {name: column.shape for name, column in frame.items()} == {
+            name: tuple(tensor.shape) for name, tensor in columns.items()
+        }
+        return frame
+
+    def _fetched(self, packed: Tensor) -> Tensor:
+        self._calls.add("copies", "waits")
+        return torch.zeros(packed.shape, dtype=packed.dtype)
+
+
+def count_round(config: Config, data: Task) -> DeviceCalls:
+    """Play and learn one round of a run; see the module."""
+    device, execution = torch.device("cuda", 0), Execution.as_configured(config)
+    seen = Sections()
+    real = loop.Trainer(config, data, CPU, execution)
+    real.play(seen)
+    real.population.close()
+    calls = DeviceCalls()
+    _patch_torch(calls)
+    _patch_trainer(calls, seen.frames)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        trainer = loop.Trainer(config, data.to(device), device, execution)
+        trainer.to_host = FakeTransfer(calls, seen.frames)
+        with calls:
+            calls.section = "begin"
+            trainer.play(Sections(calls))
+            trainer.learn(Sections(calls))
+    return calls
+
+
+def _patch_torch(calls: DeviceCalls) -> None:
+    """What fake tensors cannot do: have a value, be moved within a module."""
+
+    def value(made: Any) -> Callable[..., Any]:
+        def read(self: Tensor, *args: Any) -> Any:
+            if self.device.type == "cuda":
+                calls.add("copies", "waits")
+            return made
+
+        return read
+
+    def numpy(self: Tensor) -> Any:
+        assert self.device.type == "cpu", "numpy() of a tensor of the device"
+        return np.zeros(tuple(self.shape), DTYPES[self.dtype])
+
+    def move(self: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+        for module in self.modules():
+            for name, parameter in list(module._parameters.items()):
+                if parameter is not None:
+                    module._parameters[name] = torch.nn.Parameter(parameter.detach().to(device))
+            for name, buffer in list(module._buffers.items()):
+                module._buffers[name] = None if buffer is None else buffer.to(device)
+        return self
+
+    for name, made in (("__int__", 0), ("__float__", 0.0), ("__bool__", False), ("item", 0)):
+        setattr(FakeTensor, name, value(made))
+    FakeTensor.numpy = numpy
+    torch.nn.Module.to = move
+
+
+def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
+    """Checks of numbers, which there are none of, and captures, each replay of which is one launch."""
+    seed_pool.verify = lambda *args, **kwargs: None
+    cuda_graphs.first_mismatch = lambda *args: ""
+
+    def of(cls: type[Topology], *columns: Any) -> Topology:
+        if any(isinstance(column, Tensor) for column in columns):  # read back: those of the last frame
+            known = next(frame for frame in reversed(frames) if "stage" in frame)
+            columns = tuple(known[name] for name in ("stage", "blueprint", "style"))
+        stage, *others = (np.array(column, dtype=np.int64) for column in columns)
+        blended = slot_plan._IS_BLENDED[stage]
+        return cls(stage, *others, blended, np.zeros((*blended.shape, blended.shape[1]), dtype=np.bool_))
+
+    Topology.of = classmethod(of)
+    loop.CudaGraphs = lambda on: cuda_graphs.CudaGraphs(on=on, capture=capture)
+    loop.create_population = lambda config, data, device, execution, first: Population(
+        config, data, device, execution=execution, first_env=first
+    )
+
+    def capture(work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        section, calls.section = calls.section, "captures"
+        out = work()
+        calls.section = section
+        return (lambda: calls.add("launches")), out
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    config = settings.load(sets=sys.argv[2:])
+    data = load(config.task.dataset, CPU)
+    calls = count_round(config, data)
+    print(json.dumps({"counts": calls.counts, "places": calls.places}))
