@@ -26,7 +26,7 @@ from protocol.messages.vocabulary import Op, Stage
 
 from .config.seed_options import GovernorConfig
 from .hosts.population import Population
-from .measurements import Measurements
+from .measurements import Guess, Measurements, UniformGuess
 from .seeds import alpha
 from .seeds.table import is_in
 
@@ -68,8 +68,8 @@ class Governor:
         config: GovernorConfig | None = None,
     ) -> None:
         self._population = population
-        self._uniform = math.log(perplexity)
-        self._chance = chance
+        self.guess: Guess | UniformGuess = UniformGuess(chance, math.log(perplexity))
+        """Of the run's task, or of each env's own."""
         self._config = config or GovernorConfig()
         (n, slots), device = population.table.shape, population.table.stage.device
         self._state = {
@@ -105,7 +105,7 @@ class Governor:
         s, config = self._state, self._config
         loss = measurements.train_loss.double()
         finite = measurements.train_loss.isfinite() & measurements.val_loss.isfinite()
-        forgotten = self._has_learnt() & (loss >= config.forgotten_loss_ratio * self._uniform)
+        forgotten = self._has_learnt() & (loss >= config.forgotten_loss_ratio * self.guess.loss)
         sigma = (s["m2"] / (s["count"] - 1).clamp_min(1)).sqrt()
         high = (
             (s["count"] >= 2)
@@ -151,7 +151,7 @@ class Governor:
         if not self._config.veto:
             return codes
         raised, lowered = s["raised"] > 0, s["lowered"] > 0
-        above_chance = (measurements.val_accuracy - self._chance).unsqueeze(1)
+        above_chance = (measurements.val_accuracy - self.guess.chance).unsqueeze(1)
         left = above_chance - table.contribution
         forgets = (
             is_in(table.stage, (Stage.BLENDING, Stage.HOLDING))
@@ -167,7 +167,7 @@ class Governor:
 
     def _has_learnt(self) -> Tensor:
         """bool [N]: in its best epoch the host was well below the loss of a guess."""
-        return self._state["best"] < self._config.learnt_loss_ratio * self._uniform
+        return self._state["best"] < self._config.learnt_loss_ratio * self.guess.loss
 
     def _forbid_again(self, moved: Tensor) -> None:
         """Count down what is forbidden; begin with what was undone, `moved` [N, S] of each alpha."""

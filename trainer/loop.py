@@ -150,8 +150,16 @@ class Trainer:
         self.agent.begin_episode(self.round)
         self.reward.begin_episode()
         self.governor.begin_episode()
+        self.set_guess()
         self.measurements = Measurements.unmeasured(*self.table.shape, self.table.stage.device)
         self.transfer(self.decide(hooks), hooks)
+
+    def set_guess(self) -> None:
+        """Tell those who compare with a guess what it is worth, where each env learns a task of its own."""
+        guess = self.population.tasks.guess()
+        if guess is not None:
+            self.reward.guess = guess
+            self.governor.guess = guess
 
     def decide(self, hooks: Hooks) -> dict[str, Tensor]:
         """Apply automatic transitions, then the policy's actions; the columns describe both."""
@@ -254,6 +262,8 @@ class Trainer:
         self.agent.load_state_dict(state["agent"])  # first, since it tells whether the checkpoint fits
         self.round, self.epoch = state["round"], state["epoch"]
         self.population.load_state_dict(state["population"])
+        self.population.draw_tasks(self.round)
+        self.set_guess()
         self.reward.load_state_dict(state["reward"])
         self.governor.load_state_dict(state["governor"])
         self.rollout.load_state_dict(state["rollout"])

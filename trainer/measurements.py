@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Guess(NamedTuple):
+    """What a guess that ignores the input is worth, of N envs that learn different tasks."""
+
+    chance: Tensor
+    """float32 [N], its accuracy."""
+    loss: Tensor
+    """float32 [N], its loss, nats."""
+
+
+class UniformGuess(NamedTuple):
+    """The same where all learn one task."""
+
+    chance: float
+    loss: float
 
 
 @dataclass

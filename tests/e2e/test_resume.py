@@ -12,9 +12,13 @@ from .courses import assert_same, course
 OF_THE_BOOT = ("run.", "checkpoint.", "log", "system", "command.", "telemetry.", "postmortem.", "journal.")
 
 
+MIXED = ("--set", "task.mixture=digits,texture,histogram", "--set", "task.instances=2")
+
+
 @pytest.mark.slow
-def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House) -> None:
-    words = ("--rounds", "3", "--set", "episode_epochs=24", "--set", "ppo.schedule=cosine")
+@pytest.mark.parametrize("more", [("--set", "ppo.schedule=cosine"), MIXED], ids=["plain", "mixture"])
+def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House, more: tuple[str, ...]) -> None:
+    words = ("--rounds", "3", "--set", "episode_epochs=24", *more)
     assert house.spawn("whole", *words).wait(120) == 0
     cut = house.spawn("cut", *words)
     eventually(lambda: any(e["ctx"]["round"] == 2 for e in house.journal("cut", "epoch")), every=0.01)

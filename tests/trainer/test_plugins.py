@@ -13,7 +13,9 @@ from protocol.messages.vocabulary import Stage
 from tests.trainer.hosts.plots import config, plant, tiny
 from tests.trainer.packages import POINTWISE, install
 from trainer.compute.stacked_ops import conv
-from trainer.data.registry import list_datasets, load
+from trainer.config.task_options import TaskConfig
+from trainer.data.mixture import Mixture
+from trainer.data.registry import list_datasets, load, load_task
 from trainer.hosts.population import Population
 from trainer.plugins import PluginError
 from trainer.seeds.image_blueprints import Blueprint, BlueprintError, verify
@@ -251,6 +253,26 @@ def test_tasks_of_packages_are_loaded_and_listed(installed: Callable[..., None])
     assert (images.name, images.kind, images.shape) == ("stripes", "images", (1, 8, 8))
     assert (text.name, text.kind, text.shape) == ("rhyme", "text", (1, 16, 1))
     assert {"stripes", "rhyme"} <= {entry.name for entry in list_datasets() if entry.ready}
+
+
+def test_a_task_that_takes_a_seed_has_instances(installed: Callable[..., None]) -> None:
+    seeded = (
+        TASKS
+        + """
+
+def waves(seed=0):
+    labels = torch.arange(40) % 2
+    images = (torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(seed)) * 255).to(torch.uint8)
+    return Dataset.of("any", 2, *[Split(images, labels)] * 3)
+"""
+    )
+    installed("seeded_tasks", seeded, esper_tasks={"waves": "waves", "stripes": "stripes"})
+    mixture = load_task(TaskConfig(mixture=("waves", "stripes"), instances=3), torch.device("cpu"))
+    assert isinstance(mixture, Mixture)
+    assert [(task.name, len(task.datasets)) for task in mixture.tasks] == [("waves", 3), ("stripes", 1)]
+    first, second, _ = mixture.tasks[0].datasets
+    assert not torch.equal(first.train.images, second.train.images)
+    assert first.name == "waves"
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,8 @@ def _with_task_defaults(sourced: settings.SourcedConfig) -> settings.SourcedConf
         from trainer.hosts.task_defaults import resolve_task_defaults
     except ModuleNotFoundError:
         return sourced
-    dataset = sourced.config.task.dataset
-    kind = kind_of(dataset)
+    dataset = sourced.config.task.label
+    kind = "images" if sourced.config.task.mixture else kind_of(dataset)
     return sourced if kind is None else resolve_task_defaults(sourced, dataset, kind)
 
 

@@ -32,6 +32,8 @@ class Purpose(IntEnum):
     SYNTHETIC = 8
     AUGMENT = 9
     SHAPLEY = 10
+    GENERATED = 11
+    TASK = 12
 
 
 def _signed(value: int) -> int:

@@ -281,6 +281,7 @@ def _check_combinations(config: Config) -> None:
     named = {
         "seeds.blueprints": config.seeds.blueprints,
         "task.augment": config.task.augment,
+        "task.mixture": config.task.mixture,
         "profiler.rounds": config.profiler.rounds,
         "ppo.head_entropy": [item.partition(":")[0] for item in config.ppo.head_entropy],
         "ppo.floor": [item.partition(":")[0] for item in config.ppo.floor],
@@ -289,6 +290,11 @@ def _check_combinations(config: Config) -> None:
         twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
         if twice is not None:
             raise ConfigError(f"{key} = {', '.join(map(str, values))}: {twice} is named twice")
+    if config.task.mixture and (config.task.shared_batches or config.task.data_dir):
+        key = "task.shared_batches" if config.task.shared_batches else "task.data_dir"
+        raise ConfigError(
+            f"{key}: the envs of task.mixture learn different images; leave it out, or task.mixture"
+        )
     if config.ppo.minibatches > config.envs.count:
         raise ConfigError(
             f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"

@@ -13,6 +13,16 @@ class TaskConfig(Section, frozen=True):
     dataset: Annotated[
         str, Meta(description="Name of the dataset to learn; `esper-daemon data` lists them")
     ] = "digits"
+    mixture: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=64,
+            description="Tasks of which each env draws one for each episode; empty = all learn task.dataset",
+        ),
+    ] = ()
+    instances: Annotated[
+        int, count("Instances of each generated task of a mixture, made from seeds from 0 on", le=4096)
+    ] = 16
     data_dir: Annotated[
         str, Meta(description="Folder or text file with the dataset; empty = where it is registered")
     ] = ""
@@ -37,3 +47,8 @@ class TaskConfig(Section, frozen=True):
         int, count("Images, or windows of a text, per env and training step", le=65_536)
     ] = 64
     batches_per_epoch: Annotated[int, count("Training steps per epoch")] = 12
+
+    @property
+    def label(self) -> str:
+        """What is learnt, in a word."""
+        return "mixture" if self.mixture else self.dataset

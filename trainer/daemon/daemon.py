@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING
@@ -50,6 +51,7 @@ from trainer.config.service_options import MetricsConfig
 from trainer.control.checkpoint_saver import CheckpointSaver
 from trainer.control.command_runner import CommandRunner
 from trainer.control.run_control import RunControl
+from trainer.data.mixture import Mixture
 from trainer.data.registry import load_task
 from trainer.data.task import Task
 from trainer.data.text import Text
@@ -141,7 +143,7 @@ def run_daemon(
     config = sourced.config
     _tell(check_sizes(config, data))
     build_model(config, data)  # what cannot be grown ends it here, before there is a folder
-    with RunFolder.claim(name, prefix=config.task.dataset) as run:
+    with RunFolder.claim(name, prefix=config.task.label) as run:
         if run.existed and resume is None and run.has_events:
             raise NameTaken(
                 f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
@@ -196,7 +198,7 @@ class Daemon:
         )
         thresholds = configured_thresholds(config.anomalies)
         self.recorder = Recorder(
-            emitter, _run_shape(config, self.trainer), self.plan, config.drift, thresholds
+            emitter, _run_shape(config, self.trainer, data), self.plan, config.drift, thresholds
         )
         self.control = RunControl(config, self.trainer, self.rank_zero, self.recorder, self.plan)
         self.server = _open_server(run, config, execution, emitter, self.control)
@@ -398,7 +400,7 @@ class Daemon:
                 version=__version__,
                 torch=torch.__version__,
                 device=str(self.device),
-                task=config.task.dataset,
+                task=config.task.label,
                 policy=config.policy.kind,
                 envs=config.envs.count,
                 slots=population.slots,
@@ -442,7 +444,7 @@ def _open_metrics(config: MetricsConfig) -> MetricsListener | None:
     return MetricsListener(config)
 
 
-def _run_shape(config: Config, trainer: Trainer) -> RunShape:
+def _run_shape(config: Config, trainer: Trainer, data: Task) -> RunShape:
     population = trainer.population
     return RunShape(
         envs=config.envs.count,
@@ -452,6 +454,7 @@ def _run_shape(config: Config, trainer: Trainer) -> RunShape:
         rounds=config.rounds,
         host_parameters=population.parameters_host,
         steps=config.task.batches_per_epoch,
+        tasks=partial(data.names, config.seed, config.envs.count) if isinstance(data, Mixture) else None,
     )
 
 
@@ -459,7 +462,7 @@ def _open_server(
     run: RunFolder, config: Config, execution: Execution, emitter: Emitter, control: RunControl
 ) -> Server:
     hello = {
-        "task": config.task.dataset,
+        "task": config.task.label,
         "config": msgspec.to_builtins(config),
         "execution": execution.to_dict(),
         "thresholds": {signal: asdict(t) for signal, t in configured_thresholds(config.anomalies).items()},

@@ -34,12 +34,17 @@ class Batches:
         self.examples = examples
         self._envs, self._seed, self._size = len(envs), seed, size
         self._walkers = torch.full_like(envs[:1], ALL_ENVS) if shared else envs
-        self._orders: dict[tuple[int, int], Tensor] = {}
+        self._orders: dict[tuple[int, int, int], Tensor] = {}
         numbers = size * len(self._walkers) * examples.numbers
         self._together = 1 if examples.varies else max(1, MAX_PREPARED_NUMBERS // numbers)
         """Steps whose batches are made at once, from one that is a multiple of it."""
         self._made: tuple[int, int, Tensor, Tensor] | None = None
         """Round, first step, inputs and labels of those that were made last."""
+
+    def learn(self, examples: Examples) -> None:
+        """Take other examples from now on."""
+        self.examples, self._made = examples, None
+        self._orders.clear()
 
     def at(self, round_: int, step: int) -> tuple[Tensor, Tensor]:
         """Inputs [B, n*C, H, W], or [B, C, H, W] where they are shared, and labels [n, L] of one step."""
@@ -62,18 +67,30 @@ class Batches:
         Returns:
             int64 [n, steps*B], or [1, steps*B] where they are shared.
         """
-        total, begin, size = len(self.examples), step * self._size, steps * self._size
+        lengths = self.examples.lengths
+        if lengths is None or len(set(lengths)) == 1:
+            return self._walk(len(self.examples), round_, step, steps)
+        found = self._walkers.new_empty(len(lengths), steps * self._size)
+        for total in sorted(set(lengths)):
+            rows = torch.tensor([length == total for length in lengths], device=found.device)
+            found = torch.where(rows.unsqueeze(1), self._walk(total, round_, step, steps), found)
+        return found
+
+    def _walk(self, total: int, round_: int, step: int, steps: int) -> Tensor:
+        """`indices` for envs that have so many examples."""
+        begin, size = step * self._size, steps * self._size
         parts, taken = [], 0
         while taken < size:
             pass_, offset = divmod(begin + taken, total)
-            parts.append(self._order(round_, pass_)[:, offset : offset + size - taken])
+            parts.append(self._order(total, round_, pass_)[:, offset : offset + size - taken])
             taken += parts[-1].shape[1]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
-    def _order(self, round_: int, pass_: int) -> Tensor:
-        if (round_, pass_) not in self._orders:
-            while len(self._orders) > 1:
-                self._orders.pop(next(iter(self._orders)))
+    def _order(self, total: int, round_: int, pass_: int) -> Tensor:
+        known = (total, round_, pass_)
+        if known not in self._orders:
+            while sum(length == total for length, *_ in self._orders) > 1:
+                self._orders.pop(next(key for key in self._orders if key[0] == total))
             keys = rng.key(self._seed, rng.Purpose.ORDER, self._walkers, round_, pass_)
-            self._orders[round_, pass_] = rng.permutation(keys, len(self.examples))
-        return self._orders[round_, pass_]
+            self._orders[known] = rng.permutation(keys, total)
+        return self._orders[known]

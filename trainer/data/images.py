@@ -36,6 +36,9 @@ class Images:
         self._scale, self._shift = (1.0 / std).to(dtype), (-mean / std).to(dtype)
         self._augment = augment
 
+    lengths: list[int] | None = None
+    absent: Tensor | None = None
+
     def __len__(self) -> int:
         return self.labels_M.shape[0]
 

@@ -3,8 +3,10 @@ installed packages offer by an entry point of the group `esper.tasks`: a callabl
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +19,8 @@ from . import checksums
 from .dataset import DataError, Dataset, split_off_validation
 from .digits import digits
 from .formats import FORMATS, TEXT_FORMAT, detect, text_file
+from .generated import GENERATED_TASKS
+from .mixture import Instances, Mixture
 from .registrations import DatasetContents, Registration, registrations, save
 from .synthetic import synthetic
 from .task import Kind, Task
@@ -40,7 +44,11 @@ class KnownDataset:
     """Of the content of its files, by their names."""
 
 
-BUILT_IN_DATASETS: dict[str, Callable[[], Dataset]] = {"digits": digits, "synthetic": synthetic}
+BUILT_IN_DATASETS: dict[str, Callable[[], Dataset]] = {
+    "digits": digits,
+    "synthetic": synthetic,
+    **{name: partial(make, 0) for name, make in GENERATED_TASKS.items()},
+}
 KNOWN_DATASETS = {
     "mnist": KnownDataset("idx", 10, 60_000, 10_000, md5=checksums.MNIST),
     "fashion-mnist": KnownDataset(
@@ -94,7 +102,9 @@ def kind_of(name: str) -> Kind | None:
 
 
 def load_task(config: TaskConfig, device: torch.device) -> Task:
-    """Load the dataset of a run to a rank's device; raises as `load` does."""
+    """Load what a run learns to a rank's device; raises as `load` does."""
+    if config.mixture:
+        return Mixture.of([_instances(name, config.instances) for name in config.mixture]).to(device)
     return load(
         config.dataset,
         device,
@@ -102,6 +112,29 @@ def load_task(config: TaskConfig, device: torch.device) -> Task:
         context=config.context,
         text=TextOptions(config.tokens, config.vocabulary),
     )
+
+
+def _instances(name: str, count: int) -> Instances:
+    """A task of a mixture; as many instances of it as are asked for, where a seed makes them."""
+    plugin = plugins.find(plugins.TASK_GROUP, name)
+    if plugin is not None and _takes_seed(plugin[0]):
+        found = [_made_by_package(name, "", partial(plugin[0], seed), plugin[1]) for seed in range(count)]
+    elif plugin is None and name in GENERATED_TASKS:
+        found = [GENERATED_TASKS[name](seed) for seed in range(count)]
+    else:
+        found = [_found(name, "", TextOptions())]
+    images = tuple(data for data in found if isinstance(data, Dataset))
+    if len(images) < len(found):
+        raise DataError(f"task.mixture: {name} is text; a mixture is of images")
+    return Instances(name, images)
+
+
+def _takes_seed(make: Callable[..., object]) -> bool:
+    """Whether a package's task is made from a seed."""
+    try:
+        return "seed" in inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some callables in C do not tell
+        return False
 
 
 def _found(name: str, folder: str, text: TextOptions) -> Dataset | Text:

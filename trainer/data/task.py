@@ -10,6 +10,8 @@ from torch import Tensor
 
 Part = Literal["train", "val", "test"]
 Kind = Literal["images", "text"]
+NO_LABEL = -1
+"""Of an answer that does not count."""
 
 
 class Examples(Protocol):
@@ -18,8 +20,18 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     @property
-    def answers(self) -> int:
-        """Labels in all: what a mean over the split is over."""
+    def answers(self) -> int | Tensor:
+        """Labels that a mean over the split is over; int64 [n] where each env has its own examples."""
+        ...
+
+    @property
+    def lengths(self) -> list[int] | None:
+        """[n], examples of each env, where each has its own; else None."""
+        ...
+
+    @property
+    def absent(self) -> Tensor | None:
+        """bool [n, classes], outputs of the host that are no class of what env i learns; None: all are."""
         ...
 
     @property
@@ -45,7 +57,10 @@ class Examples(Protocol):
         ...
 
     def span(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Inputs [B, C, H, W] and labels [L] of examples `start` to `stop`, or to the end, for all envs."""
+        """Inputs [B, C, H, W] and labels [L] of examples `start` to `stop`, or to the end, for all envs.
+
+        Where each env has its own: inputs [B, n*C, H, W] and labels [n, L]; `NO_LABEL` does not count.
+        """
         ...
 
 

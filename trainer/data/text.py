@@ -55,6 +55,9 @@ class Windows:
         self._tokens, self._context, self.varies = tokens, context, moving
         self._places = torch.arange(context + 1, device=tokens.device)
 
+    lengths: list[int] | None = None
+    absent: Tensor | None = None
+
     def __len__(self) -> int:
         if self.varies:
             return len(self._tokens) // self._context - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -23,10 +23,10 @@ from trainer.compute.schedules import schedule_share
 from trainer.compute.stacked_ops import Init, Parameters, initialise
 from trainer.config.schema import Config
 from trainer.data.batches import Batches
-from trainer.data.task import Examples, Task
 from trainer.seeds.table import SlotTable, is_in
 
 from . import slot_plan as plan
+from .env_tasks import DatasetSplits
 from .gradients import LayerTensors, collected_norms, layer_statistics, norm_and_health, of_activations
 from .model import HostModel
 from .optimizer import ParameterGroup, StackedSGD, padded_zeros
@@ -77,20 +77,6 @@ class TrainResult:
             host_health=self.host_health.masked_fill(missing, nan),
             seed_grad_norm=self.seed_grad_norm.masked_fill(missing.unsqueeze(1), nan),
             seed_health=self.seed_health.masked_fill(missing.unsqueeze(1), nan),
-        )
-
-
-class DatasetSplits(NamedTuple):
-    """The examples of a task, laid out for gathering; one copy on the device serves all groups."""
-
-    train: Examples
-    val: Examples
-    test: Examples
-
-    @classmethod
-    def of(cls, data: Task, dtype: torch.dtype, augment: Sequence[str]) -> DatasetSplits:
-        return cls(
-            data.examples("train", dtype, augment), data.examples("val", dtype), data.examples("test", dtype)
         )
 
 
@@ -149,6 +135,8 @@ class HostGroup:
         task = config.task
         self.batches = Batches(data.train, envs, config.seed, task.batch_size, shared=task.shared_batches)
         self._val, self._test = data.val, data.test
+        self._absent = None if data.train.absent is None else data.train.absent.unsqueeze(1).clone()
+        """bool [n, 1, classes], see `Examples.absent`; always the same memory, which CUDA graphs know."""
         self._runs: Runs = [[] for _ in pool.slots]
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._freezes = True
@@ -158,6 +146,13 @@ class HostGroup:
 
     def __len__(self) -> int:
         return len(self.envs)
+
+    def learn(self, data: DatasetSplits) -> None:
+        """Take other examples from now on; they lack classes only where those before could."""
+        self.batches.learn(data.train)
+        self._val, self._test = data.val, data.test
+        if self._absent is not None and data.train.absent is not None:
+            self._absent.copy_(data.train.absent.unsqueeze(1))
 
     @torch.no_grad()
     def begin_episode(self, round_: int) -> None:
@@ -293,6 +288,8 @@ class HostGroup:
             x = self._model.train_block(slot, x, weights)
             x = self._pool.run(slot, x, n, planned, weights)
         logits = self._model.head(x, weights).to(self._dtype)
+        if self._absent is not None:
+            logits = logits.masked_fill(self._absent, torch.finfo(self._dtype).min)
         each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         return each.view_as(labels).mean(1), (logits.detach().argmax(2) == labels).sum(1)
 

@@ -28,10 +28,11 @@ from trainer.reward.shapley import ShapleyValues, shapley_values
 from trainer.seeds.table import SlotTable, is_in
 
 from .contribution_schedule import select_contributions, select_pairs
+from .env_tasks import EnvTasks
 from .executor import GroupExecutor
 from .failed_env import FailedEnvCapture
 from .gradients import LayerTensors
-from .host_group import DatasetSplits, HostGroup, TrainResult
+from .host_group import HostGroup, TrainResult
 from .slot_plan import Codes, Topology
 from .task_defaults import build_model
 from .validation import Coalitions, Score
@@ -101,11 +102,12 @@ class Population:
         threads = config.envs.threads or count_cores()
         envs = torch.arange(first_env, first_env + n, device=device)
         self._spans = group_spans(n, self.execution.group_size)
-        splits = DatasetSplits.of(data, dtype, config.task.augment)
+        everyone = torch.arange(first_env, first_env + n)
+        self.tasks = EnvTasks(data, everyone, config.seed, dtype, config.task.augment, device)
         self.groups = [
             HostGroup(
                 config,
-                splits,
+                self.tasks.splits(a, b),
                 self.model,
                 self.pool,
                 envs[a:b],
@@ -126,8 +128,16 @@ class Population:
 
     def begin_episode(self, round_: int) -> None:
         """Freshly built hosts, dormant slots."""
+        self.draw_tasks(round_)
         self.table.reset()
         self._executor.map(lambda i: self.groups[i].begin_episode(round_))
+
+    def draw_tasks(self, round_: int) -> None:
+        """Give each env of a mixture the task that it learns in a round."""
+        if self.tasks.vary:
+            self.tasks.draw(round_)
+            for (start, stop), group in zip(self._spans, self.groups, strict=True):
+                group.learn(self.tasks.splits(start, stop))
 
     def compile(self, compiler: Compiler, graphs: CudaGraphs) -> None:
         """Let the groups train with compiled programs and CUDA graphs."""

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from trainer.compute.device import upload
 from trainer.compute.stacked_ops import Parameters, to_channels, to_rows
-from trainer.data.task import Examples
+from trainer.data.task import NO_LABEL, Examples
 from trainer.reward.shapley import pack, unpack
 
 from .model import HostModel
@@ -190,7 +190,8 @@ class Validation:
         made = planned.coalitions.at(slots)
         order = np.argsort(made)
         rows = order[np.searchsorted(made, wanted.at(slots), sorter=order)]
-        return correct[upload(rows, correct.device)].double() / examples.answers
+        place = upload(rows, correct.device)
+        return correct[place].double() / _by_row(examples.answers, planned.owners[place])
 
     def _measure(self, inputs: Sequence[Tensor], planned: ValidationPass, weights: Parameters) -> Parameters:
         """Statistics of batch norms by name, [R, ...] for the R rows that come into their block.
@@ -216,11 +217,14 @@ class Validation:
     ) -> Score:
         losses, correct = [], torch.zeros_like(planned.owners)
         for labels, logits in self._chunks(examples, planned, weights, statistics, rows=self._n):
-            each = F.cross_entropy(logits[: self._n].flatten(0, 1), labels.repeat(self._n), reduction="none")
+            own = labels.repeat(self._n) if labels.dim() == 1 else labels[: self._n].flatten()
+            predicted = logits[: self._n].flatten(0, 1)
+            each = F.cross_entropy(predicted, own, reduction="none", ignore_index=NO_LABEL)
             losses.append(each.view(self._n, -1))
             correct += (logits.argmax(2) == labels).sum(1)
-        loss = torch.cat(losses, dim=1).mean(1)
-        return self._score(loss, correct, examples.answers, planned)
+        by_host, answers = torch.cat(losses, dim=1), examples.answers
+        loss = by_host.mean(1) if isinstance(answers, int) else by_host.sum(1) / answers
+        return self._score(loss, correct, answers, planned)
 
     def _plan(self, wanted: Coalitions) -> ValidationPass:
         """The tree of the coalitions' prefixes; hosts with all their seeds come first, in order."""
@@ -254,12 +258,23 @@ class Validation:
         statistics: Parameters,
         rows: int,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Labels [L] and logits [R, L, classes], as many examples at a time as fit a cache for `rows`."""
+        """Labels [L], or [R, L] where each env has its own examples, and logits [R, L, classes].
+
+        As many examples at a time as fit a cache for `rows`.
+        """
         dtype = weights[self._model.head_names[0]].dtype
         size = max(1, MAX_CHUNK_BYTES // (rows * self._model.widest * dtype.itemsize))
         for start in range(0, len(examples), size):
             x, labels = examples.span(start, start + size)
-            yield labels, self._forward(x, planned, weights, statistics).to(dtype)
+            first = planned.forks[0].owners
+            if labels.dim() > 1:
+                labels = labels[planned.owners]
+                x = x if first is None else to_channels(to_rows(x, self._n).index_select(3, first))
+            logits = self._forward(x, planned, weights, statistics).to(dtype)
+            if examples.absent is not None:
+                absent = examples.absent[planned.owners].unsqueeze(1)
+                logits = logits.masked_fill(absent, torch.finfo(dtype).min)
+            yield labels, logits
 
     def _forward(
         self, x: Tensor, planned: ValidationPass, weights: Parameters, statistics: Parameters
@@ -287,8 +302,8 @@ class Validation:
         going = going if fork.kept is None else going.index_select(3, fork.kept)
         return to_channels(torch.cat([going, without], dim=3))
 
-    def _score(self, loss: Tensor, correct: Tensor, answers: int, planned: ValidationPass) -> Score:
-        accuracy = correct.double() / answers
+    def _score(self, loss: Tensor, correct: Tensor, answers: int | Tensor, planned: ValidationPass) -> Score:
+        accuracy = correct.double() / _by_row(answers, planned.owners)
         device, slots = accuracy.device, len(planned.forks)
         absent = planned.coalitions.removed[:, None] >> np.arange(slots) & 1
         lost = accuracy[planned.owners] - accuracy
@@ -306,6 +321,11 @@ class Validation:
             interaction[owners, first, second] = second_difference
             interaction[owners, second, first] = second_difference
         return Score(loss.float(), accuracy[: self._n].float(), contribution.float(), interaction.float())
+
+
+def _by_row(answers: int | Tensor, owners: Tensor) -> int | Tensor:
+    """Of each row's host, where they differ."""
+    return answers if isinstance(answers, int) else answers[owners]
 
 
 def _are_in(values: Codes, known: Codes) -> NDArray[np.bool_]:

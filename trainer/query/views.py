@@ -189,7 +189,7 @@ _EPISODES = """
 SELECT ts, ctx_round AS round, ctx_env AS env, total_return, accuracy, test_accuracy, parameters,
     added_parameters, rollbacks, coalesce(list_sum(map_values(seeds)), 0)::BIGINT AS planted,
     coalesce(seeds['FOSSILIZED'], 0) AS fossilized, coalesce(seeds['PRUNED'], 0) AS pruned,
-    coalesce(seeds['DORMANT'], 0) AS undone, reward_components
+    coalesce(seeds['DORMANT'], 0) AS undone, reward_components, task, instance
 FROM events."episode.finished" ORDER BY place
 """
 _RUNS = """

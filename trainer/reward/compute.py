@@ -12,7 +12,7 @@ from torch import Tensor
 
 from protocol.messages.vocabulary import BLENDED, Op, Stage
 from trainer.compute.compiler import Compiler
-from trainer.measurements import Measurements
+from trainer.measurements import Guess, Measurements, UniformGuess
 from trainer.seeds.table import SlotTable
 
 from .hindsight import HindsightCredit
@@ -57,6 +57,8 @@ class Reward:
         compiler: Compiler | None = None,
     ) -> None:
         self.run = run
+        self.guess: Guess | UniformGuess = UniformGuess(run.chance, run.guess_loss)
+        """Of the run's task, or of each env's own."""
         compiler = compiler or Compiler("off", torch.device(device))
         self._mode = compiler.wrap("the reward", MODES[run.cfg.mode], key=lambda inputs: inputs.last)
         self._progress = torch.tensor([STAGE_PROGRESS.get(stage, 0.0) for stage in Stage], device=device)
@@ -136,10 +138,10 @@ class Reward:
 
     def _remembered(self, measurements: Measurements) -> dict[str, Tensor]:
         """The last gains [epochs, N]; the loss and its lowest, as shares of a guess's; kept where unknown."""
-        run, before = self.run, self._before
-        gain = measurements.val_accuracy - run.chance
+        before = self._before
+        gain = measurements.val_accuracy - self.guess.chance
         gain = gain.where(~gain.isnan(), before["gains"][-1])
-        loss = measurements.val_loss / run.guess_loss
+        loss = measurements.val_loss / self.guess.loss
         loss = loss.where(loss.isfinite(), before["loss_now"])
         return {
             "gains": torch.cat([before["gains"][1:], gain.unsqueeze(0)]),

@@ -8,7 +8,7 @@ keeps the clock of events.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +76,8 @@ class RunShape:
     """Of a host without seeds."""
     steps: int = 1
     """Of an epoch."""
+    tasks: Callable[[int], Sequence[tuple[str, int]]] | None = None
+    """Gives task and instance of each env in a round, where they draw them."""
 
 
 class Recorder:
@@ -271,12 +273,14 @@ class Recorder:
             test_accuracy: [N], where it was measured.
             stalls: counted over the round.
         """
+        tasks = self._shape.tasks(self._round) if self._shape.tasks else [(None, None)] * self._shape.envs
         for env, episode in enumerate(
             self._episodes.events(
                 self._outcome, test_accuracy, self._shape.host_parameters, self._seeds.outcomes
             )
         ):
-            self._emitter.emit(episode, env=env)
+            task, instance = tasks[env]
+            self._emitter.emit(replace(episode, task=task, instance=instance), env=env)
         summary = round_event(
             self._outcome,
             self._episodes.total_return,

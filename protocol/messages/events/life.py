@@ -151,6 +151,10 @@ class EpisodeFinished:
     rollbacks: int
     """Times that the governor put the host back."""
     test_accuracy: float | None = None
+    task: str | None = None
+    """What the env learnt, where it drew a task of a mixture."""
+    instance: int | None = None
+    """Which instance of it: the seed that a generated task was made from."""
 
 
 @event("seed.stage", "life", keep=2, key=("env", "slot"))

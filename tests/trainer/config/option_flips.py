@@ -81,6 +81,8 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "episode_epochs": Flip("7", measured(counts("epoch"), 12, 14)),
     # The task and the hosts.
     "task.dataset": Flip("synthetic", tells("run.started:task", "synthetic", LOSS)),
+    "task.mixture": Flip("digits,texture", tells("run.started:task", "mixture", LOSS)),
+    "task.instances": Flip("1", changes(LOSS, same=(HOST,)), "no_growth", ("task.mixture=texture",)),
     "task.data_dir": Flip("TEXT_FILE", changes(LOSS, HOST), "text"),
     "task.augment": Flip("crop", changes(LOSS), "no_growth"),
     "task.shared_batches": Flip("true", changes(LOSS, same=(HOST,)), "no_growth"),

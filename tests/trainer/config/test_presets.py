@@ -16,7 +16,9 @@ from trainer.cli.main import main
 from trainer.config.load import load, load_sourced
 from trainer.config.presets import UnknownPreset, presets
 from trainer.config.schema import Config
+from trainer.config.task_options import TaskConfig
 from trainer.data.registry import load as dataset
+from trainer.data.registry import load_task
 from trainer.data.task import Task
 from trainer.data.text import Text
 from trainer.hosts.population import Population
@@ -37,6 +39,7 @@ PARAMETERS = {
     "digits-wait": 1_702,
     "fashion-mnist": 19_810,
     "many-envs": 274,
+    "mixture": 274,
     "synthetic-32": 6_418,
     "text": 11_712,
     "tinystories": 29_915_136,
@@ -50,6 +53,8 @@ def task(name: str) -> Task:
     if name == "tinystories":
         alphabet = "".join(chr(0x4E00 + i) for i in range(TINYSTORIES_VOCABULARY - 1))
         return Text.of(name, alphabet + 12_000 * alphabet[0], 256)
+    if name == "mixture":
+        return load_task(TaskConfig(mixture=load(preset=name).task.mixture, instances=1), torch.device("cpu"))
     return tiny(*IMAGES[name], train=200) if name in IMAGES else dataset(name)
 
 
@@ -60,7 +65,7 @@ def task(name: str) -> Task:
 @pytest.mark.finding("DR-23")
 def test_parameters_of_a_host(name: str) -> None:
     config = load_sourced(preset=name)
-    data = task(config.config.task.dataset)
+    data = task(config.config.task.label)
     model, _ = build_model(resolve_task_defaults(config, data.name, data.kind).config, data)
     assert sum(spec.count for spec in model.specs().values()) == PARAMETERS[name]
     assert PARAMETERS.keys() == presets().keys()
@@ -74,7 +79,7 @@ def test_it_loads_is_described_and_trains(name: str) -> None:
     config = load(preset=name)
     assert (config == Config()) == (name == "digits")
     sets = ["envs.count=2", "ppo.minibatches=2", "task.batches_per_epoch=1", "task.batch_size=8"]
-    data = task(config.task.dataset)
+    data = task(config.task.label)
     if name == "tinystories":
         data = Text.of("stories", "The cat and the dog saw a ball. " * 300, 256)
         sets += ["host.width=24", "host.mlp=48"]

@@ -1,0 +1,78 @@
+"""What each env learns in an episode: the run's task, or one that it draws of a mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainer.data.mixture import EnvImages, Mixture
+from trainer.data.task import Examples, Task
+from trainer.measurements import Guess
+
+
+class DatasetSplits(NamedTuple):
+    """The examples of a task, laid out for gathering; one copy on the device serves all groups."""
+
+    train: Examples
+    val: Examples
+    test: Examples
+
+
+class EnvTasks:
+    """Gives groups of envs their examples.
+
+    Args:
+        data: the run's task.
+        envs: int64 [n], global indices, in host memory.
+        seed: of the run.
+        dtype: of inputs.
+        augment: as `task.augment`.
+        device: where the examples are.
+    """
+
+    def __init__(
+        self,
+        data: Task,
+        envs: Tensor,
+        seed: int,
+        dtype: torch.dtype,
+        augment: Sequence[str],
+        device: torch.device,
+    ) -> None:
+        self._envs, self._seed, self._device = envs, seed, device
+        self._mixture = data if isinstance(data, Mixture) else None
+        train, val, test = (
+            data.examples("train", dtype, augment),
+            data.examples("val", dtype),
+            data.examples("test", dtype),
+        )
+        self._splits = DatasetSplits(train, val, test)
+        self._places = torch.zeros_like(envs)
+        self.draw(0)
+
+    @property
+    def vary(self) -> bool:
+        """Whether envs draw a task for each episode."""
+        return self._mixture is not None
+
+    def draw(self, round_: int) -> None:
+        """What the envs learn in a round; the same whenever it is drawn."""
+        if self._mixture is not None:
+            self._places = self._mixture.draw(self._seed, self._envs, round_)
+
+    def splits(self, start: int, stop: int) -> DatasetSplits:
+        """The examples of envs `start` to `stop` of these."""
+        if self._mixture is None:
+            return self._splits
+        places = self._places[start:stop]
+        return DatasetSplits(*(s.of_envs(places) for s in self._splits if isinstance(s, EnvImages)))
+
+    def guess(self) -> Guess | None:
+        """What a guess is worth in each env; None where it is the same in all."""
+        if self._mixture is None:
+            return None
+        chance, loss = (values[self._places] for values in self._mixture.guesses())
+        return Guess(chance.to(self._device), loss.to(self._device))
