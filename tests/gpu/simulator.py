@@ -156,7 +156,7 @@ def _patch_torch(calls: DeviceCalls) -> None:
 def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
     """Checks of numbers, which there are none of, and captures, each replay of which is one launch."""
     seed_pool.verify = lambda *args, **kwargs: None
-    cuda_graphs.first_mismatch = lambda *args: ""
+    cuda_graphs.first_mismatch = lambda *args, **kwargs: ""
 
     def of(cls: type[Topology], *columns: Any) -> Topology:
         if any(isinstance(column, Tensor) for column in columns):  # read back: those of the last frame

@@ -54,7 +54,7 @@ def simulate(library: Path, *sets: str) -> tuple[dict[str, dict[str, int]], dict
 LIMITS = {
     "gather": {
         "begin": {"waits": 1, "copies": 8, "launches": 2_800},
-        "epoch 0": {"waits": 1, "copies": 16, "launches": 5_800},
+        "epoch 0": {"waits": 1, "copies": 16, "launches": 6_600},
         "epoch 1": {"waits": 1, "copies": 20, "launches": 6_500},
         "epoch 2": {"waits": 1, "copies": 40, "launches": 7_800},
         "epoch 3": {"waits": 1, "copies": 50, "launches": 8_300},
@@ -63,7 +63,7 @@ LIMITS = {
     },
     "masked": {
         "begin": {"waits": 1, "copies": 8, "launches": 2_800},
-        "epoch 0": {"waits": 1, "copies": 12, "launches": 9_400},
+        "epoch 0": {"waits": 1, "copies": 12, "launches": 14_100},
         "epoch 1": {"waits": 1, "copies": 12, "launches": 5_600},
         "epoch 2": {"waits": 1, "copies": 25, "launches": 5_900},
         "epoch 3": {"waits": 1, "copies": 32, "launches": 5_000},
@@ -74,7 +74,7 @@ LIMITS = {
 """By plan, section and kind: as measured, where seeds come and go with a tenth to spare.
 
 The waits: an epoch's transfer; in an update one for each minibatch, as ppo.target_kl has it, and one for its
-statistics; in a test the topology, its accuracies, and the returns.
+statistics; in a test the topology, its accuracies, and the returns. In epoch 0 graphs are checked once more.
 """
 
 

@@ -124,7 +124,7 @@ class CompiledProgram(Generic[P, R]):
         self._function, self._how = function, check
         self._compiled = torch.compile(function, fullgraph=True, dynamic=False, mode=mode)
         # CUDA graphs, which these modes make, write the next result into the memory of the last one.
-        self._copies = device.type == "cuda" and mode != "default" and check.objective is None
+        self._copies = device.type == "cuda" and mode != "default"
         self._right: set[Hashable] = set()
         self._lock = threading.Lock()
 
@@ -138,7 +138,7 @@ class CompiledProgram(Generic[P, R]):
                     return self._check(key, *args, **kwargs)
         self.calls += 1
         out = self._compiled(*args, **kwargs)
-        return tree_map_only(Tensor, torch.clone, out) if self._copies else out
+        return tree_map_only(Tensor, _kept, out) if self._copies else out
 
     def give_up(self, reason: str) -> None:
         """Run uncompiled from now on."""
@@ -179,13 +179,22 @@ class CompiledProgram(Generic[P, R]):
         return out, gradients
 
 
+def _kept(result: Tensor) -> Tensor:
+    """A copy, but of what is derived: its gradient is computed before the next call."""
+    return result if result.requires_grad else result.clone()
+
+
 def first_mismatch(
-    expected: Sequence[Any], found: Sequence[Any], tolerance: float = RELATIVE_TOLERANCE
+    expected: Sequence[Any],
+    found: Sequence[Any],
+    tolerance: float = RELATIVE_TOLERANCE,
+    count_tolerance: float = 0.0,
 ) -> str:
     """Describe the first pair of results that differ by more than rounding; empty where none do.
 
     Args:
         tolerance: relative to the largest number of a tensor, as what cancels leaves no digits.
+        count_tolerance: the same for integers, which may then differ by 1 at least; 0 = they are equal.
     """
     for i, (one, other) in enumerate(zip(expected, found, strict=True)):
         if not isinstance(one, Tensor):
@@ -193,6 +202,8 @@ def first_mismatch(
         one, other = one.detach(), other.detach()
         most = one.abs().nan_to_num(0.0, 0.0, 0.0).amax() if one.is_floating_point() and one.numel() else 0.0
         limit = max(ABSOLUTE_TOLERANCE, tolerance * float(most)) if one.is_floating_point() else 0.0
+        if count_tolerance and one.dtype == torch.int64 and one.numel():
+            limit = max(1.0, count_tolerance * float(one.abs().amax()))
         if not bool(torch.isclose(other, one, rtol=0.0, atol=limit, equal_nan=True).all()):
             far = (other.double() - one.double()).abs().max()
             return f"result {i} of shape {list(one.shape)} by up to {float(far):.3g}"

@@ -1,17 +1,20 @@
 """CUDA graphs: a program whose operations never change is issued once and replayed.
 
 Its inputs are copied into tensors of its own, its weights are used where they are. A graph belongs to the
-shapes it was captured with; the least recently used one goes when there are too many. What was captured is
-compared with the program itself; where it differs, or cannot be captured, the program goes on without a graph
-and the log says why.
+shapes it was captured with; the least recently used one goes when there are too many. In its first two
+calls a graph is compared with the program itself, after its results were made wrong, so that one that is
+empty, or has an input baked in, shows; where it differs the program goes on without a graph and the log says
+why. After a capture that failed torch's allocator is not to be trusted with another, so that none follows.
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -19,7 +22,8 @@ from torch import Tensor
 
 from protocol.errors import first_line
 
-from .compiler import first_mismatch
+from .compiler import RELATIVE_TOLERANCE, first_mismatch
+from .torch_private import clear_cublas_workspaces
 
 logger = logging.getLogger(__name__)
 
@@ -27,24 +31,43 @@ MAX_CACHED_GRAPHS = 16
 """Graphs kept of one program; each holds the memory of its activations."""
 NUM_WARM_UP_CALLS = 3
 """Calls before a capture, as torch advises: they choose kernels and allocate workspaces."""
+NUM_CHECKED_CALLS = 2
+"""Calls of a graph that are compared with the program, so that its inputs were others at least once."""
+_EMPTY = "The CUDA Graph is empty"
+"""Begins torch's warning of a capture that saw nothing of what was issued."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Replay = Callable[[], None]
 Capture = Callable[[Callable[[], Any]], tuple[Replay, Any]]
+Check = Callable[[list[Tensor], list[Tensor]], str]
 
 
 def capture_cuda(work: Callable[[], Any]) -> tuple[Replay, Any]:
-    """Capture what `work` issues on the current device: what replays it, and the tensors it fills."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
+    """Capture what `work` issues on the current device: what replays it, and the tensors it fills.
+
+    A graph keeps the address of its stream's cuBLAS workspace. Groups replay theirs at once, so each captures
+    on the stream it runs on, and workspaces are made anew in the graph's own memory.
+
+    Raises:
+        RuntimeError: torch refuses, or nothing was captured.
+    """
+    here = torch.cuda.current_stream()
+    side = here
+    if here == torch.cuda.default_stream():  # which cannot be captured
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(here)
     with torch.cuda.stream(side):
         for _ in range(NUM_WARM_UP_CALLS):
             work()
-    torch.cuda.current_stream().wait_stream(side)
+    here.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        out = work()
+    clear_cublas_workspaces()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=_EMPTY)
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+            out = work()
+    clear_cublas_workspaces()
     return graph.replay, out
 
 
@@ -53,29 +76,57 @@ class CudaGraphs:
 
     Attributes:
         programs: what was wrapped, by name.
+        failure: of the capture after which there are no more; empty where none failed.
     """
 
     def __init__(self, *, on: bool, capture: Capture = capture_cuda) -> None:
         self._on, self._capture = on, capture
+        self.failure = ""
         self.programs: dict[str, CudaGraphProgram[Any, Any]] = {}
 
-    def wrap(self, name: str, function: Callable[P, R]) -> Callable[P, R]:
+    def wrap(
+        self,
+        name: str,
+        function: Callable[P, R],
+        *,
+        tolerance: float = RELATIVE_TOLERANCE,
+        count_tolerance: float = 0.0,
+    ) -> Callable[P, R]:
         """Let a function be captured and replayed.
 
         Args:
             function: of tensors and what holds them; reads nothing of the host that changes but the shapes.
+            tolerance, count_tolerance: of the check, see `first_mismatch`.
         """
         if not self._on:
             return function
-        self.programs[name] = program = CudaGraphProgram(name, function, self._capture)
+        check = partial(first_mismatch, tolerance=tolerance, count_tolerance=count_tolerance)
+        self.programs[name] = program = CudaGraphProgram(name, function, self, check)
         return program
 
+    def capture(self, work: Callable[[], Any]) -> tuple[Replay, Any] | None:
+        """What replays `work`, and the tensors it fills; None where captures fail, which is logged once."""
+        if self.failure:
+            return None
+        try:
+            return self._capture(work)
+        except (RuntimeError, UserWarning) as error:
+            self.failure = f"it cannot be captured: {first_line(error)}"
+            return None
 
-@dataclass(frozen=True)
+
+@dataclass
 class _Graph:
     inputs: list[Tensor]
     replay: Replay
     out: Any
+    num_checks: int = 0
+
+    def run(self, inputs: list[Tensor]) -> None:
+        """Replay it with these inputs; `out` holds the results until the next time."""
+        for mine, given in zip(self.inputs, inputs, strict=True):
+            mine.copy_(given)
+        self.replay()
 
 
 class CudaGraphProgram(Generic[P, R]):
@@ -86,9 +137,9 @@ class CudaGraphProgram(Generic[P, R]):
         reason: why the program runs without a graph; empty where it does not.
     """
 
-    def __init__(self, name: str, function: Callable[P, R], capture: Capture) -> None:
+    def __init__(self, name: str, function: Callable[P, R], owner: CudaGraphs, check: Check) -> None:
         self.name, self.replays, self.reason = name, 0, ""
-        self._function, self._capture = function, capture
+        self._function, self._owner, self._check = function, owner, check
         self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -101,31 +152,47 @@ class CudaGraphProgram(Generic[P, R]):
         if graph is None:
             return self._first(key, *args, **kwargs)
         self._graphs.move_to_end(key)
-        for mine, given in zip(graph.inputs, inputs, strict=True):
-            mine.copy_(given)
-        graph.replay()
+        if graph.num_checks < NUM_CHECKED_CALLS:
+            return self._checked(graph, inputs, self._function(*args, **kwargs))
+        graph.run(inputs)
         self.replays += 1
         return _copied(graph.out)  # type: ignore[no-any-return]
 
     def _first(self, key: Hashable, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run uncaptured, then capture and compare; returns the uncaptured result."""
         expected = self._function(*args, **kwargs)
+        if self._owner.failure:
+            self.reason = "" if self._graphs else self._owner.failure
+            return expected
         mine = map_tensors(args, lambda x: x if x.requires_grad else x.clone())
+        captured = self._owner.capture(lambda: self._function(*mine))  # type: ignore[call-arg]
+        if captured is None:
+            self.reason = "" if self._graphs else self._owner.failure
+            logger.warning(
+                "%s runs without a CUDA graph, and no other is captured: %s", self.name, self._owner.failure
+            )
+            return expected
+        inputs = [x for x in iter_tensors(mine) if not x.requires_grad]
+        graph = self._graphs[key] = _Graph(inputs, *captured)
+        if len(self._graphs) > MAX_CACHED_GRAPHS:
+            self._graphs.popitem(last=False)
+        return self._checked(graph, inputs, expected)
+
+    def _checked(self, graph: _Graph, inputs: list[Tensor], expected: R) -> R:
+        """Compare a replay with the uncaptured result, which is returned."""
+        wanted, found = list(iter_tensors(expected)), list(iter_tensors(graph.out))
         try:
-            replay, out = self._capture(lambda: self._function(*mine))  # type: ignore[call-arg]
-            replay()
-            far = first_mismatch(list(iter_tensors(expected)), list(iter_tensors(out)))
+            for right, out in zip(wanted, found, strict=True):
+                out.copy_(_wrong(right))
+            graph.run(inputs)
+            far = self._check(wanted, found)
         except RuntimeError as error:
-            far = f"it cannot be captured: {first_line(error)}"
+            far = f"it cannot be replayed: {first_line(error)}"
+        graph.num_checks += 1
         if far:
             self.reason = far
             self._graphs.clear()
             logger.warning("%s runs without a CUDA graph: %s", self.name, far)
-            return expected
-        inputs = [x for x in iter_tensors(mine) if not x.requires_grad]
-        self._graphs[key] = _Graph(inputs, replay, out)
-        if len(self._graphs) > MAX_CACHED_GRAPHS:
-            self._graphs.popitem(last=False)
         return expected
 
 
@@ -160,6 +227,13 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def _holds(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
+
+
+def _wrong(right: Tensor) -> Tensor:
+    """Of the same shape and dtype, and in no place what is right."""
+    if right.is_floating_point():
+        return right.isnan().to(right.dtype).masked_fill_(~right.isnan(), float("nan"))
+    return ~right
 
 
 def _copied(out: Any) -> Any:

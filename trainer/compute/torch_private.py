@@ -16,6 +16,7 @@ __all__ = [
     "all_threads_profiler_config",
     "assert_on_device",
     "check_allocator_settings",
+    "clear_cublas_workspaces",
     "copy_each_",
     "count_graph_breaks",
     "is_recompiling",
@@ -44,6 +45,11 @@ def check_allocator_settings(settings: str) -> None:
         ValueError, RuntimeError: torch refuses it.
     """
     torch._C._accelerator_setAllocatorSettings(settings)
+
+
+def clear_cublas_workspaces() -> None:
+    """Free cuBLAS's workspaces, one per stream: the next product on a stream allocates its own again."""
+    torch._C._cuda_clearCublasWorkspaces()
 
 
 def all_threads_profiler_config() -> _ExperimentalConfig:

@@ -41,6 +41,10 @@ NUM_PROBED_EXAMPLES = 16
 """Examples of a batch whose activations are measured: each has a map of numbers, enough for statistics."""
 
 
+COUNT_TOLERANCE = 0.01
+"""Share of correct answers by which a captured training step may differ: near ties, rounded otherwise."""
+
+
 @dataclass(frozen=True)
 class TrainResult:
     """What an epoch of training measured for n hosts: float32 on the device, gradients of the last step."""
@@ -327,17 +331,20 @@ class HostGroup:
             reason = "its operations change with the seeds; envs.plan=masked keeps them the same"
         elif len(self) == 1:
             reason = "torch compiles a group of one host to wrong gradients"
+        tolerance = RELATIVE_TOLERANCE if self._amp == "off" else MIXED_PRECISION_TOLERANCE
         name = f"the training step of hosts {int(self.envs[0])} to {int(self.envs[-1])}"
         forward = compiler.wrap(
             name,
             self._forward,
             weights=lambda: list(self._leaves.values()),
             objective=lambda out: out[0].sum(),
-            tolerance=RELATIVE_TOLERANCE if self._amp == "off" else MIXED_PRECISION_TOLERANCE,
+            tolerance=tolerance,
             unless=reason,
         )
-        masked = self._config.envs.plan == "masked"
-        self._programs = _Programs(forward, graphs.wrap(name, self._derive) if masked else self._derive)
+        derive = self._derive
+        if self._config.envs.plan == "masked":
+            derive = graphs.wrap(name, derive, tolerance=tolerance, count_tolerance=COUNT_TOLERANCE)
+        self._programs = _Programs(forward, derive)
 
     def validate(self, round_: int, epoch: int) -> Score:
         """Loss, accuracy and contributions on the validation split after that epoch of training."""

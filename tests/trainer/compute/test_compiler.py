@@ -183,3 +183,19 @@ def test_differences_are_told_beside_rounding() -> None:
     assert first_mismatch([torch.tensor([3])], [torch.tensor([4])]) != ""
     assert first_mismatch([torch.tensor([nan])], [torch.tensor([1.0])]) != ""
     assert partial(first_mismatch, tolerance=0.1)([x], [x * 1.05]) == ""
+
+
+def test_results_of_a_derived_program_outlive_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.ones((), requires_grad=True)
+    memory = torch.zeros(())  # as of the CUDA graphs that this mode makes: each call writes into it
+
+    def compiled(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * weight, memory.copy_(x)
+
+    broken(monkeypatch, compiled)
+    compiler = Compiler("reduce-overhead", torch.device("cuda"))
+    program = compiler.wrap(
+        "it", lambda x: (x * weight, x.clone()), weights=lambda: [weight], objective=lambda out: out[0]
+    )
+    kept = [program(torch.tensor(float(i)))[1] for i in range(4)]
+    assert [float(k) for k in kept] == [0, 1, 2, 3]

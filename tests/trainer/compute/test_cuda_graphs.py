@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from trainer import loop
+from trainer.compute import cuda_graphs
 from trainer.compute.cuda_graphs import (
     MAX_CACHED_GRAPHS,
+    NUM_CHECKED_CALLS,
     CudaGraphProgram,
     CudaGraphs,
+    capture_cuda,
     iter_tensors,
     map_tensors,
 )
@@ -52,7 +59,7 @@ def test_replay_copies_inputs_in_and_results_out() -> None:
     xs = [torch.full((3,), float(i)) for i in range(4)]
     results = [program(x, weight)["sum"] for x in xs]
     assert [float(r[0]) for r in results] == [1, 2, 3, 4]
-    assert program.replays == 3
+    assert program.replays == 4 - NUM_CHECKED_CALLS
     with torch.no_grad():
         weight.mul_(10)
     assert float(program(xs[1], weight)["sum"][0]) == 11, "weights are used where they are"
@@ -88,11 +95,118 @@ def test_failed_capture_is_logged_and_the_program_runs_on(
     assert (
         program.reason
         == {
-            "wrong": "result 0 of shape [1] by up to 1",
+            "wrong": "result 0 of shape [1] by up to nan",
             "refused": "it cannot be captured: operation not permitted when stream is capturing",
         }[fault]
     )
-    assert [r.getMessage() for r in caplog.records] == [f"it runs without a CUDA graph: {program.reason}"]
+    assert len(caplog.records) == 1
+    assert program.reason in caplog.text
+
+
+def test_graph_that_computes_nothing_or_bakes_inputs_in_is_refused() -> None:
+    def empty(work: Callable[[], Any]) -> Any:
+        return (lambda: None), work()
+
+    def baked(work: Callable[[], Any]) -> Any:
+        out = work()
+        first = out.clone()
+        return (lambda: out.copy_(first)), out
+
+    for capture in (empty, baked):
+        program = graphed(lambda x: x * 2, capture)
+        assert [float(program(torch.tensor([x]))) for x in (1.0, 2.0, 3.0)] == [2, 4, 6]
+        assert "by up to" in program.reason
+
+
+def test_after_a_failed_capture_nothing_is_captured(caplog: pytest.LogCaptureFixture) -> None:
+    tried: list[int] = []
+
+    def capture(work: Callable[[], Any]) -> Any:
+        tried.append(1)
+        if len(tried) == 2:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return record(work)
+
+    graphs = CudaGraphs(on=True, capture=capture)
+    first, second, third = (graphs.wrap(name, lambda x: x + 1) for name in ("first", "second", "third"))
+    with caplog.at_level(logging.WARNING):
+        for value in (0.0, 1.0, 2.0):
+            assert [float(f(torch.tensor([value]))) for f in (first, second, third)] == [value + 1] * 3
+    assert len(tried) == 2
+    assert len(caplog.records) == 1
+    assert graphs.programs["first"].replays == 3 - NUM_CHECKED_CALLS, "a graph that works goes on"
+    assert graphs.programs["third"].reason == graphs.failure != ""
+
+
+def test_count_may_differ_by_near_ties_where_that_is_said() -> None:
+    def capture(work: Callable[[], Any]) -> Any:
+        out = work()
+        return (lambda: out.copy_(work() + 1)), out
+
+    hits = torch.tensor([90, 100])
+    for share, reason in ((0.0, "result 0 of shape [2] by up to 1"), (0.01, "")):
+        graphs = CudaGraphs(on=True, capture=capture)
+        graphs.wrap("it", lambda x: x * 1, count_tolerance=share)(hits)
+        assert graphs.programs["it"].reason == reason
+
+
+class FakeCuda:
+    """The part of torch.cuda that a capture calls; it notes the order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, current: str) -> None:
+        self.calls: list[str] = []
+        self.current, self.captured_on, self.warning = current, "", ""
+        for name in ("current_stream", "default_stream", "Stream", "stream", "graph", "CUDAGraph"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, f"_{name}"))
+        clear = lambda: self.calls.append("clear")  # noqa: E731
+        monkeypatch.setattr(cuda_graphs, "clear_cublas_workspaces", clear)
+
+    def _current_stream(self) -> Any:
+        return FakeStream(self.current)
+
+    def _default_stream(self) -> Any:
+        return FakeStream("default")
+
+    def _Stream(self) -> Any:
+        return FakeStream("new")
+
+    def _stream(self, stream: Any) -> Any:
+        return nullcontext()
+
+    def _CUDAGraph(self) -> Any:
+        return SimpleNamespace(replay=lambda: None)
+
+    @contextmanager
+    def _graph(self, graph: Any, *, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        self.calls.append(f"capture on {stream.name}")
+        yield
+        if self.warning:
+            warnings.warn(self.warning, UserWarning, stacklevel=1)
+
+
+@dataclass(frozen=True)
+class FakeStream:
+    name: str
+
+    def wait_stream(self, other: Any) -> None: ...
+
+
+@pytest.mark.parametrize(("current", "captured_on"), [("default", "new"), ("group 1", "group 1")])
+def test_capture_is_on_the_groups_stream_with_fresh_workspaces(
+    monkeypatch: pytest.MonkeyPatch, current: str, captured_on: str
+) -> None:
+    cuda = FakeCuda(monkeypatch, current)
+    capture_cuda(lambda: None)
+    assert cuda.calls == ["clear", f"capture on {captured_on}", "clear"]
+
+
+def test_capture_that_torch_calls_empty_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch, "default")
+    cuda.warning = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured"
+    graphs = CudaGraphs(on=True)
+    program = graphs.wrap("it", lambda x: x + 1)
+    assert float(program(torch.tensor([1.0]))) == 2.0
+    assert "empty" in graphs.programs["it"].reason
 
 
 def test_tensors_are_found_and_exchanged_in_whatever_holds_them() -> None:
@@ -132,7 +246,7 @@ def test_policy_and_masked_step_replayed_train_as_they_do_without(
     programs = replayed.graphs.programs
     assert sorted(programs) == ["the policy", "the training step of hosts 0 to 3"]
     assert {p.reason for p in programs.values()} == {""}
-    assert all(p.replays > 2 for p in programs.values())
+    assert all(p.replays >= 2 for p in programs.values())
     same(plain, replayed)
 
 
@@ -144,7 +258,7 @@ def test_real_graphs_train_as_without() -> None:
     sets = ("amp.dtype=off", "cuda.tf32=false")
     replayed = train(device, *sets)
     assert {p.reason for p in replayed.graphs.programs.values()} == {""}
-    assert all(p.replays > 2 for p in replayed.graphs.programs.values())
+    assert all(p.replays >= 2 for p in replayed.graphs.programs.values())
     same(train(device, *sets, "cuda.graphs=false"), replayed, tolerance=1e-4)
 
 
