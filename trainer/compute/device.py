@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -90,11 +92,33 @@ def configure_allocator(cuda: CudaConfig, environ: MutableMapping[str, str]) -> 
         environ["PYTORCH_CUDA_ALLOC_CONF"] = cuda.allocator
 
 
-def set_float32_precision(cuda: CudaConfig, device: torch.device) -> None:
-    """Set what torch computes float32 in on a CUDA device."""
+def prepare_device(cuda: CudaConfig, device: torch.device) -> None:
+    """Make a CUDA device the thread's current one and set how torch computes on it; before its first use.
+
+    Streams, graphs and events belong to the current device, which would be the first one on every rank.
+    """
     if device.type == "cuda":
+        torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("high" if cuda.tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = cuda.tf32
+        if cuda.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+
+
+@contextmanager
+def exact_float32(device: torch.device) -> Iterator[None]:
+    """Matrix products of float32 are not rounded to TF32 in the body."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def is_known_empty(mask: Tensor) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -68,7 +68,7 @@ class ProcessGroup:
         if size == 1:
             return cls()
         group = cls(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", "0")))
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        backend = choose_backend(torch.cuda.device_count() if torch.cuda.is_available() else 0, os.environ)
         with group._collective_guard():
             store, rank, _ = next(rendezvous("env://", timeout=RANK_TIMEOUT))
             # torchrun may keep its store over a restart; the addresses in it are then those of the dead.
@@ -94,7 +94,12 @@ class ProcessGroup:
         return range(first, first + share)
 
     def check_split(self, config: Config) -> None:
-        """Raise RanksError where the envs or the minibatches cannot be split evenly over the ranks."""
+        """Raise RanksError where envs, minibatches or devices cannot be split over the ranks."""
+        if ":" in config.device and int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) > 1:
+            raise RanksError(
+                f"device = {config.device}: is one device for several ranks; device = cuda or auto gives "
+                "each rank a device of its own"
+            )
         envs, parts = config.envs.count, config.ppo.minibatches
         if envs % self.size or self.size * parts > envs:
             raise RanksError(
@@ -206,6 +211,24 @@ class ProcessGroup:
             reason = first_line(error)[:200]
             what = f"{gone} is gone" if gone else f"a rank does not answer: {reason}"
             raise RankLostError(f"rank {self.rank} of {self.size}: {what}") from error
+
+
+def choose_backend(devices: int, environ: MutableMapping[str, str]) -> str:
+    """What tensors travel over: NCCL, unless ranks of this machine share a GPU, which it refuses.
+
+    NCCL's waits are made blocking: else its watchdog aborts the process of a rank whose peer is lost, before
+    the error can be reported.
+
+    Args:
+        devices: CUDA devices of this machine.
+        environ: that of torchrun.
+    """
+    if devices == 0:
+        return "gloo"
+    if int(environ.get("LOCAL_WORLD_SIZE", "1")) > devices:
+        return "cpu:gloo,cuda:gloo"
+    environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+    return "cpu:gloo,cuda:nccl"
 
 
 def _tensor(message: bytes) -> Tensor:

@@ -127,6 +127,15 @@ class CudaConfig(Section, frozen=True):
     tf32: Annotated[
         bool, Meta(description="Whether float32 matrix products and convolutions use TF32 on a GPU")
     ] = True
+    deterministic: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether a GPU uses only algorithms that repeat bit for bit, where torch has them; slower, "
+                "and torch warns of those it has not"
+            )
+        ),
+    ] = False
     allocator: Annotated[
         str,
         Meta(

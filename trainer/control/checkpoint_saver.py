@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import time
 from collections.abc import Callable
 
+from protocol.errors import first_line
 from protocol.messages.events import CheckpointFailed, CheckpointSaved
 from protocol.server.emitter import Emitter
 from trainer.checkpoint import Checkpoints, SavedCheckpoint
@@ -51,7 +53,8 @@ class CheckpointSaver:
             best: also keep it as `best.pt`.
 
         Raises:
-            OSError: the disk refused; reported by `checkpoint.failed`, older checkpoints are intact.
+            OSError: the disk or the device refused; reported by `checkpoint.failed`, older checkpoints are
+                intact.
         """
         begin = time.perf_counter()
         in_episode = self._run.epoch or None
@@ -65,12 +68,15 @@ class CheckpointSaver:
                 best=best,
                 accuracy=self._run.accuracy_mean,
             )
-        except OSError as error:
-            text = self.error = f"{error.strerror or error}"
+        except (OSError, RuntimeError) as error:  # torch raises the latter, as for a GPU that has failed
+            reason_given = error.strerror if isinstance(error, OSError) else None
+            text = self.error = reason_given or first_line(error)
             folder = str(self.checkpoints.folder)
             self._emitter.emit(CheckpointFailed(path=folder, error=text, reason=reason, command=command))
             logger.error("checkpoint (%s) failed: %s; the ones before it are intact", reason, text)
-            raise
+            if isinstance(error, OSError):
+                raise
+            raise OSError(errno.EIO, text) from error
         self.error = None
         self._emitter.emit(
             CheckpointSaved(

@@ -39,9 +39,9 @@ from trainer.compute.device import (
     configure_allocator,
     is_out_of_memory,
     limit_threads,
+    prepare_device,
     raise_file_limit,
     resolve_device,
-    set_float32_precision,
 )
 from trainer.compute.execution_plan import Execution
 from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError
@@ -138,6 +138,7 @@ def run_daemon(
     metrics = _open_metrics(config.metrics)
     configure_allocator(config.cuda, os.environ)
     device = resolve_device(config.device, group.local_rank)
+    prepare_device(config.cuda, device)
     data = load_task(config.task, device)
     sourced = resolve_task_defaults(sourced, data.name, data.kind)
     config = sourced.config
@@ -180,7 +181,6 @@ class Daemon:
         metrics: MetricsListener | None = None,
     ) -> None:
         limit_threads()
-        set_float32_precision(config.cuda, device)
         raise_file_limit()
         self.run, self.config, self.device = run, config, device
         self.process_group = process_group = process_group or ProcessGroup()

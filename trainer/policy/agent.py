@@ -12,6 +12,7 @@ from protocol.messages.vocabulary import HEAD_NAMES
 from trainer.compute import rng
 from trainer.compute.compiler import Compiler
 from trainer.compute.cuda_graphs import CudaGraphs
+from trainer.compute.device import exact_float32
 from trainer.compute.process_group import ProcessGroup
 from trainer.config.schema import Config
 from trainer.measurements import Measurements
@@ -135,16 +136,17 @@ class Agent:
             log_prob = self.space.evaluate(logits, actions, legal).log_prob
             value = torch.zeros_like(observation.base[:, 0])  # a rule expects nothing
         else:
-            actions, log_prob, value, *hidden = self._decide(
-                self.ppo.network,
-                self.space,
-                observation,
-                self._hidden,
-                self._reset,
-                legal,
-                uniform,
-                self.ppo.coefficients.floor_H,
-            )
+            with exact_float32(self._envs.device):
+                actions, log_prob, value, *hidden = self._decide(
+                    self.ppo.network,
+                    self.space,
+                    observation,
+                    self._hidden,
+                    self._reset,
+                    legal,
+                    uniform,
+                    self.ppo.coefficients.floor_H,
+                )
             self._hidden = hidden[0], hidden[1]
         reset, self._reset = self._reset, torch.zeros_like(self._reset)
         return Decision(actions, observation, legal, log_prob, value, reset)

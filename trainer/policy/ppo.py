@@ -20,6 +20,7 @@ from protocol.errors import EsperError
 from protocol.messages.vocabulary import HEAD_NAMES
 from trainer.compute import rng
 from trainer.compute.compiler import Compiler
+from trainer.compute.device import exact_float32
 from trainer.compute.process_group import ProcessGroup
 from trainer.config.policy_options import PPOConfig
 
@@ -217,6 +218,10 @@ class PPO:
         Raises:
             PolicyDiverged: loss or gradient was non-finite `MAX_NONFINITE_STEPS` steps in a row.
         """
+        with exact_float32(self._device):
+            return self._update(rollout, advantage, returns)
+
+    def _update(self, rollout: Rollout, advantage: Tensor, returns: Tensor) -> UpdateStatistics:
         begun = time.perf_counter()
         rate = scheduled_rate(self.cfg, self._rounds, self.updates)
         for group in self.optimizer.param_groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from torch import Tensor
 from protocol.errors import EsperError, RequestError
 from protocol.messages.events import LogLine, SystemSample
 from protocol.storage.folders import esper_home
-from trainer.compute.device import limit_threads, resolve_device
+from trainer.compute.device import configure_allocator, limit_threads, prepare_device, resolve_device
 from trainer.compute.execution_plan import Execution
 from trainer.compute.process_group import ProcessGroup
 from trainer.config.schema import Config
@@ -69,7 +70,9 @@ def run_worker(group: ProcessGroup) -> int:
 
 
 def _build(config: Config, execution: Execution, group: ProcessGroup) -> tuple[Trainer, torch.device]:
+    configure_allocator(config.cuda, os.environ)
     device = resolve_device(config.device, group.local_rank)
+    prepare_device(config.cuda, device)
     data = load_task(config.task, device)
     return Trainer(config, data, device, execution, group), device
 

@@ -33,8 +33,7 @@ class NvidiaGPU:
         try:
             nvml.nvmlInit()
             # By UUID: CUDA_VISIBLE_DEVICES numbers devices for torch, not for NVML.
-            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-            return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
+            return cls(nvml, _handle(nvml, str(torch.cuda.get_device_properties(device).uuid)))
         except nvml.NVMLError as error:
             logger.warning("no figures of the GPU: %s", error)
             return None
@@ -49,3 +48,11 @@ class NvidiaGPU:
             sample.gpu_celsius = float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
         except nvml.NVMLError as error:
             logger.debug("NVML: %s", error)
+
+
+def _handle(nvml: Any, uuid: str) -> Any:
+    """That of a device, or of a part of one (MIG), whose name begins otherwise."""
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except nvml.NVMLError:
+        return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")

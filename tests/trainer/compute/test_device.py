@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from trainer.compute.device import configure_allocator, is_out_of_memory, set_float32_precision
+from trainer.compute.device import configure_allocator, exact_float32, is_out_of_memory, prepare_device
 from trainer.config import load as settings
 from trainer.config.host_options import CudaConfig
 from trainer.config.load import ConfigError
@@ -16,21 +17,55 @@ CUDA = torch.device("cuda", 0)
 
 
 @pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
+    """The devices that were made the current one; puts back what a test has set."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    yield
+    devices: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    cudnn = torch.backends.cudnn
+    flags = cudnn.deterministic, cudnn.benchmark
+    yield devices
+    torch.use_deterministic_algorithms(False)
+    cudnn.deterministic, cudnn.benchmark = flags
     torch.set_float32_matmul_precision(before[0])
     torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def test_tf32_is_set_on_cuda_devices_only() -> None:
     before = torch.get_float32_matmul_precision()
-    set_float32_precision(CudaConfig(tf32=False), torch.device("cpu"))
+    prepare_device(CudaConfig(tf32=False), torch.device("cpu"))
     assert torch.get_float32_matmul_precision() == before
-    set_float32_precision(CudaConfig(tf32=True), CUDA)
+    prepare_device(CudaConfig(tf32=True), CUDA)
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("high", True)
-    set_float32_precision(CudaConfig(tf32=False), CUDA)
+    prepare_device(CudaConfig(tf32=False), CUDA)
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
+
+
+def test_the_runs_device_is_made_the_current_one(chosen: list[torch.device]) -> None:
+    prepare_device(CudaConfig(), torch.device("cpu"))
+    assert chosen == []
+    prepare_device(CudaConfig(), torch.device("cuda", 3))
+    assert chosen == [torch.device("cuda", 3)], "streams, graphs and events would else be the first one's"
+
+
+def test_deterministic_algorithms_are_chosen_on_cuda_devices_only() -> None:
+    for options, device in ((CudaConfig(deterministic=True), torch.device("cpu")), (CudaConfig(), CUDA)):
+        prepare_device(options, device)
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    prepare_device(CudaConfig(deterministic=True), CUDA)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.deterministic
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_policy_products_are_exact_while_hosts_use_tf32() -> None:
+    prepare_device(CudaConfig(tf32=True), CUDA)
+    with exact_float32(CUDA):
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.get_float32_matmul_precision() == "high"
 
 
 def test_allocator_is_configured_by_environment_only_when_asked() -> None:

@@ -18,7 +18,7 @@ import torch.multiprocessing as mp
 from protocol.errors import RequestError
 from protocol.messages.commands import SeedGerminateParams, SeedPruneParams
 from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError
+from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError, choose_backend
 from trainer.config.load import load as configured
 from trainer.control.seed_control import SeedControl
 from trainer.data.registry import load
@@ -263,3 +263,27 @@ def test_layers_that_a_rank_lacks_are_nan() -> None:
     with_layers = RankReport.of({"op": np.zeros(1), "layer.grad_norm": np.ones((1, 1), np.float32)}, ["host"])
     whole, _ = merge_reports([with_layers, RankReport.of({"op": np.zeros(1)})])
     np.testing.assert_array_equal(whole["layer.grad_norm"], [[1.0, np.nan]])
+
+
+@pytest.mark.parametrize(
+    ("devices", "ranks", "backend"),
+    [
+        (0, 2, "gloo"),
+        (1, 2, "cpu:gloo,cuda:gloo"),
+        (2, 2, "cpu:gloo,cuda:nccl"),
+        (4, 2, "cpu:gloo,cuda:nccl"),
+    ],
+)
+def test_ranks_that_share_a_gpu_do_without_nccl(devices: int, ranks: int, backend: str) -> None:
+    environ = {"LOCAL_WORLD_SIZE": str(ranks)}
+    assert choose_backend(devices, environ) == backend
+    assert environ.get("TORCH_NCCL_BLOCKING_WAIT") == ("1" if "nccl" in backend else None)
+
+
+def test_one_gpu_by_number_is_refused_for_several_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    config = configured(sets=["device=cuda:0", "envs.count=8"])
+    with pytest.raises(RanksError, match=r"device = cuda:0: is one device"):
+        ProcessGroup(0, 2).check_split(config)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    ProcessGroup(0, 2).check_split(config)

@@ -132,6 +132,10 @@ FLIPS: dict[str, Flip | Elsewhere] = {
         "a CPU has none",
         "tests/trainer/compute/test_device.py::test_tf32_is_set_on_cuda_devices_only",
     ),
+    "cuda.deterministic": Elsewhere(
+        "a CPU's algorithms are",
+        "tests/trainer/compute/test_device.py::test_deterministic_algorithms_are_chosen_on_cuda_devices_only",
+    ),
     "cuda.allocator": Flip("nonsense:1", refused("cuda.allocator", "nonsense")),
     # Seeds, and what is measured of them.
     "seeds.blueprints": Flip("norm", measured(blueprints, {"conv_light"}, {"norm"}), "fixed"),

@@ -118,6 +118,21 @@ def test_a_full_disk_is_told_and_the_run_goes_on(rig: Rig, monkeypatch: pytest.M
     assert rig.close().count("checkpoint.failed") == 2
 
 
+def test_checkpoint_that_a_failed_gpu_prevents_is_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = rig.saver.save("round").path
+
+    def failed(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore of it")
+
+    monkeypatch.setattr(rig.checkpoints, "save", failed)
+    with pytest.raises(RequestError, match="an illegal memory access"):
+        rig.checkpoint()
+    rig.saver.try_save("round")
+    assert rig.saver.error == "CUDA error: an illegal memory access was encountered"
+    assert old.exists()
+    assert rig.close().count("checkpoint.failed") == 2
+
+
 def test_a_checkpoint_on_command_says_where_it_is(rig: Rig) -> None:
     result = rig.checkpoint("mine")
     assert Path(result["path"]).name == "round-000003-epoch-00005-mine.pt"

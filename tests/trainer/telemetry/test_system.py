@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 from pathlib import Path
@@ -129,3 +130,21 @@ def test_a_real_gpu(tmp_path: Path) -> None:
     assert sample.gpu_memory_total is not None
     assert held.numel() <= sample.gpu_memory <= sample.gpu_memory_total
     assert sample.gpu_percent is not None
+
+
+@pytest.mark.parametrize("kind", ["GPU", "MIG"])
+def test_device_or_part_of_one_is_found_by_uuid(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    class Named(FakeNVML):
+        def nvmlInit(self) -> None: ...
+
+        def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+            if uuid != f"{kind}-12ab":
+                raise self.NVMLError("not found")
+            return uuid
+
+    found = Named()
+    monkeypatch.setattr(importlib, "import_module", lambda name: found)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="12ab"))
+    gpu = NvidiaGPU.find(torch.device("cuda", 0))
+    assert gpu is not None
+    assert gpu._handle == f"{kind}-12ab"
