@@ -31,6 +31,7 @@ from .render.view_state import REFRESH_RATES, SORTS, ViewState
 from .session import Session
 from .settings.sources import Settings, read_settings
 from .settings.table import Value
+from .source.compared_runs import open_compared
 from .source.feed import Feed
 from .source.replay import ReplayFeed, journal_of
 from .start import RunChoice, make_run_list, open_address, open_first
@@ -49,6 +50,7 @@ class _Command(click.Command):
 
 @click.command(cls=_Command)
 @click.argument("name", required=False)
+@click.argument("others", nargs=-1)
 @click.option(
     "--ssh",
     multiple=True,
@@ -121,6 +123,7 @@ class _Command(click.Command):
 @click.version_option(__version__, prog_name="esper-tui")
 def main(
     name: str | None,
+    others: tuple[str, ...],
     ssh: tuple[str, ...],
     key: str | None,
     remote_command: str | None,
@@ -145,18 +148,16 @@ def main(
 
     NAME is a run's name or id, or the beginning of one; one that has ended is opened as a recording.
     Without it, the live run is followed where there is one, else the runs are listed (inside: R).
+    With OTHERS, runs of this machine, charts show their curves over those of NAME.
     Leaving does not affect the run. On another machine: --ssh USER@HOST[:RUN], or the
     NAME tcp://HOST:PORT of a daemon that listens there. Keys: press ? inside.
     """
     if serve:
         _serve(port, once=once)
         return
+    _check_usage(name, others, ssh, replay=replay, once=once)
     if not once and (as_json or after_round):
         raise click.UsageError("--json and --after-round go with --once")
-    if replay and (name or ssh):
-        raise click.UsageError("give a run to watch or --replay RUN|FILE, not both")
-    if len(ssh) > 1 and (name or once):
-        raise click.UsageError("several --ssh are for the list of runs: leave out NAME and --once")
     address = run_address(name, ssh=ssh[0] if ssh else None, key=key)
     options: dict[str, Value | None] = {
         "theme": theme,
@@ -175,6 +176,7 @@ def main(
         return
     _require_terminal()
     choice = RunChoice(make_run_list(ssh, daemon=remote_command, thin=thin), read_only=chosen.read_only)
+    choice.compared = open_compared(name, others)
     feed = _feed_of_recording(replay, speed) or open_first(address, choice, daemon=remote_command, thin=thin)
     chosen.read_only |= isinstance(feed, ReplayFeed)
     has_colour = not (no_color or os.environ.get("NO_COLOR"))
@@ -192,6 +194,20 @@ def _first_view(settings: Settings) -> ViewState:
     )
     made.show_view(settings.text("view"))
     return made
+
+
+def _check_usage(
+    name: str | None, others: Sequence[str], ssh: Sequence[str], *, replay: str | None, once: bool
+) -> None:
+    """Refuse names that do not go together."""
+    if replay and (name or ssh):
+        raise click.UsageError("give a run to watch or --replay RUN|FILE, not both")
+    if len(ssh) > 1 and (name or once):
+        raise click.UsageError("several --ssh are for the list of runs: leave out NAME and --once")
+    if others and (ssh or once or is_remote_address(name)):
+        raise click.UsageError(
+            "several runs are compared on this machine's screen: leave out --ssh and --once"
+        )
 
 
 def _feed_of_recording(replay: str | None, speed: float) -> Feed | None:

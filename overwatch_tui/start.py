@@ -14,6 +14,7 @@ from protocol.runs import find_run
 from protocol.storage.folders import EVENTS_FILE
 
 from .render.view_state import ViewState
+from .source.compared_runs import ComparedRuns
 from .source.feed import Feed, LiveFeed
 from .source.no_run import NoFeed
 from .source.replay import ReplayFeed
@@ -31,6 +32,8 @@ class RunChoice:
     """Whether the list is the first that is shown."""
     view: ViewState = field(default_factory=ViewState)
     """Selection and scroll of the list."""
+    compared: ComparedRuns = field(default_factory=ComparedRuns)
+    """Runs whose curves are laid over those of the first one that is shown."""
     opened: str | None = None
     """How a command line names the run that was opened last from the list; None before the first."""
 

@@ -7,16 +7,32 @@ from overwatch_tui.render.chart_view import MAX_PINS
 from overwatch_tui.render.layout import BOTTOM, TOP
 from overwatch_tui.render.plot import plot_grid
 from overwatch_tui.source.pin_file import PinFile
+from overwatch_tui.start import RunChoice
 
 from .moments import MomentActions
+
+COMPARE_SECONDS = 0.1
+"""Other runs' journals are read so often, for a quarter of the time."""
 
 
 class ChartActions(MomentActions):
     """The page of charts, and what holds for all charts of the screen."""
 
+    choice: RunChoice
+
     def on_mount(self) -> None:
         self.pin_file = PinFile()
-        self.session.view.charts.pins = self.pin_file.names(MAX_PINS)
+        charts, compared = self.session.view.charts, self.choice.compared
+        charts.pins = self.pin_file.names(MAX_PINS)
+        if compared.others:
+            charts.compare(compared.begin, [other.run for other in compared.others])
+            names = ", ".join(other.run.name for other in compared.others)
+            self.show_message(f"charts are laid over those of {names}: Enter on a row opens its charts")
+            self.set_interval(COMPARE_SECONDS, self._read_others)
+
+    def _read_others(self) -> None:
+        if self.session.view.charts.runs and self.choice.compared.step(COMPARE_SECONDS / 4):
+            self.session.needs_paint = True
 
     def _charts_of_row(self) -> tuple[str, ...]:
         """Curves of the selected row of the panel that moves act on."""
@@ -78,6 +94,7 @@ class ChartActions(MomentActions):
             "off": "charts show one curve",
             "all": "charts show the same number of all envs or heads",
             "quantiles": "charts show p10, p50 and p90 over all envs or heads",
+            "runs": "charts show the runs that are compared, by the time since each began",
         }
         self.show_message(words[charts.overlay])
         self.paint()

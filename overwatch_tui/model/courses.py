@@ -85,3 +85,20 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     at = share * (len(ordered) - 1)
     below = ordered[floor(at)]
     return below + (at - floor(at)) * (ordered[ceil(at)] - below)
+
+
+class Shifted:
+    """A course as if it had been so much later.
+
+    Args:
+        course: what is moved.
+        by: microseconds; negative is earlier.
+    """
+
+    def __init__(self, course: Course, by: int) -> None:
+        self._course = course
+        self._by = by
+
+    def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
+        """See `History.buckets`."""
+        return self._course.buckets(now - self._by, window, count)

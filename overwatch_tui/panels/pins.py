@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overwatch_tui.render.chart_page import draw_charts, empty_page, page_head
+from overwatch_tui.render.chart_page import draw_charts, empty_page, page_head, run_names
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 
@@ -24,13 +24,15 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A line of settings and keys, then the charts."""
     view = inputs.view.charts
     if view.names:
-        head = page_head(inputs, "CHARTS" if len(view.names) > 1 else "CHART", width)
-        return Drawn([head, *draw_charts(inputs, view.names, width, height - 1)])
+        head = [page_head(inputs, "CHARTS" if len(view.names) > 1 else "CHART", width)]
+        head += run_names(inputs, width)
+        return Drawn([*head, *draw_charts(inputs, view.names, width, height - len(head))])
     if not view.pins:
         return Drawn(empty_page(width, height))
     selected = charts(inputs)[0] if len(view.pins) > 1 else None
-    head = page_head(inputs, title(inputs), width)
-    return Drawn([head, *draw_charts(inputs, view.pins, width, height - 1, selected=selected)])
+    head = [page_head(inputs, title(inputs), width), *run_names(inputs, width)]
+    charts_ = draw_charts(inputs, view.pins, width, height - len(head), selected=selected)
+    return Drawn([*head, *charts_])
 
 
 def charts(inputs: PanelInputs) -> Sequence[str]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log
 
-from overwatch_tui.model.courses import Course, Quantiles, Smoothed
+from overwatch_tui.model.compared_run import ComparedRun
+from overwatch_tui.model.courses import Course, Quantiles, Shifted, Smoothed
 
+from .chart_view import OVER_RUNS
 from .format import format_clock, format_duration, format_number
 from .lines import EMPTY, Line, Row
 from .panel import PanelInputs
 from .plot import Series, plot_grid
 from .signals import Signal, mark_of, siblings, signal_of
 
+RUN_STYLES = ("chart2", "chart3", "accent", "info", "key")
+"""Of the runs that are compared, in the order of their letters: a run keeps its colour."""
 GAP = 2
 """Columns between two charts."""
 _BEST_ASPECT = 5.0
@@ -70,7 +74,8 @@ def draw_charts(
 def _draw_chart(inputs: PanelInputs, name: str, width: int, height: int, *, is_selected: bool) -> list[Line]:
     """A line of words, then the chart."""
     signal, view = signal_of(inputs.state, name), inputs.view.charts
-    family = siblings(list(inputs.state.curves.histories), name) if view.overlay != "off" else []
+    lays_envs = view.overlay not in ("off", OVER_RUNS)
+    family = siblings(list(inputs.state.curves.histories), name) if lays_envs else []
     series = _series(inputs, signal, family if len(family) > 1 else [])
     lines = inputs.chart(
         series,
@@ -87,6 +92,8 @@ def _draw_chart(inputs: PanelInputs, name: str, width: int, height: int, *, is_s
 def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Series]:
     """The curve with what it is laid over beneath it."""
     view, history = inputs.view.charts, inputs.history(signal.name)
+    if view.overlay == OVER_RUNS:
+        return _series_of_runs(inputs, signal)
     if history is None:
         return []
     found = []
@@ -110,6 +117,35 @@ def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Seri
     return [*found, Series(signal.label, smooth, "chart", signal.scale, mark)]
 
 
+def _of_run(inputs: PanelInputs, run: ComparedRun, name: str) -> Course | None:
+    """The same curve of another run, as if both had begun together."""
+    history = run.curves.get(name)
+    return None if history is None else Shifted(history, inputs.view.charts.begin - run.begin)
+
+
+def _series_of_runs(inputs: PanelInputs, signal: Signal) -> list[Series]:
+    """The curve of every run that has it under the run's letter; that of the watched one on top."""
+    view = inputs.view.charts
+    courses = [
+        (run.name, _of_run(inputs, run, signal.name), style, run.mark)
+        for run, style in zip(view.runs, RUN_STYLES, strict=False)
+    ]
+    courses.append((signal.label, inputs.history(signal.name), "chart", "a"))
+    return [
+        Series(
+            label,
+            Smoothed(course, view.smoothing) if view.smoothing else course,
+            style,
+            signal.scale,
+            mark,
+            True,
+            mark,
+        )
+        for label, course, style, mark in courses
+        if course is not None
+    ]
+
+
 def _headline(inputs: PanelInputs, signal: Signal, family: int, width: int, *, is_selected: bool) -> Line:
     """` KL  0.0105  WARN 0.03 CRIT 0.06`, or the value under the cursor."""
     row = Row().put(f" {signal.label} ", "bold select" if is_selected else "bold").put(" ")
@@ -127,15 +163,25 @@ def _headline(inputs: PanelInputs, signal: Signal, family: int, width: int, *, i
     for value, severity in signal.limits:
         words.put(f"  {'WARN' if severity == 'warning' else 'CRIT'} ", "dim")
         words.put(_figure(value * signal.scale), severity)
-    if inputs.view.charts.overlay != "off":
+    if inputs.view.charts.overlay == OVER_RUNS:
+        for run in inputs.view.charts.runs:
+            course = _of_run(inputs, run, signal.name)
+            words.put(f"  {run.mark} ", "dim")
+            if course is None:
+                words.put("--", "dim")
+            else:
+                words.add(_value_at(inputs, signal, course, width, at or inputs.axis.now, span=False))
+    elif inputs.view.charts.overlay != "off":
         words.put("  nothing to lay it over" if family <= 1 else f"  over {family}", "dim")
     if row.width + words.width < width:
         row.add(tuple(words.spans))
     return row.line(width)
 
 
-def _value_at(inputs: PanelInputs, signal: Signal, course: Course, width: int, at: int) -> Line:
-    """The mean of the column that the cursor is on, and from where to where its values reach."""
+def _value_at(
+    inputs: PanelInputs, signal: Signal, course: Course, width: int, at: int, *, span: bool = True
+) -> Line:
+    """The mean of a time's column; with `span` also from where to where its values reach."""
     grid = plot_grid(width, inputs.axis, inputs.glyphs)
     first = grid.column_of(at) * grid.per_cell
     buckets = grid.buckets(course)[max(0, first) : first + grid.per_cell] if first >= 0 else []
@@ -146,7 +192,7 @@ def _value_at(inputs: PanelInputs, signal: Signal, course: Course, width: int, a
     mean = sum(bucket.mean for bucket in known) / len(known)
     low, high = min(b.low for b in known), max(b.high for b in known)
     row.put(_figure(mean * signal.scale), "key")
-    if high > low:
+    if span and high > low:
         row.put(f" ({_figure(low * signal.scale)} to {_figure(high * signal.scale)})", "dim")
     return tuple(row.spans)
 
@@ -172,6 +218,19 @@ def page_head(inputs: PanelInputs, words: str, width: int) -> Line:
     if row.width + len(keys) + 2 > width:
         keys = "h l + - y w o p"
     return row.right(keys, "dim", width - 1).line(width)
+
+
+def run_names(inputs: PanelInputs, width: int) -> list[Line]:
+    """Which letter and colour is which run; no line where none is laid over."""
+    view = inputs.view.charts
+    if view.overlay != OVER_RUNS:
+        return []
+    row = Row().put(" a ", "chart").put(inputs.link.name or "this run", "bold")
+    for run, style in zip(view.runs, RUN_STYLES, strict=False):
+        row.put(f"   {run.mark} ", style).put(run.name, "bold")
+        if not run.curves.histories:
+            row.put(" (being read)", "dim")
+    return [row.put("   by the time since each began", "dim").line(width)]
 
 
 EMPTY_PINS = (

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from overwatch_tui.model.compared_run import ComparedRun
+
 SMOOTHINGS = (0.0, 0.6, 0.9)
 OVERLAYS = ("off", "all", "quantiles")
+OVER_RUNS = "runs"
+"""A further one, where runs are compared."""
 MAX_PINS = 6
 """As many as a page shows."""
 
@@ -26,12 +30,21 @@ class ChartView:
     """Right edge, microseconds; None = the moment that is shown."""
     pins: list[str] = field(default_factory=list)
     """Curves of one's own page, in their order."""
+    begin: int = 0
+    """When the run that is watched began, microseconds; where it is compared."""
+    runs: list[ComparedRun] = field(default_factory=list)
+    """Those that it is compared with."""
+
+    def compare(self, begin: int, runs: list[ComparedRun]) -> None:
+        """Lay these runs over the one that is watched, which began then."""
+        self.begin, self.runs, self.overlay = begin, runs, OVER_RUNS
 
     def cycle_smoothing(self) -> None:
         self.smoothing = SMOOTHINGS[(SMOOTHINGS.index(self.smoothing) + 1) % len(SMOOTHINGS)]
 
     def cycle_overlay(self) -> None:
-        self.overlay = OVERLAYS[(OVERLAYS.index(self.overlay) + 1) % len(OVERLAYS)]
+        overlays = (*OVERLAYS, OVER_RUNS) if self.runs else OVERLAYS
+        self.overlay = overlays[(overlays.index(self.overlay) + 1) % len(overlays)]
 
     def move_cursor(self, cells: int, cell: int, now: int, window: int, age: int) -> None:
         """Move the cursor; at an edge the charts move by a quarter of what they show.

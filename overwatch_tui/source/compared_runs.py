@@ -1,0 +1,105 @@
+"""Reads the journals of the runs that are compared, a little at a time, and of live ones what comes in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from overwatch_tui.model.compared_run import ComparedRun
+from protocol.client.event_log import JournalEvents
+from protocol.codec.json_lines import Event
+from protocol.errors import EsperError, WireError
+from protocol.journal.reader import JournalRange
+from protocol.runs import RunInfo, find_run
+from protocol.storage.folders import EVENTS_FILE
+
+LETTERS = "abcdef"
+"""Of the run that is watched, then of the others."""
+AGAIN_SECONDS = 5.0
+"""A journal that has been read to its end is looked at again after so long."""
+
+
+def _skip(_number: int, _error: WireError) -> None:
+    """A damaged line is reported where its run is watched; here it is a hole."""
+
+
+class JournalCurves:
+    """Folds one journal into curves.
+
+    Args:
+        run: takes the curves.
+        events: its journal.
+    """
+
+    def __init__(self, run: ComparedRun, events: JournalEvents) -> None:
+        self.run = run
+        self._journal = events
+        self._after: dict[str, int] = {}
+        self._events: Iterator[Event] | None = None
+        self._again_at = 0.0
+
+    def step(self, seconds: float) -> bool:
+        """Read for about so long; returns whether something came."""
+        began = time.monotonic()
+        if self._events is None:
+            if began < self._again_at:
+                return False
+            wanted = JournalRange(after=dict(self._after))
+            self._events = self._journal.read(wanted, on_bad=_skip)
+        has_come = False
+        for event in self._events:
+            self._after[event.stream] = max(event.seq, self._after.get(event.stream, 0))
+            self.run.curves.fold(event)
+            has_come = True
+            if time.monotonic() - began > seconds:
+                return True
+        self._events, self._again_at = None, time.monotonic() + AGAIN_SECONDS
+        return has_come
+
+
+@dataclass
+class ComparedRuns:
+    """What `esper-tui a b` compares."""
+
+    begin: int = 0
+    """When the run that is watched began, microseconds."""
+    others: list[JournalCurves] = field(default_factory=list)
+
+    def step(self, seconds: float) -> bool:
+        """Read for about so long; returns whether something came."""
+        came = [other.step(seconds / len(self.others)) for other in self.others]
+        return any(came)
+
+
+def open_compared(name: str | None, others: Sequence[str]) -> ComparedRuns:
+    """Compare runs of this machine.
+
+    Args:
+        name: the one that is watched.
+        others: those that are laid over it; none = there is nothing to compare.
+
+    Raises:
+        RunNotFound: one is not here.
+        EsperError: too many, or one twice.
+    """
+    if not others:
+        return ComparedRuns()
+    if len(others) >= len(LETTERS):
+        raise EsperError(f"{len(others) + 1} runs: at most {len(LETTERS)} are compared")
+    watched = find_run(name)
+    compared, seen = ComparedRuns(_begin_of(watched)), {watched.id}
+    for mark, other in zip(LETTERS[1:], others, strict=False):
+        found = find_run(other)
+        if found.id in seen:
+            raise EsperError(f"run {found.name} is named twice: name the runs that are compared once each")
+        seen.add(found.id)
+        run = ComparedRun(mark, found.name, _begin_of(found))
+        compared.others.append(JournalCurves(run, JournalEvents(found.path / EVENTS_FILE)))
+    return compared
+
+
+def _begin_of(run: RunInfo) -> int:
+    """Of its folder or its first event that is kept, whichever is earlier, microseconds."""
+    first = next(JournalEvents(run.path / EVENTS_FILE).read(on_bad=_skip), None)
+    return run.created if first is None else min(run.created, first.ts)

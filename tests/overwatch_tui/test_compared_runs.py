@@ -1,0 +1,155 @@
+"""`esper-tui a b`: curves of several runs over each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.cli import main
+from overwatch_tui.model.courses import Shifted
+from overwatch_tui.model.time_series import SECOND, History
+from overwatch_tui.source.compared_runs import ComparedRuns, JournalCurves, open_compared
+from overwatch_tui.start import RunChoice
+from protocol.errors import EsperError, RunNotFound
+from protocol.messages import events as ev
+from protocol.runs import RunFolder
+
+from . import journal
+from .harness import events, in_loop, session, state
+from .test_app import LARGE, press, shown
+
+HOUR = 3_600 * SECOND
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+
+
+def make(name: str, *, begin: int = journal.START, rounds: int = 6) -> Path:
+    """A run of this machine; returns its journal."""
+    run = journal.Run(rounds=rounds, begin=begin)
+    run.make()
+    with RunFolder.claim(name) as folder:
+        folder.events.write_bytes(b"".join(line + b"\n" for line in run.lines))
+        return folder.events
+
+
+def read_all(compared: ComparedRuns) -> None:
+    while any(other._events is not None or not other._after for other in compared.others):
+        compared.step(10.0)
+
+
+def test_a_shifted_course_is_the_same_at_another_time() -> None:
+    history = History()
+    for i in range(100):
+        history.add(i * SECOND, float(i))
+    there = history.buckets(99 * SECOND, 50 * SECOND, 10)
+    assert Shifted(history, HOUR).buckets(99 * SECOND + HOUR, 50 * SECOND, 10) == there
+
+
+def test_curves_are_those_that_the_terminal_itself_folds() -> None:
+    make("alpha")
+    make("beta", begin=journal.START - HOUR)
+    compared = open_compared("alpha", ["beta"])
+    read_all(compared)
+    (other,) = compared.others
+    assert compared.begin - other.run.begin == HOUR
+    mine, theirs = state().history("accuracy/7"), other.run.curves.get("accuracy/7")
+    assert mine is not None
+    assert theirs is not None
+    at = mine.last_ts
+    assert Shifted(theirs, HOUR).buckets(at, 60 * SECOND, 60) == mine.buckets(at, 60 * SECOND, 60)
+
+
+def test_what_a_live_journal_gets_is_read_once() -> None:
+    path = make("alpha", rounds=1)
+    make("beta")
+    compared = open_compared("beta", ["alpha"])
+    read_all(compared)
+    (other,) = compared.others
+    before = dict(other._after)
+    longer = journal.Run(rounds=2)
+    longer.make()
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"".join(line + b"\n" for line in [*lines, *longer.lines[len(lines) :]]))
+    assert not compared.step(1.0), "not before it is time"
+    other._again_at = 0.0
+    assert compared.step(10.0)
+    history, once = other.run.curves.get("accuracy/7"), state(16, 2).history("accuracy/7")
+    assert history is not None
+    assert once is not None
+    span = (once.last_ts, 60 * SECOND, 60)
+    assert history.buckets(*span) == once.buckets(*span)
+    assert other._after["metric"] > before["metric"]
+
+
+def compared_app(*others: str) -> OverwatchApp:
+    choice = RunChoice(compared=open_compared("alpha", others))
+    read_all(choice.compared)
+    return OverwatchApp(session(events()), choice=choice)
+
+
+@in_loop
+async def test_runs_are_told_by_letter_colour_and_value() -> None:
+    make("alpha")
+    make("beta", begin=journal.START - HOUR, rounds=3)
+    app = compared_app("beta")
+    async with app.run_test(size=LARGE) as pilot:
+        assert "charts are laid over those of beta" in shown(app)
+        await press(pilot, "4", "enter", "u")
+        text = shown(app, "box-pins")
+        assert re.search(r" a digits-7f3a +b beta", text)
+        assert "over runs" in text
+        rows = [line[7:] for line in text.splitlines()[3:-1]]
+        drawn = "".join(rows)
+        assert drawn.count("a") > 10
+        assert drawn.count("b") > 5
+        await press(pilot, "o", "o", "o")
+        assert "over quantiles" in shown(app, "box-pins")
+        await press(pilot, "o")
+        assert "over runs" in shown(app, "box-pins")
+
+
+@in_loop
+async def test_a_curve_that_one_run_lacks_is_said() -> None:
+    make("alpha")
+    run = journal.Run()
+    run.emit(ev.RunStarted(**journal.PUBLISHED))
+    with RunFolder.claim("other-kind") as folder:
+        folder.events.write_bytes(b"".join(line + b"\n" for line in run.lines))
+    app = compared_app("other-kind")
+    async with app.run_test(size=LARGE) as pilot:
+        await press(pilot, "4", "enter")
+        assert re.search(r" b --", shown(app, "box-pins"))
+
+
+def test_wrong_names_end_in_one_line() -> None:
+    for name in ("alpha", "beta", *(f"run{i}" for i in range(6))):
+        make(name, rounds=1)
+    with pytest.raises(RunNotFound):
+        open_compared("alpha", ["nowhere"])
+    with pytest.raises(EsperError, match="alpha is named twice"):
+        open_compared("alpha", ["beta", "alpha"])
+    with pytest.raises(EsperError, match="at most 6"):
+        open_compared("alpha", [f"run{i}" for i in range(6)])
+    for arguments in (("alpha", "beta", "--once"), ("tcp://127.0.0.1:1", "beta"), ("a", "b", "--ssh", "c")):
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 2
+        assert "leave out" in result.output
+
+
+def test_a_damaged_journal_leaves_a_hole() -> None:
+    path = make("alpha", rounds=1)
+    make("beta", rounds=1)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:5], b"\xff not a line\n", *lines[6:]]))
+    compared = open_compared("beta", ["alpha"])
+    read_all(compared)
+    (other,) = compared.others
+    assert isinstance(other, JournalCurves)
+    assert other.run.curves.get("accuracy/3") is not None
