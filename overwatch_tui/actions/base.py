@@ -9,7 +9,7 @@ import time
 
 from rich.console import RenderableType
 from textual.app import App
-from textual.events import Event, InputEvent, Resize
+from textual.events import Event, InputEvent, Key, Resize
 from textual.screen import Screen
 
 from overwatch_tui.model.acknowledgements import AnomalyKey
@@ -100,8 +100,19 @@ class PaintedApp(App[None]):
 
     async def on_event(self, event: Event) -> None:
         """Keys that were typed after the one that leaves have no screen any more that could take them."""
-        if not (self._is_leaving and isinstance(event, InputEvent)):
-            await super().on_event(event)
+        if self._is_leaving and isinstance(event, InputEvent):
+            return
+        if isinstance(event, Key) and event.key.startswith("alt+") and self._is_escape_and_key(event.key):
+            # Esc and a key at once look like Alt and the key, and tmux sends them so.
+            await super().on_event(Key("escape", None))
+            name = event.key.removeprefix("alt+")
+            event = Key(name, name if len(name) == 1 else None)
+        await super().on_event(event)
+
+    def _is_escape_and_key(self, name: str) -> bool:
+        """Whether it is taken for two keys: on the main screen, where the operator has not chosen it."""
+        is_chosen = any(name in key.keys.split(",") for key in self.session.view.keys)
+        return len(self.screen_stack) == 1 and not is_chosen
 
     def on_resize(self, _: Resize) -> None:
         self.call_next(self.paint)

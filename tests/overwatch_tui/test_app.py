@@ -155,6 +155,16 @@ async def test_keys_after_the_one_that_leaves_are_dropped() -> None:
 
 
 @in_loop
+async def test_escape_and_key_at_once_are_both() -> None:
+    app = app_of(session(events(rounds=1)))
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "3", "alt+5")
+        assert app.session.view.name == "seeds"
+        await press(pilot, "alt+q")
+    assert app._exit
+
+
+@in_loop
 async def test_one_ctrl_c_only_asks() -> None:
     app = app_of()
     async with app.run_test(size=SMALL) as pilot:
