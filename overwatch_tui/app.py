@@ -9,6 +9,7 @@ from .actions.anomalies import AnomalyActions
 from .actions.base import DOUBLE_PRESS_SECONDS
 from .actions.charts import ChartActions
 from .actions.display import DisplayActions
+from .actions.export import ExportActions
 from .actions.lines import LineActions
 from .actions.mouse import MouseActions
 from .actions.runs import RunActions
@@ -21,7 +22,14 @@ from .start import RunChoice
 
 
 class OverwatchApp(
-    ChartActions, MouseActions, LineActions, AnomalyActions, DisplayActions, SettingActions, RunActions
+    ChartActions,
+    MouseActions,
+    LineActions,
+    ExportActions,
+    AnomalyActions,
+    DisplayActions,
+    SettingActions,
+    RunActions,
 ):
     """Overwatch over one session; see `PaintedApp` for the arguments.
 
@@ -66,4 +74,4 @@ class OverwatchApp(
 
     def action_help(self) -> None:
         view = self.session.view
-        self.push_screen(HelpScreen(self.palette, view.glyphs, view.keys, read_only=view.read_only))
+        self.push_screen(HelpScreen(self.palette, view, self._panel()))

@@ -99,6 +99,7 @@ KEYS: tuple[Key, ...] = (
     Key("u", "u", "glyphs", "Unicode or ASCII characters", "display"),
     Key("f2", "F2", "settings", "settings: values, meaning, where they come from; change them", "display"),
     Key("ctrl+t", "^T", "theme", "next theme of colours", "display"),
+    Key("E", "E", "export", "write this table or chart: CSV, JSON, SVG, text", "display"),
     Key("f8", "F8", "write_screen", "write the screen as SVG and text into this folder", "display"),
     Key("colon,ctrl+p", ": ^P", "command_line", "type any command or question for the daemon", "move"),
     Key("T", "T", "ask('escalate')", "escalate telemetry to DEBUG for 5 epochs", _STEER, "escalate"),

@@ -138,6 +138,25 @@ class History:
         for ring in self._rings:
             ring.add(ts, value)
 
+    def points(self, since: int) -> list[tuple[int, Bucket]]:
+        """(begin in microseconds, bucket) of what was measured since a time, oldest first.
+
+        Each moment at the finest resolution that still has it; coarse buckets that overlap finer ones are
+        left out.
+        """
+        found: list[tuple[int, Bucket]] = []
+        end: int | None = None
+        for ring in self._rings:
+            spans = [
+                (ring.index[i] * ring.dt, Bucket(ring.low[i], ring.total[i] / ring.count[i], ring.high[i]))
+                for i in range(len(ring.index))
+            ]
+            fits = [(at, one) for at, one in spans if at + ring.dt > since]
+            found = [(at, one) for at, one in fits if end is None or at + ring.dt <= end] + found
+            if ring.index:
+                end = ring.index[0] * ring.dt
+        return found
+
     def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
         """`count` buckets that end with the one `now` lies in; None where nothing was measured.
 

@@ -214,6 +214,11 @@ def charts(inputs: PanelInputs) -> list[str]:
     return [name] if inputs.history(name) is not None else []
 
 
+def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+    """What an export has of each row."""
+    return [{**_fields_of(one, inputs.now), "first": one.first, "last": one.last} for one in _rows(inputs)]
+
+
 RENDERER = Renderer(
     title=title,
     body=body,
@@ -222,6 +227,7 @@ RENDERER = Renderer(
     keys=keys,
     detail=detail,
     fields=fields,
+    records=records,
     charts=charts,
     num_waiting=num_waiting,
 )

@@ -155,4 +155,11 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     return Drawn(lines)
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, fields=fields, detail=detail)
+def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+    """What an export has of each row."""
+    return [_fields_of(each) for each in _rows(inputs)]
+
+
+RENDERER = Renderer(
+    title=title, body=body, needs=needs, note=note, keys=keys, fields=fields, records=records, detail=detail
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from overwatch_tui.model.filters import Value
 from overwatch_tui.render.chart_page import draw_charts
 from overwatch_tui.render.format import format_compact, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
@@ -159,4 +160,24 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
     return [name for name in names if inputs.history(name) is not None]
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, charts=charts)
+def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+    """What an export has of each row."""
+    found: list[dict[str, Value]] = []
+    for source in map(str, keys(inputs)):
+        row = inputs.state.drift[source]
+        found.append(
+            {
+                "source": source,
+                "norm": row.norm,
+                "norm_ema": row.norm_ema,
+                "norm_drift": row.norm_drift,
+                "health": row.health,
+                "health_ema": row.health_ema,
+                "health_drift": row.health_drift,
+                "sev": severity_label(_severity(inputs, source)),
+            }
+        )
+    return found
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, charts=charts, records=records)

@@ -269,6 +269,11 @@ def _trend_style(change: float | None) -> str:
     return "ok" if (change or 0) > 0.0005 else "pruned" if (change or 0) < -0.0005 else "faint"
 
 
+def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+    """What an export has of each row."""
+    return [_fields_of(inputs, row) for row in _rows(inputs)]
+
+
 RENDERER = Renderer(
     title=title,
     body=body,
@@ -278,4 +283,5 @@ RENDERER = Renderer(
     detail=env_panel.detail,
     charts=env_panel.charts,
     fields=fields,
+    records=records,
 )

@@ -168,4 +168,12 @@ def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
     ]
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, fields=fields)
+def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+    """What an export has of each row."""
+    chosen = [entry for entry in inputs.state.log if passes_filter(inputs, entry)]
+    return [{"ts": entry.ts, **_fields_of(entry)} for entry in chosen]
+
+
+RENDERER = Renderer(
+    title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, fields=fields, records=records
+)

@@ -199,6 +199,12 @@ def charts(inputs: PanelInputs) -> list[str]:
     return [name for name in names if inputs.history(name) is not None][:MAX_PINS]
 
 
+def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+    """What an export has of each row."""
+    names = [f"{group}/{leaf}".lstrip("/") for group, leaf in keys(inputs) if leaf]
+    return [_fields_of(inputs, name) for name in names]
+
+
 RENDERER = Renderer(
     title=title,
     body=body,
@@ -207,5 +213,6 @@ RENDERER = Renderer(
     keys=keys,
     detail=detail,
     fields=fields,
+    records=records,
     charts=charts,
 )

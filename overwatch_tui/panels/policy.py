@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from overwatch_tui.model.filters import Value
 from overwatch_tui.render.chart_page import GAP, draw_charts
 from overwatch_tui.render.format import format_compact, format_duration, format_number, format_percent
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
@@ -287,4 +288,23 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
     return [name] if inputs.history(name) is not None else ()
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, charts=charts)
+def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+    """What an export has of each signal."""
+    if inputs.state.ppo is None:
+        return []
+    found: list[dict[str, Value]] = []
+    for signal in SIGNALS:
+        value, limit = _value(inputs, signal), _limit(inputs, signal)
+        found.append(
+            {
+                "signal": signal.field,
+                "value": value,
+                "sev": severity_label(_severity(inputs, signal, value)),
+                "warning": None if limit is None else limit.warning,
+                "critical": None if limit is None else limit.critical,
+            }
+        )
+    return found
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, charts=charts, records=records)

@@ -122,4 +122,11 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     return Drawn(env_panel.env_lines(inputs, env, width, height), env=env)
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, fields=fields)
+def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+    """What an export has of each row."""
+    return [_fields_of(inputs, env, slot) for env, slot in keys(inputs)]
+
+
+RENDERER = Renderer(
+    title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, fields=fields, records=records
+)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from overwatch_tui.model.anomalies import AnomalyRecord
+from overwatch_tui.model.filters import Value
 from overwatch_tui.model.state import State
 from overwatch_tui.model.time_series import History
 from overwatch_tui.source.link_status import LinkStatus
@@ -135,6 +136,10 @@ def _no_note(_inputs: PanelInputs) -> str:
     return ""
 
 
+def _no_records(_inputs: PanelInputs) -> Sequence[Mapping[str, Value]]:
+    return ()
+
+
 def _no_rows_wait(_inputs: PanelInputs) -> int:
     return 0
 
@@ -157,6 +162,8 @@ class Renderer(NamedTuple):
     """Names that a filter of its rows may use; none = its rows cannot be filtered."""
     charts: Callable[[PanelInputs], Sequence[str]] = _no_charts
     """Names of the curves of the selected row, which Enter shows as charts."""
+    records: Callable[[PanelInputs], Sequence[Mapping[str, Value]]] = _no_records
+    """All its rows with all their fields, as an export has them; those that the filter shows."""
     num_waiting: Callable[[PanelInputs], int] = _no_rows_wait
     """How many rows wait for the operator: shown in its tab, highlighted."""
 

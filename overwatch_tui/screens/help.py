@@ -1,37 +1,43 @@
-"""The help: all keys, from the tables of keys and panels, and how to read the screen."""
+"""The help: the fields of the view one is in and how to diagnose, then all keys; made from tables."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from overwatch_tui import keys as key_table
 from overwatch_tui.panels import PANELS
+from overwatch_tui.panels.field_help import FIELD_HELP
 from overwatch_tui.render.lines import EMPTY, Line, Row
 from overwatch_tui.render.theme import Glyphs, Theme
+from overwatch_tui.render.view_state import ViewState
 
 from .page import PageScreen
 
 LEGEND: tuple[tuple[str, str], ...] = (
-    ("ST", "ok, WARN, CRIT; STAL no progress; ROLL rolled back by the governor; -- no data"),
-    ("ACC dACC", "validation accuracy in percent, and its change since the epoch before in points"),
-    ("RETURN", "sum of rewards in this episode"),
-    ("GRAD", "L2 norm of the host's gradient"),
-    ("DRIFT", "|norm - average| / average; ? and ! = the daemon raised a warning, a critical alarm"),
-    ("slots", ". dormant  G germinated  T training  B blending  H holding  F fossilized"),
-    ("", "P pruned  E embargoed  R resetting; a number = epochs in the stage, .7 = alpha"),
     ("--", "not measured (not the same as zero)"),
     ("LIVE", "age of the last heartbeat; SLOW from 2 s, STALE from 5 s, LOST from 15 s"),
     ("gap lost bad", "holes in the stream; events dropped or skipped; frames that could not be read"),
 )
+"""Of what every view has."""
+_NO_ARROWS = str.maketrans("", "", "↓↑←→")
+_NAME = 16
+"""Columns of the name of a field."""
 
 
 def help_lines(
-    width: int, glyphs: Glyphs, *, read_only: bool, chosen_keys: Sequence[key_table.Key] = key_table.KEYS
+    width: int,
+    glyphs: Glyphs,
+    *,
+    read_only: bool,
+    chosen_keys: Sequence[key_table.Key] = key_table.KEYS,
+    panel: str = "envs",
 ) -> list[Line]:
-    """All keys by group, then what the columns of the panels mean."""
+    """What the fields of a panel mean and how to diagnose; then all keys by group."""
     lines = [
         Row().put(" ESPER OVERWATCH ", "title").put("  j k scroll, Esc closes", "dim").line(width),
         EMPTY,
+        *_panel_lines(panel, width),
     ]
     for group, keys in key_table.grouped_keys(chosen_keys, read_only=read_only).items():
         lines.append(Row().put(f" {group}", "bold").line(width))
@@ -40,13 +46,34 @@ def help_lines(
             rows.insert(0, _views_help())
         for shown, text in rows:
             if glyphs.name == "ascii":
-                shown = shown.replace("↓", "").replace("↑", "")
+                shown = shown.translate(_NO_ARROWS)
             lines.append(Row().put("   ").put(shown, "key", 10).put(text).line(width))
         lines.append(EMPTY)
-    lines.append(Row().put(" how to read the screen", "bold").line(width))
-    for name, text in LEGEND:
-        lines.append(Row().put("   ").put(name, "accent", 14).put(text, "dim").line(width))
     return lines
+
+
+def _panel_lines(panel: str, width: int) -> list[Line]:
+    """The fields of the panel and of every view, and what one sees where something is wrong."""
+    about = FIELD_HELP.get(panel)
+    fields = (*(about.fields if about is not None else ()), *LEGEND)
+    lines = [Row().put(f" {panel}", "bold").line(width)]
+    lines += [line for name, text in fields for line in _explained(name, text, width)]
+    lines.append(EMPTY)
+    if about is not None and about.diagnosis:
+        lines.append(Row().put(" what one sees, and where to look", "bold").line(width))
+        lines += [line for name, text in about.diagnosis for line in _explained(name, text, width)]
+        lines.append(EMPTY)
+    return lines
+
+
+def _explained(name: str, text: str, width: int) -> list[Line]:
+    """A name and its meaning, wrapped; a long name has a line of its own."""
+    parts = textwrap.wrap(text, max(20, width - _NAME - 4))
+    if len(name) >= _NAME:
+        head = [Row().put(f"   {name}", "accent").line(width)]
+        return [*head, *(Row().put("   ").to(_NAME + 3).put(part, "dim").line(width) for part in parts)]
+    rows = [Row().put("   ").put("" if i else name, "accent", _NAME) for i in range(len(parts))]
+    return [row.put(part, "dim").line(width) for row, part in zip(rows, parts, strict=True)]
 
 
 def _views_help() -> tuple[str, str]:
@@ -60,18 +87,17 @@ class HelpScreen(PageScreen):
 
     Args:
         theme: for the lines.
-        glyphs: for the arrows.
-        chosen_keys: as the operator has chosen them.
-        read_only: whether commands are left out.
+        view: its glyphs, its keys, and whether commands are left out.
+        panel: the one that is explained first.
     """
 
-    def __init__(
-        self, theme: Theme, glyphs: Glyphs, chosen_keys: Sequence[key_table.Key], *, read_only: bool
-    ) -> None:
+    def __init__(self, theme: Theme, view: ViewState, panel: str) -> None:
         super().__init__(theme)
-        self._keys = chosen_keys
-        self._glyphs = glyphs
-        self._read_only = read_only
+        self._view = view
+        self._about = panel
 
     def page(self, width: int) -> list[Line]:
-        return help_lines(width, self._glyphs, read_only=self._read_only, chosen_keys=self._keys)
+        view = self._view
+        return help_lines(
+            width, view.glyphs, read_only=view.read_only, chosen_keys=view.keys, panel=self._about
+        )

@@ -1,0 +1,85 @@
+"""The key that writes what is shown into a file."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from overwatch_tui.render.export import (
+    ChartRecorder,
+    Record,
+    as_csv,
+    as_json,
+    as_svg,
+    as_text,
+    curve_records,
+)
+from overwatch_tui.render.lines import Line, plain
+from overwatch_tui.render.panel import PanelInputs
+from overwatch_tui.screens.export import ExportScreen
+from overwatch_tui.screens.screenshot import self_contained
+
+from .moves import MoveActions
+
+MIN_WIDTH = 180
+"""Columns of a drawing: no column of a table is left out for want of room."""
+
+
+class ExportActions(MoveActions):
+    """Tables and charts as files."""
+
+    def action_export(self) -> None:
+        """Ask for the form, then write the panel that moves act on into the working folder."""
+        name = "pins" if self.session.view.charts.names else self._panel()
+        view = replace(self.session.view, scroll={}, env_layout="table", focus=name)
+        body = self.body
+        recorder = ChartRecorder(body.state, view, body.link, body.now)
+        lines = self._drawing(name, recorder)
+        records = [] if view.detail and recorder.drawn else self.panels[name].renderer.records(recorder)
+        title = f"{name}: {len(records)} rows"
+        if not records and recorder.drawn:
+            records = curve_records(recorder)
+            title = f"the charts of {name}, {body.window_name}"
+
+        def write(suffix: str) -> str:
+            return self._write(name, suffix, records, lines)
+
+        screen = ExportScreen(title, write, self.palette, view.glyphs)
+        self.push_screen(screen, lambda _: self.call_next(self.paint))
+
+    def _drawing(self, name: str, inputs: PanelInputs) -> list[Line]:
+        """The panel with all its rows."""
+        renderer = self.panels[name].renderer
+        is_detail = inputs.view.detail and renderer.detail is not None
+        draw = renderer.detail if is_detail and renderer.detail is not None else renderer.body
+        height = self.size.height if is_detail else max(self.size.height, len(renderer.keys(inputs)) + 20)
+        lines = draw(inputs, max(MIN_WIDTH, self.size.width), height).lines
+        while lines and not plain(lines[-1]).strip():
+            lines = lines[:-1]
+        return lines
+
+    def _write(self, name: str, suffix: str, records: Sequence[Record], lines: Sequence[Line]) -> str:
+        """Write the file; says where it is, or why it is not."""
+        if suffix in ("csv", "json") and not records:
+            return f"{name} has neither rows nor curves to write as {suffix.upper()}: take text or SVG"
+        run = re.sub(r"[^\w.-]", "_", self.session.link.name or "overwatch")
+        path = Path(f"esper-{run}-{name}-{time.strftime('%Y%m%d-%H%M%S')}.{suffix}")
+        if suffix == "csv":
+            text = as_csv(records)
+        elif suffix == "json":
+            text = as_json(records)
+        elif suffix == "txt":
+            text = as_text(lines)
+        else:
+            drawn = as_svg(lines, self.palette, f"{run} {name}")
+            text = self_contained(drawn, is_light=self.palette.is_light)
+        try:
+            path = Path.cwd() / path
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            return f"not written: {path}: {error.strerror}"
+        return f"wrote {path}"

@@ -1,0 +1,184 @@
+"""What the fields of each panel mean, and how to find out what is wrong: the help shows this first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PanelHelp(NamedTuple):
+    """Of one panel."""
+
+    fields: tuple[tuple[str, str], ...]
+    """(name as it is shown, meaning)."""
+    diagnosis: tuple[tuple[str, str], ...] = ()
+    """(what one sees, what it usually means and where to look next)."""
+
+
+_ENVS = PanelHelp(
+    (
+        ("ST", "ok, WARN, CRIT; STAL no progress; ROLL rolled back by the governor; -- no data"),
+        ("ACC dACC", "validation accuracy in percent, and its change since the epoch before in points"),
+        ("RETURN", "sum of rewards in this episode"),
+        ("GRAD", "L2 norm of the host's gradient"),
+        ("DRIFT", "|norm - average| / average of that norm; ? and ! = the daemon raised a warning, an alarm"),
+        ("slots", ". dormant  G germinated  T training  B blending  H holding  F fossilized"),
+        ("", "P pruned  E embargoed  R resetting; a number = epochs in the stage, .7 = alpha"),
+        ("LAST", "what is wrong with the env, else the policy's last action in it"),
+    ),
+    (
+        (
+            "ROLL",
+            "the loss was not finite or exploded, and an earlier state was restored: Enter, then the log",
+        ),
+        (
+            "GRAD and DRIFT up",
+            "a seed blends in too fast, or the learning rate is high: view 3, then the slot's alpha",
+        ),
+        ("STAL", "no better accuracy for many epochs: are its slots dormant, is dACC zero everywhere?"),
+        ("GRAD --", "not measured: telemetry is below the level that has it"),
+    ),
+)
+_ANOMALIES = PanelHelp(
+    (
+        ("! ? over", "critical, warning; the cause is gone"),
+        ("value limit", "the newest value and the limit that it is beyond"),
+        ("peak", "the worst value since the anomaly began"),
+        ("since", "when it began; times = how often it was raised"),
+        ("acked muted", "somebody has seen it (for all viewers); it makes no noise for a while"),
+    ),
+    (
+        ("one env", "its seeds or its data: n selects it, 1 and Enter show it"),
+        (
+            "many envs at once",
+            "something they share: the policy (view 4), the machine (view 8), a command (view 7)",
+        ),
+        ("over, but waiting", "latched, so that a short event is not missed: a acknowledges it"),
+    ),
+)
+_DRIFT = PanelHelp(
+    (
+        ("NORM EMA", "L2 norm of the gradient, and its exponential average"),
+        ("NDRIFT", "|norm - average| / average"),
+        ("HEALTH", "1 = gradients flow, 0 = dead or exploding; EMA its average"),
+        ("HDRIFT", "|health - average| / average"),
+        ("curve", "norm drift over the window, all on one scale"),
+    ),
+    (
+        ("--", "the average needs 20 samples first"),
+        ("one head of the policy", "it has stopped learning or has jumped: compare entropy and KL in view 4"),
+        ("a seed, then its env", "the seed drives the host: watch its alpha and gate in view 5"),
+        ("NORM falls to 0", "dead: the learning rate, or inputs that no longer vary"),
+    ),
+)
+_POLICY = PanelHelp(
+    (
+        ("KL", "how far the policy moved in the update"),
+        ("entropy", "1 = explores freely, 0 = has decided"),
+        ("clip", "share of samples that PPO clipped"),
+        (
+            "EV",
+            "how well the critic predicts returns: 1 = exactly, 0 = no better than their mean",
+        ),
+        ("ratio max", "widest probability ratio of new to old policy"),
+        ("value loss, policy loss", "of the update, means over its batches"),
+        ("grad norm", "before clipping"),
+        ("LSTM h rms", "size of the recurrent state"),
+    ),
+    (
+        ("KL and clip high", "updates are too large: lower learning rate or fewer epochs per update"),
+        ("entropy falls early", "it decides before it has seen much: raise the entropy coefficient"),
+        (
+            "EV below 0",
+            "the critic is worse than a constant: returns have changed, or its learning rate is wrong",
+        ),
+        (
+            "return flat, EV high",
+            "it predicts well and does not improve: look at the reward's components, 1 and Enter",
+        ),
+    ),
+)
+_SEEDS = PanelHelp(
+    (
+        ("STAGE EP", "stage of its life, and epochs in it"),
+        ("ALPHA", "share with which it is blended into the host, 0 to 1"),
+        ("CONTRIB", "points of accuracy that the host would lose without it"),
+        ("GRAD HEALTH", "norm of its gradient; 1 = flows, 0 = dead"),
+        ("DRIFT", "of its gradient norm against its average"),
+        ("GATE", "the last gate that it was judged by, and what failed there"),
+    ),
+    (
+        ("long in TRAINING", "its gate does not pass: GATE names the check"),
+        ("HOLDING, contribution < 0", "it harms the host; the policy should prune it"),
+        ("all of a blueprint pruned", "the table at the bottom: it may be too large, or wrong for this host"),
+    ),
+)
+_LOG = PanelHelp(
+    (
+        ("time round epoch", "local time, and where the run was"),
+        ("source", "env, slot, policy, or the part of the daemon"),
+        ("tag", "kind of event; ? and ! = warning, critical"),
+        ("text", "Enter shows all fields of the event"),
+    ),
+    (("too much", "f leaves seeds out, or keeps warnings or commands only; / filters"),),
+)
+_COMMANDS = PanelHelp(
+    (
+        ("state", "SENT, ACK or NACK, RUNNING, DONE or FAILED; NO REPLY where the daemon was silent"),
+        ("ms", "from sending to the answer"),
+        ("by", "who sent it"),
+    ),
+    (
+        ("NACK", "refused: the reason stands beside it"),
+        ("ACK for long", "it is carried out between two epochs: is the run paused, or an epoch slow?"),
+    ),
+)
+_SYSTEM = PanelHelp(
+    (
+        ("cpu memory", "of the whole machine; of the trainer where it says so"),
+        ("heartbeat", "age of the daemon's last sign of life; that of the trainer is its own"),
+        ("gaps", "holes in the stream that this terminal saw, and how many events were repaired"),
+        ("refused", "events that a full queue of the daemon did not take"),
+    ),
+    (
+        ("LIVE, trainer old", "the daemon answers and the loop does not: a long epoch, or it hangs"),
+        ("gaps grow", "the link is too slow for all events: --thin"),
+        ("refused grow", "the disk or the bus is too slow: a lower telemetry level"),
+    ),
+)
+_METRICS = PanelHelp(
+    (
+        ("LAST MIN MAX MEAN", "of the values that this terminal knows of"),
+        ("STEP N", "step of the last value, and how many values there were"),
+        ("not finite", "how many values were nan or inf"),
+    ),
+    (("not finite", "the loop logged nan or inf: Enter shows since when"),),
+)
+_CHARTS = PanelHelp((("chart", "a group of metrics over the window; + and - change the window"),))
+_PINS = PanelHelp(
+    (("charts", "those that are pinned, or that were opened; their own keys are listed under charts"),),
+    (("a gap in a curve", "not measured then"),),
+)
+_ABOUT = PanelHelp(
+    (
+        ("tags notes", "as the loop gave them"),
+        ("summary", "numbers and texts that the loop has set by hand"),
+        ("files", "what the loop has written, with the whole path"),
+    ),
+)
+
+FIELD_HELP: dict[str, PanelHelp] = {
+    "envs": _ENVS,
+    "env": _ENVS,
+    "anomalies": _ANOMALIES,
+    "drift": _DRIFT,
+    "policy": _POLICY,
+    "seeds": _SEEDS,
+    "log": _LOG,
+    "commands": _COMMANDS,
+    "system": _SYSTEM,
+    "metrics": _METRICS,
+    "charts": _CHARTS,
+    "about": _ABOUT,
+    "pins": _PINS,
+}
+"""By the name of the panel."""

@@ -1,0 +1,120 @@
+"""What is shown, written to files and read again."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from overwatch_tui.model.filters import parse_filter
+from overwatch_tui.panels import ALL_VIEWS, PANELS
+from overwatch_tui.render.export import as_csv, as_json
+from overwatch_tui.render.lines import plain
+from overwatch_tui.screens.export import ExportScreen
+from tests.overwatch_tui.harness import events, in_loop, panel_inputs, session, state
+from tests.overwatch_tui.test_app import LARGE, SMALL, app_of, press, within
+
+
+async def _export(folder: Path, form: str, *keys: str, **options: object) -> tuple[str, str]:
+    """(what the screen says, what is in the file)."""
+    with within(folder):
+        app = app_of(session(events(**options)))  # type: ignore[arg-type]
+        async with app.run_test(size=SMALL) as pilot:
+            await press(pilot, *keys, "E", form)
+            assert isinstance(app.screen, ExportScreen)
+            said = "".join(plain(line) for line in app.screen._panel.lines)
+            await press(pilot, "escape")
+            assert len(app.screen_stack) == 1
+    (path,) = folder.glob("esper-*")
+    return said, path.read_text(encoding="utf-8")
+
+
+@in_loop
+async def test_csv_has_all_rows_and_its_path_is_whole(tmp_path: Path) -> None:
+    said, text = await _export(tmp_path, "c", envs=64, rounds=1)
+    rows = list(csv.DictReader(text.splitlines()))
+    assert sorted(int(row["env"]) for row in rows) == list(range(64))
+    assert {"st", "acc", "dacc", "return", "grad", "drift", "action", "r0c0", "r0c2"} <= set(rows[0])
+    (path,) = tmp_path.glob("*.csv")
+    assert str(path) in said.replace(" ", "").replace("│", "")
+
+
+@in_loop
+async def test_filter_is_respected(tmp_path: Path) -> None:
+    with within(tmp_path):
+        app = app_of()
+        async with app.run_test(size=LARGE) as pilot:
+            chosen = parse_filter("acc<45", PANELS["envs"].renderer.fields(app.body))
+            assert chosen is not None
+            app.session.view.filters["envs"] = chosen
+            await press(pilot, "E", "j")
+    (path,) = tmp_path.glob("*.json")
+    rows = json.loads(path.read_text())
+    assert 0 < len(rows) < 16
+    assert all(row["acc"] < 45 for row in rows)
+
+
+@in_loop
+async def test_chart_is_written_as_its_measured_points(tmp_path: Path) -> None:
+    _, text = await _export(tmp_path, "c", "3", "enter")
+    rows = list(csv.DictReader(text.splitlines()))
+    assert any("drift" in row["curve"] for row in rows)
+    assert all(float(row["low"]) <= float(row["mean"]) + 1e-6 <= float(row["high"]) + 2e-6 for row in rows)
+    assert all(row["time"].endswith("+00:00") for row in rows)
+
+
+@in_loop
+async def test_text_and_svg_show_all_rows(tmp_path: Path) -> None:
+    for form, folder in (("t", tmp_path / "t"), ("s", tmp_path / "s")):
+        folder.mkdir()
+        _, text = await _export(folder, form, envs=64, rounds=1)
+        assert all(f"{env:02d}" in text for env in range(64))
+        assert ("<svg" in text) == (form == "s")
+        assert "@font-face" not in text
+
+
+@pytest.mark.parametrize("view", ALL_VIEWS)
+@in_loop
+async def test_every_view_is_written_or_says_why_not(view: str, tmp_path: Path) -> None:
+    for form in "cjst":
+        with within(tmp_path):
+            app = app_of()
+            async with app.run_test(size=SMALL) as pilot:
+                app.session.view.show_view(view if view in PANELS else "envs")
+                await press(pilot, "E", form)
+                assert isinstance(app.screen, ExportScreen)
+                assert app.screen.said.startswith("wrote /") or "take text or SVG" in app.screen.said
+
+
+@in_loop
+async def test_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with within(tmp_path):
+        app = app_of()
+        async with app.run_test(size=SMALL) as pilot:
+            await press(pilot, "E")
+            tmp_path.rmdir()
+            await press(pilot, "t")
+            assert isinstance(app.screen, ExportScreen)
+            assert "not written" in app.screen.said
+
+
+def test_values_that_files_cannot_hold() -> None:
+    records = [{"a": float("nan"), "b": None, "c": "x\x1b[2J,\n"}, {"a": float("inf"), "d": 1}]
+    assert json.loads(as_json(records))[0]["a"] == "nan"
+    rows = list(csv.DictReader(as_csv(records).splitlines()))
+    assert rows[0]["b"] == ""
+    assert rows[1]["d"] == "1"
+    assert "\x1b" not in as_csv(records)
+
+
+def test_points_are_those_that_were_measured() -> None:
+    inputs = panel_inputs(state())
+    history = inputs.history("accuracy/0")
+    assert history is not None
+    points = history.points(0)
+    assert points == sorted(points)
+    assert points[0][0] <= history.first_ts < points[0][0] + 60_000_000
+    assert points[-1][0] <= history.last_ts
+    assert history.points(history.last_ts + 1_000_000) == []
