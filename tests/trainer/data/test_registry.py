@@ -89,7 +89,11 @@ def test_validation_split_is_a_tenth_up_to_a_thousand() -> None:
 @pytest.mark.parametrize(
     ("name", "folder", "words"),
     [
-        ("nope", "", ["'nope'", "digits, synthetic, text, mnist, fashion-mnist, cifar10", "--from"]),
+        (
+            "nope",
+            "",
+            ["'nope'", "digits, synthetic, texture", "text, mnist, fashion-mnist, cifar10", "--from"],
+        ),
         ("../mine", "", ["no dataset named '../mine'"]),
         ("digits", "/somewhere", ["task.data_dir = /somewhere", "digits has no files"]),
         ("text", "relative", ["task.data_dir = relative", "the complete path"]),
