@@ -35,6 +35,7 @@ docs: .venv/dev
 	$(BIN)/python -m tools.configuration_page
 	$(BIN)/python -m tools.findings_page
 	$(BIN)/python -m tools.faults_page
+	$(BIN)/python -m tools.anomalies_page
 	$(BIN)/python -m tools.alert_rules
 	$(BIN)/python -m tools.grafana_dashboard
 

@@ -24,6 +24,7 @@ from .hangup import leave_on_hangup
 from .panels import ALL_VIEWS, PANELS
 from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
 from .render.link_text import link_text
+from .render.notifier import CHOICES, QuietHours, TerminalNotifier, choose_outlet, parse_quiet_hours
 from .render.palettes import PALETTES, automatic_theme
 from .render.summary import summary
 from .render.theme import chosen_glyphs
@@ -46,6 +47,13 @@ class _Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         with exit_on_error("esper-tui"):
             return super().invoke(ctx)
+
+
+def _quiet_hours(_ctx: click.Context, _option: click.Parameter, text: str | None) -> QuietHours | None:
+    try:
+        return None if text is None else parse_quiet_hours(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(cls=_Command)
@@ -106,6 +114,17 @@ class _Command(click.Command):
     "--mouse/--no-mouse", default=None, help="Take clicks and the wheel; text is then marked with Shift."
 )
 @click.option(
+    "--notify",
+    type=click.Choice(CHOICES),
+    help="How a new critical anomaly is told: bell, or also a notification of the desktop.  [default: auto]",
+)
+@click.option(
+    "--quiet",
+    metavar="HH:MM-HH:MM",
+    callback=_quiet_hours,
+    help="No bell and no notification in these hours, such as 22:00-07:00.",
+)
+@click.option(
     "--serve", is_flag=True, help="Show it in a browser: serve it on this machine's loopback address."
 )
 @click.option(
@@ -140,6 +159,8 @@ def main(
     no_color: bool,
     theme: str | None,
     mouse: bool | None,
+    notify: str | None,
+    quiet: QuietHours | None,
     serve: bool,
     port: int,
     refresh: str | None,
@@ -162,6 +183,7 @@ def main(
     options: dict[str, Value | None] = {
         "theme": theme,
         "mouse": mouse,
+        "notify": notify,
         "view": view,
         "sort": sort,
         "read_only": read_only,
@@ -180,7 +202,8 @@ def main(
     feed = _feed_of_recording(replay, speed) or open_first(address, choice, daemon=remote_command, thin=thin)
     chosen.read_only |= isinstance(feed, ReplayFeed)
     has_colour = not (no_color or os.environ.get("NO_COLOR"))
-    _watch(Session(feed, chosen), choice, address, settings, colour=has_colour)
+    notifier = TerminalNotifier(choose_outlet(settings.text("notify"), os.environ), quiet)
+    _watch(Session(feed, chosen), choice, address, settings, notifier, colour=has_colour)
 
 
 def _first_view(settings: Settings) -> ViewState:
@@ -255,7 +278,13 @@ def _require_terminal() -> None:
 
 
 def _watch(
-    session: Session, choice: RunChoice, address: str | None, settings: Settings, *, colour: bool
+    session: Session,
+    choice: RunChoice,
+    address: str | None,
+    settings: Settings,
+    notifier: TerminalNotifier,
+    *,
+    colour: bool,
 ) -> None:
     if not colour:
         os.environ["NO_COLOR"] = "1"
@@ -265,6 +294,7 @@ def _watch(
     theme = settings.text("theme")
     theme = automatic_theme(os.environ) if theme == "auto" else theme
     app = OverwatchApp(session, colour=colour, theme=theme, choice=choice, settings=settings)
+    app.notifier = notifier
     try:
         app.run(mouse=bool(settings["mouse"]))
         link = app.session.link

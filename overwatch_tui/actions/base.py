@@ -13,8 +13,11 @@ from textual.events import Event, InputEvent, Key, Resize
 from textual.screen import Screen
 
 from overwatch_tui.model.acknowledgements import AnomalyKey
+from overwatch_tui.model.anomalies import AnomalyRecord
 from overwatch_tui.panels import PANELS
+from overwatch_tui.render.format import format_number
 from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, compose_screen
+from overwatch_tui.render.notifier import TerminalNotifier
 from overwatch_tui.render.panel import PanelInputs
 from overwatch_tui.render.theme import Theme
 from overwatch_tui.screens.line_widget import LinePanel
@@ -25,6 +28,7 @@ from overwatch_tui.session import Session
 
 DRAIN_SECONDS = 1 / 30
 DOUBLE_PRESS_SECONDS = 2.0
+MAX_RUNG = 1000
 FULL_TERMINAL_SECONDS = 0.1
 """A terminal that takes nothing for so long is on a slow link."""
 
@@ -52,8 +56,9 @@ class PaintedApp(App[None]):
         self._full_since: float | None = None
         """Since when the terminal has taken nothing; infinite once the rate has been halved for it."""
         self._is_leaving = False
-        self._rung: set[tuple[AnomalyKey, int]] | None = None
-        """(key, since) of what the bell has rung for; None before the first look."""
+        self.notifier = TerminalNotifier()
+        self._rung: dict[tuple[AnomalyKey, int], None] | None = None
+        """(key, since) of what the bell has rung for, in its order; None before the first look."""
 
     def get_default_screen(self) -> MainScreen:
         return MainScreen(self.palette, self.session.view.keys)
@@ -134,15 +139,29 @@ class PaintedApp(App[None]):
         self._ring()
 
     def _ring(self) -> None:
-        """The bell, once for each critical anomaly that began while this terminal watched a live run."""
+        """Bell and notification, once for each critical anomaly that began while a live run was watched."""
         session = self.session
+        if not session.link.is_current or session.link.is_replay or not session.link.is_caught_up:
+            return
         waiting = session.state.anomalies.open_records(session.feed.now())
-        critical = {(record.key, record.first) for record in waiting if record.severity == "critical"}
-        is_watching = session.link.is_current and not session.link.is_replay
-        if is_watching and self._rung is not None and critical - self._rung:
-            self.bell()
-        if is_watching:
-            self._rung = critical | (self._rung or set())
+        critical = {(record.key, record.first): record for record in waiting if record.severity == "critical"}
+        if self._rung is None:
+            self._rung = {}
+        elif new := [record for incident, record in critical.items() if incident not in self._rung]:
+            self.alert(f"esper {session.link.name or ''}".rstrip(), new)
+        self._rung.update(dict.fromkeys(critical))
+        for old in list(self._rung)[:-MAX_RUNG]:
+            del self._rung[old]
+
+    def alert(self, title: str, records: list[AnomalyRecord]) -> None:
+        """Tell of anomalies as this terminal can."""
+        worst = records[0]
+        value = "" if worst.value is None else f" {format_number(worst.value, '.3g')}"
+        more = f" and {len(records) - 1} more" if len(records) > 1 else ""
+        text = self.notifier.sequence(title, f"{worst.source} {worst.kind}{value}{more}")
+        if text and self._driver is not None:
+            self._driver.write(text)
+            self._driver.flush()
 
     def _terminal_is_full(self) -> bool:
         """Whether the terminal has not yet taken what it was sent."""

@@ -12,21 +12,19 @@ import copy
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from protocol.messages.anomaly_guide import ROLLBACK
 from protocol.messages.events import Anomaly, AnomalyAcknowledged, AnomalyMuted
 from protocol.messages.thresholds import Threshold
 from protocol.messages.vocabulary import SEVERITY_RANK, Severity
 
 from .acknowledgements import NO_MUTE, Acknowledgement, Acknowledgements, AnomalyKey, Mute
+from .limits import LIMIT_SUFFIX
 from .time_series import SECOND
 
 MUTE_SECONDS = 600
 MAX_RECORDS = 200
 """Beyond so many, records are dropped that are over and do not wait."""
 
-ROLLBACK = "rollback"
-"""Kind of the governor's rollbacks."""
-LIMIT_SUFFIX = "_limit"
-"""A kind with this ending: a signal of the policy is beyond the limit that is shown beside it."""
 ROLLBACK_SHOWN_MICROSECONDS = 60 * SECOND
 """So long a rollback is active: the env has to recover from it."""
 

@@ -9,6 +9,9 @@ from typing import NamedTuple
 from protocol.messages.events import PPOUpdate
 from protocol.messages.thresholds import Threshold, kl_limits, value_collapse_limits
 
+LIMIT_SUFFIX = "_limit"
+"""A kind with this ending: a signal of the policy is beyond the limit that is shown beside it."""
+
 
 class PolicyLimit(NamedTuple):
     """The limit of a field of `PPOUpdate`."""
@@ -58,3 +61,9 @@ def policy_limit(
         warning, critical = value_collapse_limits(*rounds)
         return replace(threshold, warning=warning, critical=critical)
     return threshold
+
+
+def kind_of_daemon(kind: str) -> str:
+    """What the daemon calls an anomaly that a viewer has found by a limit of the policy's signals."""
+    known = POLICY_LIMITS.get(kind.removesuffix(LIMIT_SUFFIX))
+    return kind if known is None or not kind.endswith(LIMIT_SUFFIX) else known.twins[0][1]

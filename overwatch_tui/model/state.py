@@ -18,6 +18,7 @@ from protocol.messages.thresholds import THRESHOLDS, Threshold
 from protocol.messages.vocabulary import Stage
 
 from .anomalies import Anomalies
+from .anomaly_history import AnomalyHistory
 from .columns import at_or_none
 from .commands import Commands
 from .curves import Curves
@@ -98,6 +99,7 @@ class State:
     gates: dict[tuple[int, str], GateResult] = field(default_factory=dict)
     scoreboard: Scoreboard = field(default_factory=Scoreboard)
     anomalies: Anomalies = field(default_factory=Anomalies)
+    anomaly_history: AnomalyHistory = field(default_factory=AnomalyHistory)
     commands: Commands = field(default_factory=Commands)
     metrics: MetricTable = field(default_factory=MetricTable)
     """Of a published run."""
@@ -122,6 +124,7 @@ class State:
         if handler is not None:
             handler(self, event)
         self.curves.fold(event)
+        self.anomaly_history.fold(event)
         self.commands.fold(event.data, ts=event.ts)
         self._write_log(event)
 
@@ -138,6 +141,7 @@ class State:
         fresh = State(
             thresholds=self.thresholds,
             anomalies=self.anomalies,
+            anomaly_history=self.anomaly_history,
             commands=self.commands,
             log=self.log,
             curves=self.curves,

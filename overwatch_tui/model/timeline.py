@@ -2,7 +2,7 @@
 
 A state is folded from events in their order, so the state at a moment is what the events up to there fold to.
 To fold all of them at each step would take minutes in a run of a day: keyframes, which are states at known
-positions, shorten it. A keyframe has no curves: those are cut from the newest ones.
+positions, shorten it. A keyframe has neither curves nor counts: those are cut from the newest.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from protocol.codec.json_lines import Event
 from protocol.messages.events import Anomaly, EpochFinished, GovernorRollback, PPOUpdate
 
 from .acknowledgements import AnomalyKey
-from .anomalies import LIMIT_SUFFIX
+from .anomaly_history import AnomalyHistory
 from .curves import Curves
+from .limits import LIMIT_SUFFIX
 from .state import State
 from .time_series import SECOND
 
@@ -114,7 +115,7 @@ class RunTimeline:
         self.anomalies = Marks()
         self.end = 0
         """Position up to which events are known."""
-        self._curves = Curves()
+        self._curves, self._history = Curves(), AnomalyHistory()
         """Of the end."""
 
     def fold(self, folding: Folding, event: Event, *, is_joining: bool = False) -> None:
@@ -132,7 +133,8 @@ class RunTimeline:
         folding.fold(event)
         if not is_new:
             return
-        self.end, self._curves = folding.position, folding.state.curves
+        self.end = folding.position
+        self._curves, self._history = folding.state.curves, folding.state.anomaly_history
         if is_joining:
             return
         data, clock = event.data, (event.ctx.round, event.ctx.epoch)
@@ -178,6 +180,7 @@ class RunTimeline:
         """A state to fold on from a keyframe."""
         state = keyframe.state.frozen_copy()
         state.curves = self._curves.cut(keyframe.curves_until)
+        state.anomaly_history = self._history.cut(keyframe.ts)
         return Folding(state, keyframe.position, keyframe.ts, dict(keyframe.numbers))
 
     def drop_before(self, position: int) -> None:
@@ -224,13 +227,14 @@ def _limits_exceeded(state: State) -> frozenset[AnomalyKey]:
 
 def _keyframe(folding: Folding, curves_until: int) -> Keyframe:
     state = folding.state
-    curves, log = state.curves, state.log
+    curves, log, history = state.curves, state.log, state.anomaly_history
+    state.anomaly_history = AnomalyHistory()
     state.curves, state.log = Curves(), deque(islice(reversed(log), KEYFRAME_LOG_ENTRIES), log.maxlen)
     state.log.reverse()
     try:
         copied = state.frozen_copy()
     finally:
-        state.curves, state.log = curves, log
+        state.curves, state.log, state.anomaly_history = curves, log, history
     return Keyframe(folding.position, folding.ts, curves_until, dict(folding.numbers), copied)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import partial
 
-from overwatch_tui.model.anomalies import LIMIT_SUFFIX, AnomalyRecord
+from overwatch_tui.model.anomalies import AnomalyRecord
 from overwatch_tui.model.filters import Value
-from overwatch_tui.render.chart_page import draw_charts
 from overwatch_tui.render.format import format_clock, format_duration, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.theme import severity_label
+
+from .anomaly_detail import HISTORY_LINES, curve_of, detail_lines, history_lines, state_words
 
 MIN_DETAIL_LINES = 20
 """Lines left under the list that are worth the selected record's curve."""
@@ -41,7 +42,7 @@ def _fields_of(record: AnomalyRecord, now: int) -> dict[str, Value]:
         "limit": record.threshold,
         "peak": record.peak,
         "count": record.count,
-        "state": _state_words(record, now),
+        "state": state_words(record, now),
         "hint": record.hint,
     }
 
@@ -68,7 +69,7 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """One line each; below them the hint of the selected one, or its detail where there is room."""
+    """One line each; below them the hint of the selected one, or counts by hour, and its detail."""
     records = _rows(inputs)
     if not records and "anomalies" in inputs.view.filters:
         text = f" no anomaly passes {inputs.view.filter_note('anomalies')}; Esc shows all"
@@ -77,11 +78,16 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         fresh = inputs.link.is_current and inputs.state.epoch is not None
         text = "none since this terminal joined" if fresh else "nothing measured yet"
         return Drawn([Row().put(f" {text}", "ok" if fresh else "dim").line(width)])
-    if inputs.view.name == "anomalies" and height - len(records) >= MIN_DETAIL_LINES:
-        listed = _list(inputs, records, width, len(records))
-        full = detail(inputs, width, height - len(listed.lines) - 1)
-        return listed._replace(lines=[*listed.lines, EMPTY, *full.lines])
-    return _list(inputs, records, width, height)
+    if inputs.view.name != "anomalies":
+        return _list(inputs, records, width, height)
+    below = height - len(records)
+    listed = _list(inputs, records, width, min(height - HISTORY_LINES - 1, len(records)))
+    counts = [EMPTY, *history_lines(inputs, width)]
+    if below < MIN_DETAIL_LINES:
+        fill = [EMPTY] * (height - len(listed.lines) - len(counts))
+        return listed._replace(lines=[*listed.lines, *fill, *counts])
+    full = detail(inputs, width, below - len(counts) - 1)
+    return listed._replace(lines=[*listed.lines, *counts, EMPTY, *full.lines])
 
 
 def _list(inputs: PanelInputs, records: list[AnomalyRecord], width: int, height: int) -> Drawn:
@@ -132,77 +138,12 @@ def _line(inputs: PanelInputs, record: AnomalyRecord, width: int, *, selected: b
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """The selected record in full, with the curve of its signal where one is kept."""
+    """The selected record in full."""
     records = _rows(inputs)
     if not records:
         return body(inputs, width, height)
     record = records[inputs.view.selected_index("anomalies", [r.key for r in records])]
-    row = Row().put(f" {record.source} ", "title").put(record.kind, "bold").put("  ")
-    row.put(severity_label(record.severity), record.severity).put("" if record.active else "  over", "dim")
-    lines = [row.line(width), EMPTY]
-    facts = (
-        ("value", format_number(record.value, ".4g")),
-        ("limit", format_number(record.threshold, ".4g")),
-        ("peak", format_number(record.peak, ".4g")),
-        ("times", str(record.count)),
-        ("first", _when(inputs, record.first)),
-        ("last", _when(inputs, record.last)),
-        ("state", _state_words(record, inputs.now)),
-        ("what to do", record.hint or "--"),
-        *_seen_by(record, inputs.now),
-    )
-    lines += [Row().put(f"   {name:<11}", "dim").put(value).line(width) for name, value in facts]
-    name = _series_name(record)
-    room = height - len(lines) - 1
-    if inputs.history(name) is not None and room >= 5:
-        lines += [EMPTY, *draw_charts(inputs, [name], width, room)]
-    return Drawn(lines)
-
-
-def _when(inputs: PanelInputs, ts: int) -> str:
-    return f"{format_clock(ts)}  ({format_duration(inputs.seconds_since(ts))} ago)"
-
-
-def _seen_by(record: AnomalyRecord, now: int) -> list[tuple[str, str]]:
-    """Who has acknowledged and muted it, and why."""
-    found = []
-    if record.acknowledged is not None:
-        seen = record.acknowledged
-        found.append(("seen by", f"{seen.by}, {format_clock(seen.ts)}  {seen.reason}".rstrip()))
-    if record.is_muted(now):
-        found.append(("muted by", f"{record.mute.by}  {record.mute.reason}".rstrip()))
-    return found
-
-
-def _state_words(record: AnomalyRecord, now: int) -> str:
-    words = ["active" if record.active else "over"]
-    if record.is_acked or record.is_waiting:
-        words.append("acknowledged" if record.is_acked else "not acknowledged (a)")
-    if record.is_muted(now):
-        words.append(f"muted for {format_duration((record.mute.until - now) / 1e6)} more (m)")
-    return ", ".join(words)
-
-
-def _series_name(record: AnomalyRecord) -> str:
-    """The history that shows what the record is about."""
-    if record.env is not None and "drift" not in record.kind:
-        return f"accuracy/{record.env}"
-    policy = {
-        "kl_spike": "ppo.approx_kl",
-        "clip_fraction": "ppo.clip_fraction",
-        "entropy_collapse": "ppo.entropy",
-        "value_collapse": "ppo.explained_variance",
-        "ratio_explosion": "ppo.ratio_max",
-        "ratio_collapse": "ppo.ratio_min",
-        "lstm_saturated": "ppo.lstm_h_rms",
-        "slow_update": "ppo.seconds",
-        "memory": "memory",
-    }
-    if record.kind.endswith(LIMIT_SUFFIX):
-        return f"ppo.{record.kind.removesuffix(LIMIT_SUFFIX)}"
-    if record.kind == "health_drift":
-        return f"health/{record.source}"
-    return policy.get(record.kind, f"drift/{record.source}")
+    return Drawn(detail_lines(inputs, record, width, height))
 
 
 def charts(inputs: PanelInputs) -> list[str]:
@@ -210,7 +151,7 @@ def charts(inputs: PanelInputs) -> list[str]:
     records = _rows(inputs)
     if not records:
         return []
-    name = _series_name(records[inputs.view.selected_index("anomalies", [r.key for r in records])])
+    name = curve_of(records[inputs.view.selected_index("anomalies", [r.key for r in records])])
     return [name] if inputs.history(name) is not None else []
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from overwatch_tui.panels import ALL_VIEWS
+from overwatch_tui.render.notifier import CHOICES
 from overwatch_tui.render.palettes import PALETTES
 from overwatch_tui.render.view_state import REFRESH_RATES, SORTS
 from protocol.errors import EsperError
@@ -110,6 +111,13 @@ SETTINGS: dict[str, Setting] = {
             _OFF_ON,
             False,
             "Take clicks and the wheel; most terminals then mark text with Shift.",
+            is_live=False,
+        ),
+        Setting(
+            "notify",
+            CHOICES,
+            "auto",
+            "How a new critical anomaly is told: bell, or also a notification of the desktop.",
             is_live=False,
         ),
         Setting("view", ALL_VIEWS, "envs", "View that is shown first.", is_live=False),

@@ -38,6 +38,7 @@ FULL_REACHES = (
     Reach("metric", ("epoch", "drift", "ppo.update", "system"), 900.0, 1.0, 8 << 20, 256 << 10),
     Reach("life", (), 900.0, 0.0, 1 << 20, 128 << 10),
     Reach("metric", ("epoch", "drift", "system"), 3 * 3600.0, 10.0, 8 << 20, 256 << 10),
+    Reach("life", ("anomaly", "governor.rollback"), 24 * 3600.0, 0.0, 1 << 20, 128 << 10),
 )
 THIN_REACHES = (
     Reach("metric", ("epoch", "drift"), 900.0, 20.0, 96 << 10, 2 << 10),

@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 import pyte
 
+MAX_OUTPUT = 1 << 18
+
 
 class Terminal:
     """Runs a program on a pty of the given size.
@@ -32,6 +34,8 @@ class Terminal:
         self.screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.bytes = 0
+        self.output = b""
+        """The newest bytes that came, for what no screen shows."""
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         # A size in the environment would win over the pty's own.
@@ -61,6 +65,7 @@ class Terminal:
             if not data:
                 return
             self.bytes += len(data)
+            self.output = (self.output + data)[-MAX_OUTPUT:]
             self._stream.feed(data)
 
     @property

@@ -127,18 +127,48 @@ def test_trainer_is_silent_by_the_measure_of_its_epochs() -> None:
 
 
 @in_loop
-async def test_bell_rings_once_for_a_new_critical_anomaly() -> None:
+async def test_new_critical_anomaly_is_told_once() -> None:
     app = app_of(session(events(rounds=1)))
-    rung = []
+    told: list[str] = []
     async with app.run_test(size=SMALL):
-        app.bell = lambda: rung.append(1)  # type: ignore[method-assign]
+        app.alert = lambda title, records: told.extend(  # type: ignore[method-assign]
+            f"{title}: {record.source} {record.kind}" for record in records
+        )
         for more in ([], [_rollback(3)], []):
             feed_of(app).items = list(more)
             app.session.needs_paint = True
             app.tick()
             app.session.needs_paint = True
             app.tick()
-    assert rung == [1]
+    assert told == ["esper digits-7f3a: env03 rollback"]
+
+
+@pytest.mark.parametrize("how", ["muted", "acknowledged", "recorded"])
+@in_loop
+async def test_nothing_rings_for_what_is_seen_or_past(how: str) -> None:
+    app = app_of(session(events(rounds=1), is_replay=how == "recorded"))
+    key = ("env03", "rollback")
+    found = _rollback(3)
+    told: list[str] = []
+    async with app.run_test(size=SMALL):
+        app.alert = lambda title, records: told.append(title)  # type: ignore[method-assign]
+        app.session.needs_paint = True
+        app.tick()
+        anomalies = app.session.state.anomalies
+        if how == "muted":
+            anomalies.silence(key, found.ts + 10**9)
+        elif how == "acknowledged":
+            anomalies.fold_acknowledged(
+                ev.AnomalyAcknowledged(
+                    source=key[0], kind=key[1], since=found.ts, severity="critical", by="a", reason=""
+                ),
+                found.ts,
+            )
+        feed_of(app).items = [found]
+        app.session.needs_paint = True
+        app.tick()
+        assert app.session.state.anomalies.get(key) is not None
+    assert told == []
 
 
 @in_loop
@@ -226,3 +256,18 @@ async def test_key_without_meaning_says_so() -> None:
         assert "no such key: z" in shown(app, "box-status")
         await press(pilot, "3")
         assert app.session.view.name == "drift"
+
+
+@in_loop
+async def test_opened_anomaly_says_what_to_try() -> None:
+    app = app_of(session([*events(rounds=1), _rollback(3)]))
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "2")
+        text = shown(app, "box-anomalies")
+        assert "raised by hour, 24h" in text
+        assert re.search(r"critical +\.{23}█ +\d+  .*rollback 1", text)
+        await press(pilot, "n", "enter")
+        text = shown(app, "box-anomalies")
+        assert re.search(r"means +The governor has put a host back", text)
+        assert re.search(r"try +1\. once in a while: nothing", text)
+        assert "usually" in text

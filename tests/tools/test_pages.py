@@ -1,14 +1,22 @@
-"""The pages made of the tests' markers are up to date, and every fault has a test."""
+"""Pages that are made of tables are up to date, every fault has a test, every anomaly its advice."""
 
 from __future__ import annotations
 
+import ast
+import re
 from types import ModuleType
 
 import pytest
 
+from protocol.messages.anomaly_guide import ANOMALY_GUIDES, ROLLBACK
+from tools import anomalies_page as anomalies
 from tools import faults_page as faults
 from tools import findings_page as findings
-from tools.markers import holders
+from tools.markers import ROOT, holders
+from trainer.config.load import OPTIONS
+from trainer.telemetry.anomalies import CHECKS
+
+CODE = re.compile(r"`([^`]+)`")
 
 
 def test_every_fault_has_a_test_and_no_other() -> None:
@@ -19,6 +27,32 @@ def test_every_finding_has_a_test_and_no_other() -> None:
     assert set(holders("finding")) == set(findings.FINDINGS)
 
 
-@pytest.mark.parametrize("module", [faults, findings], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [faults, findings, anomalies], ids=lambda module: module.__name__)
 def test_the_page_is_up_to_date(module: ModuleType) -> None:
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), f"python -m {module.__name__}"
+
+
+def raised_elsewhere() -> set[str]:
+    """Kinds that are written into an `Anomaly` outside of the table of checks."""
+    found = set()
+    for package in ("protocol", "trainer"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Anomaly":
+                    kinds = [each.value for each in node.keywords if each.arg == "kind"]
+                    found |= {str(kind.value) for kind in kinds if isinstance(kind, ast.Constant)}
+    return found
+
+
+def test_every_anomaly_that_is_raised_has_advice() -> None:
+    elsewhere = raised_elsewhere()
+    assert "journal_write" in elsewhere
+    assert set(ANOMALY_GUIDES) == {check.kind for check in CHECKS} | elsewhere | {ROLLBACK}
+    assert all(guide.meaning and guide.causes and guide.steps for guide in ANOMALY_GUIDES.values())
+
+
+def test_advice_names_options_that_exist() -> None:
+    words = [word for guide in ANOMALY_GUIDES.values() for step in guide.steps for word in CODE.findall(step)]
+    keys = {word.partition("=")[0] for word in words if not word.startswith("esper-")}
+    assert len(keys) > 20
+    assert keys <= set(OPTIONS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from protocol.messages.anomaly_guide import ANOMALY_GUIDES
+
 from .run import Diagnosis
 
 
@@ -24,6 +26,8 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
     lines += [
         f"  {a.severity} {a.source} {a.kind}" + (f": {a.hint}" if a.hint else "") for a in found.anomalies
     ]
+    for kind in dict.fromkeys(a.kind for a in found.anomalies):
+        lines += _advice(kind)
     if found.last_rollback is not None:
         r = found.last_rollback
         lines.append(
@@ -35,6 +39,15 @@ def diagnosis_lines(found: Diagnosis) -> list[str]:
         if found.report is not None:
             lines += [f"  without {part}: {why}" for part, why in found.report.missing.items()]
     return lines + [f"next: {line}" for line in found.advice]
+
+
+def _advice(kind: str) -> list[str]:
+    """What an anomaly of this kind means, what usually causes it and what to try."""
+    guide = ANOMALY_GUIDES.get(kind)
+    if guide is None:
+        return []
+    causes, steps = "; ".join(guide.causes), "; ".join(guide.steps)
+    return [f"  {kind} means: {guide.meaning}", f"    usually: {causes}", f"    try: {steps}"]
 
 
 def _ending(found: Diagnosis) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from overwatch_tui.source.feed import LiveFeed
 from protocol.messages import events as ev
 from protocol.runs import RunFolder
 from protocol.server.server import Server
+from tests.e2e.terminal import Terminal
 from tests.overwatch_tui.harness import in_loop
 from tests.protocol.harness import until
 
@@ -123,3 +126,21 @@ async def test_who_only_watches_acknowledges_for_itself(server: Server, join: Ca
         assert not waits(guest)
     server.emitter.emit(ev.Mark(text="later", client="x"))
     until(lambda: waits(ann) and any(entry.tag == "MARK" for entry in ann.state.log))
+
+
+def test_the_terminal_is_sent_a_notification(server: Server) -> None:
+    command = [sys.executable, "-m", "overwatch_tui", "alpha", "--notify", "osc777"]
+    outside_tmux = {name: value for name, value in os.environ.items() if name not in ("TMUX", "STY")}
+    terminal = Terminal(command, outside_tmux)
+    try:
+        terminal.wait_for("TRAINING")
+        raise_drift(server, severity="critical")
+        terminal.wait_for("1 CRIT")
+        expected = b"\x1b]777;notify;esper alpha;env07 norm_drift 0.7\x1b\\\a"
+        until(lambda: terminal.read(0.1) or expected in terminal.output)
+        raise_drift(server, severity="critical")
+        server.set_state("PAUSED")
+        terminal.wait_for("PAUSED")
+        assert terminal.output.count(b"]777;") == 1, "once for each incident"
+    finally:
+        terminal.close()

@@ -111,6 +111,17 @@ def test_only_what_is_active_is_an_anomaly_at_the_end(tmp_path: Path) -> None:
     assert "critical env01 stays: look there" in text
 
 
+def test_advice_is_given_once_for_each_kind(tmp_path: Path) -> None:
+    told: list[Told] = [
+        (ev.Anomaly(kind="kl_spike", source=f"policy{i}", severity="critical", active=True), at(1, 2, 1))
+        for i in range(2)
+    ]
+    write_run(tmp_path, "r", [started("b0"), *told]).release()
+    _, text = look(tmp_path)
+    assert text.count("kl_spike means: ") == 1
+    assert "lower `ppo.learning_rate`" in text
+
+
 def test_the_last_rollback_of_the_last_boot(tmp_path: Path) -> None:
     def rollback(env: int) -> Told:
         return ev.GovernorRollback(reason="nan", loss=float("nan"), restored_epoch=1, penalty=0.2), at(

@@ -1,0 +1,261 @@
+"""What each kind of anomaly means, what usually causes it and what to try: one table.
+
+The terminal's detail, `esper-daemon doctor` and docs/anomalies.md show it. Options and commands stand between
+backticks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class AnomalyGuide(NamedTuple):
+    """One kind."""
+
+    meaning: str
+    causes: tuple[str, ...]
+    """The most usual first."""
+    steps: tuple[str, ...]
+    """What to try, the cheapest first."""
+
+
+ROLLBACK = "rollback"
+"""Kind under which the governor's rollbacks are shown."""
+
+ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
+    "loss_nonfinite": AnomalyGuide(
+        "A host's training or validation loss is NaN or infinite.",
+        (
+            "the host's learning rate is too high",
+            "fp16 overflowed",
+            "a seed was blended in with huge outputs",
+        ),
+        (
+            "see whether the governor has rolled the env back: then it goes on by itself",
+            "lower `host.learning_rate`, or set `host.max_grad_norm`",
+            "use `amp.dtype=bf16` instead of fp16",
+        ),
+    ),
+    "gradient_nonfinite": AnomalyGuide(
+        "The gradient of a host or a seed is NaN or infinite.",
+        ("the loss was not finite first", "fp16 overflowed", "a layer divides by something near 0"),
+        (
+            "escalate the env (`esper-daemon escalate`, key T): its layers show where it begins",
+            "lower `host.learning_rate`, or `seeds.learning_rate` for a seed",
+            "use `amp.dtype=bf16`",
+        ),
+    ),
+    "gradient_exploding": AnomalyGuide(
+        "The gradient norm, before clipping, of a host, a seed or the policy is far above what trains well.",
+        (
+            "the learning rate is too high",
+            "a seed has just begun to blend",
+            "the rewards are of a large scale",
+        ),
+        (
+            "host: lower `host.learning_rate`, or set `host.max_grad_norm`",
+            "seed: lower `seeds.learning_rate` or `seeds.max_grad_norm`",
+            "policy: lower `ppo.learning_rate`; `ppo.max_grad_norm` clips each step",
+        ),
+    ),
+    "gradient_vanishing": AnomalyGuide(
+        "Hardly any gradient arrives at a host or a seed: it does not learn.",
+        ("its units are dead", "a blend near 0 lets nothing through", "the loss is already near 0"),
+        (
+            "escalate the env (key T) and look for layers with a large share of dead units",
+            "wait, where the seed is still blending",
+            "raise `host.learning_rate`, or leave the blueprint out of `seeds.blueprints`",
+        ),
+    ),
+    "gradient_health": AnomalyGuide(
+        "Only a small share of the tensors of a host or a seed has a usable gradient.",
+        ("units died after steps that were too large", "the seed's blueprint does not fit this host"),
+        (
+            "escalate the env (key T): the layers show which tensors",
+            "lower `host.learning_rate` or `seeds.learning_rate`",
+            "raise `gates.min_health`, so that such seeds are not blended in",
+        ),
+    ),
+    "norm_drift": AnomalyGuide(
+        "A gradient norm has left its running average, by more than is usual for its kind of source.",
+        (
+            "a seed germinated, or its blend changed",
+            "the data or the learning rate changed",
+            "training diverges",
+        ),
+        (
+            "see whether a seed of the env changed its stage at that time: then it mostly passes",
+            "escalate the env (key T) and look at its layers",
+            "where it is told too often, raise `drift.unusual_factor` or `anomalies.norm_drift`",
+        ),
+    ),
+    "health_drift": AnomalyGuide(
+        "The share of tensors with a usable gradient has left its running average.",
+        ("layers are dying", "a seed was added or pruned"),
+        (
+            "escalate the env (key T) and look at dead shares by layer",
+            "lower `host.learning_rate`",
+            "where it is told too often, raise `drift.unusual_factor` or `anomalies.health_drift`",
+        ),
+    ),
+    "stalled": AnomalyGuide(
+        "A host's validation accuracy has not become better for many epochs of this episode.",
+        (
+            "the host has learnt what it can at its size",
+            "the learning rate is too low, or its schedule has ended",
+            "the policy does not grow a seed where one is needed",
+        ),
+        (
+            "look at the env (Enter): is a seed blending, and do its gates pass?",
+            "raise `host.learning_rate`, or shorten the episodes",
+            "raise `anomalies.stalled_epochs` where episodes are long",
+        ),
+    ),
+    "degraded": AnomalyGuide(
+        "A host's validation accuracy has fallen far below the best of this episode.",
+        ("a seed that is blended in does harm", "training diverges", "few validation images make it noisy"),
+        (
+            "look at the env (Enter): which seed blends, and is its contribution negative?",
+            "lower `host.learning_rate`",
+            "raise `gates.min_contribution`, so that seeds must help before they stay",
+        ),
+    ),
+    "fp16_overflow": AnomalyGuide(
+        "A large share of an env's steps overflowed fp16 and was skipped.",
+        ("the loss scale is still being found, in the first epochs", "gradients are too large for fp16"),
+        ("wait for the first epochs to pass", "use `amp.dtype=bf16`", "lower `host.learning_rate`"),
+    ),
+    "reward_hacking": AnomalyGuide(
+        "A seed is credited with many times what its env has gained: the reward may pay for nothing.",
+        (
+            "the host has come to depend on the seed without becoming better",
+            "contributions are measured on few validation images",
+        ),
+        (
+            "compare contribution and accuracy in the env's detail (Enter)",
+            "lower `reward.contribution`",
+            "raise `validation.calibration_batches`: contributions are measured more exactly",
+        ),
+    ),
+    "nonfinite": AnomalyGuide(
+        "A loss, the gradient, the KL divergence or the recurrent state of the policy is NaN or infinite.",
+        ("the policy's learning rate is too high", "a reward was not finite"),
+        (
+            "resume from a checkpoint from before it: `esper-daemon start --resume`",
+            "lower `ppo.learning_rate` or `ppo.max_grad_norm`",
+        ),
+    ),
+    "kl_spike": AnomalyGuide(
+        "An update moved the policy further than meant: its KL divergence is a multiple of the target.",
+        ("the policy's learning rate is too high", "too many passes over few samples"),
+        ("lower `ppo.learning_rate`", "lower `ppo.epochs`", "check that `ppo.target_kl` is not 0"),
+    ),
+    "clip_fraction": AnomalyGuide(
+        "A large share of the samples of an update was clipped: much of it was in vain.",
+        ("the policy's learning rate is too high", "too many passes over few samples"),
+        ("lower `ppo.learning_rate`", "lower `ppo.epochs`", "more samples per update: raise `envs.count`"),
+    ),
+    "ratio_explosion": AnomalyGuide(
+        "An action became many times as probable within one update.",
+        ("the policy's learning rate is too high", "an action that was very improbable was taken and paid"),
+        (
+            "lower `ppo.learning_rate` or `ppo.epochs`",
+            "raise `ppo.floor`, so that no action is so improbable",
+        ),
+    ),
+    "ratio_collapse": AnomalyGuide(
+        "An action that was taken lost nearly all of its probability within one update.",
+        ("the policy's learning rate is too high", "one very bad return outweighs the rest"),
+        ("lower `ppo.learning_rate` or `ppo.epochs`", "raise `ppo.advantage_std_floor`"),
+    ),
+    "entropy_collapse": AnomalyGuide(
+        "The policy, or one of its heads, has nearly stopped exploring: it nearly always does the same.",
+        (
+            "it has learnt what pays, late in a run",
+            "the entropy bonus is too low",
+            "it has seized on a local optimum",
+        ),
+        (
+            "late in a run with good returns: nothing",
+            "raise `ppo.entropy_coefficient`, also while the run trains: `esper-daemon param`",
+            "raise `ppo.entropy_final`, or of one head `ppo.head_entropy`",
+        ),
+    ),
+    "value_collapse": AnomalyGuide(
+        "The critic explains less of the returns than it should by this point of the run.",
+        (
+            "rewards were changed while the run trained",
+            "returns differ little",
+            "the critic learns too slowly",
+        ),
+        (
+            "after a change of rewards: wait some rounds",
+            "raise `ppo.value_coefficient`",
+            "begin with `ppo.value_warmup_rounds`, in which only the critic learns",
+        ),
+    ),
+    "value_error": AnomalyGuide(
+        "The critic's error is a multiple of the spread of the returns: their mean would do better.",
+        ("the critic has not learnt the scale of the returns yet", "the rewards were changed"),
+        ("wait some rounds", "raise `ppo.value_coefficient`", "begin with `ppo.value_warmup_rounds`"),
+    ),
+    "low_return_variance": AnomalyGuide(
+        "All returns of a round are equal: there is nothing to learn from.",
+        ("all envs do the same, since the policy is certain", "the weights of the reward are 0"),
+        ("raise `ppo.entropy_coefficient`", "check `reward.mode` and its weights", "raise `envs.count`"),
+    ),
+    "lstm_saturated": AnomalyGuide(
+        "The policy's recurrent state is so large that it hardly changes any more.",
+        ("the policy's learning rate is too high", "episodes are very long"),
+        ("lower `ppo.learning_rate`", "resume from a checkpoint from before it"),
+    ),
+    "lstm_dead": AnomalyGuide(
+        "The policy's recurrent state is next to 0: it remembers nothing.",
+        ("its gates have closed after steps that were too large",),
+        ("lower `ppo.learning_rate`", "resume from a checkpoint from before it"),
+    ),
+    "slow_update": AnomalyGuide(
+        "A step of the PPO update takes a multiple of its usual time.",
+        ("another process uses the machine", "the processor or the GPU is throttled", "memory is swapped"),
+        ("look at the view System (8)", "record a profile (key P)"),
+    ),
+    "slow_epochs": AnomalyGuide(
+        "Epochs take a multiple of their usual time.",
+        ("another process uses the machine", "more seeds live than before", "memory is swapped"),
+        ("look at the view System (8)", "record a profile (key P)", "limit the seeds: `seeds.max_live`"),
+    ),
+    "memory": AnomalyGuide(
+        "The machine's or the GPU's memory is nearly full: the kernel may kill the run.",
+        ("too many envs or seeds for this machine", "another process"),
+        (
+            "save a checkpoint now (key C): a killed run is resumed from it",
+            "lower `envs.count` or `envs.group_size`, or limit `seeds.max_live`",
+            "end what else takes memory",
+        ),
+    ),
+    "queue_drops": AnomalyGuide(
+        "Telemetry was refused, since too much came at once: some metrics are missing in the journal.",
+        ("the disk is slow", "level DEBUG of many envs"),
+        ("lower `telemetry.level`", "raise `telemetry.stride`", "put the runs on a faster disk"),
+    ),
+    "share": AnomalyGuide(
+        "Telemetry takes more of an epoch's time than meant.",
+        ("level DEBUG of many envs", "very short epochs"),
+        ("lower `telemetry.level`", "raise `telemetry.stride`"),
+    ),
+    "journal_write": AnomalyGuide(
+        "The disk refuses the journal: events wait in memory, and are lost when that is full.",
+        ("the disk is full", "it has become read-only", "a quota is used up"),
+        ("free space on the disk that holds the run", "limit the journals: `journal.keep_bytes`"),
+    ),
+    ROLLBACK: AnomalyGuide(
+        "The governor has put a host back to a good epoch: its loss diverged, or it forgot what it knew.",
+        ("the host's learning rate is too high", "a seed that was blended in does harm"),
+        (
+            "once in a while: nothing, it goes on by itself",
+            "the same env again and again: lower `host.learning_rate`, or set `host.max_grad_norm`",
+            "healthy hosts are put back: raise `governor.divergence_sigmas`",
+        ),
+    ),
+}
+"""By kind, as in `anomaly` events."""
