@@ -180,14 +180,8 @@ def main(
     if not once and (as_json or after_round):
         raise click.UsageError("--json and --after-round go with --once")
     address = run_address(name, ssh=ssh[0] if ssh else None, key=key)
-    options: dict[str, Value | None] = {
-        "theme": theme,
-        "mouse": mouse,
-        "notify": notify,
-        "view": view,
-        "sort": sort,
-        "read_only": read_only,
-    }
+    options: dict[str, Value | None] = {"theme": theme, "mouse": mouse, "notify": notify, "view": view}
+    options |= {"sort": sort, "read_only": read_only}
     options |= {"refresh": float(refresh) if refresh else None, "glyphs": "ascii" if ascii else None}
     settings = read_settings(os.environ, options)
     chosen = _first_view(settings)

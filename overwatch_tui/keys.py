@@ -80,6 +80,13 @@ KEYS: tuple[Key, ...] = (
     Key("a", "a", "ack", "acknowledge it, for all viewers", "anomalies", "ack"),
     Key("A", "A", "ack_all", "acknowledge all", "anomalies"),
     Key("m", "m", "mute", "mute it for 10 minutes, or unmute it, for all", "anomalies"),
+    Key(
+        "W",
+        "W",
+        "limits",
+        "view 2: try other limits of its signal, here only",
+        "anomalies",
+    ),
     Key("s", "s", "sort", "sort the envs by the next column", "display", "sort"),
     Key("S", "S", "reverse", "reverse the order", "display"),
     Key("slash", "/", "filter", "filter the list, such as acc<60 st:roll", "display", "filter"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -65,6 +66,8 @@ class Session:
         """Asks for what was before joining; None of a recording."""
         if isinstance(feed, LiveFeed):
             self.backfill = Backfill(feed.request, THIN_REACHES if feed.is_thin else FULL_REACHES)
+        self.tried_limits: dict[str, tuple[float, float]] = {}
+        """(warning, critical) by signal that this terminal judges by in place of the daemon's."""
         self.needs_paint = True
         """Whether something came in that is painted at once."""
         self._boot: str | None = None
@@ -255,8 +258,16 @@ class Session:
             return self.state.rounds_done >= after_round
         return self.link.state in (("ended",) if self.link.is_replay else ("live", "slow"))
 
+    def _try_limits(self, state: State) -> None:
+        """Judge by the limits that are tried: each snapshot and each moment brings those of the run."""
+        for signal, (warning, critical) in self.tried_limits.items():
+            if signal in state.thresholds:
+                limit = state.thresholds[signal]
+                state.thresholds[signal] = replace(limit, warning=warning, critical=critical)
+
     def panel_inputs(self) -> PanelInputs:
         """This moment; until the operator chooses an env, the one that needs attention most is selected."""
+        self._try_limits(self.state)
         inputs = PanelInputs(self.state, self.view, self.link, self.feed.now())
         if not (self.view.is_env_chosen or self.view.is_frozen):
             self.view.env = worst_env(self.state)
@@ -267,6 +278,7 @@ class Session:
         moment = self.cursor.moment
         if moment is None:
             return self.panel_inputs()
+        self._try_limits(moment.state)
         return PanelInputs(moment.state, self.view, self.link, moment.ts)
 
     def close(self) -> None:

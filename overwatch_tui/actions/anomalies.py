@@ -1,9 +1,14 @@
-"""Keys for anomalies: select, acknowledge, mute."""
+"""Keys for anomalies: select, acknowledge, mute, try other limits."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from overwatch_tui.model.anomalies import MUTE_SECONDS, AnomalyRecord
+from overwatch_tui.model.limit_preview import MOVING, LimitPreview, limit_signal
 from overwatch_tui.model.time_series import SECOND
+from overwatch_tui.render.format import format_duration
+from overwatch_tui.screens.input_line import InputLine
 
 from .base import PaintedApp
 
@@ -58,6 +63,46 @@ class AnomalyActions(PaintedApp):
             self.show_message(f"{record.source} {record.kind} {what}{self._for_whom()}")
         self.paint()
 
+    def action_limits(self) -> None:
+        """Try other limits of the selected anomaly's signal."""
+        inputs = self.body
+        record = inputs.current_anomaly
+        if self.session.view.name != "anomalies" or record is None:
+            self.show_message("limits are tried in view 2, of the selected anomaly")
+            self.paint()
+            return
+        signal = limit_signal(record.source, record.kind)
+        if signal is None or signal not in inputs.state.thresholds:
+            self.show_message(f"no curve is kept that {record.kind} could be counted over")
+            self.paint()
+            return
+        preview = LimitPreview(inputs.state.thresholds[signal], inputs.state.curves.histories)
+        old = preview.limit
+        self.push_screen(
+            InputLine(
+                f"limits of {signal} ",
+                partial(explain_limits, preview),
+                self.palette,
+                text=f"{old.warning:g} {old.critical:g}",
+                check=partial(_problem, preview),
+            ),
+            partial(self._try_limits, preview),
+        )
+
+    def _try_limits(self, preview: LimitPreview, text: str | None) -> None:
+        """Judge by other limits here; the run keeps its own."""
+        if text is None:
+            return
+        signal = preview.limit.signal
+        if signal in MOVING:
+            self.show_message(f"limits of {signal} follow {MOVING[signal]}: nothing is changed")
+        else:
+            found = preview.parse(text)
+            self.session.tried_limits[signal] = found.warning, found.critical
+            option = f"anomalies.{signal}={found.warning:g},{found.critical:g}"
+            self.show_message(f"here only; of the run with its next start: --set {option}")
+        self.paint()
+
     def _acknowledge(self, records: list[AnomalyRecord]) -> None:
         """Here at once, and for all viewers as soon as the daemon has it."""
         for record in records:
@@ -73,3 +118,25 @@ class AnomalyActions(PaintedApp):
 
     def _for_whom(self) -> str:
         return " for all viewers" if self.session.speaks_for_all else " (here only)"
+
+
+def explain_limits(preview: LimitPreview, text: str) -> str:
+    """How often the typed limits would have raised an anomaly, and those in force."""
+    try:
+        limit = preview.parse(text)
+    except ValueError as error:
+        return str(error)
+    new, old = preview.count(limit), preview.count(preview.limit)
+    over = f"in {format_duration(preview.span / SECOND)} of {preview.num_curves} curves"
+    return (
+        f"would have raised {new.warnings} warnings, {new.criticals} critical {over}; "
+        f"those in force {old.warnings}, {old.criticals}. Enter: here only"
+    )
+
+
+def _problem(preview: LimitPreview, text: str) -> str:
+    try:
+        preview.parse(text)
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -43,7 +43,7 @@ class TrackedCommand:
     @property
     def title(self) -> str:
         """The method and the parameters that are not obvious."""
-        words = [str(v) for v in self.params.values() if v not in (None, "", True)]
+        words = [str(v) for v in self.params.values() if v not in (None, "") and not isinstance(v, bool)]
         return " ".join([self.method.replace("telemetry.", ""), *words])
 
 

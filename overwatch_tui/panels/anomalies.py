@@ -12,7 +12,7 @@ from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.theme import severity_label
 
-from .anomaly_detail import HISTORY_LINES, curve_of, detail_lines, history_lines, state_words
+from .anomaly_detail import curve_of, detail_lines, history_lines, state_words
 
 MIN_DETAIL_LINES = 20
 """Lines left under the list that are worth the selected record's curve."""
@@ -81,8 +81,9 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if inputs.view.name != "anomalies":
         return _list(inputs, records, width, height)
     below = height - len(records)
-    listed = _list(inputs, records, width, min(height - HISTORY_LINES - 1, len(records)))
-    counts = [EMPTY, *history_lines(inputs, width)]
+    # The counts are of all anomalies: beside a filtered list they would mislead.
+    counts = [] if "anomalies" in inputs.view.filters else [EMPTY, *history_lines(inputs, width)]
+    listed = _list(inputs, records, width, min(height - len(counts), len(records)))
     if below < MIN_DETAIL_LINES:
         fill = [EMPTY] * (height - len(listed.lines) - len(counts))
         return listed._replace(lines=[*listed.lines, *fill, *counts])

@@ -17,7 +17,6 @@ from protocol.messages.anomaly_guide import ANOMALY_GUIDES
 LABEL = 11
 """Columns of the names at the left."""
 HOURS = 24
-HISTORY_LINES = 3
 MIN_CHART_LINES = 5
 _CURVES = {
     "kl_spike": "ppo.approx_kl",

@@ -126,11 +126,13 @@ def _where_keys_work() -> dict[str, list[str]]:
     """Each documented key once, in an order in which it has something to do."""
     log = ["k", "up", "pageup", "g", "j", "home", "down", "pagedown", "G", "k", "end", "f", "enter"]
     rest = [
-        n for n in DOCUMENTED if n not in {*log, *LEAVING, "1", "escape", "enter", "n", "N", "a", "A", "m"}
+        n
+        for n in DOCUMENTED
+        if n not in {*log, *LEAVING, "1", "escape", "enter", "n", "N", "a", "A", "m", "W"}
     ]
     return {
         "log": [*log, "escape"],
-        "anomalies": ["n", "N", "m", "a", "A", "enter", "1"],
+        "anomalies": ["n", "N", "W", "m", "a", "A", "enter", "1"],
         "envs": ["right_curly_bracket", *(n for n in rest if n != "right_curly_bracket")],
     }
 

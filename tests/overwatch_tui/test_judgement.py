@@ -12,14 +12,17 @@ from overwatch_tui.model.anomalies import ROLLBACK_SHOWN_MICROSECONDS
 from overwatch_tui.model.state import State
 from overwatch_tui.panels import PANELS, VIEWS
 from overwatch_tui.render.layout import compose_screen
+from overwatch_tui.render.lines import plain
 from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.input_line import InputLine
+from overwatch_tui.screens.line_widget import LinePanel
 from protocol.client.items import Reset
 from protocol.codec.json_lines import Event
 from protocol.messages import events as ev
 from protocol.messages.events import Context, spec_of
 
 from .harness import ListFeed, draw, events, folded, in_loop, panel_inputs, session, state
-from .test_app import SMALL, app_of, feed_of, press, shown
+from .test_app import LARGE, SMALL, app_of, feed_of, press, shown
 
 OK = "ok no anomaly is active"
 
@@ -203,8 +206,8 @@ def test_health_drift_is_charted_as_such() -> None:
     view.select("anomalies", ("policy", "health_drift"))
     view.detail = True
     text = draw(panel_inputs(folded([*events(), _event(raised)]), view), 120, 40)
-    assert "health/policy" in text
-    assert "drift/policy" not in text
+    assert "policy health drift" in text
+    assert "policy norm drift" not in text
 
 
 def test_peak_outlives_a_resynchronisation() -> None:
@@ -271,3 +274,57 @@ async def test_opened_anomaly_says_what_to_try() -> None:
         assert re.search(r"means +The governor has put a host back", text)
         assert re.search(r"try +1\. once in a while: nothing", text)
         assert "usually" in text
+
+
+@in_loop
+async def test_other_limits_are_counted_and_tried_here() -> None:
+    app = app_of(session(events()))
+    app.session.view.show_view("anomalies")
+    app.session.view.select("anomalies", ("env07", "norm_drift"))
+    async with app.run_test(size=LARGE) as pilot:
+        await press(pilot, "W")
+        line = app.screen
+        assert isinstance(line, InputLine)
+        said = re.compile(
+            r"would have raised (\d+) warnings, (\d+) critical in .+ of (\d+) curves; .* (\d+), (\d+)\."
+        )
+
+        def preview() -> list[int]:
+            text = "\n".join(plain(each) for each in line.query_one(LinePanel).lines)
+            found = said.search(text)
+            assert found is not None, text
+            return [int(each) for each in found.groups()]
+
+        new_warnings, new_criticals, curves, warnings, criticals = preview()
+        assert (new_warnings, new_criticals) == (warnings, criticals), "those in force are offered"
+        assert warnings + criticals > 0
+        assert curves > 16
+        await press(pilot, "ctrl+u", *"90 99")
+        assert preview()[:2] == [0, 0]
+        await press(pilot, "enter")
+        assert app.session.view.message is not None
+        assert "--set anomalies.norm_drift=90,99" in app.session.view.message
+        assert app.session.state.severity("norm_drift", 5.0) is None
+        feed_of(app).items = [Reset("again"), *events()[:50]]
+        app.tick()
+        app.paint()
+        assert app.session.state.severity("norm_drift", 5.0) is None, "a snapshot does not end it"
+        assert feed_of(app).requests == []
+
+
+@pytest.mark.parametrize(
+    ("view", "key", "said"),
+    [
+        ("envs", ("env07", "norm_drift"), "in view 2"),
+        ("anomalies", ("env02", "stalled"), "no curve is kept that stalled"),
+    ],
+)
+@in_loop
+async def test_limits_without_a_curve_are_not_tried(view: str, key: tuple[str, str], said: str) -> None:
+    app = app_of(session(events()))
+    app.session.view.show_view(view)
+    app.session.view.select("anomalies", key)
+    async with app.run_test(size=LARGE) as pilot:
+        await press(pilot, "W")
+        assert len(app.screen_stack) == 1
+        assert said in str(app.session.view.message)

@@ -105,3 +105,11 @@ def test_refused_command_accepted_later_counts_as_accepted() -> None:
     command = commands.get("x")
     assert command is not None
     assert (command.state, command.detail) == ("ACK", "")
+
+
+def test_title_has_every_number_and_no_switch() -> None:
+    commands = Commands()
+    assert commands.add_sent("a", "profiler.start", {"epochs": 1, "update": False}, 0).title == (
+        "profiler.start 1"
+    )
+    assert commands.add_sent("b", "telemetry.escalate", {"epochs": 1, "env": 0}, 0).title == "escalate 1 0"
