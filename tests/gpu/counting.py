@@ -12,7 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 ROOT = Path(__file__).parents[2]
-NO_LAUNCH = ("empty", "new_empty", "empty_like", "empty_strided", "lift_fresh", "detach", "set_", "alias")
+NO_LAUNCH = (
+    *("empty", "new_empty", "empty_like", "empty_strided", "lift_fresh", "detach", "set_", "alias"),
+    *("_unsafe_view", "device"),
+)
+"""Operations that allocate, look at memory otherwise, or ask where it is, beside what torch calls views."""
 WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -129,6 +129,12 @@ def is_known_empty(mask: Tensor) -> bool:
 def upload(values: NDArray[Any], device: torch.device) -> Tensor:
     """An array of the host as a tensor on the device, which is not waited for."""
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
+
+
+def upload_together(rows: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+    """`upload` of several rows of numbers in one copy, each of which costs a GPU's host some microseconds."""
+    packed = upload(np.concatenate(rows), device)
+    return list(torch.split(packed, [len(row) for row in rows]))
 
 
 def limit_threads() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
-from trainer.compute.device import upload
+from trainer.compute.device import upload, upload_together
 from trainer.seeds.blend import RowBlock, SeedSegment
 from trainer.seeds.table import SlotTable, is_in
 
@@ -146,7 +146,7 @@ def _segment(columns: SlotColumns, owners: Codes, rows: Codes, blueprint: int, *
     linear, attached, end = (int(edge) for edge in np.searchsorted(kind, (2, 3, 4)))
     if twice:
         rows = rows.repeat(2)
-    index, owner = upload(rows, columns.device), upload(owners[rows], columns.device)
+    index, owner = upload_together([rows, owners[rows]], columns.device)
     edges = ((0, linear, False, False), (linear, attached, True, False), (attached, end, False, True))
     blocks = tuple(
         RowBlock(start, stop, index[start:stop], multiply, apart)

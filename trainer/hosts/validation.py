@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.compute.device import upload
+from trainer.compute.device import upload, upload_together
 from trainer.compute.stacked_ops import Parameters, to_channels, to_rows
 from trainer.data.task import NO_LABEL, Examples
 from trainer.reward.shapley import pack, unpack
@@ -237,13 +237,16 @@ class Validation:
             following = wanted.at(slot)
             kept, spawn = _are_in(rows, following), _are_in(rows | 1 << slot, following)
             running = column.blended[owners] & kept
+            spawned, owned, staying = upload_together(
+                [np.flatnonzero(spawn), owners, np.flatnonzero(kept)], device
+            )
             forks.append(
                 AblationSplit(
                     rows=len(rows),
                     runs=self._pool.gather(slot, column, owners, running),
-                    owners=None if np.array_equal(owners, np.arange(self._n)) else upload(owners, device),
-                    kept=None if kept.all() else upload(np.flatnonzero(kept), device),
-                    spawn=upload(np.flatnonzero(spawn), device),
+                    owners=None if np.array_equal(owners, np.arange(self._n)) else owned,
+                    kept=None if kept.all() else staying,
+                    spawn=spawned,
                 )
             )
             rows = np.concatenate([rows[kept], rows[spawn] | 1 << slot])
@@ -311,12 +314,13 @@ class Validation:
         interaction = accuracy.new_full((self._n, slots, slots), float("nan"))
         single = np.flatnonzero(absent.sum(1) == 1)
         if len(single):
-            rows = upload(single, device)
-            contribution[planned.owners[rows], upload(absent[single].argmax(1), device)] = lost[rows]
+            rows, slot = upload_together([single, absent[single].argmax(1)], device)
+            contribution[planned.owners[rows], slot] = lost[rows]
         pairs = np.flatnonzero(absent.sum(1) == 2)
         if len(pairs):
-            rows, (i, j) = upload(pairs, device), np.nonzero(absent[pairs])[1].reshape(-1, 2).T
-            owners, first, second = planned.owners[rows], upload(i.copy(), device), upload(j.copy(), device)
+            i, j = np.nonzero(absent[pairs])[1].reshape(-1, 2).T
+            rows, first, second = upload_together([pairs, i, j], device)
+            owners = planned.owners[rows]
             second_difference = contribution[owners, first] + contribution[owners, second] - lost[rows]
             interaction[owners, first, second] = second_difference
             interaction[owners, second, first] = second_difference
