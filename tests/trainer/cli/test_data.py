@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from tests.trainer.data import folders
 from trainer.cli.main import main
+from trainer.data.generated import GENERATED_TASKS
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +42,7 @@ def test_register_then_list_then_check(tmp_path: Path) -> None:
     rows = {row["name"]: row for row in json.loads(call("data", "--json").stdout)}
     assert {
         "digits",
+        *GENERATED_TASKS,
         "synthetic",
         "text",
         "mnist",
