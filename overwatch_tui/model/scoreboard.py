@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 
 from protocol.codec.json_lines import Event
 from protocol.journal.seed_lives import Life, Lives
+from protocol.messages.events import EpochFinished
 
 
 @dataclass(frozen=True)
@@ -15,27 +17,44 @@ class BlueprintTally:
     germinated: int = 0
     fossilized: int = 0
     pruned: int = 0
+    contributed: float = field(default=0.0, compare=False)
+    """Sum of the last known contributions of its seeds, shares of accuracy."""
+    measured: int = field(default=0, compare=False)
+    """Seeds of which one is known."""
+
+    @property
+    def mean_contribution(self) -> float | None:
+        """Of a seed; None where none was measured."""
+        return self.contributed / self.measured if self.measured else None
 
     def __add__(self, other: BlueprintTally) -> BlueprintTally:
         return BlueprintTally(
             self.germinated + other.germinated,
             self.fossilized + other.fossilized,
             self.pruned + other.pruned,
+            self.contributed + other.contributed,
+            self.measured + other.measured,
         )
 
 
 Tallies = dict[str, BlueprintTally]
+SlotTallies = dict[tuple[str, str], BlueprintTally]
+"""By blueprint and slot."""
+_Measured = tuple[int, int, int, list[list[float | None]], list[str]]
+"""Time, round, epoch, contributions [N][S] and the names of the slots."""
 
 
 @dataclass
 class Scoreboard:
     """Follows the stages of seeds; a boot that resumes repeats rounds, which count once."""
 
-    _rounds: dict[int, Tallies] = field(default_factory=dict)
+    _rounds: dict[int, SlotTallies] = field(default_factory=dict)
     """Of the rounds before the present one."""
     _round: int = 0
     _events: list[Event] = field(default_factory=list)
     """The stages of the present round."""
+    _measured: list[_Measured] = field(default_factory=list)
+    """Its contributions, epoch by epoch."""
     _lives: Lives = field(default_factory=Lives)
     """Those of the present round."""
     _is_booting: bool = False
@@ -51,32 +70,61 @@ class Scoreboard:
         self._is_booting = False
         round_, limit = event.ctx.round, event.ctx.epoch + (event.type == "round.finished")
         kept = [old for old in self._events if old.ctx.round == round_ and old.ctx.epoch < limit]
+        told: list[tuple[int, Event | _Measured]] = [(old.ts, old) for old in kept]
+        told += [(old[0], old) for old in self._measured if old[1] == round_ and old[2] < limit]
         self._rounds = {number: tallies for number, tallies in self._rounds.items() if number < round_}
         if self._round < round_:
             self._close_round()
-        self._round, self._events, self._lives = round_, [], Lives()
-        for old in kept:
-            self.stage(old)
+        self._begin_round(round_)
+        for _, each in sorted(told, key=lambda pair: pair[0]):
+            if isinstance(each, Event):
+                self.stage(each)
+            else:
+                self._measure(each)
+
+    def epoch(self, event: Event, slots: list[str]) -> None:
+        """An epoch was measured; `slots` names the columns."""
+        self.reach(event)
+        data: EpochFinished = event.data
+        if event.ctx.round == self._round:
+            self._measure((event.ts, event.ctx.round, event.ctx.epoch, data.contribution, slots))
+
+    def _measure(self, measured: _Measured) -> None:
+        self._measured.append(measured)
+        _, round_, _, contribution, slots = measured
+        width = min(map(len, contribution), default=0)
+        known = {life.slot for life in self._lives.all}
+        highest = max((life.env for life in self._lives.all), default=-1)
+        if highest < len(contribution) and known <= set(slots[:width]):
+            self._lives.contributions(round_, contribution, slots)
+
+    def _begin_round(self, round_: int) -> None:
+        self._round, self._events, self._measured, self._lives = round_, [], [], Lives()
 
     def stage(self, event: Event) -> None:
         """A seed entered a stage."""
         self.reach(event)
         if event.ctx.round != self._round:
             self._close_round()
-            self._round, self._events, self._lives = event.ctx.round, [], Lives()
+            self._begin_round(event.ctx.round)
         self._events.append(event)
         self._lives.stage(event)
 
     def tallies(self) -> Tallies:
         """By blueprint."""
+        total: Tallies = {}
+        for (blueprint, _), tally in self.by_slot().items():
+            total[blueprint] = total.get(blueprint, BlueprintTally()) + tally
+        return total
+
+    def by_slot(self) -> SlotTallies:
+        """By blueprint and slot."""
         return _sum(*self._rounds.values(), _count(self._lives.all))
 
     def copy(self) -> Scoreboard:
         """What later events do not change, and what can be continued."""
-        lives = Lives()
-        for event in self._events:
-            lives.stage(event)
-        return Scoreboard(dict(self._rounds), self._round, list(self._events), lives, self._is_booting)
+        present = (self._round, list(self._events), list(self._measured), self._lives.copy())
+        return Scoreboard(dict(self._rounds), *present, self._is_booting)
 
     def _close_round(self) -> None:
         now = _count(self._lives.all)
@@ -94,22 +142,23 @@ MAX_ROUNDS_APART = 1000
 """Rounds whose counts are kept apart, so that a resumed boot can repeat them; older ones are added up."""
 
 
-def _count(lives: list[Life]) -> Tallies:
-    return _sum(
-        *(
-            {
-                life.blueprint: BlueprintTally(
-                    1, int(life.end_stage == "FOSSILIZED"), int(life.end_stage == "PRUNED")
-                )
-            }
-            for life in lives
-            if life.blueprint is not None
-        )
+def _count(lives: list[Life]) -> SlotTallies:
+    return _sum(*({(life.blueprint, life.slot): _tally(life)} for life in lives if life.blueprint))
+
+
+def _tally(life: Life) -> BlueprintTally:
+    worth = life.contribution if life.contribution is not None and isfinite(life.contribution) else None
+    return BlueprintTally(
+        1,
+        int(life.end_stage == "FOSSILIZED"),
+        int(life.end_stage == "PRUNED"),
+        worth or 0.0,
+        int(worth is not None),
     )
 
 
-def _sum(*parts: Tallies) -> Tallies:
-    total: Tallies = {}
+def _sum(*parts: SlotTallies) -> SlotTallies:
+    total: SlotTallies = {}
     for part in parts:
         for name, tally in part.items():
             total[name] = total.get(name, BlueprintTally()) + tally

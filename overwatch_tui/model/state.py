@@ -15,7 +15,7 @@ from protocol.codec.json_lines import Event, Unknown
 from protocol.messages import events as ev
 from protocol.messages.events import Context
 from protocol.messages.thresholds import THRESHOLDS, Threshold
-from protocol.messages.vocabulary import Stage
+from protocol.messages.vocabulary import WITH_SEED, Stage
 
 from .anomalies import Anomalies
 from .anomaly_history import AnomalyHistory
@@ -26,6 +26,7 @@ from .limits import POLICY_LIMITS, policy_limit
 from .log_entries import LogEntry, log_entry
 from .metric_table import MetricTable
 from .scoreboard import Scoreboard
+from .seed_stories import SeedStories
 from .time_series import History
 
 MAX_LOG_ENTRIES = 2000
@@ -98,6 +99,7 @@ class State:
     rounds: deque[ev.RoundFinished] = field(default_factory=lambda: deque(maxlen=MAX_ROUNDS))
     gates: dict[tuple[int, str], GateResult] = field(default_factory=dict)
     scoreboard: Scoreboard = field(default_factory=Scoreboard)
+    stories: SeedStories = field(default_factory=SeedStories)
     anomalies: Anomalies = field(default_factory=Anomalies)
     anomaly_history: AnomalyHistory = field(default_factory=AnomalyHistory)
     commands: Commands = field(default_factory=Commands)
@@ -145,6 +147,7 @@ class State:
             commands=self.commands,
             log=self.log,
             curves=self.curves,
+            stories=self.stories,
             _logged=self._logged,
         )
         fresh.anomalies.drop()
@@ -235,11 +238,17 @@ class State:
         """Name of a blueprint's code, `--` where the slot is empty."""
         return "--" if code is None else _named(self.run.blueprints if self.run else (), code)
 
+    def tell_epoch(self, event: Event) -> None:
+        """Have the lives of the seeds know an epoch."""
+        codes = enumerate(self.run.stages if self.run else _STAGES)
+        self.stories.epoch(event, self.slots, frozenset(i for i, name in codes if name in _WITH_SEED))
+
     def op_name(self, code: int) -> str:
         """Name of a policy op's code."""
         return _named(self.run.ops if self.run else (), code)
 
 
+_WITH_SEED = frozenset(stage.name for stage in WITH_SEED)
 _STAGES = tuple(stage.name for stage in Stage)
 """Until the run's own names are received."""
 
@@ -274,6 +283,7 @@ def _on(event: type) -> Callable[[_Handler], _Handler]:
 def _run_started(state: State, event: Event) -> None:
     state.run = event.data
     state.scoreboard.begin_boot()
+    state.stories.begin_boot(event)
     state.rounds_planned = event.data.rounds
     state.stopped = None
     if state.run_state is None:
@@ -296,6 +306,7 @@ def _run_stopped(state: State, event: Event) -> None:
 @_on(ev.RoundStarted)
 def _round_started(state: State, event: Event) -> None:
     state.scoreboard.reach(event)
+    state.stories.reach(event)
     state.rounds_planned = event.data.rounds
     state.previous_epoch = None
     state.best_accuracy = []
@@ -305,6 +316,7 @@ def _round_started(state: State, event: Event) -> None:
 @_on(ev.RoundFinished)
 def _round_finished(state: State, event: Event) -> None:
     state.scoreboard.reach(event)
+    state.stories.reach(event, is_over=True)
     data: ev.RoundFinished = event.data
     state.rounds.append(data)
     state.rounds_done = max(state.rounds_done, event.ctx.round)
@@ -318,8 +330,9 @@ def _episode_finished(state: State, event: Event) -> None:
 
 @_on(ev.EpochFinished)
 def _epoch(state: State, event: Event) -> None:
-    state.scoreboard.reach(event)
     data: ev.EpochFinished = event.data
+    state.scoreboard.epoch(event, state.slots)
+    state.tell_epoch(event)
     if event.ts < state.epoch_ts:
         return
     same = state.epoch is not None and state.epoch_ctx.round == event.ctx.round
@@ -370,12 +383,14 @@ def _system(state: State, event: Event) -> None:
 def _seed_stage(state: State, event: Event) -> None:
     data: ev.SeedStage = event.data
     state.scoreboard.stage(event)
+    state.stories.note(event)
     if data.to_stage == "GERMINATED" and event.ctx.env is not None:
         state.gates.pop((event.ctx.env, data.slot), None)
 
 
 @_on(ev.SeedGate)
 def _gate(state: State, event: Event) -> None:
+    state.stories.note(event)
     if event.ctx.env is not None:
         data: ev.SeedGate = event.data
         state.gates[event.ctx.env, data.slot] = GateResult(data.gate, data.passed, data.checks)

@@ -24,6 +24,7 @@ from .acknowledgements import AnomalyKey
 from .anomaly_history import AnomalyHistory
 from .curves import Curves
 from .limits import LIMIT_SUFFIX
+from .seed_stories import SeedStories
 from .state import State
 from .time_series import SECOND
 
@@ -115,7 +116,7 @@ class RunTimeline:
         self.anomalies = Marks()
         self.end = 0
         """Position up to which events are known."""
-        self._curves, self._history = Curves(), AnomalyHistory()
+        self._curves, self._history, self._stories = Curves(), AnomalyHistory(), SeedStories()
         """Of the end."""
 
     def fold(self, folding: Folding, event: Event, *, is_joining: bool = False) -> None:
@@ -135,6 +136,7 @@ class RunTimeline:
             return
         self.end = folding.position
         self._curves, self._history = folding.state.curves, folding.state.anomaly_history
+        self._stories = folding.state.stories
         if is_joining:
             return
         data, clock = event.data, (event.ctx.round, event.ctx.epoch)
@@ -181,6 +183,7 @@ class RunTimeline:
         state = keyframe.state.frozen_copy()
         state.curves = self._curves.cut(keyframe.curves_until)
         state.anomaly_history = self._history.cut(keyframe.ts)
+        state.stories = self._stories.cut(keyframe.ts)
         return Folding(state, keyframe.position, keyframe.ts, dict(keyframe.numbers))
 
     def drop_before(self, position: int) -> None:
@@ -228,6 +231,7 @@ def _limits_exceeded(state: State) -> frozenset[AnomalyKey]:
 def _keyframe(folding: Folding, curves_until: int) -> Keyframe:
     state = folding.state
     curves, log, history = state.curves, state.log, state.anomaly_history
+    stories, state.stories = state.stories, SeedStories()
     state.anomaly_history = AnomalyHistory()
     state.curves, state.log = Curves(), deque(islice(reversed(log), KEYFRAME_LOG_ENTRIES), log.maxlen)
     state.log.reverse()
@@ -235,6 +239,7 @@ def _keyframe(folding: Folding, curves_until: int) -> Keyframe:
         copied = state.frozen_copy()
     finally:
         state.curves, state.log, state.anomaly_history = curves, log, history
+        state.stories = stories
     return Keyframe(folding.position, folding.ts, curves_until, dict(folding.numbers), copied)
 
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from overwatch_tui.model.columns import at_or_none
 from overwatch_tui.model.filters import Value
+from overwatch_tui.model.seed_stories import SeedKey, SeedStory
 from overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
+from overwatch_tui.render.format import format_number, format_points
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.plot import gauge
-from overwatch_tui.render.seed_row import seed_cells, seed_header, seed_row
+from overwatch_tui.render.seed_row import contribution_style, seed_cells, seed_header, seed_row
+from overwatch_tui.render.view_state import Scroll
 
-from . import env as env_panel
+from .seed import story_lines
+from .seed_scores import score_lines
+
+MIN_ENDED = 3
+"""Ended seeds that are shown however many live."""
 
 FIELDS = ("env", "slot", "bp", "st", "ep", "alpha", "contrib", "grad", "health", "drift", "gate")
 
@@ -40,7 +47,7 @@ def _fields_of(inputs: PanelInputs, env: int, slot: int) -> dict[str, Value]:
 
 
 def title(inputs: PanelInputs) -> str:
-    return f"SEEDS {len(keys(inputs))}"
+    return f"SEEDS {len(living(inputs))}"
 
 
 def note(inputs: PanelInputs) -> str:
@@ -50,7 +57,7 @@ def note(inputs: PanelInputs) -> str:
     return "  ".join(f"{name.lower()} {count}" for name, count in counts.items())
 
 
-def keys(inputs: PanelInputs) -> Sequence[tuple[int, int]]:
+def living(inputs: PanelInputs) -> list[tuple[int, int]]:
     """(env, slot) of the seeds that live, env by env."""
     epoch = inputs.state.epoch
     if epoch is None:
@@ -64,23 +71,100 @@ def keys(inputs: PanelInputs) -> Sequence[tuple[int, int]]:
     ]
 
 
+def ended(inputs: PanelInputs) -> list[SeedStory]:
+    """Seeds that are no more, the newest end first."""
+    found = inputs.state.stories.ended()
+    return [story for story in found if inputs.view.passes("seeds", partial(_fields_of_ended, story))]
+
+
+def _fields_of_ended(story: SeedStory) -> dict[str, Value]:
+    return {
+        "env": story.env,
+        "slot": story.slot,
+        "bp": story.blueprint or "",
+        "st": f"{story.outcome} {story.end_stage}",
+        "ep": story.epochs,
+        "contrib": None if story.contribution is None else 100 * story.contribution,
+        "gate": " ".join(f"{gate.gate} {' '.join(gate.failed) or 'ok'}" for gate in story.gates[-1:]),
+    }
+
+
+def keys(inputs: PanelInputs) -> Sequence[tuple[int, int] | SeedKey]:
+    """Those that live, then those that have ended."""
+    return [*living(inputs), *(story.key for story in ended(inputs))]
+
+
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
     return 4, len(keys(inputs)) + 2
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """One line per seed; at the bottom one per blueprint."""
-    order = keys(inputs)
-    tallies = _tallies(inputs, width)[: max(0, height // 3)]
+    """One line per seed that lives, then the ended ones; at the bottom one per blueprint."""
+    alive, gone = living(inputs), ended(inputs)
+    scores = score_lines(inputs, width)[: max(0, height // 3)]
     bar = max(4, min(20, width - 71))
-    lines = [Row().put("  ENV SLOT ", "dim").add(seed_header(bar, drift_width=7)).line(width)]
-    if not order:
-        lines.append(Row().put(_nothing(inputs), "dim").line(width))
-    scroll = inputs.view.visible_rows("seeds", order, height - 1 - len(tallies), top=1)
-    at = inputs.view.selected_index("seeds", order)
-    for i, key in enumerate(order[scroll.rows], scroll.start):
-        lines.append(_line(inputs, key, bar, width, selected=i == at))
-    return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(tallies)), *tallies], scroll)
+    heading = Row().put("  ENV SLOT ", "dim").add(seed_header(bar, drift_width=7)).line(width)
+    rows: list[tuple[int, int] | SeedKey] = [*alive, *(story.key for story in gone)]
+    room = height - len(scores)
+    ends = min(len(gone), max(MIN_ENDED, room - len(alive) - 3)) if gone else 0
+    order = inputs.view.selected_index("seeds", rows)
+    if order >= len(alive) and gone:
+        lines, scroll = _ended_list(inputs, gone, rows, width, room)
+    else:
+        shown = room - (ends + 1 if ends else 0)
+        lines = [heading]
+        if not alive:
+            lines.append(Row().put(_nothing(inputs), "dim").line(width))
+        scroll = inputs.view.visible_rows("seeds", alive, shown - 1, top=1)
+        for i, key in enumerate(alive[scroll.rows], scroll.start):
+            lines.append(_line(inputs, key, bar, width, selected=i == order))
+        if ends:
+            lines += [EMPTY] * (shown - len(lines)) if len(alive) >= shown else []
+            lines.append(_ended_header(inputs, len(gone), width))
+            lines += [_ended_line(inputs, story, width, selected=False) for story in gone[:ends]]
+    return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(scores)), *scores], scroll)
+
+
+def _ended_list(
+    inputs: PanelInputs,
+    gone: list[SeedStory],
+    rows: Sequence[tuple[int, int] | SeedKey],
+    width: int,
+    height: int,
+) -> tuple[list[Line], Scroll]:
+    """The ended ones alone, once the selection has come to them."""
+    alive = len(rows) - len(gone)
+    at = inputs.view.selected_index("seeds", rows)
+    last = inputs.view.scroll.get("seeds")
+    first = max(alive, at - height + 2, min(last.start if last else 0, at))
+    scroll = Scroll(first, height - 1, 1)
+    lines = [_ended_header(inputs, len(gone), width)]
+    for i, story in enumerate(gone[first - alive : first - alive + height - 1], first):
+        lines.append(_ended_line(inputs, story, width, selected=i == at))
+    return lines, scroll
+
+
+def _ended_header(inputs: PanelInputs, count: int, width: int) -> Line:
+    text = "  ENV SLOT BLUEPRINT  ENDED                 ROUND EPOCHS CONTRIB FAILED"
+    return Row().put(text, "dim").right(f"newest of {count}", "faint", width).line(width)
+
+
+def _ended_line(inputs: PanelInputs, story: SeedStory, width: int, *, selected: bool) -> Line:
+    story = inputs.state.stories.get(story.key) or story
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(f" {story.env:02d}", "", 5)
+    row.put(story.slot, "", 5).put(story.blueprint or "--", "", 11)
+    outcome = story.outcome
+    if outcome == "round over":
+        outcome += f", {story.end_stage}"
+    row.put(outcome, (story.end_stage or "").lower(), 21)
+    row.put(f"r{story.round}e{story.end_epoch}", "dim", 7, ">")
+    row.put(format_number(story.epochs, "d"), "", 6, ">")
+    row.put(format_points(story.contribution), contribution_style(story.contribution), 8, ">")
+    failed = next((gate for gate in reversed(story.gates) if gate.failed), None)
+    if failed is not None:
+        row.put(f" {failed.gate} {','.join(failed.failed)}", "info")
+    line = row.line(width)
+    return restyle(line, "select") if selected else line
 
 
 def _nothing(inputs: PanelInputs) -> str:
@@ -97,29 +181,20 @@ def _line(inputs: PanelInputs, key: tuple[int, int], bar: int, width: int, *, se
     return restyle(line, "select") if selected else line
 
 
-def _tallies(inputs: PanelInputs, width: int) -> list[Line]:
-    """Per blueprint: how many seeds germinated, fossilized and were pruned, by the events received."""
-    tallies = inputs.state.scoreboard.tallies()
-    if not tallies:
-        return []
-    lines = [Row().put(" BLUEPRINT    germinated fossilized pruned   share fossilized", "dim").line(width)]
-    for name, tally in sorted(tallies.items()):
-        row = Row().put(f" {name}", "bold", 14).put(str(tally.germinated), "germinated", 10, ">")
-        row.put(str(tally.fossilized), "fossilized", 11, ">").put(str(tally.pruned), "pruned", 7, ">")
-        row.put("   ")
-        ended = tally.fossilized + tally.pruned
-        row.add(gauge(tally.fossilized / ended if ended else None, 12, inputs.glyphs, "fossilized"))
-        lines.append(row.line(width))
-    return lines
-
-
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """The env that the selected seed lives in, which is the selected env from then on."""
-    seeds = keys(inputs)
-    if not seeds:
-        return env_panel.detail(inputs, width, height)
-    env, _ = seeds[inputs.view.selected_index("seeds", seeds)]
-    return Drawn(env_panel.env_lines(inputs, env, width, height), env=env)
+    """The life of the selected seed; its env is the selected one from then on."""
+    rows = keys(inputs)
+    if not rows:
+        return body(inputs, width, height)
+    key = rows[inputs.view.selected_index("seeds", rows)]
+    state = inputs.state
+    if len(key) == 4:
+        story = state.stories.get(key)
+    else:
+        story = state.stories.present(state.epoch_ctx.round, key[0], str(at_or_none(state.slots, key[1])))
+    if story is None:
+        return body(inputs, width, height)
+    return Drawn(story_lines(inputs, story, width, height), env=story.env)
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:

@@ -7,7 +7,7 @@ What a rollback puts back is not a new life.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.codec.json_lines import Event
 from protocol.messages.events import SeedStage
@@ -50,6 +50,18 @@ class Lives:
         self._planted: dict[tuple[int, str], Life] = {}
         """The newest life of each env and slot in this round."""
         self._round = 0
+
+    def copy(self) -> Lives:
+        """What later events do not change, and what can be continued."""
+        twin = Lives()
+        twin.all, twin._round = [replace(life) for life in self.all], self._round
+        places = {id(old): new for old, new in zip(self.all, twin.all, strict=True)}
+        twin._planted = {place: places[id(life)] for place, life in self._planted.items()}
+        return twin
+
+    def at(self, env: int, slot: str) -> Life | None:
+        """The newest life in a slot in this round, or the one that a rollback brought back."""
+        return self._planted.get((env, slot))
 
     def stage(self, event: Event) -> None:
         """A slot entered a stage."""

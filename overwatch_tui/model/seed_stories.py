@@ -1,0 +1,413 @@
+"""The life of each seed, from its birth to its end: stages, gates, and what was measured each epoch.
+
+Only facts are kept, in bounded memory; a life is made of them when it is asked for. So events may come in any
+order and more than once. What belongs to one life is decided as `Lives` does, which SQL agrees with.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite, nan
+from typing import NamedTuple
+
+from protocol.codec.json_lines import Event
+from protocol.journal.seed_lives import Life, Lives
+from protocol.messages.events import EpochFinished, SeedGate, SeedStage
+from protocol.messages.vocabulary import WITH_SEED
+
+from .columns import at_or_none
+
+MAX_PLACES = 2000
+"""Slots of envs in a round of which facts are kept; those of the oldest round go first."""
+MAX_FACTS = 200
+"""Stages and gates of a slot in a round; further ones are left out."""
+MAX_POINTS = 256
+"""Epochs of a slot in a round; beyond, every second one is dropped."""
+MAX_BOOTS = 16
+MAX_ENDED = 200
+"""Ended lives that are listed."""
+_WITH_SEED = frozenset(stage.name for stage in WITH_SEED)
+_COLUMNS = 5
+"""Numbers of an epoch: epoch, time, alpha, contribution, gradient norm."""
+
+SeedKey = tuple[int, int, str, int]
+"""(round, env, slot, how many lives were in this slot before in the round)."""
+_Place = tuple[int, int, str]
+"""(round, env, slot)."""
+
+
+class StageStep(NamedTuple):
+    """A stage that a seed entered."""
+
+    stage: str
+    epoch: int
+    ts: int
+    by: str
+    alpha: float
+    contribution: float | None
+
+
+class GateStep(NamedTuple):
+    """A gate that was evaluated so often with the same verdict, one after the other."""
+
+    gate: str
+    epoch: int
+    """The first time."""
+    ts: int
+    failed: tuple[str, ...]
+    """Checks; empty = passed."""
+    times: int
+
+
+class Point(NamedTuple):
+    """A seed after an epoch; None is what was not measured."""
+
+    epoch: int
+    ts: int
+    alpha: float | None
+    contribution: float | None
+    grad_norm: float | None
+
+
+@dataclass
+class SeedStory:
+    """One seed."""
+
+    key: SeedKey
+    blueprint: str | None = None
+    parameters: int | None = None
+    seed: str | None = None
+    """Id in the events."""
+    by: str | None = None
+    """Who planted it; None = it was born before what is known begins."""
+    born_epoch: int | None = None
+    stage: str = ""
+    end_stage: str | None = None
+    """As of `Life`; None = it goes on."""
+    end_epoch: int | None = None
+    contribution: float | None = None
+    """The newest known, a share of accuracy."""
+    ts: int = 0
+    """Of the newest stage."""
+    stages: list[StageStep] = field(default_factory=list)
+    gates: list[GateStep] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+
+    @property
+    def round(self) -> int:
+        return self.key[0]
+
+    @property
+    def env(self) -> int:
+        return self.key[1]
+
+    @property
+    def slot(self) -> str:
+        return self.key[2]
+
+    @property
+    def outcome(self) -> str:
+        """`FOSSILIZED`, `PRUNED`, `undone by a rollback`, `round over`, or `lives`."""
+        if self.end_stage == "DORMANT":
+            return "undone by a rollback"
+        if self.end_stage is None:
+            return "lives"
+        return self.end_stage if self.end_stage in ("FOSSILIZED", "PRUNED") else "round over"
+
+    @property
+    def epochs(self) -> int | None:
+        """From its birth to its end, or to the newest epoch that is known of it."""
+        last = self.end_epoch
+        if last is None and self.points:
+            last = self.points[-1].epoch
+        return None if last is None or self.born_epoch is None else max(0, last - self.born_epoch)
+
+
+class _Facts:
+    """Of one slot of an env in a round."""
+
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
+        self.events: dict[int, Event] = {}
+        """Stages and gates by their number."""
+        self.numbers = array("d")
+
+    def copy(self, owner: object) -> _Facts:
+        twin = _Facts(owner)
+        twin.events, twin.numbers = dict(self.events), self.numbers[:]
+        return twin
+
+
+class _Boot:
+    """A daemon that began at a time: what it repeats replaces what was before."""
+
+    def __init__(self, ts: int, clock: tuple[int, float] = (1 << 60, inf)) -> None:
+        self.ts = ts
+        self.clock = clock
+        """The earliest (round, epoch) that it has told of."""
+
+
+class SeedStories:
+    """Facts of many seeds."""
+
+    def __init__(self) -> None:
+        self._places: dict[_Place, _Facts] = {}
+        self._boots: list[_Boot] = []
+        self._finished: dict[int, int] = {}
+        """When rounds were over, microseconds."""
+        self._newest = (0, 0)
+        """(time, round) of the newest event."""
+        self._owner = object()
+        self._made: dict[_Place, list[SeedStory]] = {}
+        """Lives that were made of the facts, without `points`."""
+
+    def copy(self) -> SeedStories:
+        """One that later events do not change; facts are shared until one of both changes them."""
+        twin = SeedStories()
+        twin._places, twin._finished, twin._newest = dict(self._places), dict(self._finished), self._newest
+        twin._boots = [_Boot(boot.ts, boot.clock) for boot in self._boots]
+        self._owner = object()
+        return twin
+
+    def cut(self, until: int) -> SeedStories:
+        """Those of the events up to a time, microseconds."""
+        twin = SeedStories()
+        for place, facts in self._places.items():
+            kept = _Facts(twin._owner)
+            kept.events = {seq: event for seq, event in facts.events.items() if event.ts <= until}
+            for at in range(0, len(facts.numbers), _COLUMNS):
+                if facts.numbers[at + 1] <= until:
+                    kept.numbers.extend(facts.numbers[at : at + _COLUMNS])
+                    twin._newest = max(twin._newest, (int(facts.numbers[at + 1]), place[0]))
+            if kept.events or kept.numbers:
+                twin._places[place] = kept
+                twin._newest = max([twin._newest, *((event.ts, place[0]) for event in kept.events.values())])
+        twin._boots = [_Boot(boot.ts, boot.clock) for boot in self._boots if boot.ts <= until]
+        twin._finished = {round_: ts for round_, ts in self._finished.items() if ts <= until}
+        return twin
+
+    def begin_boot(self, event: Event) -> None:
+        """A daemon started."""
+        if all(boot.ts != event.ts for boot in self._boots):
+            self._boots = sorted([*self._boots, _Boot(event.ts)], key=lambda boot: boot.ts)[-MAX_BOOTS:]
+
+    def reach(self, event: Event, *, is_over: bool = False) -> None:
+        """The run was at this round and epoch; with `is_over` its round ended."""
+        round_, clock = event.ctx.round, (event.ctx.round, event.ctx.epoch + is_over)
+        before, self._newest = self._newest[1], max(self._newest, (event.ts, round_))
+        if self._newest[1] != before:
+            self._made.clear()
+        for boot in self._boots:
+            if event.ts >= boot.ts and clock < boot.clock:
+                boot.clock = clock
+                self._made.clear()
+        if is_over:
+            self._finished[round_] = max(self._finished.get(round_, 0), event.ts)
+            while len(self._finished) > MAX_PLACES:
+                del self._finished[min(self._finished)]
+            self._made.clear()
+
+    def note(self, event: Event) -> None:
+        """A stage was entered, or a gate evaluated."""
+        self.reach(event)
+        data: SeedStage | SeedGate = event.data
+        if event.ctx.env is None:
+            return
+        place = (event.ctx.round, event.ctx.env, data.slot)
+        facts = self._of(place)
+        if facts is not None and len(facts.events) < MAX_FACTS:
+            facts.events[event.seq] = replace(event, line=b"")
+            self._made.pop(place, None)
+
+    def epoch(self, event: Event, slots: list[str], with_seed: frozenset[int]) -> None:
+        """An epoch was measured.
+
+        Args:
+            event: an `epoch`.
+            slots: names of the slots.
+            with_seed: codes of the stages in which a slot holds a seed.
+        """
+        self.reach(event)
+        data: EpochFinished = event.data
+        round_, epoch, ts = event.ctx.round, event.ctx.epoch, event.ts
+        for env, row in enumerate(data.stage):
+            for slot, code in enumerate(row):
+                if code not in with_seed or slot >= len(slots):
+                    continue
+                facts = self._of((round_, env, slots[slot]))
+                if facts is None:
+                    continue
+                if not facts.numbers:
+                    self._made.pop((round_, env, slots[slot]), None)
+                columns = (data.alpha, data.contribution, data.seed_grad_norm)
+                values = (at_or_none(at_or_none(column, env), slot) for column in columns)
+                facts.numbers.extend((epoch, ts, *(nan if v is None else v for v in values)))
+                if len(facts.numbers) > MAX_POINTS * _COLUMNS:
+                    facts.numbers = _halve(facts.numbers)
+
+    def _of(self, place: _Place) -> _Facts | None:
+        """The facts of a place, to be changed; None where there is no room for so old a round."""
+        facts = self._places.get(place)
+        if facts is None:
+            if len(self._places) >= MAX_PLACES and not self._make_room(place[0]):
+                return None
+            facts = self._places[place] = _Facts(self._owner)
+        elif facts.owner is not self._owner:
+            facts = self._places[place] = facts.copy(self._owner)
+        return facts
+
+    def _make_room(self, round_: int) -> bool:
+        """Drop the oldest round where it is older than this one."""
+        oldest = min(place[0] for place in self._places)
+        if oldest >= round_:
+            return False
+        self._places = {place: facts for place, facts in self._places.items() if place[0] != oldest}
+        self._made.clear()
+        return True
+
+    def _is_void(self, round_: int, epoch: float, ts: int) -> bool:
+        """Whether a later boot repeats it."""
+        return any(ts < boot.ts and (round_, epoch) >= boot.clock for boot in self._boots)
+
+    def _is_over(self, round_: int) -> bool:
+        ended = self._finished.get(round_)
+        return round_ < self._newest[1] or (ended is not None and not self._is_void(round_, inf, ended))
+
+    def ended(self) -> list[SeedStory]:
+        """Lives that are over, without `points`: of each round what ended before it, the newest first."""
+        found = [story for story in self._all() if story.end_stage is not None]
+        found.sort(key=_newest_end, reverse=True)
+        return found[:MAX_ENDED]
+
+    def _all(self) -> Iterator[SeedStory]:
+        for place, facts in self._places.items():
+            if place not in self._made:
+                self._made[place] = self._tell(place, facts)
+            yield from self._made[place]
+
+    def present(self, round_: int, env: int, slot: str) -> SeedStory | None:
+        """The newest life in a slot, with all that is known."""
+        return self._full((round_, env, slot), -1)
+
+    def get(self, key: SeedKey) -> SeedStory | None:
+        """One life with all that is known."""
+        return self._full(key[:3], key[3])
+
+    def _full(self, place: _Place, number: int) -> SeedStory | None:
+        facts = self._places.get(place)
+        stories = self._tell(place, facts) if facts is not None else []
+        if facts is None or not -len(stories) <= number < len(stories):
+            return None
+        self._add_points(stories, facts.numbers)
+        return stories[number]
+
+    def _tell(self, place: _Place, facts: _Facts) -> list[SeedStory]:
+        """The lives that were in this place, in the order of birth."""
+        round_, env, slot = place
+        told = sorted(facts.events.values(), key=lambda event: event.seq)
+        told = [one for one in told if not self._is_void(round_, one.ctx.epoch, one.ts)]
+        lives, stories = Lives(), _Stories(place)
+        for event in told:
+            if isinstance(event.data, SeedStage):
+                lives.stage(event)
+                stories.stage(event, lives.at(env, slot))
+            else:
+                stories.gate(event)
+        if not stories.all and facts.numbers:
+            stories.begin_unknown()
+        if self._is_over(round_):
+            last = max((int(epoch) for epoch in facts.numbers[::_COLUMNS]), default=0)
+            for story in stories.all:
+                if story.end_stage is None:
+                    story.end_stage = story.stage or "unknown"
+                    story.end_epoch = max(last, *(step.epoch for step in story.stages), 0)
+        return stories.all
+
+    def _add_points(self, stories: list[SeedStory], numbers: array[float]) -> None:
+        """Give each epoch to the life whose stage was the newest at its time."""
+        begins = sorted((step.ts, i) for i, story in enumerate(stories) for step in story.stages)
+        points = {}
+        for at in range(0, len(numbers), _COLUMNS):
+            epoch, ts, *values = numbers[at : at + _COLUMNS]
+            if not self._is_void(stories[0].round, epoch, int(ts)):
+                alpha, contribution, grad = (v if isfinite(v) else None for v in values)
+                points[int(epoch), int(ts)] = Point(int(epoch), int(ts), alpha, contribution, grad)
+        for _, point in sorted(points.items()):
+            owner = max((begin for begin in begins if begin[0] <= point.ts), default=(0, 0))[1]
+            story = stories[owner]
+            story.points.append(point)
+            if point.contribution is not None:
+                story.contribution = point.contribution
+
+
+class _Stories:
+    """Makes the lives of one place of its events, in their order."""
+
+    def __init__(self, place: _Place) -> None:
+        self.all: list[SeedStory] = []
+        self._place = place
+        self._of_life: dict[int, tuple[Life, SeedStory]] = {}
+        self._now: SeedStory | None = None
+
+    def begin_unknown(self) -> SeedStory:
+        """A seed whose birth is not known."""
+        self._now = SeedStory((*self._place, len(self.all)))
+        self.all.append(self._now)
+        return self._now
+
+    def stage(self, event: Event, life: Life | None) -> None:
+        """A stage was entered by this life; None is one whose birth is not known."""
+        data: SeedStage = event.data
+        known = self._of_life.get(id(life))
+        story = known[1] if known is not None else self._now if life is None else None
+        if story is None:
+            if life is None and data.to_stage not in _WITH_SEED:
+                return
+            story = self.begin_unknown()
+        if life is not None and known is None:
+            self._of_life[id(life)] = life, story
+            story.by, story.born_epoch = data.by, event.ctx.epoch
+        self._now = story
+        story.blueprint = story.blueprint or data.blueprint if life is None else life.blueprint
+        story.seed = story.seed or data.seed
+        story.parameters = story.parameters or data.parameters or None
+        story.ts = event.ts
+        story.contribution = story.contribution if data.contribution is None else data.contribution
+        if story.end_stage is None or data.to_stage in _WITH_SEED:
+            step = (data.to_stage, event.ctx.epoch, event.ts, data.by, data.alpha, data.contribution)
+            story.stages.append(StageStep(*step))
+        if life is not None:
+            for each, its in self._of_life.values():
+                # What a rollback undid ends with the return of the one before it.
+                its.stage, its.end_stage, its.end_epoch = each.stage, each.end_stage, each.end_epoch
+        else:
+            story.stage = data.to_stage
+            is_end = data.to_stage not in _WITH_SEED or data.to_stage == "FOSSILIZED"
+            story.end_stage, story.end_epoch = (data.to_stage, event.ctx.epoch) if is_end else (None, None)
+
+    def gate(self, event: Event) -> None:
+        """A gate of the life that is in the place now."""
+        data: SeedGate = event.data
+        story = self._now or self.begin_unknown()
+        failed = tuple(check for check, passed in data.checks.items() if not passed)
+        if not data.passed and not failed:
+            failed = ("refused",)
+        last = story.gates[-1] if story.gates else None
+        if last is not None and (last.gate, last.failed) == (data.gate, failed):
+            story.gates[-1] = last._replace(times=last.times + 1)
+        else:
+            story.gates.append(GateStep(data.gate, event.ctx.epoch, event.ts, failed, 1))
+
+
+def _newest_end(story: SeedStory) -> tuple[int, bool, int, int]:
+    return story.round, story.outcome != "round over", story.end_epoch or 0, story.ts
+
+
+def _halve(numbers: array[float]) -> array[float]:
+    """Every second epoch."""
+    kept = array("d")
+    for at in range(0, len(numbers), 2 * _COLUMNS):
+        kept.extend(numbers[at : at + _COLUMNS])
+    return kept
