@@ -7,11 +7,11 @@ import time
 from . import keys
 from .actions.anomalies import AnomalyActions
 from .actions.base import DOUBLE_PRESS_SECONDS
-from .actions.charts import ChartActions
 from .actions.display import DisplayActions
 from .actions.export import ExportActions
 from .actions.lines import LineActions
 from .actions.mouse import MouseActions
+from .actions.pages import PageActions
 from .actions.runs import RunActions
 from .actions.settings import SettingActions
 from .screens.help import HelpScreen
@@ -22,7 +22,7 @@ from .start import RunChoice
 
 
 class OverwatchApp(
-    ChartActions,
+    PageActions,
     MouseActions,
     LineActions,
     ExportActions,

@@ -350,11 +350,16 @@ class _Stories:
         self._place = place
         self._of_life: dict[int, tuple[Life, SeedStory]] = {}
         self._now: SeedStory | None = None
+        self._waiting: list[Event] = []
+        """Gates that were evaluated while no seed was there: of the one that is planted next."""
 
     def begin_unknown(self) -> SeedStory:
         """A seed whose birth is not known."""
         self._now = SeedStory((*self._place, len(self.all)))
         self.all.append(self._now)
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            self.gate(event)
         return self._now
 
     def stage(self, event: Event, life: Life | None) -> None:
@@ -390,7 +395,10 @@ class _Stories:
     def gate(self, event: Event) -> None:
         """A gate of the life that is in the place now."""
         data: SeedGate = event.data
-        story = self._now or self.begin_unknown()
+        story = self._now
+        if story is None or story.end_stage in ("PRUNED", "DORMANT", "EMBARGOED", "RESETTING"):
+            self._waiting.append(event)
+            return
         failed = tuple(check for check, passed in data.checks.items() if not passed)
         if not data.passed and not failed:
             failed = ("refused",)

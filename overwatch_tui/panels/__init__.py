@@ -15,11 +15,13 @@ from . import (
     empty,
     env,
     envs,
+    layers,
     log,
     metric_charts,
     metrics,
     pins,
     policy,
+    profile,
     seeds,
     system,
 )
@@ -48,6 +50,8 @@ PANELS = PanelTable(
     Panel("pins", pins.RENDERER, key="9", tab=("", "Pinned")),
     Panel("env", env.RENDERER, Place("a2", "a2", "b1")),
     Panel("curves", curves.RENDERER, Place("", "", "b2")),
+    Panel("layers", layers.RENDERER),
+    Panel("profile", profile.RENDERER),
     Panel("empty", empty.RENDERER),
     published=_PUBLISHED,
 )

@@ -72,6 +72,9 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     at = inputs.view.selected_index("commands", ids)
     for i, command in enumerate(commands[scroll.rows], scroll.start):
         lines.append(_line(inputs, command, width, selected=i == at))
+    if commands and inputs.view.name == "commands":
+        found = [EMPTY, *_in_full(commands[at], width)]
+        lines += found if height - len(lines) - len(offered) > len(found) else []
     return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(offered)), *offered], scroll)
 
 
@@ -134,7 +137,10 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     commands = inputs.state.commands.newest_first()
     if not commands:
         return body(inputs, width, height)
-    command = commands[inputs.view.selected_index("commands", keys(inputs))]
+    return Drawn(_in_full(commands[inputs.view.selected_index("commands", keys(inputs))], width))
+
+
+def _in_full(command: TrackedCommand, width: int) -> list[Line]:
     rtt = "--" if command.rtt is None else f"{1000 * command.rtt:.1f} ms"
     took = format_duration((command.ended - command.ts) / 1e6) if command.ended else "--"
     facts = (
@@ -152,7 +158,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     lines += [Row().put(f"   {name:<12}", "dim").put(value).line(width) for name, value in facts]
     for name, value in command.result.items():
         lines.append(Row().put(f"   {name:<12}", "dim").put(str(value)).line(width))
-    return Drawn(lines)
+    return lines
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:

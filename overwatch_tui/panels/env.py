@@ -23,6 +23,8 @@ from overwatch_tui.render.seed_row import contribution_style, seed_cells, seed_h
 from overwatch_tui.render.theme import severity_mark
 from protocol.messages.events import LayerStatistics
 
+from .host import host_lines
+
 
 def title(inputs: PanelInputs) -> str:
     return f"ENV {inputs.view.env:02d} seeds"
@@ -56,7 +58,13 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
 def env_lines(inputs: PanelInputs, env: int, width: int, height: int) -> list[Line]:
     """Everything about one env."""
     found = env_row(inputs.state, env, inputs.glyphs)
-    lines = [_headline(inputs, found, width), EMPTY, *_seed_lines(inputs, env, width), EMPTY]
+    lines = [
+        _headline(inputs, found, width),
+        *host_lines(inputs, env, width),
+        EMPTY,
+        *_seed_lines(inputs, env, width),
+        EMPTY,
+    ]
     lines += [*_gates(inputs, env, width), *_reward(inputs, env, width), *_shapley(inputs, env, width)]
     lines += _episode(inputs, env, width)
     lines.append(gradient_line(inputs, env, width))
@@ -215,7 +223,8 @@ def _layers(inputs: PanelInputs, env: int, width: int) -> list[Line]:
     if layers is None:
         return []
     row = Row()
-    row.put(f" layers (round {inputs.state.layers_ctx.round} epoch {inputs.state.layers_ctx.epoch}) ", "dim")
+    where = f"round {inputs.state.layers_ctx.round} epoch {inputs.state.layers_ctx.epoch}"
+    row.put(f" layers ({where}; Enter: table) ", "dim")
     for i, name in enumerate(layers.layer):
         value = at_or_none(at_or_none(layers.grad_norm, i), env)
         if value is None:
@@ -294,4 +303,9 @@ def charts(inputs: PanelInputs) -> list[str]:
     return [name for name in names if inputs.history(name) is not None]
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, detail=detail, charts=charts)
+def page(inputs: PanelInputs) -> str:
+    """The table of layers, once some were measured."""
+    return "layers" if inputs.state.layers is not None else ""
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, detail=detail, charts=charts, page=page)

@@ -282,6 +282,7 @@ RENDERER = Renderer(
     keys=keys,
     detail=env_panel.detail,
     charts=env_panel.charts,
+    page=env_panel.page,
     fields=fields,
     records=records,
 )

@@ -106,7 +106,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     heading = Row().put("  ENV SLOT ", "dim").add(seed_header(bar, drift_width=7)).line(width)
     rows: list[tuple[int, int] | SeedKey] = [*alive, *(story.key for story in gone)]
     room = height - len(scores)
-    ends = min(len(gone), max(MIN_ENDED, room - len(alive) - 3)) if gone else 0
+    ends = min(len(gone), max(MIN_ENDED, room - len(alive) - 2)) if gone else 0
     order = inputs.view.selected_index("seeds", rows)
     if order >= len(alive) and gone:
         lines, scroll = _ended_list(inputs, gone, rows, width, room)
@@ -199,7 +199,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
     """What an export has of each row."""
-    return [_fields_of(inputs, env, slot) for env, slot in keys(inputs)]
+    return [_fields_of(inputs, env, slot) for env, slot in living(inputs)]
 
 
 RENDERER = Renderer(

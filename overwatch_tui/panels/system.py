@@ -10,7 +10,14 @@ from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.plot import gauge
 from protocol.messages.events import RoundFinished
 
+from .profile import operator_lines, trace_lines
+
 _LABEL = 12
+MIN_WHOLE_PROFILE = 12
+"""Lines left that are worth the trace's whole path."""
+MIN_CONFIGURATION = 4
+MAX_OPERATORS = 5
+MAX_VALUE_LINES = 6
 
 
 def title(inputs: PanelInputs) -> str:
@@ -27,11 +34,36 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """Machine, trainer, bus, profile; Enter shows the run's configuration."""
+    """Machine, trainer, bus, profile; where there is room the configuration, which Enter shows whole."""
     machine = [] if inputs.state.is_published else [*_machine(inputs, width), EMPTY]
     lines = [*machine, *_trainer(inputs, width), EMPTY, *_bus(inputs, width)]
-    profile = _profile(inputs, width)
-    return Drawn([*lines, EMPTY, *profile] if profile else lines)
+    room = height - len(lines) - 1
+    found = _profile(inputs, width, is_whole=room >= MIN_WHOLE_PROFILE)
+    lines = [*lines, EMPTY, *found[: max(2, room)]] if found else lines
+    if inputs.view.name == "system" and height - len(lines) >= MIN_CONFIGURATION:
+        lines += [EMPTY, *_configuration(inputs, width, height - len(lines) - 1)]
+    return Drawn(lines)
+
+
+def _configuration(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """As many settings as fit, in columns that cut nothing."""
+    run = inputs.state.run
+    pairs = _leaves(run.config) if run is not None else []
+    if not pairs:
+        return []
+    name_width = max(len(name) for name, _ in pairs) + 1
+    cell = min(width - 1, name_width + max(len(value) for _, value in pairs) + 3)
+    columns = max(1, (width - 1) // cell)
+    rows = min(height - 1, -(-len(pairs) // columns))
+    shown = pairs[: rows * columns]
+    of_all = f" configuration, {len(shown)} of {len(pairs)} (Enter: all)"
+    lines = [Row().put(of_all, "bold").line(width)]
+    for i in range(rows):
+        row = Row()
+        for column, (name, value) in enumerate(shown[i::rows]):
+            row.to(1 + column * cell).put(name, "dim", name_width).put(value)
+        lines.append(row.line(width))
+    return lines
 
 
 def _label(text: str) -> Row:
@@ -131,7 +163,7 @@ def _bus(inputs: PanelInputs, width: int) -> list[Line]:
     return [row.line(width) for row in rows]
 
 
-def _profile(inputs: PanelInputs, width: int) -> list[Line]:
+def _profile(inputs: PanelInputs, width: int, *, is_whole: bool) -> list[Line]:
     state = inputs.state
     if state.profiling is not None:
         return [_label("profiler").put(f"recording {state.profiling.epochs} epochs", "accent").line(width)]
@@ -140,21 +172,20 @@ def _profile(inputs: PanelInputs, width: int) -> list[Line]:
         return []
     if profile.error:
         return [_label("profiler").put(profile.error, "critical").line(width)]
-    lines = [
-        _label("profile").put(profile.path, "bold").put(f"  {format_bytes(profile.bytes)}", "dim").line(width)
-    ]
+    if is_whole:
+        lines = [
+            Row().put(" profile (Enter, Enter: table)", "bold").line(width),
+            *trace_lines(profile, width),
+        ]
+    else:
+        size = f"trace of {profile.epochs} epochs, {format_bytes(profile.bytes)}"
+        lines = [_label("profile").put(size).put("  Enter, Enter: path and table", "dim").line(width)]
     if profile.python_share is not None:
         used = _label("").put(f"gpu {format_number(profile.gpu_utilisation, '.0%')} busy, ")
         used.put(f"{format_number(profile.kernels, 'd')} kernels, ")
         used.put(f"allocator {format_number(profile.allocator_seconds, '.3g')} s, ")
         lines.append(used.put(f"python {profile.python_share:.0%}").line(width))
-    for row in profile.top:
-        share = row.get("share")
-        text = f"{100 * share:5.1f}% " if isinstance(share, int | float) else "   -- "
-        line = _label("").put(text, "accent")
-        line.put(str(row.get("name", "?")), "", 40).put(f"{row.get('calls', '--')} calls", "dim")
-        lines.append(line.line(width))
-    return lines
+    return [*lines, *operator_lines(inputs, width, MAX_OPERATORS)] if is_whole else lines
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -165,13 +196,26 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     pairs = list(_leaves(run.config))
     names = [name for name, _ in pairs]
     column = 3 + max(map(len, names), default=0)
-    lines = [Row().put(f" configuration of {run.name}", "title").line(width), EMPTY]
-    scroll = inputs.view.visible_rows("system", names, height - len(lines), top=len(lines))
+    more = "   Enter: profile" if page(inputs) else ""
+    lines = [Row().put(f" configuration of {run.name}", "title").put(more, "dim").line(width), EMPTY]
     at = inputs.view.selected_index("system", names)
+    whole = _whole_value(*pairs[at], column, width) if pairs else []
+    room = height - len(lines) - len(whole)
+    scroll = inputs.view.visible_rows("system", names, room, top=len(lines))
     for i, (name, value) in enumerate(pairs[scroll.rows], scroll.start):
         row = Row().put(inputs.glyphs.cursor if i == at else " ", "focus").put(name, "dim").to(column)
         lines.append(row.put(value).line(width))
-    return Drawn(lines, scroll)
+    lines += [EMPTY] * (height - len(lines) - len(whole))
+    return Drawn([*lines, *whole], scroll)
+
+
+def _whole_value(name: str, value: str, column: int, width: int) -> list[Line]:
+    """The selected setting on as many lines as it takes, where its row cuts it."""
+    if column + len(value) <= width:
+        return []
+    text, room = f"{name} = {value}", width - 1
+    parts = [text[i : i + room] for i in range(0, len(text), room)][:MAX_VALUE_LINES]
+    return [EMPTY, *(Row().put(" ").put(part, "accent").line(width) for part in parts)]
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
@@ -195,4 +239,11 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
     return [name for name in ("cpu", "memory", "rss", "gpu", "speed") if inputs.history(name) is not None]
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, charts=charts)
+def page(inputs: PanelInputs) -> str:
+    """The profile, once there is one."""
+    return "profile" if inputs.state.profile is not None else ""
+
+
+RENDERER = Renderer(
+    title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, charts=charts, page=page
+)

@@ -123,6 +123,8 @@ def place_panels(
         return [Box("empty", 0, TOP, width, body)], []
     if view.charts.names:
         return [Box("pins", 0, TOP, width, body)], []
+    if view.page.name in panels:
+        return [Box(view.page.name, 0, TOP, width, body)], []
     if view.detail:
         return [
             Box(panels.view_of(view.focus) if view.focus not in panels else view.focus, 0, TOP, width, body)
@@ -195,7 +197,7 @@ def _draw(panel: Panel, inputs: PanelInputs, box: Box, rules: set[tuple[int, int
     lines = [_title(inputs, panel, width)] if box.has_title else []
     room = box.height - len(lines)
     renderer = panel.renderer
-    is_detail = inputs.view.detail and not inputs.view.charts.names
+    is_detail = inputs.view.detail and not (inputs.view.charts.names or inputs.view.page.name)
     draw = renderer.detail if is_detail and renderer.detail else renderer.body
     drawn = draw(inputs, width, room)
     lines += block(drawn.lines, width, room)

@@ -132,6 +132,10 @@ def _no_charts(_inputs: PanelInputs) -> Sequence[str]:
     return ()
 
 
+def _no_page(_inputs: PanelInputs) -> str:
+    return ""
+
+
 def _no_note(_inputs: PanelInputs) -> str:
     return ""
 
@@ -164,6 +168,10 @@ class Renderer(NamedTuple):
     """Names of the curves of the selected row, which Enter shows as charts."""
     records: Callable[[PanelInputs], Sequence[Mapping[str, Value]]] = _no_records
     """All its rows with all their fields, as an export has them; those that the filter shows."""
+    page: Callable[[PanelInputs], str] = _no_page
+    """Name of the panel that Enter opens from the detail; empty = none."""
+    orders: tuple[str, ...] = ()
+    """Names of the columns that `s` sorts its rows by, one after the other."""
     num_waiting: Callable[[PanelInputs], int] = _no_rows_wait
     """How many rows wait for the operator: shown in its tab, highlighted."""
 

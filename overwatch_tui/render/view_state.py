@@ -12,6 +12,7 @@ from overwatch_tui.model.filters import Fields, Filter
 from overwatch_tui.model.time_series import SECOND
 
 from .chart_view import ChartView
+from .page_view import PageView
 from .theme import ASCII, UNICODE, Glyphs
 
 _T = TypeVar("_T")
@@ -77,6 +78,7 @@ class ViewState:
     window: int | None = None
     """Index into WINDOWS; None = by the age of the data."""
     charts: ChartView = field(default_factory=ChartView)
+    page: PageView = field(default_factory=PageView)
     log_filter: str = "all"
     filters: dict[str, Filter] = field(default_factory=dict)
     """Per panel, what its list shows; a panel without one shows all."""
@@ -101,6 +103,7 @@ class ViewState:
         self.name = self.focus = name
         self.detail = False
         self.charts.names = ()
+        self.page.close()
 
     def passes(self, panel: str, fields: Callable[[], Fields]) -> bool:
         """Whether a panel's filter shows a row.
@@ -125,6 +128,8 @@ class ViewState:
             pass
         elif self.charts.names:
             self.charts.names = ()
+        elif self.page.close():
+            pass
         elif self.detail:
             self.detail = False
         elif self.focus in self.filters:

@@ -42,6 +42,71 @@ def _paused() -> State:
     return folded(decode_line(line) for line in run.lines)
 
 
+def measured() -> State:
+    """A run whose layers were measured and that has been profiled."""
+    run = journal.Run(rounds=1)
+    run.make()
+    names = ["block0.conv.weight", "block0.norm.weight", "r0c0.conv_light.weight", "head.weight"]
+    outputs = ["block0.out", "r0c0.out", "head.out"]
+    weights: list[list[float | None]] = [
+        [0.5 * (i + 1) + env / 100 for env in range(run.envs)] for i in range(len(names))
+    ]
+    rates: list[list[float | None]] = [[0.1 * i for _ in range(run.envs)] for i in range(len(outputs))]
+    no_weights: list[list[float | None]] = [[None] * run.envs for _ in outputs]
+    no_outputs: list[list[float | None]] = [[None] * run.envs for _ in names]
+    norms: list[list[float | None]] = weights + no_weights
+
+    def _all(value: float) -> list[float | None]:
+        return [value] * run.envs
+
+    def _count(value: int | None) -> list[int | None]:
+        return [value] * run.envs
+
+    run.emit(
+        ev.LayerStatistics(
+            layer=[*names, *outputs],
+            grad_norm=norms,
+            grad_rms=norms,
+            grad_max=norms,
+            zero_fraction=[_all(0.25) for _ in names] + no_weights,
+            nonfinite=[
+                _count(0),
+                _count(3),
+                *(_count(0) for _ in names[2:]),
+                *(_count(None) for _ in outputs),
+            ],
+            weight_norm=[_all(10.0) for _ in names] + no_weights,
+            activation_rms=[*no_outputs, *rates],
+            activation_max=[*no_outputs, *rates],
+            activation_zero_fraction=[*no_outputs, *rates[:2], _all(1.0)],
+        )
+    )
+    calls = {
+        "aten::conv2d": (420, 8_200.0, 0.5),
+        "aten::relu_": (840, 820.0, 0.05),
+        "aten::mm": (20, 0.5, 0.01),
+    }
+    run.emit(
+        ev.ProfilerFinished(
+            path="/var/lib/esper/runs/digits-7f3a/traces/r000001e000024-of-2-epochs.1760000000000000.pt.trace.json",
+            bytes=8_100_000,
+            epochs=2,
+            top=[
+                {"name": name, "calls": n, "self_us": us, "share": share, "on": "cpu"}
+                for name, (n, us, share) in calls.items()
+            ],
+            python_share=0.4,
+        )
+    )
+    return folded(decode_line(line) for line in run.lines)
+
+
+def _page(view: str, page: str) -> PanelInputs:
+    made = _view(view, detail=bool(page))
+    made.page.name = page
+    return panel_inputs(measured(), made)
+
+
 def published_events() -> list[Event]:
     """A run that somebody's own loop publishes."""
     run = journal.Run()
@@ -136,6 +201,9 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "overlay-quantiles": lambda: _charts("accuracy/7", "return/7", overlay="quantiles", smoothing=0.6),
     "log-axis": lambda: _charts("norm/env07", is_log=True),
     "pinned": _pinned,
+    "layers": lambda: _page("envs", "layers"),
+    "profile": lambda: _page("system", "profile"),
+    "system-profiled": lambda: _page("system", ""),
     "by-drift": lambda: panel_inputs(state(), ViewState(sort="drift")),
 }
 

@@ -106,6 +106,7 @@ def test_story_tells_stages_gates_points_and_end() -> None:
     told: list[Told] = [
         started("b1"),
         round_started(1),
+        (replace(passed, gate="G0"), at(1, 0, 0)),
         stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED", seed="s1"),
         epoch(1, 1, **grown(0.0, None)),
         stage(at(1, 1, 0), "r0c0", "GERMINATED", "TRAINING", by="auto"),
@@ -116,11 +117,17 @@ def test_story_tells_stages_gates_points_and_end() -> None:
         epoch(1, 4, **grown(0.5, 0.125, stage_=3)),
         stage(at(1, 4, 0), "r0c0", "BLENDING", "PRUNED"),
         stage(at(1, 5, 0), "r0c0", "PRUNED", "DORMANT", by="auto"),
+        (replace(refused, gate="G0"), at(1, 6, 0)),
     ]
     story = story_of(numbered(told))
     assert (story.by, story.born_epoch, story.blueprint, story.parameters) == ("policy", 0, "norm", 17)
     assert [step.stage for step in story.stages] == ["GERMINATED", "TRAINING", "BLENDING", "PRUNED"]
-    assert [(g.gate, g.failed, g.times) for g in story.gates] == [("G2", ("min_epochs",), 2), ("G2", (), 1)]
+    assert [(g.gate, g.failed, g.times) for g in story.gates] == [
+        ("G0", (), 1),
+        ("G2", ("min_epochs",), 2),
+        ("G2", (), 1),
+    ]
+    assert story.key[3] == 0, "a gate alone is no seed"
     assert [(p.epoch, p.alpha, p.contribution) for p in story.points] == [(1, 0.0, None), (4, 0.5, 0.125)]
     assert (story.outcome, story.end_epoch, story.epochs, story.contribution) == ("PRUNED", 4, 4, 0.125)
 

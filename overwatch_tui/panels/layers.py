@@ -1,0 +1,133 @@
+"""The layers of one env, as an escalation measured them: a table that sorts and scrolls."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import isfinite
+from typing import Any, NamedTuple
+
+from overwatch_tui.model.columns import at_or_none
+from overwatch_tui.render.format import format_compact, format_number
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+
+ORDERS = ("position", "norm", "rms", "max", "zero", "nonfinite", "weight", "update")
+_CELL = 7
+_EXPLAINED = (
+    "of weights: their gradient, ZERO% = 0; UPDATE = learning rate x NORM / WEIGHT",
+    "of .out: what a module puts out; behind a ReLU ZERO% is its dead share",
+)
+
+
+class LayerRow(NamedTuple):
+    """A tensor of weights, or what a module puts out; None is what was not measured."""
+
+    name: str
+    norm: float | None
+    rms: float | None
+    max: float | None
+    zero: float | None
+    """Share of elements that are 0."""
+    nonfinite: int | None
+    weight: float | None
+    """Norm of the weights."""
+    update: float | None
+    """Norm of a step, without momentum, as a share of that of the weights."""
+
+
+def layer_rows(inputs: PanelInputs, env: int) -> list[LayerRow]:
+    """The layers of an env, in the order of the view."""
+    layers = inputs.state.layers
+    if layers is None:
+        return []
+    epoch = inputs.state.epoch
+    rows = []
+    for i, name in enumerate(layers.layer):
+        cells = [at_or_none(at_or_none(column, i), env) for column in _columns(layers)]
+        norm, rms, peak, zero, nonfinite, weight, out_rms, out_max, out_zero = cells
+        if all(cell is None for cell in cells):
+            continue
+        rate = None
+        if epoch is not None:
+            is_seed = name.split(".")[0] in inputs.state.slots
+            rate = epoch.seed_learning_rate if is_seed else epoch.host_learning_rate
+        update = rate * norm / weight if rate is not None and norm is not None and weight else None
+        of_out = (out_rms, out_max, out_zero)
+        rms, peak, zero = (b if a is None else a for a, b in zip((rms, peak, zero), of_out, strict=True))
+        rows.append(LayerRow(name, norm, rms, peak, zero, nonfinite, weight, update))
+    order, turned = inputs.view.page.order("layers")
+    if order:
+        rows.sort(key=lambda row: _rank(row[order]), reverse=True)
+    return rows[::-1] if turned else rows
+
+
+def _columns(layers: Any) -> tuple[list[list[Any]], ...]:
+    gradients = (layers.grad_norm, layers.grad_rms, layers.grad_max, layers.zero_fraction, layers.nonfinite)
+    outputs = (layers.activation_rms, layers.activation_max, layers.activation_zero_fraction)
+    return *gradients, layers.weight_norm, *outputs
+
+
+def _rank(value: Any) -> tuple[bool, float]:
+    """What was not measured comes last, what is not finite first."""
+    if value is None:
+        return False, 0.0
+    return True, float(value) if isfinite(value) else float("inf")
+
+
+def title(inputs: PanelInputs) -> str:
+    return f"LAYERS of env{inputs.view.env:02d}"
+
+
+def note(inputs: PanelInputs) -> str:
+    order, turned = inputs.view.page.order("layers")
+    return f"by {ORDERS[order]}{' turned' if turned else ''} (s S)"
+
+
+def keys(inputs: PanelInputs) -> Sequence[Hashable]:
+    return [row.name for row in layer_rows(inputs, inputs.view.env)]
+
+
+def needs(_inputs: PanelInputs, _width: int) -> tuple[int, int]:
+    return 4, 24
+
+
+def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    """A heading, one line a layer, what the columns mean."""
+    env, rows = inputs.view.env, layer_rows(inputs, inputs.view.env)
+    ctx = inputs.state.layers_ctx
+    where = f"round {ctx.round} epoch {ctx.epoch}  {note(inputs)}  {{ }} other env"
+    head = Row().put(f" {title(inputs)}", "title").put(f"  {where}", "dim").line(width)
+    if not rows:
+        why = "no layers are measured yet: T escalates telemetry for some epochs"
+        if inputs.state.layers is not None:
+            why = f"env{env:02d} was not measured in that epoch: T escalates telemetry"
+        return Drawn([head, EMPTY, Row().put(f" {why}", "dim").line(width)])
+    column = min(width - 7 * _CELL, 4 + max(len(row.name) for row in rows))
+    heading = Row().put("  LAYER", "dim", column)
+    for name in ("NORM", "RMS", "MAX", "ZERO%", "NONFIN", "WEIGHT", "UPDATE"):
+        heading.put(name, "dim", _CELL, ">")
+    lines = [head, heading.line(width)]
+    names = [row.name for row in rows]
+    below = [Row().put(f" {text}", "faint").line(width) for text in _EXPLAINED] if height >= 12 else []
+    scroll = inputs.view.visible_rows("layers", names, height - len(lines) - len(below), top=len(lines))
+    at = inputs.view.selected_index("layers", names)
+    for i, row in enumerate(rows[scroll.rows], scroll.start):
+        lines.append(_line(inputs, row, column, width, selected=i == at))
+    return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(below)), *below], scroll)
+
+
+def _line(inputs: PanelInputs, found: LayerRow, column: int, width: int, *, selected: bool) -> Line:
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(f" {found.name}", "", column - 1)
+    for value in (found.norm, found.rms, found.max):
+        style = "critical" if value is not None and not isfinite(value) else ""
+        row.put(format_compact(value, 6), style, _CELL, ">")
+    zero = None if found.zero is None else 100 * found.zero
+    row.put(format_number(zero, ".1f"), "warning" if zero == 100 else "", _CELL, ">")
+    row.put(format_number(found.nonfinite, "d"), "critical" if found.nonfinite else "dim", _CELL, ">")
+    row.put(format_compact(found.weight, 6), "", _CELL, ">")
+    row.put(format_compact(found.update, 6), "", _CELL, ">")
+    line = row.line(width)
+    return restyle(line, "select") if selected else line
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, orders=ORDERS)

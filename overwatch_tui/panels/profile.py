@@ -1,0 +1,112 @@
+"""What the profiler found: where its trace is, how to open it, and its operators as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from pathlib import PurePosixPath
+from shlex import quote
+from typing import Any
+
+from overwatch_tui.render.format import format_bytes, format_count, format_number
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from protocol.messages.events import ProfilerFinished
+
+ORDERS = ("share", "self time", "calls", "per call", "name")
+OPENERS = "open it at https://ui.perfetto.dev, in chrome://tracing, or by"
+_FIELDS = ("share", "self_us", "calls", "", "name")
+
+
+def operators(inputs: PanelInputs) -> list[dict[str, Any]]:
+    """Rows of the newest profile, in the order of the view."""
+    profile = inputs.state.profile
+    if profile is None:
+        return []
+    order, turned = inputs.view.page.order("profile")
+    rows = sorted(profile.top, key=lambda row: _rank(row, order), reverse=order < len(ORDERS) - 1)
+    return rows[::-1] if turned else rows
+
+
+def _rank(row: dict[str, Any], order: int) -> Any:
+    if ORDERS[order] == "name":
+        return str(row.get("name", ""))
+    value = _per_call(row) if ORDERS[order] == "per call" else row.get(_FIELDS[order])
+    return value if isinstance(value, int | float) else -1.0
+
+
+def _per_call(row: dict[str, Any]) -> float | None:
+    """Microseconds."""
+    total, calls = row.get("self_us"), row.get("calls")
+    return total / calls if isinstance(total, int | float) and isinstance(calls, int) and calls else None
+
+
+def title(_inputs: PanelInputs) -> str:
+    return "PROFILE"
+
+
+def keys(inputs: PanelInputs) -> Sequence[Hashable]:
+    return [(str(row.get("name")), str(row.get("on"))) for row in operators(inputs)]
+
+
+def needs(_inputs: PanelInputs, _width: int) -> tuple[int, int]:
+    return 4, 24
+
+
+def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    """The trace's path and the commands that open it; one line an operator."""
+    profile = inputs.state.profile
+    if profile is None:
+        return Drawn([Row().put(" no profile yet: P records one", "dim").line(width)])
+    order, turned = inputs.view.page.order("profile")
+    head = Row().put(" PROFILE", "title")
+    head.put(f"  {profile.epochs} epochs, by {ORDERS[order]}{' turned' if turned else ''} (s S)", "dim")
+    lines = [head.line(width), *trace_lines(profile, width)]
+    if profile.error:
+        return Drawn([*lines, Row().put(f" {profile.error}", "critical").line(width)])
+    lines += [EMPTY, *operator_lines(inputs, width, 0)[:1]]
+    rows, names = operators(inputs), keys(inputs)
+    scroll = inputs.view.visible_rows("profile", names, height - len(lines), top=len(lines))
+    at = inputs.view.selected_index("profile", names)
+    for i, row in enumerate(rows[scroll.rows], scroll.start):
+        lines.append(_line(inputs, row, width, selected=i == at))
+    return Drawn(lines, scroll)
+
+
+def trace_lines(profile: ProfilerFinished, width: int) -> list[Line]:
+    """Where the trace is, whole, and what opens it."""
+    lines = [Row().put(" trace ", "dim").put(format_bytes(profile.bytes), "dim").line(width)]
+    lines += _whole(profile.path, "bold", width)
+    lines.append(
+        Row().put(" open it at https://ui.perfetto.dev, or in chrome://tracing, or", "dim").line(width)
+    )
+    folder = str(PurePosixPath(profile.path).parent)
+    return [*lines, *_whole(f"tensorboard --logdir {quote(folder)}", "accent", width)]
+
+
+def _whole(text: str, style: str, width: int) -> list[Line]:
+    """A text that has to be copied: on as many lines as it takes."""
+    room = max(1, width - 2)
+    parts = [text[i : i + room] for i in range(0, len(text), room)]
+    return [Row().put("  ").put(part, style).line(width) for part in parts]
+
+
+def operator_lines(inputs: PanelInputs, width: int, count: int) -> list[Line]:
+    """A heading and the first of the operators."""
+    heading = Row().put("  SHARE   SELF ms   CALLS  us/CALL OPERATOR", "dim").line(width)
+    return [heading, *(_line(inputs, row, width, selected=False) for row in operators(inputs)[:count])]
+
+
+def _line(inputs: PanelInputs, found: dict[str, Any], width: int, *, selected: bool) -> Line:
+    row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
+    share, total = found.get("share"), found.get("self_us")
+    row.put(format_number(None if share is None else 100 * share, ".1f"), "accent", 5, ">").put("%", "dim")
+    row.put(format_number(None if total is None else total / 1000, ".3f"), "", 10, ">")
+    row.put(format_count(found.get("calls")), "", 8, ">")
+    row.put(format_number(_per_call(found), ".1f"), "", 9, ">").put(f" {found.get('name', '?')}", "bold")
+    if found.get("on"):
+        row.put(f"  on {found['on']}", "dim")
+    line = row.line(width)
+    return restyle(line, "select") if selected else line
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, keys=keys, orders=ORDERS)

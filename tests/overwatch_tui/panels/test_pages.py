@@ -1,0 +1,154 @@
+"""What lies behind details: layers, profile, configuration; and the host as a line of boxes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.model.state import State
+from overwatch_tui.panels import layers, profile, system
+from overwatch_tui.panels.host import host_lines
+from overwatch_tui.render.lines import Line, plain
+from overwatch_tui.render.theme import ASCII
+from overwatch_tui.render.view_state import ViewState
+from protocol.messages import events as ev
+from tests.overwatch_tui.harness import events, in_loop, panel_inputs, session, state
+from tests.overwatch_tui.scenes import measured
+from tests.overwatch_tui.test_app import _life, feed_of, press, shown
+
+
+def text_of(lines: list[Line]) -> str:
+    return "\n".join(map(plain, lines))
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_host_names_blocks_and_what_lives_in_each_slot(width: int) -> None:
+    lines = host_lines(panel_inputs(state(), ViewState(glyphs=ASCII)), 7, width)
+    assert len(lines) == 1
+    wanted = " block0-[r0c0 H8 conv_light]-block1-[r0c1 H14 depthwise]-block2-[r0c2 .]-head"
+    assert plain(lines[0]).rstrip() == wanted
+
+
+def test_host_of_many_slots_takes_more_lines_and_cuts_nothing() -> None:
+    inputs = panel_inputs(state(envs=8, rounds=1, slots=10), ViewState())
+    text = text_of(host_lines(inputs, 0, 80))
+    assert all(f"[r0c{slot} " in text for slot in range(10))
+    assert text.rstrip().endswith("head")
+    assert len(text.splitlines()) > 1
+
+
+def with_rates(known: State) -> State:
+    copied = known.frozen_copy()
+    assert copied.epoch is not None
+    copied.epoch = replace(copied.epoch, host_learning_rate=0.5, seed_learning_rate=0.25)
+    return copied
+
+
+def test_layers_show_dead_share_and_update_ratio() -> None:
+    view = ViewState(env=7)
+    inputs = panel_inputs(with_rates(measured()), view)
+    rows = {row.name: row for row in layers.layer_rows(inputs, 7)}
+    assert rows["block0.conv.weight"].update == pytest.approx(0.5 * 0.57 / 10)
+    assert rows["r0c0.conv_light.weight"].update == pytest.approx(0.25 * 1.57 / 10)
+    assert (rows["head.out"].zero, rows["head.out"].norm, rows["head.out"].weight) == (1.0, None, None)
+    text = text_of(layers.body(inputs, 80, 19).lines)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert "100.0" in next(line for line in text.splitlines() if "head.out" in line)
+
+
+def test_layers_sort_by_each_column_both_ways() -> None:
+    view = ViewState(env=7)
+    inputs = panel_inputs(with_rates(measured()), view)
+    for column, name in enumerate(layers.ORDERS[1:], 1):
+        assert view.page.cycle("layers", len(layers.ORDERS)) == column
+        values = [getattr(row, name) for row in layers.layer_rows(inputs, 7)]
+        known = [value for value in values if value is not None]
+        assert known == sorted(known, reverse=True), name
+        assert values[: len(known)] == known, "what was not measured comes last"
+    view.page.turn("layers")
+    values = [row.update for row in layers.layer_rows(inputs, 7)]
+    assert values[0] is None
+
+
+def test_profile_sorts_and_shows_the_whole_path() -> None:
+    view = ViewState()
+    inputs = panel_inputs(measured(), view)
+    assert inputs.state.profile is not None
+    text = text_of(profile.body(inputs, 80, 19).lines)
+    assert inputs.state.profile.path in text.replace("\n  ", "").replace(" ", "")
+    assert "tensorboard --logdir /var/lib/esper/runs/digits-7f3a/traces" in text
+    assert next(row["name"] for row in profile.operators(inputs)) == "aten::conv2d"
+    view.page.orders["profile"] = (profile.ORDERS.index("calls"), False)
+    assert [row["calls"] for row in profile.operators(inputs)] == [840, 420, 20]
+    view.page.orders["profile"] = (profile.ORDERS.index("name"), True)
+    assert next(row["name"] for row in profile.operators(inputs)) == "aten::relu_"
+
+
+def test_a_long_setting_is_shown_whole_when_selected() -> None:
+    known = measured().frozen_copy()
+    assert known.run is not None
+    value = "x" * 70 + "END"
+    known.run = replace(known.run, config={"host": {"name": value}, "seed": 1})
+    view = ViewState(name="system", focus="system", detail=True)
+    view.select("system", "host.name")
+    text = text_of(system.detail(panel_inputs(known, view), 80, 19).lines)
+    assert value in text.replace("\n", "").replace(" ", "")
+    view.select("system", "seed")
+    assert "END" not in text_of(system.detail(panel_inputs(known, view), 80, 19).lines)
+
+
+@in_loop
+async def test_enter_goes_from_env_to_layers_and_escape_back() -> None:
+    app = OverwatchApp(session(events(rounds=1)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.session.state.layers = measured().layers
+        await press(pilot, "e", "0", "7", "enter")
+        assert "block0" in shown(app)
+        await press(pilot, "enter")
+        assert "LAYERS of env07" in shown(app)
+        assert "block0.conv.weight" in shown(app)
+        await press(pilot, "s", "s")
+        assert "by rms" in shown(app)
+        await press(pilot, "S", "right_curly_bracket")
+        assert "by rms turned" in shown(app)
+        assert "LAYERS of env07" not in shown(app)
+        await press(pilot, "escape")
+        assert "what happened" in shown(app)
+        await press(pilot, "escape", "2")
+        assert "LAYERS" not in shown(app)
+
+
+@in_loop
+async def test_enter_goes_from_configuration_to_profile() -> None:
+    app = OverwatchApp(session(events(rounds=1)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.session.state.profile = measured().profile
+        await press(pilot, "8", "enter")
+        assert "configuration of" in shown(app)
+        await press(pilot, "enter", "j")
+        assert "aten::relu_" in shown(app)
+        assert "perfetto" in shown(app)
+        await press(pilot, "escape", "escape")
+        assert "configuration of" not in shown(app)
+
+
+@in_loop
+async def test_layers_open_when_an_own_escalation_has_ended() -> None:
+    app = OverwatchApp(session(events(rounds=1)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.tick()
+        await press(pilot, "T", "y")
+        id_ = feed_of(app).answer({"state": "accepted"})
+        app.tick()
+        assert "LAYERS" not in shown(app)
+        app.session.state.layers = measured().layers
+        done = ev.CommandDone(id=id_, method="telemetry.escalate", result={}, seconds=0.1)
+        feed_of(app).items = [_life(done)]
+        app.tick()
+        app.paint()
+        assert "LAYERS of env" in shown(app)
+        await press(pilot, "escape", "escape")
+        app.tick()
+        assert "LAYERS" not in shown(app)
