@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -62,6 +63,7 @@ class LiveExport:
         self._episode_epochs = episode_epochs
         self._writer: SummaryWriter | None = None
         self._file = folder
+        self._held: BinaryIO | None = None
         self._seen: dict[str, int] = {}
         self._newest_step: dict[str, int] = {}
         self._num_boots = 0
@@ -111,7 +113,7 @@ class LiveExport:
 
     def check(self) -> None:
         """Raise FileNotFoundError where somebody has removed the file."""
-        if not self._file.exists():
+        if self._is_removed():
             raise FileNotFoundError(2, f"{self._file.name} was removed; is another export running?")
 
     def flush(self) -> None:
@@ -120,10 +122,27 @@ class LiveExport:
             self._writer.flush()
 
     def close(self) -> None:
-        """Write what is still in memory."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        """Write what is still in memory; nothing is left of a file that somebody has removed."""
+        if self._writer is None or self._held is None:
+            return
+        self._writer.close()
+        self._writer = None
+        if self._is_removed():
+            self._file.unlink(missing_ok=True)
+        self._held.close()
+        self._held = None
+
+    def _is_removed(self) -> bool:
+        """Whether the file is another than the one that was begun, or none.
+
+        The writer opens it by name for each flush, from a thread of its own: after a removal it makes a new
+        one, without the beginning. The file that is held open keeps its identity from being given again.
+        """
+        assert self._held is not None
+        try:
+            return not os.path.samestat(os.fstat(self._held.fileno()), self._file.stat())
+        except FileNotFoundError:
+            return True
 
     def __enter__(self) -> LiveExport:
         return self
@@ -140,6 +159,7 @@ class LiveExport:
             self._folder, filename_suffix=self._suffix, purge_step=0, flush_secs=FLUSH_SECONDS
         )
         (self._file,) = set(self._folder.glob(f"events.out.tfevents.*{self._suffix}")) - before
+        self._held = self._file.open("rb")
 
     def _remove_older_files(self) -> None:
         """Empty the older files, and remove those that were empty before.

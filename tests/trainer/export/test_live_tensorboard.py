@@ -132,14 +132,21 @@ def test_events_that_were_missed_are_read_from_the_journal(
     assert found["round/accuracy_mean"] == [(1, 0.5)]
 
 
-def test_file_that_somebody_removed_is_an_error(growing: Growing, export: LiveExport, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_file_that_somebody_removed_is_an_error(
+    growing: Growing, export: LiveExport, tmp_path: Path, is_flushed: bool
+) -> None:
     growing.add(BEFORE)
     export.write_past()
     for file in (tmp_path / "tb").iterdir():
         file.unlink()
     growing.add(RESUMED)
+    if is_flushed:  # which the writer does by itself each second: it makes the file again, without its head
+        export.flush()
     with pytest.raises(FileNotFoundError, match="was removed"):
         export.take(growing.events()[-1])
+    export.close()
+    assert list((tmp_path / "tb").iterdir()) == []
 
 
 def test_reader_of_the_older_file_forgets_it(growing: Growing, export: LiveExport, tmp_path: Path) -> None:
