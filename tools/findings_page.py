@@ -91,6 +91,7 @@ FINDINGS = {
     "DR-25": "What an operator did to a seed names the command.",
     "DR-26": "Each env's episode is told: return by component, parameters, seeds by end, rollbacks.",
     "DR-27": "Hosts of a real size learn, from files alone, and an epoch copies no images to the device.",
+    "DR-28": "A terminal that joins a run shows all of its state within a second.",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -166,3 +167,25 @@ def test_moments_of_a_live_run_are_those_of_its_journal(house: House) -> None:
         tui.wait_for("go to:")
         tui.press("r1e1000\r")
         tui.wait_for("is not held")
+
+
+@pytest.mark.slow
+@pytest.mark.finding("DR-28")
+def test_joining_takes_less_than_a_second_of_cpu(house: House) -> None:
+    """More than starting the program does, after dozens of rounds; the least of three."""
+    house.spawn("joined")
+    eventually(lambda: len(house.journal("joined", "round.finished")) >= 20)
+
+    def cpu_seconds(*words: str) -> tuple[float, str]:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "overwatch_tui", *words]
+        done = subprocess.run(
+            command, env=house.environment, capture_output=True, text=True, timeout=120, check=True
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+    starts = min(cpu_seconds("--help")[0] for _ in range(3))
+    joins, frame = min(cpu_seconds("--once", "joined") for _ in range(3))
+    assert re.search(r"^\W*03 \w+ +[\d.]+", frame, re.MULTILINE), "the last env's row is there"
+    assert joins - starts < 1.0
