@@ -5,7 +5,7 @@ Each step leaves files from which the next start goes on; killed between any two
 1. `.events-000001.jsonl.zst.part` is written and on the disk,
 2. `events-000001.index.json`, 3. the part gets its name, 4. the manifest names it, 5. the plain file goes.
 
-Retention takes a segment out of the manifest first and off the disk second.
+Retention keeps the segment's `run.started` lines, takes it out of the manifest, then off the disk.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 COMPRESSION_LEVEL = 1
 CLOSE_SECONDS = 5.0
+HEAD_BYTES = 160
+"""The type of an event stands within the first bytes of its line."""
+_STARTED = b'"type":"run.started"'
 
 
 class _Abandoned(Exception):
@@ -195,11 +198,25 @@ class Compactor:
     def _retain(self) -> None:
         while self._exceeds_limit:
             gone, *kept = self.manifest.segments
+            self._keep_boots(gone)
             last = {stream: span.last for stream, span in gone.streams.items()}
             removed = RemovedSegments(gone.number, {**self.manifest.removed.last, **last})
             self._replace_manifest(Manifest(segments=tuple(kept), removed=removed))
             self._unlink(gone.number)
             self.removed.append(gone)
+
+    def _keep_boots(self, segment: JournalSegment) -> None:
+        """Append the segment's `run.started` lines to those of the segments that went before."""
+        if "life" not in segment.streams:
+            return
+        path = self._folder.boots_path
+        kept = path.read_bytes() if path.exists() else b""
+        known = set(kept.splitlines())  # of a step that was killed
+        blocks = self._folder.blocks(segment.number, on_damage=lambda _: None)
+        lines = [line for block in blocks if _STARTED in block for line in block.splitlines()]
+        new = [line for line in lines if _STARTED in line[:HEAD_BYTES] and line not in known]
+        if new:
+            write_atomically(path, kept + b"".join(line + b"\n" for line in new))
 
     def _unlink(self, number: int) -> None:
         self._folder.index_path(number).unlink(missing_ok=True)

@@ -84,62 +84,6 @@ def read(
 
 
 @dataclass(frozen=True)
-class JournalPart:
-    """A segment of a journal: what one file holds."""
-
-    number: int
-    """Of the segment; of the one that is written to now, the next."""
-    fingerprint: str | None
-    """Changes with the file; None where the file may still grow or be compressed."""
-    _file: Path
-    _blocks: Callable[..., Iterator[bytes]]
-
-    def events(self, on_bad: Callable[[int, WireError], None]) -> Iterator[Event]:
-        """Its events, in the order written; see `read`.
-
-        Raises:
-            FolderError: it cannot be read.
-        """
-        yield from _events(self._file, self._blocks, on_bad, JournalRange())
-
-
-@contextmanager
-def open_parts(path: Path) -> Iterator[list[JournalPart]]:
-    """The segments of a journal, the oldest first, as they are at this moment.
-
-    Raises:
-        FolderError: the journal cannot be read.
-    """
-    try:
-        view = _OpenJournal(path)
-    except OSError as error:
-        raise FolderError(f"cannot read the journal {path}: {error.strerror}") from None
-    with view:
-        folder = view.folder
-        parts = [
-            JournalPart(
-                number, _fingerprint(folder, number), folder.packed(number), partial(folder.blocks, number)
-            )
-            for number in view.numbers
-        ]
-        if view.hot is not None:
-            newest = view.numbers[-1] if view.numbers else 0
-            parts.append(JournalPart(newest + 1, None, path, partial(_hot_blocks, view.hot)))
-        yield parts
-
-
-def _fingerprint(folder: SegmentFolder, number: int) -> str | None:
-    """Size and time of a compressed segment's file."""
-    try:
-        if folder.raw(number).exists():
-            return None
-        found = folder.packed(number).stat()
-    except OSError:
-        return None
-    return f"{found.st_size}-{found.st_mtime_ns}"
-
-
-@dataclass(frozen=True)
 class JournalRange:
     """A part of a journal: everything, numbers `first`..`last` of one stream, or what follows numbers."""
 
@@ -180,6 +124,79 @@ class JournalRange:
             return seq > self.after.get(head[2].decode(), 0)
         within = seq >= self.first and (self.last is None or seq <= self.last)
         return within and head[2].decode() == self.stream
+
+
+@dataclass(frozen=True)
+class JournalPart:
+    """A segment of a journal: what one file holds."""
+
+    number: int
+    """Of the segment; of the one that is written to now, the next."""
+    fingerprint: str | None
+    """Changes with the file; None where the file may still grow or be compressed."""
+    _file: Path
+    _blocks: Callable[..., Iterator[bytes]]
+    _wanted: JournalRange = JournalRange()
+
+    def events(self, on_bad: Callable[[int, WireError], None]) -> Iterator[Event]:
+        """Its events, in the order written; see `read`.
+
+        Raises:
+            FolderError: it cannot be read.
+        """
+        yield from _events(self._file, self._blocks, on_bad, self._wanted)
+
+
+@contextmanager
+def open_parts(path: Path) -> Iterator[list[JournalPart]]:
+    """The segments of a journal, the oldest first, as they are at this moment.
+
+    Raises:
+        FolderError: the journal cannot be read.
+    """
+    try:
+        view = _OpenJournal(path)
+    except OSError as error:
+        raise FolderError(f"cannot read the journal {path}: {error.strerror}") from None
+    with view:
+        folder = view.folder
+        parts = [
+            JournalPart(
+                number, _fingerprint(folder, number), folder.packed(number), partial(folder.blocks, number)
+            )
+            for number in view.numbers
+        ]
+        if view.hot is not None:
+            newest = view.numbers[-1] if view.numbers else 0
+            parts.append(JournalPart(newest + 1, None, path, partial(_hot_blocks, view.hot)))
+        yield parts
+
+
+def removed_boots(path: Path) -> JournalPart | None:
+    """The `run.started` events of what retention has removed, as a part before all others; None = none."""
+    folder = SegmentFolder(path)
+    last = folder.manifest().removed.last.get("life", 0)
+    if not last or not folder.boots_path.exists():
+        return None
+    return JournalPart(
+        0, None, folder.boots_path, partial(_file_blocks, folder.boots_path), JournalRange("life", last=last)
+    )
+
+
+def _file_blocks(path: Path, *, on_damage: Callable[[WireError], None]) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from _hot_blocks(file, on_damage=on_damage)
+
+
+def _fingerprint(folder: SegmentFolder, number: int) -> str | None:
+    """Size and time of a compressed segment's file."""
+    try:
+        if folder.raw(number).exists():
+            return None
+        found = folder.packed(number).stat()
+    except OSError:
+        return None
+    return f"{found.st_size}-{found.st_mtime_ns}"
 
 
 def _events(

@@ -5,6 +5,7 @@
     segments/events-000001.jsonl.zst   closed: independent zstd frames of complete lines
     segments/events-000001.index.json  where the frames begin, and sparsely which line is where
     segments/manifest.json             every compressed segment: numbers, times, bytes, sha256
+    segments/boots.jsonl               `run.started` lines of what retention has removed
 
 Where a plain and a compressed file of one number are both there, the plain one counts: it goes last.
 """
@@ -117,6 +118,11 @@ class SegmentFolder:
     def index_path(self, number: int) -> Path:
         """The index of a segment's compressed file."""
         return self.path / f"{self.journal.stem}-{number:06d}.index.json"
+
+    @property
+    def boots_path(self) -> Path:
+        """`boots.jsonl`: by these lines later events are read, also where their segments are gone."""
+        return self.path / "boots.jsonl"
 
     def numbers(self, *endings: str) -> list[int]:
         """Numbers of the segments on the disk, ascending; with these endings, or any of the two."""

@@ -25,11 +25,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from protocol.codec.json_lines import Event
-from protocol.journal.reader import JournalPart, open_parts
+from protocol.journal.reader import JournalPart, open_parts, removed_boots
 from protocol.messages.schema import schema_hash
 from protocol.storage.folders import CACHE_FOLDER
 
-from .event_columns import SCHEMAS, EventColumns, PartSummary
+from .event_columns import RAW, SCHEMAS, EventColumns, PartSummary
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +100,11 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
             tables.summaries.append(EventColumns(tables.add_batch).read(part, watch))
             tables.kept.append(None)
     _remove_others(cache, known)
+    earlier = removed_boots(journal)
+    if earlier is not None and tables.summaries:
+        columns = EventColumns(lambda table, batch: tables.add_batch(table, batch) if table != RAW else None)
+        first = tables.summaries[0]
+        first.boots = columns.read(earlier, watch).boots + first.boots
     return tables
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.codec.json_lines import Event
-from protocol.journal.reader import JournalPart
+from protocol.journal.reader import JournalPart, lines_newest_first
 from protocol.journal.writer import Journal, JournalLimits
 from protocol.messages.events import spec_of
 from tests.batches import batch_of
@@ -82,3 +82,28 @@ def test_tables_of_segments_that_are_gone_go(journal: Path, monkeypatch: pytest.
     read_lines(journal, monkeypatch)
     after = {path.name[:6] for path in (journal.parent / "cache").glob("query-*/*")}
     assert before - after == {gone.name[len("events-") :][:6]}
+
+
+@pytest.mark.finding("DR-34")
+def test_names_outlive_the_segment_that_gave_them(tmp_path: Path) -> None:
+    """Retention has taken the only `run.started`."""
+    path = tmp_path / "events.jsonl"
+    limits = JournalLimits(segment_bytes=6_000, keep_bytes=4_000)
+    told = [started("b1"), round_started(1), *(epoch(1, n) for n in range(1, NUM_EPOCHS + 1))]
+    journal, seq = Journal(path, limits), {"life": 0, "metric": 0}
+    for event, ctx in told:
+        stream = spec_of(type(event)).stream
+        seq[stream] += 1
+        journal.append([batch_of(seq[stream], BEGIN + sum(seq.values()), ctx, event)])
+    journal.close()
+    assert journal.take_removed()
+    assert b"run.started" not in b"".join(lines_newest_first(path))
+    again = Journal(path, limits)
+    again.rotate()
+    again.close()
+    for _ in range(2):
+        db = Database(path)
+        names = "SELECT DISTINCT op, slot FROM decisions ORDER BY op"
+        assert db.ask(names).rows == [("GERMINATE", "r0c1"), ("WAIT", None)]
+        assert db.ask("SELECT boot FROM runs").rows == [("b1",)]
+        assert db.damage.lines == []
