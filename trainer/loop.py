@@ -17,6 +17,8 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from protocol.messages.vocabulary import HEAD_NAMES
+
 from .compute.compiler import Compiler
 from .compute.cuda_graphs import CudaGraphs
 from .compute.execution_plan import Execution
@@ -168,8 +170,9 @@ class Trainer:
             automatic = self.lifecycle.advance(self.table, self.measurements)
             advanced = self.table.stage.clone()
             legal, vetoes = self.legal_actions()
-            gates = self.lifecycle.gates(self.table, self.measurements) | automatic
             self.decision = self.agent.act(self.table, self.measurements, legal, self.epoch)
+            blueprint = self.decision.actions[:, HEAD_NAMES.index("blueprint")]
+            gates = self.lifecycle.gates(self.table, self.measurements, blueprint) | automatic
         with hooks.phase("act"):
             actions = self.decision.actions
             executed = self.lifecycle.apply(self.table, actions, legal, self.measurements)

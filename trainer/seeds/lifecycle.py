@@ -68,9 +68,16 @@ class Lifecycle:
         self._embargo_epochs = seeds.embargo_epochs
         self._max_live = seeds.max_live
         self._one_at_a_time = seeds.one_at_a_time
+        self._num_blueprints = len(seeds.blueprints)
 
-    def gates(self, table: SlotTable, measurements: Measurements) -> dict[str, Checks]:
-        """Every check of every gate, as bool [N, S]; a signal that was not measured fails its checks."""
+    def gates(
+        self, table: SlotTable, measurements: Measurements, blueprint: Tensor | None = None
+    ) -> dict[str, Checks]:
+        """Every check of every gate, as bool [N, S]; a signal that was not measured fails its checks.
+
+        Args:
+            blueprint: int64 [N], which one each env is to plant; None = any of the run's.
+        """
         stage, epochs, limits = table.stage, table.epochs_in_stage, self._limits
         norm, healthy = measurements.seed_grad_norm, measurements.seed_health >= limits.min_health
         g2 = {
@@ -98,16 +105,20 @@ class Lifecycle:
             g3["min_epochs"] = epochs >= self._min_blending_epochs
             g5["contributes"] = table.contribution >= limits.min_contribution
         return {
-            "G0": self._planting_checks(stage),
+            "G0": self._planting_checks(stage, blueprint),
             "G1": {"germinated": stage == Stage.GERMINATED},
             "G2": g2,
             "G3": g3,
             "G5": g5,
         }
 
-    def _planting_checks(self, stage: Tensor) -> Checks:
-        """G0: the slot is free, and the rest of the host leaves room for another seed."""
-        checks = {"dormant": stage == Stage.DORMANT}
+    def _planting_checks(self, stage: Tensor, blueprint: Tensor | None) -> Checks:
+        """G0: the slot is free, the run has the blueprint, and the host leaves room for another seed."""
+        present = torch.ones_like(stage[:, 0]) if blueprint is None else self._is_present(blueprint)
+        checks = {
+            "dormant": stage == Stage.DORMANT,
+            "blueprint_present": present.bool().unsqueeze(1).expand_as(stage),
+        }
         if self._max_live:
             live = is_in(stage, LIVE).sum(1, keepdim=True)
             checks["below_max_live"] = (live < self._max_live).expand_as(stage)
@@ -115,6 +126,10 @@ class Lifecycle:
             immature = is_in(stage, IMMATURE).any(1, keepdim=True)
             checks["others_mature"] = (~immature).expand_as(stage)
         return checks
+
+    def _is_present(self, blueprint: Tensor) -> Tensor:
+        """Whether these are codes of blueprints that the run has; bool, of the same shape."""
+        return (blueprint >= 0) & (blueprint < self._num_blueprints)
 
     def legal(self, table: SlotTable, measurements: Measurements) -> Tensor:
         """bool [N, len(Op), S]: what may be done to which slot. WAIT is legal on every slot."""
@@ -171,11 +186,12 @@ class Lifecycle:
             legal: as `legal` gave it for this table.
 
         Returns:
-            bool [N]: which were executed; exactly those that are legal.
+            bool [N]: which were executed; exactly those that are legal and plant no unknown blueprint.
         """
         head = {name: actions[:, i : i + 1] for i, name in enumerate(HEAD_NAMES)}
         envs = torch.arange(actions.shape[0], device=actions.device)
         executed = legal[envs, actions[:, 0], actions[:, 1]]
+        executed = executed & ((actions[:, 0] != Op.GERMINATE) | self._is_present(head["blueprint"][:, 0]))
         slots = torch.arange(table.shape[1], device=actions.device)
         chosen = executed.unsqueeze(1) & (slots == head["slot"])
 

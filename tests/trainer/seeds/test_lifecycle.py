@@ -427,6 +427,19 @@ def plantable(stages: list[Stage], **options: object) -> bool:
     return legal
 
 
+@pytest.mark.finding("DR-29")
+@pytest.mark.parametrize("blueprint", [-1, 2, 99])
+def test_missing_blueprint_fails_g0_by_name(blueprint: int) -> None:
+    life = Lifecycle(config(1, seeds__blueprints=("norm", "attention")))
+    table, seen = SlotTable.empty(2, 2), measurements(2, 2)
+    checks = life.gates(table, seen, torch.tensor([1, blueprint]))["G0"]
+    assert checks["blueprint_present"].tolist() == [[True, True], [False, False]]
+    assert {name for name, holds in checks.items() if not holds[1, 0]} == {"blueprint_present"}
+    rows = [action(Op.GERMINATE, blueprint=code) for code in (1, blueprint)]
+    assert act(life, table, seen, *rows).tolist() == [True, False]
+    assert table.stage.tolist() == [[Stage.GERMINATED, Stage.DORMANT], [Stage.DORMANT, Stage.DORMANT]]
+
+
 @pytest.mark.parametrize("stage", Stage)
 def test_seeds_on_their_way_count_towards_max_live(stage: Stage) -> None:
     assert plantable([stage, stage])
