@@ -223,8 +223,9 @@ def seconds_per_step(update: UpdateStatistics) -> float:
 
 
 def system_readings(sample: SystemSample) -> dict[str, float]:
-    """The fuller of the machine's memory and the GPU's."""
+    """The fuller of the machine's memory and the GPU's, of which the allocator tells where NVML does not."""
     shares = [sample.memory_used / sample.memory_total]
-    if sample.gpu_memory is not None and sample.gpu_memory_total:
-        shares.append(sample.gpu_memory / sample.gpu_memory_total)
+    used = [held for held in (sample.gpu_memory, sample.gpu_reserved) if held is not None]
+    if used and sample.gpu_memory_total:
+        shares.append(max(used) / sample.gpu_memory_total)
     return {"system.memory": max(shares)}

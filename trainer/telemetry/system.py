@@ -14,6 +14,7 @@ import torch
 from protocol.messages.events import SystemSample
 from trainer.compute.cpu import count_cores
 
+from .allocator import fill_allocator
 from .nvml import NvidiaGPU
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class SystemSampler:
         interval: float = 1.0,
     ) -> None:
         self._folder = folder
+        self._device = device
         self._publish = publish
         self._interval = interval
         self._process = psutil.Process()
@@ -97,6 +99,7 @@ class SystemSampler:
         )
         if self._gpu is not None:
             self._gpu.fill(sample)
+        fill_allocator(sample, self._device)
         return sample
 
     def _run(self) -> None:

@@ -189,6 +189,12 @@ class SystemSample:
     gpu_memory: int | None = None
     gpu_memory_total: int | None = None
     gpu_celsius: float | None = None
+    gpu_allocated: int | None = None
+    """Bytes of this process's tensors, of PyTorch's allocator."""
+    gpu_reserved: int | None = None
+    """Bytes that the allocator holds for them: those allocated, and those that it can give out again."""
+    gpu_fragmentation: float | None = None
+    """Share of those reserved that is free in pieces of split blocks, which cannot be given back."""
 
 
 @event("layers", "trace", keep=4)

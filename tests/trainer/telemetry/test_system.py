@@ -14,7 +14,10 @@ import pytest
 import torch
 
 from protocol.messages.events import SystemSample
+from protocol.messages.thresholds import THRESHOLDS
+from trainer.telemetry.allocator import fill_allocator
 from trainer.telemetry.nvml import NvidiaGPU
+from trainer.telemetry.signal_values import system_readings
 from trainer.telemetry.system import SystemSampler, memory
 
 CPU = torch.device("cpu")
@@ -40,6 +43,7 @@ def test_samples_arrive_and_stop(tmp_path: Path) -> None:
     assert sample.cores == len(os.sched_getaffinity(0))
     assert sample.disk_free > 0
     assert (sample.gpu_percent, sample.gpu_memory) == (None, None)
+    assert (sample.gpu_allocated, sample.gpu_reserved, sample.gpu_fragmentation) == (None, None, None)
     assert not any(thread.name == "system-sampler" for thread in threading.enumerate())
     assert len(samples) == count
 
@@ -118,6 +122,46 @@ def test_what_the_gpu_refuses_stays_not_measured(tmp_path: Path) -> None:
     NvidiaGPU(FakeNVML(), handle=0).fill(sample)
     assert (sample.gpu_memory, sample.gpu_memory_total, sample.gpu_percent) == (5, 10, 71.0)
     assert sample.gpu_celsius is None
+
+
+@pytest.mark.finding("DR-36")
+@pytest.mark.parametrize("reserved", [0, 600, 800, 960])
+def test_allocator_is_sampled_and_a_full_device_warned_of(
+    monkeypatch: pytest.MonkeyPatch, reserved: int
+) -> None:
+    """As on a device of 1000 bytes without NVML."""
+    statistics = {
+        "allocated_bytes.all.current": reserved // 2,
+        "reserved_bytes.all.current": reserved,
+        "inactive_split_bytes.all.current": reserved // 4,
+    }
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: statistics)
+    properties = SimpleNamespace(total_memory=1000)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    sample = SystemSample(
+        cpu_percent=0.0, rss=1, memory_total=100, memory_used=10, load1=0.0, cores=1, disk_free=1
+    )
+    fill_allocator(sample, torch.device("cuda", 0))
+    assert (sample.gpu_allocated, sample.gpu_reserved) == (reserved // 2, reserved)
+    assert sample.gpu_fragmentation == (0.25 if reserved else 0.0)
+    share = system_readings(sample)["system.memory"]
+    assert share == max(0.1, reserved / 1000)
+    told = {0: None, 600: None, 800: "warning", 960: "critical"}
+    assert THRESHOLDS["memory"].severity(share) == told[reserved]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_allocator_of_a_real_gpu(tmp_path: Path) -> None:
+    held = torch.zeros(2**28, dtype=torch.uint8, device="cuda")
+    sample = SystemSampler(tmp_path, torch.device("cuda", 0), lambda sample: None).sample()
+    assert sample.gpu_allocated is not None
+    assert sample.gpu_reserved is not None
+    assert sample.gpu_memory_total is not None
+    assert held.numel() <= sample.gpu_allocated <= sample.gpu_reserved <= sample.gpu_memory_total
+    assert sample.gpu_fragmentation is not None
+    assert 0.0 <= sample.gpu_fragmentation < 1.0
+    assert system_readings(sample)["system.memory"] >= sample.gpu_reserved / sample.gpu_memory_total
 
 
 @pytest.mark.gpu
