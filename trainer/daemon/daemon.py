@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from protocol.codec.text import clean_text
-from protocol.errors import MissingExtra, NameTaken
+from protocol.errors import EsperError, MissingExtra, NameTaken
 from protocol.journal.writer import JournalLimits
 from protocol.messages.events import (
     LogLine,
@@ -72,6 +72,7 @@ from .logging_setup import reopen, set_up
 from .rank0_hooks import Rank0Hooks
 from .resume import ResumePoint, ResumeRequest, load_configuration, save_configuration
 from .signal_listener import SignalListener
+from .start_progress import StartProgress
 from .systemd import Notifier
 
 if TYPE_CHECKING:
@@ -139,26 +140,32 @@ def run_daemon(
     configure_allocator(config.cuda, os.environ)
     device = resolve_device(config.device, group.local_rank)
     prepare_device(config.cuda, device)
-    data = load_task(config.task, device)
-    sourced = resolve_task_defaults(sourced, data.name, data.kind)
-    config = sourced.config
-    _tell(check_sizes(config, data))
-    build_model(config, data)  # what cannot be grown ends it here, before there is a folder
-    with RunFolder.claim(name, prefix=config.task.label) as run:
-        if run.existed and resume is None and run.has_events:
-            raise NameTaken(
-                f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
-            )
-        save_configuration(run.path, sourced)
-        return Daemon(
-            run,
-            config,
-            device,
-            data,
-            resume=None if resume is None else ResumeRequest(checkpoint, unattended),
-            process_group=group,
-            metrics=metrics,
-        ).live()
+    with StartProgress() as progress:
+        progress.begin(f"loading {clean_text(config.task.label)}")
+        data = load_task(config.task, device)
+        sourced = resolve_task_defaults(sourced, data.name, data.kind)
+        config = sourced.config
+        _tell(check_sizes(config, data))
+        progress.begin("building a host")
+        build_model(config, data)  # what cannot be grown ends it here, before there is a folder
+        with RunFolder.claim(name, prefix=config.task.label) as run:
+            if run.existed and resume is None and run.has_events:
+                raise NameTaken(
+                    f"run {run.name} has been trained before; --resume {run.name} goes on, "
+                    "or choose another name"
+                )
+            save_configuration(run.path, sourced)
+            request = None if resume is None else ResumeRequest(checkpoint, unattended)
+            progress.begin(f"building {config.envs.count} hosts")
+            try:
+                daemon = Daemon(
+                    run, config, device, data, resume=request, process_group=group, metrics=metrics
+                )
+                progress.close()
+                return daemon.live()
+            except EsperError:
+                run.abandon()  # a start that is refused leaves no folder
+                raise
 
 
 def _tell(line: str | None) -> None:
