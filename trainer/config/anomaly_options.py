@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, defstruct, to_builtins
 
@@ -41,6 +42,26 @@ SIGNALS = {
 """What the checks compare with limits that are the same all through a run: those of `kl` follow
 `ppo.target_kl`, those of `value_collapse` how far the run is."""
 
+RaiseAfter = Annotated[
+    int,
+    count("Readings in a row beyond a limit that raise an anomaly; 0 = as the signal's own row says", ge=0),
+]
+ClearAfter = Annotated[
+    int, count("Calm readings in a row that clear an anomaly; 0 = as the signal's own row says", ge=0)
+]
+ClearMargin = Annotated[
+    float,
+    number(
+        "Distance from the limit, as a share of it, of calm readings; 0 = as the signal's own row says",
+        le=0.9,
+    ),
+]
+WAITING: tuple[tuple[str, Any, float], ...] = (
+    ("raise_after", RaiseAfter, 0),
+    ("clear_after", ClearAfter, 0),
+    ("clear_margin", ClearMargin, 0.0),
+)
+"""Name, type and default of what is the same for all signals, where it is set."""
 Limit = Annotated[float, Meta(ge=0.0, le=1e9)]
 
 
@@ -88,13 +109,18 @@ if TYPE_CHECKING:
 
     class AnomaliesConfig(Section, frozen=True):
         """For each of `SIGNALS` a pair of limits; the table of thresholds has the defaults."""
+
+        raise_after: int = 0
+        clear_after: int = 0
+        clear_margin: float = 0.0
 else:
     AnomaliesConfig = defstruct(
         "AnomaliesConfig",
         [
             (t.signal, Annotated[tuple[Limit, ...], _limits(t)], (t.warning, t.critical))
             for t in (THRESHOLDS[signal] for signal in SIGNALS)
-        ],
+        ]
+        + list(WAITING),
         bases=(Section,),
         namespace={"__module__": __name__},
         frozen=True,
@@ -104,5 +130,19 @@ else:
 
 
 def configured_thresholds(anomalies: AnomaliesConfig) -> dict[str, Threshold]:
-    """The table of thresholds with the limits of a run."""
-    return with_limits(to_builtins(anomalies))
+    """The table of thresholds with the limits of a run, and how long its anomalies wait."""
+    values = to_builtins(anomalies)
+    table = with_limits({signal: values[signal] for signal in SIGNALS})
+    own = {signal: _with_waiting(table[signal], anomalies) for signal in (*SIGNALS, "kl")}
+    return {**table, **own}
+
+
+def _with_waiting(threshold: Threshold, anomalies: AnomaliesConfig) -> Threshold:
+    """The same limits, raised and cleared as the run's options say where they are set."""
+    margin = anomalies.clear_margin
+    return replace(
+        threshold,
+        raise_after=anomalies.raise_after or threshold.raise_after,
+        clear_after=anomalies.clear_after or threshold.clear_after,
+        clear_ratio=(1.0 + margin if threshold.low else 1.0 - margin) if margin else threshold.clear_ratio,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from protocol.messages.vocabulary import Stage
 from tests.protocol.sshd import free_ports
-from trainer.config.anomaly_options import SIGNALS
+from trainer.config.anomaly_options import SIGNALS, WAITING
 
 from .forked_starts import Start
 from .option_effects import (
@@ -72,6 +72,10 @@ FLIPPED_SIGNALS = ("gradient_exploding", "credit")
 ANOMALY_LIMIT = Elsewhere(
     "one test moves the limits of each check and lets it raise its anomaly",
     "tests/trainer/telemetry/test_anomalies.py::test_limits_of_each_check_are_an_option",
+)
+ANOMALY_WAITING = Elsewhere(
+    "one test lets each check wait, raise its anomaly and clear it",
+    "tests/trainer/telemetry/test_anomalies.py::test_waiting_of_each_check_is_an_option",
 )
 
 FLIPS: dict[str, Flip | Elsewhere] = {
@@ -300,6 +304,7 @@ FLIPS: dict[str, Flip | Elsewhere] = {
         "no_growth",
     ),
     **{f"anomalies.{signal}": ANOMALY_LIMIT for signal in SIGNALS if signal not in FLIPPED_SIGNALS},
+    **{f"anomalies.{name}": ANOMALY_WAITING for name, *_ in WAITING},
     "anomalies.credit": Flip("7,20", sees(warning=7.0, critical=20.0), "endless", look=limits_of("credit")),
     "telemetry.level": Flip("OFF", measured(counts("epoch"), 12, 0)),
     "telemetry.budget": Flip("0.000001", shrinks(counts("drift")), with_=("telemetry.stride=0", "rounds=4")),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from protocol.messages.events import Anomaly
 from protocol.messages.thresholds import THRESHOLDS, Threshold
 from protocol.server.emitter import Emitter
-from trainer.config.anomaly_options import SIGNALS, configured_thresholds
+from trainer.config.anomaly_options import SIGNALS, WAITING, configured_thresholds
 from trainer.config.load import OPTIONS, ConfigError, load
 from trainer.telemetry.anomalies import CHECKS, AnomalyCheck, AnomalyDetector
 
@@ -101,7 +101,8 @@ def test_all_sources_at_once_equal_one_at_a_time(kind: str, data: st.DataObject)
 
 def test_every_check_has_an_option_or_limits_that_move() -> None:
     assert {check.threshold for check in CHECKS} == {*SIGNALS, "kl", "value_collapse"}
-    assert {key for key in OPTIONS if key.startswith("anomalies.")} == {f"anomalies.{s}" for s in SIGNALS}
+    options = {f"anomalies.{name}" for name in (*SIGNALS, *(name for name, *_ in WAITING))}
+    assert {key for key in OPTIONS if key.startswith("anomalies.")} == options
 
 
 @pytest.mark.parametrize("check", [c for c in CHECKS if c.threshold in SIGNALS], ids=lambda c: c.reading)
@@ -122,6 +123,33 @@ def test_limits_of_each_check_are_an_option(check: AnomalyCheck) -> None:
     assert before != after
     sources = len(after) // 2
     assert after == [("warning", limits[0])] * sources + [("critical", limits[1])] * sources
+
+
+@pytest.mark.finding("DR-31")
+@pytest.mark.parametrize("check", [c for c in CHECKS if c.threshold in SIGNALS], ids=lambda c: c.reading)
+def test_waiting_of_each_check_is_an_option(check: AnomalyCheck) -> None:
+    """Raised at the third breach; cleared at the second calm reading, of which one is too close."""
+    cfg = load(sets=["anomalies.raise_after=3", "anomalies.clear_after=2", "anomalies.clear_margin=0.5"])
+    threshold = THRESHOLDS[check.threshold]
+    breach = threshold.warning
+    close, calm = (breach * 1.4, breach * 1.6) if threshold.low else (breach * 0.6, breach * 0.4)
+    emitter = Emitter()
+    found = detector(emitter, configured_thresholds(cfg.anomalies))
+    told_at = []
+    for value in (breach, breach, breach, close, calm, close, calm, calm):
+        found.check_all({check.reading: value})
+        told_at.append({e.active for e in told(emitter) if e.kind == check.kind})
+    assert told_at == [set(), set(), {True}, set(), set(), set(), set(), {False}]
+
+
+@pytest.mark.finding("DR-31")
+def test_limits_that_move_keep_their_waiting() -> None:
+    """Those of `value_collapse` may be below 0, where a margin would be on the wrong side."""
+    cfg = load(sets=["anomalies.raise_after=9", "anomalies.clear_margin=0.5"])
+    table = configured_thresholds(cfg.anomalies)
+    assert table["value_collapse"] == THRESHOLDS["value_collapse"]
+    assert (table["kl"].raise_after, table["kl"].clear_ratio) == (9, 0.5)
+    assert configured_thresholds(load().anomalies) == THRESHOLDS
 
 
 @pytest.mark.parametrize("limits", ["10,5", "5", "5,10,20", "nan,1", "-1,5", "", "a,b"])
