@@ -92,6 +92,14 @@ FINDINGS = {
     "DR-26": "Each env's episode is told: return by component, parameters, seeds by end, rollbacks.",
     "DR-27": "Hosts of a real size learn, from files alone, and an epoch copies no images to the device.",
     "DR-28": "A terminal that joins a run shows all of its state within a second.",
+    "DR-29": "A blueprint that the run does not have fails gate G0 by name, and nothing is planted.",
+    "DR-30": "A start that is refused leaves no run folder, whatever refuses it.",
+    "DR-31": "How many readings raise and clear anomalies is an option, as are limits, gates and governor.",
+    "DR-32": "Each function, class and constant of the three packages is used by one of them.",
+    "DR-33": "A removed event file is told although its writer has made it again.",
+    "DR-34": "What retention removes takes no names of slots and ops from SQL.",
+    "DR-35": "A start that takes long says what it is doing.",
+    "DR-36": "A sample of the machine has the allocator's memory, and a full device raises the warning.",
 }
 
 

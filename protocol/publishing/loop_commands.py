@@ -16,7 +16,6 @@ from protocol.messages.commands import METHODS, Method, OpParams, Params
 from protocol.server.mailbox import Command
 from protocol.server.server import Server
 
-Value = bool | int | float | str
 PARAMETER_TYPES: tuple[type, ...] = (bool, int, float, str)
 MAX_COMMANDS = 64
 MAX_PARAMETER_CHARACTERS = 1024

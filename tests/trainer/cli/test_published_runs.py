@@ -144,7 +144,8 @@ def test_call_answers_queries_too(run: PublishedRun) -> None:
         (
             ["call", "loop", "nosuch"],
             5,
-            "'nosuch'; it has lease.acquire, lease.release, log.rotate, mark, op.cancel, save\n",
+            "'nosuch'; it has anomaly.acknowledge, anomaly.mute, lease.acquire, lease.release, log.rotate, "
+            "mark, op.cancel, save\n",
         ),
         (
             ["call", "loop", "telemetry.escalate"],
