@@ -31,6 +31,8 @@ from .scalars import scalars
 QUIET_SECONDS = 1.0
 """After so long without an event the run is looked after, and a run that has said its end has ended."""
 FLUSH_SECONDS = 1
+NAME_SECONDS = 1.0
+"""Files are named by the second, then by a count without leading zeros."""
 _CONNECTED = ("live", "slow", "stale")
 _STREAMS: tuple[Stream, ...] = ("life", "metric")
 """Those that have scalars, and the boots' beginnings and ends."""
@@ -154,7 +156,15 @@ class LiveExport:
         """A new file, that begins with the order to forget every step before it."""
         self.close()
         self.count = 0
-        before = set(self._folder.iterdir())
+        before = set(self._folder.glob(f"events.out.tfevents.*{self._suffix}"))
+        self._begin_file(before)
+        if before and self._file < max(before):  # TensorBoard reads files in the order of their names
+            self.close()
+            self._file.unlink()
+            time.sleep(NAME_SECONDS)
+            self._begin_file(before)
+
+    def _begin_file(self, before: set[Path]) -> None:
         self._writer = SummaryWriter(
             self._folder, filename_suffix=self._suffix, purge_step=0, flush_secs=FLUSH_SECONDS
         )

@@ -168,6 +168,16 @@ def test_reader_of_the_older_file_forgets_it(growing: Growing, export: LiveExpor
     assert [scalar.step for scalar in running.Scalars("epoch/seconds")] == [1, 2, 3, 4, 5, 6]
 
 
+def test_newer_file_has_the_later_name(growing: Growing, export: LiveExport, tmp_path: Path) -> None:
+    """Also within a second where the writer's count goes from 9 to 10, whatever it is at now."""
+    growing.add(BEFORE)
+    names = []
+    for _ in range(12):
+        export.write_past()
+        names.append(export._file.name)
+    assert names == sorted(names)
+
+
 def test_older_files_of_the_run_do_not_pile_up(growing: Growing, export: LiveExport, tmp_path: Path) -> None:
     growing.add(BEFORE)
     for _ in range(5):
