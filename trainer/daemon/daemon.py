@@ -149,11 +149,7 @@ def run_daemon(
         progress.begin("building a host")
         build_model(config, data)  # what cannot be grown ends it here, before there is a folder
         with RunFolder.claim(name, prefix=config.task.label) as run:
-            if run.existed and resume is None and run.has_events:
-                raise NameTaken(
-                    f"run {run.name} has been trained before; --resume {run.name} goes on, "
-                    "or choose another name"
-                )
+            _check_is_new(run, resume)
             save_configuration(run.path, sourced)
             request = None if resume is None else ResumeRequest(checkpoint, unattended)
             progress.begin(f"building {config.envs.count} hosts")
@@ -166,6 +162,13 @@ def run_daemon(
             except EsperError:
                 run.abandon()  # a start that is refused leaves no folder
                 raise
+
+
+def _check_is_new(run: RunFolder, resume: str | None) -> None:
+    if run.existed and resume is None and run.has_events:
+        raise NameTaken(
+            f"run {run.name} has been trained before; --resume {run.name} goes on, or choose another name"
+        )
 
 
 def _tell(line: str | None) -> None:

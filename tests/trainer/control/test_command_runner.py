@@ -40,8 +40,8 @@ class Run:
     accuracy_mean = 0.5
     can_intervene = True
 
-    def intervene(self, params: Any) -> dict[str, Any]:
-        return {"slot": params.slot}
+    def intervene(self, params: Any, command: str) -> dict[str, Any]:
+        return {"slot": params.slot, "command": command}
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": torch.ones(3)}
