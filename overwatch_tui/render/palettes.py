@@ -193,8 +193,6 @@ PALETTES: dict[str, Palette] = {
     "16-colour": Palette(("#000000",), "color(7)", _SIXTEEN),
 }
 """By name, in the order in which `^T` shows them."""
-NOT_TEXT = frozenset({"rule"})
-"""Styles of lines between panels: they may be less visible than text."""
 
 
 def automatic_theme(environ: Mapping[str, str]) -> str:

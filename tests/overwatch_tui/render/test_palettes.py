@@ -10,9 +10,12 @@ from rich.color import Color
 
 from overwatch_tui.render.layout import ScreenLayout
 from overwatch_tui.render.lines import plain
-from overwatch_tui.render.palettes import NOT_TEXT, PALETTES, automatic_theme
+from overwatch_tui.render.palettes import PALETTES, automatic_theme
 from overwatch_tui.render.theme import Theme
 from tests.overwatch_tui.scenes import SCENES, SIZES
+
+NOT_TEXT = frozenset({"rule"})
+"""Styles of lines between panels: they may be less visible than text."""
 
 Rgb = tuple[int, int, int]
 FIRST_SIXTEEN = {
