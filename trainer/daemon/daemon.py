@@ -137,9 +137,7 @@ def run_daemon(
     config = sourced.config
     group.check_split(config)
     metrics = _open_metrics(config.metrics)
-    configure_allocator(config.cuda, os.environ)
-    device = resolve_device(config.device, group.local_rank)
-    prepare_device(config.cuda, device)
+    device = _prepare_device(config, group)
     with StartProgress() as progress:
         progress.begin(f"loading {clean_text(config.task.label)}")
         data = load_task(config.task, device)
@@ -162,6 +160,13 @@ def run_daemon(
             except EsperError:
                 run.abandon()  # a start that is refused leaves no folder
                 raise
+
+
+def _prepare_device(config: Config, group: ProcessGroup) -> torch.device:
+    configure_allocator(config.cuda, os.environ)
+    device = resolve_device(config.device, group.local_rank)
+    prepare_device(config.cuda, device)
+    return device
 
 
 def _check_is_new(run: RunFolder, resume: str | None) -> None:
