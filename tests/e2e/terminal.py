@@ -36,6 +36,8 @@ class Terminal:
         self.bytes = 0
         self.output = b""
         """The newest bytes that came, for what no screen shows."""
+        self.on_output: Callable[[bytes], object] = lambda _: None
+        """Told of every piece that the program writes."""
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         # A size in the environment would win over the pty's own.
@@ -66,6 +68,7 @@ class Terminal:
                 return
             self.bytes += len(data)
             self.output = (self.output + data)[-MAX_OUTPUT:]
+            self.on_output(data)
             self._stream.feed(data)
 
     @property

@@ -65,6 +65,7 @@ class Run:
     seed: int = 7
     boot: str = "b1"
     begin: int = START
+    epoch_us: int = EPOCH_US
     lines: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -123,7 +124,7 @@ class Run:
         self.emit(ev.RoundStarted(rounds=400))
         for epoch in range(1, self.episode_epochs + 1):
             self.ctx.epoch = epoch
-            self.ts += EPOCH_US
+            self.ts += self.epoch_us
             self.emit(self.epoch())
             self.emit(self.drift(self.env_sources()))
             if epoch % 2 == 0:
@@ -159,7 +160,7 @@ class Run:
 
         jitter = self.random.uniform
         return ev.EpochFinished(
-            seconds=EPOCH_US / 1e6,
+            seconds=self.epoch_us / 1e6,
             train_loss=[1.6 - a for a in accuracy],
             train_accuracy=[min(0.99, a + 0.02) for a in accuracy],
             val_loss=[1.7 - a for a in accuracy],

@@ -223,3 +223,31 @@ async def test_ten_thousand_random_keys_raise_nothing(name: str, tmp_path: Path)
     elif name != "empty":
         assert storm.sent, "the storm has confirmed questions, too"
     assert storm.app.num_left, "the storm has pressed the key that leaves"
+
+
+ABOVE = {
+    "help": (("question_mark",), ("3", "s", "T", "0")),
+    "moment": (("g", "t"), ("3", "s", "T", "q", "space")),
+    "filter": (("slash",), ("3", "s", "T", "q", "space")),
+    "command": (("colon",), ("3", "s", "T", "q", "space")),
+    "question": (("C",), ("3",)),
+    "runs": (("R",), ("3", "s", "T", "space")),
+}
+"""Name -> (keys that open it, keys that mean something else beneath it)."""
+
+
+@pytest.mark.parametrize("name", ABOVE)
+@in_loop
+async def test_keys_typed_above_the_main_screen_never_leak(name: str) -> None:
+    storm = Storm(live(Path()), read_only=False, seed=1)
+    view = storm.app.session.view
+    async with storm.app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(*ABOVE[name][0])
+        before = (view.name, view.sort, view.is_frozen)
+        await pilot.press(*ABOVE[name][1])
+        for _ in range(3):
+            await pilot.press("escape")
+        assert (view.name, view.sort, view.is_frozen) == before
+        assert len(storm.app.screen_stack) == 1
+        assert storm.app.num_left == 0
+    assert storm.sent == []

@@ -1,0 +1,77 @@
+"""Draw the pictures of the terminal in the documentation: `python -m tools.terminal_pictures`.
+
+They show the real run that the tests record (`python -m tests.overwatch_tui.record`), at a moment of its last
+round; each is the screen that F8 writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.screenshot import self_contained
+from overwatch_tui.session import Session
+from overwatch_tui.source.replay import ReplayFeed
+from protocol.storage.folders import EVENTS_FILE
+from tests.overwatch_tui.record import NAME, unpack
+
+FOLDER = Path(__file__).parents[1] / "docs" / "img"
+COLUMNS, LINES = 120, 40
+MOMENT = ("g", "t", *"r6e14", "enter")
+"""Keys that lead there."""
+PICTURES: dict[str, tuple[str, ...]] = {
+    "main": ("1",),
+    "env": ("1", "enter"),
+    "anomalies": ("2", "enter"),
+    "drift": ("3",),
+    "policy": ("4",),
+    "seeds": ("5",),
+    "log": ("6",),
+    "system": ("8",),
+}
+"""Name -> keys after the start."""
+
+
+async def draw(folder: Path, keys: tuple[str, ...]) -> str:
+    """The screen after these keys, as an SVG document.
+
+    Args:
+        folder: holds the run's folder.
+        keys: Textual's names.
+    """
+    feed = ReplayFeed(folder / NAME / EVENTS_FILE, math.inf)
+    app = OverwatchApp(Session(feed, ViewState()))
+    async with app.run_test(size=(COLUMNS, LINES)) as pilot:
+        while not feed.is_over:
+            await pilot.pause()
+        await pilot.press(*MOMENT)
+        while app.session.cursor.is_seeking:
+            await pilot.pause()
+        app.session.view.message = ""
+        await pilot.press(*keys)
+        app.paint()
+        await pilot.pause()
+        return self_contained(app.export_screenshot(title=f"esper-tui {NAME}"))
+
+
+def main() -> None:
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / NAME).mkdir()
+        unpack(folder / NAME / EVENTS_FILE)
+        for name, keys in PICTURES.items():
+            path = FOLDER / f"terminal-{name}.svg"
+            path.write_text(asyncio.run(draw(folder, keys)), encoding="utf-8")
+            print(f"wrote {path.name}, {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
