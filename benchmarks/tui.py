@@ -1,19 +1,26 @@
 """The cost of the terminal: `python -m benchmarks.tui`.
 
-A real `esper-tui` on a pseudo-terminal of 120x40 follows a real server that publishes a run of 16 envs (about
-25 events a second, with seeds that come and go) at one frame a second. Measured after a warm-up: bytes
-written to the terminal and CPU time of the process. Also reported: seconds until the first frame, the time
-from a key to its frame, and the resident memory.
+A real `esper-tui` on a real pseudo-terminal follows a real server at one frame a second, with 16 envs at
+120x40, 64 and 256 at 200x60; the server publishes a run with seeds that come and go. Measured after a
+warm-up: bytes written to the terminal and CPU time of the process, the time from a key to its frame while
+nothing comes in, CPU time until the first frame and the first table, memory, and what a recording of a day
+adds to it.
+nvitop and btop are measured in the same way where they are installed (nvitop needs a GPU).
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
+import shutil
 import statistics
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -26,17 +33,39 @@ from tests.overwatch_tui import journal
 
 from .report import finish
 
-COLUMNS, LINES = 120, 40
-ENVS = 16
+SCREENS = ((16, 120, 40), (64, 200, 60), (256, 200, 60))
+"""Envs, columns, lines."""
 WARM_UP_S = 12.0
 MEASURED_S = 40.0
-KEYS = 8
+KEYS = 40
+STARTS = 3
+DAY_ROUNDS = 1440
+"""One round a minute."""
+DAY: dict[str, int] = {"envs": 4, "episode_epochs": 6, "epoch_us": 10_000_000}
+PATIENCE_S = 120.0
+OTHERS = {"nvitop": ["nvitop", "-m", "full"], "btop": ["btop"]}
+"""Monitors for comparison, as they start by themselves."""
+ROW = re.compile(r"^. +15 \w+ +\d", re.MULTILINE)
+"""The row of an env, with its accuracy."""
+TARGETS = {
+    "kib_per_s_16": ("<=", 10.0),
+    "cpu_percent_16": ("<=", 5.0),
+    "kib_per_s_64": ("<=", 25.0),
+    "cpu_percent_64": ("<=", 8.0),
+    "cpu_percent_256": ("<=", 10.0),
+    "key_to_frame_p95_ms": ("<", 50.0),
+    "first_frame_cpu_s": ("<", 0.3),
+    "first_table_cpu_s": ("<", 0.8),
+    "rss_mib": ("<", 100.0),
+    "rss_mib_day": ("<", 100.0),
+    "day_growth": ("<=", 1.1),
+}
 
 
-def publish(server: Server, stop: threading.Event) -> None:
+def publish(server: Server, envs: int, stop: threading.Event) -> None:
     """Emit the journal's events at the journal's pace until `stop` is set."""
     begin, first = time.monotonic(), None
-    for line in journal.endless(envs=ENVS):
+    for line in journal.endless(envs=envs):
         event = decode_line(line)
         first = event.ts if first is None else first
         wait = begin + (event.ts - first) / 1e6 - time.monotonic()
@@ -47,31 +76,96 @@ def publish(server: Server, stop: threading.Event) -> None:
         server.beat(event.ctx.round, event.ctx.epoch)
 
 
-def watch(environment: dict[str, str]) -> dict[str, float]:
-    """Start the terminal, warm it up, measure."""
-    began = time.monotonic()
-    command = [sys.executable, "-m", "overwatch_tui", "--refresh", "1"]
-    terminal = Terminal(command, environment, columns=COLUMNS, lines=LINES)
+@contextmanager
+def live_run(envs: int) -> Iterator[threading.Event]:
+    """A run that publishes; setting the event makes it quiet."""
+    run = RunFolder.claim(f"bench-{envs}")
+    server = Server(run, hello={})
+    server.start()
+    server.set_state("TRAINING")
+    stop = threading.Event()
+    feeder = threading.Thread(target=publish, args=(server, envs, stop))
+    feeder.start()
     try:
-        terminal.wait_for("LIVE")
-        first_paint = time.monotonic() - began
-        process = psutil.Process(terminal.process.pid)
-        follow(terminal, WARM_UP_S)
-        bytes_before, cpu_before, wall = terminal.bytes, cpu(process), time.monotonic()
-        follow(terminal, MEASURED_S)
-        seconds = time.monotonic() - wall
-        figures = {
-            "kib_per_s": (terminal.bytes - bytes_before) / 1024 / seconds,
-            "cpu_percent": 100 * (cpu(process) - cpu_before) / seconds,
-            "first_paint_s": first_paint,
-            "key_to_frame_ms": statistics.median(key(terminal, i) for i in range(KEYS)),
-            "rss_mib": process.memory_info().rss / 2**20,
-        }
-        terminal.press("q")
-        terminal.process.wait(20)
-        return figures
+        yield stop
+    finally:
+        stop.set()
+        feeder.join()
+        server.close("the benchmark is over")
+        run.release()
+
+
+@contextmanager
+def opened(command: list[str], columns: int = 120, lines: int = 40) -> Iterator[Terminal]:
+    terminal = Terminal(command, dict(os.environ), columns=columns, lines=lines)
+    try:
+        yield terminal
     finally:
         terminal.close()
+
+
+def overwatch(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "overwatch_tui", *arguments]
+
+
+def steady(terminal: Terminal, seconds: float) -> tuple[float, float]:
+    """(KiB per second, percent of a core) over a while."""
+    process = psutil.Process(terminal.process.pid)
+    follow(terminal, WARM_UP_S)
+    bytes_before, cpu_before, wall = terminal.bytes, cpu(process), time.monotonic()
+    follow(terminal, seconds)
+    passed = time.monotonic() - wall
+    kib = (terminal.bytes - bytes_before) / 1024 / passed
+    return kib, 100 * (cpu(process) - cpu_before) / passed
+
+
+def measure_screen(envs: int, columns: int, lines: int, seconds: float) -> dict[str, float]:
+    """A live run of so many envs; of the smallest also starts and keys."""
+    figures: dict[str, float] = {}
+    with live_run(envs) as stop:
+        if envs == SCREENS[0][0]:
+            follow_starts(figures)
+        with opened(overwatch("--refresh", "1"), columns, lines) as terminal:
+            terminal.wait_for("LIVE", seconds=PATIENCE_S)
+            figures[f"kib_per_s_{envs}"], figures[f"cpu_percent_{envs}"] = steady(terminal, seconds)
+            rss = psutil.Process(terminal.process.pid).memory_info().rss / 2**20
+            figures["rss_mib" if envs == SCREENS[0][0] else f"rss_mib_{envs}"] = rss
+            if envs == SCREENS[0][0]:
+                stop.set()
+                follow(terminal, 2.0)
+                figures["key_to_frame_p95_ms"] = p95([key(terminal, i) for i in range(KEYS)])
+            terminal.press("q")
+            terminal.process.wait(PATIENCE_S)
+    return figures
+
+
+def p95(values: list[float]) -> float:
+    return statistics.quantiles(values, n=20)[-1]
+
+
+def follow_starts(figures: dict[str, float]) -> None:
+    """CPU seconds until something, and until the table of envs, is on the screen: medians."""
+    found: dict[str, list[float]] = {"first_frame_cpu_s": [], "first_table_cpu_s": []}
+    for _ in range(STARTS):
+        with opened(overwatch("--refresh", "1")) as terminal:
+            process = psutil.Process(terminal.process.pid)
+            found["first_frame_cpu_s"].append(cpu_until(terminal, process, lambda text: bool(text.strip())))
+            found["first_table_cpu_s"].append(
+                cpu_until(terminal, process, lambda text: ROW.search(text) is not None)
+            )
+            terminal.press("q")
+            with suppress(Exception):
+                terminal.process.wait(PATIENCE_S)
+    figures |= {name: statistics.median(values) for name, values in found.items()}
+
+
+def cpu_until(terminal: Terminal, process: psutil.Process, shows: Callable[[str], bool]) -> float:
+    end = time.monotonic() + PATIENCE_S
+    while not shows(terminal.text):
+        if time.monotonic() > end:
+            return float("nan")
+        terminal.read(0.01)
+    return cpu(process)
 
 
 def cpu(process: psutil.Process) -> float:
@@ -96,26 +190,52 @@ def key(terminal: Terminal, turn: int) -> float:
     return 1000 * (time.monotonic() - pressed)
 
 
+def measure_day(folder: Path) -> dict[str, float]:
+    """Memory after a recorded day over that after a quarter of it."""
+    resident = []
+    for part in (DAY_ROUNDS // 4, DAY_ROUNDS):
+        path = journal.write(folder / f"day-{part}.jsonl", rounds=part, **DAY)
+        with opened(overwatch("--replay", str(path), "--speed", "1000000")) as terminal:
+            terminal.wait_for("ENDED", seconds=5 * PATIENCE_S)
+            follow(terminal, 2.0)
+            resident.append(psutil.Process(terminal.process.pid).memory_info().rss / 2**20)
+            terminal.press("q")
+            terminal.process.wait(PATIENCE_S)
+    return {"rss_mib_day": resident[1], "day_growth": resident[1] / resident[0]}
+
+
+def measure_others(seconds: float) -> dict[str, float]:
+    """The same figures of other monitors, at 120x40, as far as they run here."""
+    figures: dict[str, float] = {}
+    for name, command in OTHERS.items():
+        if shutil.which(command[0]) is None:
+            print(f"{name} is not installed: not compared")
+            continue
+        with opened(command) as terminal:
+            follow(terminal, 3.0)
+            if terminal.process.poll() is not None:
+                print(f"{name} does not run here (exit {terminal.process.returncode}): not compared")
+                continue
+            figures[f"kib_per_s_{name}"], figures[f"cpu_percent_{name}"] = steady(terminal, seconds)
+            rss = psutil.Process(terminal.process.pid).memory_info().rss / 2**20
+            figures[f"rss_mib_{name}"] = rss
+    return figures
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=MEASURED_S, help="measured, of each screen")
+    seconds = parser.parse_args().seconds
+    figures: dict[str, float] = {"load": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory(prefix="esper-") as folder:
         runtime = Path(folder) / "rt"
         runtime.mkdir(mode=0o700)
         os.environ |= {"ESPER_HOME": str(Path(folder) / "home"), "XDG_RUNTIME_DIR": str(runtime)}
-        run = RunFolder.claim("bench")
-        server = Server(run, hello={})
-        server.start()
-        server.set_state("TRAINING")
-        stop = threading.Event()
-        feeder = threading.Thread(target=publish, args=(server, stop))
-        feeder.start()
-        try:
-            figures = watch(dict(os.environ))
-        finally:
-            stop.set()
-            feeder.join()
-            server.close("the benchmark is over")
-            run.release()
-    finish("tui", figures, {"kib_per_s": ("<=", 10.0), "cpu_percent": ("<=", 5.0)})
+        for screen in SCREENS:
+            figures |= measure_screen(*screen, seconds)
+        figures |= measure_day(Path(folder))
+        figures |= measure_others(seconds)
+    finish("tui", figures, TARGETS)
 
 
 if __name__ == "__main__":
