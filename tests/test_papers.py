@@ -21,7 +21,7 @@ PAGES = (
     "docs/training",
 )
 """CHANGELOG names what has been; docs/findings.md and docs/faults.md are generated."""
-PATH = re.compile(r"(?<![\w./~-])(?:protocol|trainer|overwatch_tui|tools|tests|benchmarks|docs)/[\w./]*\w")
+PATH = re.compile(r"(?<![\w./~-])(?:protocol|trainer|overwatch_tui|tools|tests|benchmarks|docs)/[\w./-]*\w")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
