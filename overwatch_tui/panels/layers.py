@@ -10,6 +10,7 @@ from overwatch_tui.model.columns import at_or_none
 from overwatch_tui.render.format import format_compact, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from overwatch_tui.render.theme import severity_mark
 
 ORDERS = ("position", "norm", "rms", "max", "zero", "nonfinite", "weight", "update")
 _CELL = 7
@@ -116,14 +117,18 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(below)), *below], scroll)
 
 
+def _put_judged(row: Row, text: str, severity: str | None) -> None:
+    """A value; one that is wrong has a mark beside its colour."""
+    row.put(text + severity_mark(severity).strip(), severity or "", _CELL, ">")
+
+
 def _line(inputs: PanelInputs, found: LayerRow, column: int, width: int, *, selected: bool) -> Line:
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(f" {found.name}", "", column - 1)
     for value in (found.norm, found.rms, found.max):
-        style = "critical" if value is not None and not isfinite(value) else ""
-        row.put(format_compact(value, 6), style, _CELL, ">")
+        _put_judged(row, format_compact(value, 6), "critical" if value and not isfinite(value) else None)
     zero = None if found.zero is None else 100 * found.zero
-    row.put(format_number(zero, ".1f"), "warning" if zero == 100 else "", _CELL, ">")
-    row.put(format_number(found.nonfinite, "d"), "critical" if found.nonfinite else "dim", _CELL, ">")
+    _put_judged(row, format_number(zero, ".1f"), "warning" if zero == 100 else None)
+    _put_judged(row, format_number(found.nonfinite, "d"), "critical" if found.nonfinite else None)
     row.put(format_compact(found.weight, 6), "", _CELL, ">")
     row.put(format_compact(found.update, 6), "", _CELL, ">")
     line = row.line(width)

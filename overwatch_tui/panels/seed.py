@@ -49,7 +49,7 @@ def _headline(story: SeedStory, width: int) -> Line:
     if story.end_stage is None:
         row.put(f" {story.stage or '--'}", style)
     else:
-        row.put(f" {story.outcome}", style if story.outcome.isupper() else "warning")
+        row.put(f" {story.outcome}", style if story.outcome.isupper() else "bold")
         row.put(f" in epoch {format_number(story.end_epoch, 'd')}")
         if story.outcome == "round over":
             row.put(f" as {story.end_stage}", style)

@@ -12,6 +12,7 @@ from overwatch_tui.render.lines import plain
 from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.screens.settings import SettingsScreen
 from overwatch_tui.settings.sources import Settings, read_settings
+from overwatch_tui.settings.table import SETTINGS
 from overwatch_tui.start import RunChoice
 from tests.overwatch_tui.harness import events, in_loop, session
 from tests.overwatch_tui.test_app import SMALL, press, shown
@@ -55,7 +56,7 @@ async def test_changes_show_at_once_and_are_written(tmp_path: Path) -> None:
 async def test_source_above_the_file_is_named() -> None:
     app = _app(read_settings({"ESPER_TUI_SORT": "drift"}))
     async with app.run_test(size=SMALL) as pilot:
-        await press(pilot, "f2", *"jjjjj")
+        await press(pilot, "f2", *["j"] * list(SETTINGS).index("sort"))
         row = next(line for line in _text(app).split("\n") if "sort" in line)
         assert "drift" in row
         assert "ESPER_TUI_SORT" in row

@@ -177,4 +177,4 @@ def test_floors_reach_a_captured_policy() -> None:
     program = graphs.programs["the policy"]
     assert isinstance(program, CudaGraphProgram)
     assert program.reason == ""
-    assert program.replays == 7 * 3 - 1
+    assert program.replays == 7 * 3 - 2, "the first two calls are compared with the program itself"
