@@ -13,7 +13,6 @@ from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from protocol.messages.events import ProfilerFinished
 
 ORDERS = ("share", "self time", "calls", "per call", "name")
-OPENERS = "open it at https://ui.perfetto.dev, in chrome://tracing, or by"
 _FIELDS = ("share", "self_us", "calls", "", "name")
 
 
