@@ -16,7 +16,8 @@ import torch
 from trainer.checkpoint import load
 
 from .conftest import SMALL, House, eventually
-from .test_resume import course
+from .courses import course
+from .test_resume import OF_THE_BOOT
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +112,7 @@ def test_a_command_reaches_all_ranks(house: House) -> None:
 def test_two_ranks_write_the_journal_of_one(house: House) -> None:
     assert house.spawn("one", "--rounds", "1").wait(120) == 0
     assert torchrun(house, "two", "--rounds", "1").wait(120) == 0
-    one, two = course(house, "one"), course(house, "two")
+    one, two = (course(house, name, OF_THE_BOOT) for name in ("one", "two"))
     assert one["life"] == two["life"]
     mine = [event for event in two["metric"] if event[0] == "epoch"]
     assert mine == [event for event in one["metric"] if event[0] == "epoch"]
