@@ -52,7 +52,7 @@ def _configuration(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     if not pairs:
         return []
     name_width = max(len(name) for name, _ in pairs) + 1
-    cell = min(width - 1, name_width + max(len(value) for _, value in pairs) + 3)
+    cell = min(max(1, width - 1), name_width + max(len(value) for _, value in pairs) + 3)
     columns = max(1, (width - 1) // cell)
     rows = min(height - 1, -(-len(pairs) // columns))
     shown = pairs[: rows * columns]
@@ -223,7 +223,7 @@ def _whole_value(name: str, value: str, column: int, width: int) -> list[Line]:
     """The selected setting on as many lines as it takes, where its row cuts it."""
     if column + len(value) <= width:
         return []
-    text, room = f"{name} = {value}", width - 1
+    text, room = f"{name} = {value}", max(1, width - 1)
     parts = [text[i : i + room] for i in range(0, len(text), room)][:MAX_VALUE_LINES]
     return [EMPTY, *(Row().put(" ").put(part, "accent").line(width) for part in parts)]
 

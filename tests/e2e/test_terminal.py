@@ -164,7 +164,7 @@ def test_moments_of_a_live_run_are_those_of_its_journal(house: House) -> None:
         tui.press("0")
         tui.wait_for(lambda text: "FROZEN" not in text)
         tui.press("gt")
-        tui.wait_for("go to:")
+        tui.wait_for("go to")
         tui.press("r1e1000\r")
         tui.wait_for("is not held")
 

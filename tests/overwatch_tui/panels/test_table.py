@@ -73,3 +73,12 @@ def test_detail_of_a_seed_selects_its_env() -> None:
     layout = compose_screen(PANELS, inputs, inputs, 80, 24)
     view.keep(layout.scroll, layout.env)
     assert view.env == third[0] != 15
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("detail", [False, True])
+def test_a_screen_of_one_column_is_drawn(view: str, detail: bool) -> None:
+    """F8 writes the screen whatever its size."""
+    inputs = panel_inputs(state(), ViewState(name=view, focus=view, detail=detail))
+    for width, height in ((1, 1), (2, 3), (1, 24), (80, 1)):
+        compose_screen(PANELS, inputs, inputs, width, height)
