@@ -248,7 +248,7 @@ class SeedStories:
                     facts.numbers = _halve(facts.numbers)
 
     def _of(self, place: _Place) -> _Facts | None:
-        """The facts of a place, to be changed; None where there is no room for so old a round."""
+        """The facts of a place, to be changed; None where its round is too old to be kept."""
         facts = self._places.get(place)
         if facts is None:
             if len(self._places) >= MAX_PLACES and not self._make_room(place[0]):

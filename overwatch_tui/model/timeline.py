@@ -125,7 +125,7 @@ class RunTimeline:
         Args:
             folding: takes it in.
             event: the next one.
-            is_joining: it belongs to a snapshot, before whose end there is no moment to go to.
+            is_joining: it belongs to a snapshot; moments to go to begin after its end.
         """
         is_new = folding.position >= self.end
         if not is_joining:

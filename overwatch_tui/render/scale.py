@@ -40,7 +40,7 @@ class Scale(NamedTuple):
 def make_scale(
     buckets: Sequence[Bucket], *, floor_at: float | None, limits: Sequence[float], is_log: bool
 ) -> Scale:
-    """An axis that holds the values, and each limit that is no further from them than they span.
+    """An axis that holds the values, and each limit that is as near to them as they span.
 
     The ends are round numbers, so that a new extreme seldom moves the whole picture.
 

@@ -35,7 +35,7 @@ class _Mark(NamedTuple):
 
 
 class OutputPace:
-    """Counts what was sent and what was answered; without answers there is no limit.
+    """Counts what was sent and what was answered; without answers nothing is limited.
 
     Args:
         clock: monotonic seconds.

@@ -177,7 +177,8 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         ),
         (
             "late in a run with good returns: nothing",
-            "raise `ppo.entropy_coefficient`, also while the run trains: `esper-daemon param`",
+            "raise `ppo.entropy_coefficient`, after `ppo.entropy_rounds` `ppo.entropy_final` "
+            "(both also by `esper-daemon param`)",
             "raise `ppo.entropy_final`, or of one head `ppo.head_entropy`",
         ),
     ),

@@ -22,6 +22,7 @@ PARAMETERS: dict[str, When] = {
     "host.learning_rate": "epoch",
     "ppo.learning_rate": "update",
     "ppo.entropy_coefficient": "update",
+    "ppo.entropy_final": "update",
     "reward.rent": "round",
     "reward.contribution": "round",
     "reward.stage": "round",

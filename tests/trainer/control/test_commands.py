@@ -36,6 +36,7 @@ from trainer.data.registry import load
 from trainer.hooks import StopRun
 from trainer.hosts.task_defaults import resolve_task_defaults
 from trainer.loop import Trainer
+from trainer.policy.coefficients import entropy_coefficient
 from trainer.seeds.table import is_in
 
 torch.set_num_threads(1)
@@ -210,6 +211,14 @@ def test_ppo_learns_at_the_rate_that_was_set(rig: Callable[..., Rig]) -> None:
     assert [u.learning_rate for u in one.told(PPOUpdate)] == [2e-4, 2e-4]
     assert one.trainer.agent.ppo is not None
     assert [g["lr"] for g in one.trainer.agent.ppo.optimizer.param_groups] == [2e-4]
+
+
+def test_annealed_entropy_can_be_raised_again(rig: Callable[..., Rig]) -> None:
+    """Once it has annealed, what it began with has no effect any more."""
+    one = rig("a", "ppo.entropy_rounds=1", "ppo.entropy_final=0.01")
+    one.play({(1, 6): [command("param.set", key="ppo.entropy_final", value=0.2)]})
+    assert one.trainer.agent.ppo is not None
+    assert entropy_coefficient(one.trainer.agent.ppo.cfg, 5) == 0.2
 
 
 @pytest.mark.parametrize(
