@@ -9,23 +9,32 @@ with publish("my-run") as run:
     run.log(step=0, loss=0.7)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .client.aio import AsyncSubscriber
-from .client.client import Client, connect
-from .client.subscriber import Subscriber
-from .messages import events
-
 if TYPE_CHECKING:
+    from .client.aio import AsyncSubscriber
+    from .client.client import Client, connect
+    from .client.subscriber import Subscriber
+    from .messages import events
     from .publishing.run import PublishedRun, publish
 
 __all__ = ["AsyncSubscriber", "Client", "PublishedRun", "Subscriber", "connect", "events", "publish"]
 
+_HOMES = {
+    "AsyncSubscriber": "client.aio",
+    "Client": "client.client",
+    "PublishedRun": "publishing.run",
+    "Subscriber": "client.subscriber",
+    "connect": "client.client",
+    "publish": "publishing.run",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Load what only a publisher needs when it is asked for: a viewer needs no server."""
-    if name in ("PublishedRun", "publish"):
-        from .publishing import run
-
-        return getattr(run, name)
+    """Load what is asked for: a viewer needs no server, and a command line that prints its help no client."""
+    if name == "events":
+        return import_module(".messages.events", __name__)
+    if name in _HOMES:
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
