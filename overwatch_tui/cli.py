@@ -1,41 +1,31 @@
-"""`esper-tui`: watch a run and steer it."""
+"""`esper-tui`: watch a run and steer it.
+
+What takes time to import is imported when there is something on the screen: `watch` and what it needs.
+"""
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from protocol.client.command_line import exit_on_error
 from protocol.client.ssh_command import DAEMON_VARIABLE
 from protocol.codec.addresses import is_remote_address, run_address
-from protocol.codec.text import clean_cells, clean_text, escape_json
 from protocol.errors import EsperError
 from protocol.version import __version__
 
+from .first_frame import FirstFrame
 from .hangup import leave_on_hangup
-from .panels import ALL_VIEWS, PANELS
-from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
-from .render.link_text import link_text
-from .render.notifier import CHOICES, QuietHours, TerminalNotifier, choose_outlet, parse_quiet_hours
-from .render.palettes import PALETTES, automatic_theme
-from .render.summary import summary
-from .render.theme import chosen_glyphs
-from .render.view_state import REFRESH_RATES, SORTS, ViewState
-from .session import Session
-from .settings.sources import Settings, read_settings
-from .settings.table import Value
-from .source.compared_runs import open_compared
-from .source.feed import Feed
-from .source.replay import ReplayFeed, journal_of
-from .start import RunChoice, make_run_list, open_address, open_first
+from .render.notifier import CHOICES, QuietHours, parse_quiet_hours
+from .render.palettes import PALETTES
+from .render.view_state import REFRESH_RATES, SORTS
+from .settings.sources import read_settings
+from .settings.table import SETTINGS, Value
 
 DRIVER_VARIABLE = "TEXTUAL_DRIVER"
 """Set by textual-serve: the terminal is a page of a browser, behind a pipe."""
@@ -47,6 +37,33 @@ class _Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         with exit_on_error("esper-tui"):
             return super().invoke(ctx)
+
+
+if TYPE_CHECKING:
+    _Text = click.ParamType[str]
+else:
+    _Text = click.ParamType  # takes a parameter since click 8.4
+
+
+class _View(_Text):
+    """The name of a view; the table of them is loaded where one is given, or for the help."""
+
+    name = "view"
+
+    @property
+    def _choice(self) -> click.Choice[str]:
+        return click.Choice([str(view) for view in SETTINGS["view"].choices])
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
+        return f"[{'|'.join(self._choice.choices)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return self._choice.convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return self._choice.shell_complete(ctx, param, incomplete)
 
 
 def _quiet_hours(_ctx: click.Context, _option: click.Parameter, text: str | None) -> QuietHours | None:
@@ -83,7 +100,7 @@ def _quiet_hours(_ctx: click.Context, _option: click.Parameter, text: str | None
 )
 @click.option(
     "--view",
-    type=click.Choice(ALL_VIEWS),
+    type=_View(),
     help="View that is shown first.  [default: envs]",
 )
 @click.option("--sort", type=click.Choice(SORTS), help="Order of the envs.  [default: attention]")
@@ -180,37 +197,39 @@ def main(
     if not once and (as_json or after_round):
         raise click.UsageError("--json and --after-round go with --once")
     address = run_address(name, ssh=ssh[0] if ssh else None, key=key)
-    options: dict[str, Value | None] = {"theme": theme, "mouse": mouse, "notify": notify, "view": view}
-    options |= {"sort": sort, "read_only": read_only}
-    options |= {"refresh": float(refresh) if refresh else None, "glyphs": "ascii" if ascii else None}
-    settings = read_settings(os.environ, options)
-    chosen = _first_view(settings)
-    if once:
-        feed = _feed_of_recording(replay, math.inf) or open_address(address, daemon=remote_command, thin=thin)
-        with closing(Session(feed, chosen)) as session:
-            _print_once(session, after_round or 0, as_json)
-        return
-    _require_terminal()
-    choice = RunChoice(make_run_list(ssh, daemon=remote_command, thin=thin), read_only=chosen.read_only)
-    choice.compared = open_compared(name, others)
-    feed = _feed_of_recording(replay, speed) or open_first(address, choice, daemon=remote_command, thin=thin)
-    chosen.read_only |= isinstance(feed, ReplayFeed)
-    has_colour = not (no_color or os.environ.get("NO_COLOR"))
-    notifier = TerminalNotifier(choose_outlet(settings.text("notify"), os.environ), quiet)
-    _watch(Session(feed, chosen), choice, address, settings, notifier, colour=has_colour)
+    chosen: dict[str, Value | None] = {"theme": theme, "mouse": mouse, "notify": notify, "view": view}
+    chosen |= {"sort": sort, "read_only": read_only}
+    chosen |= {"refresh": float(refresh) if refresh else None, "glyphs": "ascii" if ascii else None}
+    settings = read_settings(os.environ, chosen)
+    if not once:
+        _require_terminal()
+        leave_on_hangup(sys.stdout.fileno())
+    with FirstFrame(
+        _first_words(address, replay), is_wanted=_takes_first_frame(ssh, address, once=once)
+    ) as frame:
+        from .watch import WatchOptions, print_once, watch
+
+        has_colour = not (no_color or os.environ.get("NO_COLOR"))
+        options = WatchOptions(
+            name, others, ssh, address, remote_command, thin, replay, speed, has_colour, quiet
+        )
+        if once:
+            print_once(options, settings, after_round=after_round or 0, as_json=as_json)
+        else:
+            watch(options, settings, frame)
 
 
-def _first_view(settings: Settings) -> ViewState:
-    """What the settings ask for."""
-    made = ViewState(
-        glyphs=chosen_glyphs(settings.text("glyphs"), os.environ),
-        read_only=bool(settings["read_only"]),
-        rate=float(settings["refresh"]),
-        sort=settings.text("sort"),
-        keys=settings.keys,
-    )
-    made.show_view(settings.text("view"))
-    return made
+def _first_words(address: str | None, replay: str | None) -> str:
+    """What the first frame says: nothing is known of the run as yet."""
+    if replay is not None:
+        return f"opening the recording of {replay}"
+    return "looking for a live run" if address is None else f"connecting to {address}"
+
+
+def _takes_first_frame(ssh: Sequence[str], address: str | None, *, once: bool) -> bool:
+    """Whether the terminal can be taken at once: ssh may ask for a passphrase first."""
+    is_ssh = bool(ssh) or (address or "").startswith("ssh://")
+    return not (once or is_ssh or DRIVER_VARIABLE in os.environ)
 
 
 def _check_usage(
@@ -225,22 +244,6 @@ def _check_usage(
         raise click.UsageError(
             "several runs are compared on this machine's screen: leave out --ssh and --once"
         )
-
-
-def _feed_of_recording(replay: str | None, speed: float) -> Feed | None:
-    return None if replay is None else ReplayFeed(journal_of(replay), speed)
-
-
-def _print_once(session: Session, after_round: int, as_json: bool) -> None:
-    if not session.wait(after_round=after_round):
-        click.echo("esper-tui: no epoch to show so far", err=True)
-    inputs = session.panel_inputs()
-    if as_json:
-        click.echo(escape_json(json.dumps(summary(inputs))))
-        return
-    columns, lines = shutil.get_terminal_size((MIN_WIDTH, MIN_HEIGHT))
-    screen = compose_screen(PANELS, inputs, inputs, columns, lines).text(columns, lines)
-    click.echo("\n".join(map(clean_cells, screen.split("\n"))))
 
 
 def _serve(port: int, *, once: bool) -> None:
@@ -269,34 +272,3 @@ def without_serve(arguments: Sequence[str]) -> list[str]:
 def _require_terminal() -> None:
     if not sys.stdout.isatty() and DRIVER_VARIABLE not in os.environ:
         raise click.UsageError("standard output is not a terminal; use --once to print one screen as text")
-
-
-def _watch(
-    session: Session,
-    choice: RunChoice,
-    address: str | None,
-    settings: Settings,
-    notifier: TerminalNotifier,
-    *,
-    colour: bool,
-) -> None:
-    if not colour:
-        os.environ["NO_COLOR"] = "1"
-    from .app import OverwatchApp
-
-    leave_on_hangup(sys.stdout.fileno())
-    theme = settings.text("theme")
-    theme = automatic_theme(os.environ) if theme == "auto" else theme
-    app = OverwatchApp(session, colour=colour, theme=theme, choice=choice, settings=settings)
-    app.notifier = notifier
-    try:
-        app.run(mouse=bool(settings["mouse"]))
-        link = app.session.link
-        if link.state in ("live", "slow", "stale"):
-            back = choice.opened or (address if is_remote_address(address) else link.name)
-            click.echo(clean_text(f"run {link.name} continues; watch it again with: esper-tui {back}"))
-        elif link.is_dead:
-            click.echo(clean_text(link_text(link)))
-    finally:
-        app.session.close()
-        choice.runs.close()

@@ -67,7 +67,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"__main__"},
     ],
     "overwatch_tui": [
-        {"model", "keys", "hangup", "browser"},
+        {"model", "keys", "hangup", "browser", "first_frame"},
         {"source"},
         {"render"},
         {"panels", "session", "start"},
@@ -75,6 +75,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"screens"},
         {"actions"},
         {"app"},
+        {"watch"},
         {"cli"},
         {"__main__"},
     ],

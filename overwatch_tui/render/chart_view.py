@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from overwatch_tui.model.compared_run import ComparedRun
+if TYPE_CHECKING:
+    from overwatch_tui.model.compared_run import ComparedRun
 
 SMOOTHINGS = (0.0, 0.6, 0.9)
 OVERLAYS = ("off", "all", "quantiles")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from overwatch_tui.keys import KEYS, Key
-from protocol.storage.keys import config_folder
+from protocol.storage.folders import config_folder, write_atomically
 
 from .keymap import remap_keys
 from .table import SETTINGS, BadSetting, Value, nearest
@@ -116,8 +116,6 @@ def write_setting(path: Path, name: str, value: Value | None) -> None:
         BadSetting: the file cannot be read as TOML, or not be written.
     """
     import tomlkit
-
-    from protocol.storage.folders import write_atomically
 
     read_file(path)
     try:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from overwatch_tui.panels import ALL_VIEWS
 from overwatch_tui.render.notifier import CHOICES
 from overwatch_tui.render.palettes import PALETTES
 from overwatch_tui.render.view_state import REFRESH_RATES, SORTS
@@ -37,12 +36,17 @@ class Setting:
     """One setting."""
 
     name: str
-    choices: tuple[Value, ...]
-    """All values that it can have."""
+    values: tuple[Value, ...] | Callable[[], tuple[Value, ...]]
+    """All that it can have, or what gives them where that takes time."""
     default: Value
     help: str
     is_live: bool = True
     """Whether a change in the settings screen shows at once; else at the next start."""
+
+    @property
+    def choices(self) -> tuple[Value, ...]:
+        """All values that it can have."""
+        return self.values() if callable(self.values) else self.values
 
     def check(self, value: object, where: str) -> Value:
         """The value, where it is one of the choices and of their type.
@@ -94,6 +98,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
+def _views() -> tuple[str, ...]:
+    """Their table brings every panel with it, which a start without the setting does not wait for."""
+    from overwatch_tui.panels import ALL_VIEWS
+
+    return ALL_VIEWS
+
+
 _OFF_ON = (False, True)
 SETTINGS: dict[str, Setting] = {
     setting.name: setting
@@ -120,7 +131,7 @@ SETTINGS: dict[str, Setting] = {
             "How a new critical anomaly is told: bell, or also a notification of the desktop.",
             is_live=False,
         ),
-        Setting("view", ALL_VIEWS, "envs", "View that is shown first.", is_live=False),
+        Setting("view", _views, "envs", "View that is shown first.", is_live=False),
         Setting("sort", SORTS, "attention", "Order of the envs."),
         Setting("read_only", _OFF_ON, False, "Watch only; send no commands.", is_live=False),
     )

@@ -37,6 +37,11 @@ def esper_home(home: Path | None = None) -> Path:
     return Path(os.environ.get("ESPER_HOME") or platformdirs.user_data_dir("esper")).expanduser()
 
 
+def config_folder() -> Path:
+    """Where keys and settings live; it need not be there."""
+    return Path(platformdirs.user_config_dir("esper"))
+
+
 def make_private(path: Path, *, advice: str, readable: bool = False) -> Path:
     """Make `path` (and its parents) with mode 0700, or check the one that is there.
 

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import platformdirs
 import zmq
 from msgspec import Struct
 
 from protocol.errors import KeysUnusable
 from protocol.messages.roles import Role
 
-from .folders import is_valid_name, make_private, sync_folder, write_atomically
+from .folders import config_folder, is_valid_name, make_private, sync_folder, write_atomically
 
 _Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _OF_THE_FILE = (
@@ -64,11 +63,6 @@ class Authorized:
     name: str
     public: str
     role: Role
-
-
-def config_folder() -> Path:
-    """Where keys live; it need not be there."""
-    return Path(platformdirs.user_config_dir("esper"))
 
 
 def server_pair(*, make: bool = False) -> KeyPair:

@@ -90,6 +90,11 @@ class Terminal:
                 break
         raise AssertionError(f"never shown: {what}\n{self.text}\n(exit {self.process.poll()})")
 
+    @property
+    def echoes(self) -> bool:
+        """Whether the kernel writes what is typed, as a shell expects it."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
+
     def resize(self, columns: int, lines: int) -> None:
         """Another size; the program is told by SIGWINCH."""
         self.screen.resize(lines, columns)

@@ -9,14 +9,8 @@ import click
 
 from protocol.errors import KeysUnusable
 from protocol.messages.roles import ROLES, Role
-from protocol.storage.keys import (
-    AllowList,
-    client_path,
-    config_folder,
-    make_client,
-    read_secret,
-    server_pair,
-)
+from protocol.storage.folders import config_folder
+from protocol.storage.keys import AllowList, client_path, make_client, read_secret, server_pair
 
 from .output import print_json, print_lines
 

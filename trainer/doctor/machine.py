@@ -29,11 +29,12 @@ from protocol.server.tcp_listener import TcpListener
 from protocol.storage.folders import (
     EVENTS_FILE,
     MAX_SOCKET_PATH_BYTES,
+    config_folder,
     esper_home,
     make_private,
     socket_folder,
 )
-from protocol.storage.keys import AllowList, config_folder, read_secret
+from protocol.storage.keys import AllowList, read_secret
 from trainer.compute.cpu import count_cores
 
 Status = Literal["ok", "warn", "FAIL"]

@@ -1,0 +1,136 @@
+"""What the command line starts: the screen, or one screen as text. Importing it takes most of a start."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import click
+
+from protocol.codec.addresses import is_remote_address
+from protocol.codec.text import clean_cells, clean_text, escape_json
+
+from .first_frame import FirstFrame
+from .panels import PANELS
+from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
+from .render.link_text import link_text
+from .render.notifier import QuietHours, TerminalNotifier, choose_outlet
+from .render.palettes import automatic_theme
+from .render.summary import summary
+from .render.theme import chosen_glyphs
+from .render.view_state import ViewState
+from .session import Session
+from .settings.sources import Settings
+from .source.compared_runs import open_compared
+from .source.feed import Feed
+from .source.replay import ReplayFeed, journal_of
+from .start import RunChoice, make_run_list, open_address, open_first
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """What the command line says about the run, and how it is reached."""
+
+    name: str | None
+    others: Sequence[str]
+    """Runs whose curves are laid over those of the first."""
+    ssh: Sequence[str]
+    address: str | None
+    """What `name`, `ssh` and a key mean together."""
+    daemon: str | None
+    """The command of esper-daemon on another machine."""
+    thin: bool | None
+    replay: str | None
+    """A run or a file whose recording is played."""
+    speed: float
+    colour: bool
+    quiet: QuietHours | None
+
+
+def _first_view(settings: Settings) -> ViewState:
+    """What the settings ask for."""
+    made = ViewState(
+        glyphs=chosen_glyphs(settings.text("glyphs"), os.environ),
+        read_only=bool(settings["read_only"]),
+        rate=float(settings["refresh"]),
+        sort=settings.text("sort"),
+        keys=settings.keys,
+    )
+    made.show_view(settings.text("view"))
+    return made
+
+
+def _recording(replay: str | None, speed: float) -> Feed | None:
+    return None if replay is None else ReplayFeed(journal_of(replay), speed)
+
+
+def print_once(options: WatchOptions, settings: Settings, *, after_round: int, as_json: bool) -> None:
+    """Print one screen, or with `as_json` its values; see `Session.wait` for the errors."""
+    feed = _recording(options.replay, math.inf) or open_address(
+        options.address, daemon=options.daemon, thin=options.thin
+    )
+    with closing(Session(feed, _first_view(settings))) as session:
+        if not session.wait(after_round=after_round):
+            click.echo("esper-tui: no epoch to show so far", err=True)
+        inputs = session.panel_inputs()
+        if as_json:
+            click.echo(escape_json(json.dumps(summary(inputs))))
+            return
+        columns, lines = shutil.get_terminal_size((MIN_WIDTH, MIN_HEIGHT))
+        screen = compose_screen(PANELS, inputs, inputs, columns, lines).text(columns, lines)
+        click.echo("\n".join(map(clean_cells, screen.split("\n"))))
+
+
+def watch(options: WatchOptions, settings: Settings, frame: FirstFrame) -> None:
+    """Show a run, or the list of runs, until the operator leaves.
+
+    Args:
+        options: which run.
+        settings: how it is shown.
+        frame: what stands on the terminal, which is taken over.
+
+    Raises:
+        EsperError: the run cannot be opened.
+    """
+    view = _first_view(settings)
+    runs = make_run_list(options.ssh, daemon=options.daemon, thin=options.thin)
+    choice = RunChoice(runs, read_only=view.read_only)
+    choice.compared = open_compared(options.name, options.others)
+    feed = _recording(options.replay, options.speed) or open_first(
+        options.address, choice, daemon=options.daemon, thin=options.thin
+    )
+    view.read_only |= isinstance(feed, ReplayFeed)
+    _run_app(Session(feed, view), choice, options, settings, frame)
+
+
+def _run_app(
+    session: Session, choice: RunChoice, options: WatchOptions, settings: Settings, frame: FirstFrame
+) -> None:
+    if not options.colour:
+        os.environ["NO_COLOR"] = "1"
+    from .app import OverwatchApp
+    from .screens.driver import driver_after
+
+    theme = settings.text("theme")
+    theme = automatic_theme(os.environ) if theme == "auto" else theme
+    app = OverwatchApp(session, colour=options.colour, theme=theme, choice=choice, settings=settings)
+    app.notifier = TerminalNotifier(choose_outlet(settings.text("notify"), os.environ), options.quiet)
+    if frame.is_shown:
+        app.driver_class = driver_after(frame)
+    try:
+        app.run(mouse=bool(settings["mouse"]))
+        link = app.session.link
+        if link.state in ("live", "slow", "stale"):
+            address = options.address
+            back = choice.opened or (address if is_remote_address(address) else link.name)
+            click.echo(clean_text(f"run {link.name} continues; watch it again with: esper-tui {back}"))
+        elif link.is_dead:
+            click.echo(clean_text(link_text(link)))
+    finally:
+        app.session.close()
+        choice.runs.close()
