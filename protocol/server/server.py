@@ -192,7 +192,12 @@ class Server:
         self.emitter.emit(CommandFailed(id=command.id, method=command.method, kind=kind, message=message))
 
     def flush(self, timeout: float = 1.0) -> bool:
-        """Wait until the journal has been given what was emitted before; False where it was not in time."""
+        """Wait until the journal has been given what was emitted before; False where it was not in time.
+
+        Before `start` nobody writes, so there is nothing to wait for.
+        """
+        if self._thread is None:
+            return False
         end = time.monotonic() + timeout
         while self.error is None and time.monotonic() < end:
             if not any(self.emitter.waiting.values()):
