@@ -55,6 +55,7 @@ def test_refused_listen_leaves_no_run_folder(house: House) -> None:
     assert house.ask("list", "--all") == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written(house: House, tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("not a folder")

@@ -64,6 +64,7 @@ def test_escalate_and_profile_from_the_keyboard(house: House) -> None:
     assert house.ask("status", "keys")["state"] == "TRAINING"
 
 
+@pytest.mark.slow
 def test_refusing_the_question_sends_nothing(house: House) -> None:
     house.spawn("no")
     with overwatch(house, "no") as tui:

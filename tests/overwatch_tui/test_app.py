@@ -106,6 +106,7 @@ async def test_no_key_fails_in_any_view_at_start(view: str, tmp_path: Path) -> N
 
 @pytest.mark.finding("PD-10")
 @in_loop
+@pytest.mark.slow
 async def test_every_documented_key_has_an_effect(tmp_path: Path) -> None:
     with within(tmp_path):
         for view, names in _where_keys_work().items():

@@ -94,6 +94,7 @@ def test_a_run_on_another_machine_is_steered_and_followed(
 
 @pytest.mark.fault(10)
 @needs_sshd
+@pytest.mark.slow
 def test_a_dead_tunnel_comes_back_and_carries_out_nothing_late(
     box: Machine, over_there: Callable[[str], Daemon], reader: Callable[..., Reader]
 ) -> None:
@@ -192,6 +193,7 @@ def test_unnamed_run_is_followed_while_it_lives(box: Machine, over_there: Callab
 
 
 @needs_sshd
+@pytest.mark.slow
 def test_a_server_that_forwards_no_sockets(
     box: Machine, over_there: Callable[[str], Daemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,7 @@ def script() -> Script:
     }
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_what_was_set(rig: Callable[..., Rig]) -> None:
     whole = rig("whole", "policy.kind=ppo")
     whole.play(script())

@@ -129,6 +129,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.finding("GC-01")
 def test_collecting_100_million_parameters_takes_no_megabyte() -> None:
     """The kernel counts the process's memory, so that what torch copies inside a kernel counts too."""

@@ -291,6 +291,7 @@ def fed_readings(rig: Rig) -> set[str]:
     return fed
 
 
+@pytest.mark.slow
 @pytest.mark.finding("AD-01")
 def test_no_false_alarm_in_healthy_rounds() -> None:
     rig = Rig(envs=4)

@@ -76,6 +76,7 @@ def test_what_is_collected_changes_nothing_that_is_trained(run: Runs) -> None:
                 assert value == found[name], name
 
 
+@pytest.mark.slow
 def test_layers_come_in_the_epochs_that_the_configuration_names(run: Runs) -> None:
     rig = run("telemetry.debug_every=1", "telemetry.debug_epochs=2", "telemetry.escalate_on=off")
     assert epochs_with(rig, LayerStatistics) == [0, 1, 6, 7]
@@ -83,6 +84,7 @@ def test_layers_come_in_the_epochs_that_the_configuration_names(run: Runs) -> No
     assert [e.reason for e in told] == ["telemetry.debug_every"] * 2
 
 
+@pytest.mark.slow
 def test_a_stride_thins_out_layers_and_drift_at_level_debug(run: Runs) -> None:
     rig = run("telemetry.level=DEBUG", "telemetry.stride=4")
     assert epochs_with(rig, LayerStatistics) == [0, 4, 8]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +82,7 @@ def test_mild_and_machine_anomalies_do_not_escalate() -> None:
     epochs=st.integers(1, 9),
     stream=st.lists(st.sets(st.none() | st.integers(0, ENVS - 1)), min_size=48, max_size=48),
 )
+@pytest.mark.slow
 def test_anomaly_storm_stays_within_share_of_round(
     share: float, epochs: int, stream: list[set[int | None]]
 ) -> None:
