@@ -65,13 +65,19 @@ def plant(population: Population) -> None:
     table.blueprint[env, slot] = index % len(population.pool.kinds)
     table.style[env, slot] = torch.where(index % 5 == 0, int(Style.MULTIPLY), int(Style.ADD))
     table.stage[env, slot] = int(Stage.GERMINATED)
-    population.set_topology(table.stage, table.blueprint, table.style)
+    set_topology(population)
     population.run_epoch(1, 0)
     blended = table.stage.bool() & (table.blueprint % 2 == 1)
     table.stage[table.stage.bool()] = int(Stage.TRAINING)
     table.stage[blended] = int(Stage.HOLDING)
     table.alpha[blended] = 1.0
-    population.set_topology(table.stage, table.blueprint, table.style)
+    set_topology(population)
+
+
+def set_topology(population: Population) -> None:
+    """Let the population train the seeds that its table holds now."""
+    table = population.table
+    population.set_topology(table.stage.cpu(), table.blueprint.cpu(), table.style.cpu())
 
 
 class Sequential:

@@ -1,0 +1,247 @@
+"""The engine on a CUDA device: rates, waits, launches, busy share and memory, beside one module per env.
+
+For each number of envs the complete loop trains some rounds by each plan; the first round, in which kernels
+are chosen and graphs captured, does not count. Then the same hosts are trained one module after the other.
+Of the largest number up to 64 a trace of some epochs gives launches and the share of the time in which a
+kernel runs. The closing line has every figure; without a device it says so, and the exit code is 9.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from trainer.compute.device import DeviceError, prepare_device, resolve_device
+from trainer.compute.execution_plan import Execution
+from trainer.config import load as settings
+from trainer.data.dataset import Dataset
+from trainer.data.registry import load
+from trainer.hosts.population import Population
+from trainer.hosts.precision import resolve_amp
+from trainer.loop import Trainer
+from trainer.telemetry.stall_counters import StallCounters
+
+from .engine import Sequential, plant
+from .report import finish, machine
+
+PLANS = {
+    "gather": ("envs.plan=gather",),
+    "masked": ("envs.plan=masked", "cuda.graphs=false"),
+    "graphs": ("envs.plan=masked",),
+}
+"""Ways to train, and their options."""
+TRACED_ENVS = 64
+"""Number of envs of the targets, if it is among those measured."""
+TARGETS = {
+    "ratio": (">=", 20.0),
+    "busy_share": (">=", 0.8),
+    "waits_per_epoch": ("<=", 1.0),
+    "launches_per_epoch": ("<=", 1000.0),
+}
+NUM_SEQUENTIAL_EPOCHS = 3
+"""Epochs of one module per env, the first one not counted."""
+
+
+class Watch:
+    """Hooks that note when epochs end and count the waits of those that are counted.
+
+    Args:
+        rounds: how many to train; the first one is not counted.
+    """
+
+    layer_envs = None
+
+    def __init__(self, rounds: int, device: torch.device) -> None:
+        self.rounds, self.waits = rounds, 0
+        self.ends: list[list[float]] = [[] for _ in range(rounds)]
+        self._stalls = StallCounters(device)
+        self._round = 0
+
+    def wants_round(self, finished: int) -> bool:
+        return finished < self.rounds
+
+    def on_round_begin(self, round: int) -> None:
+        self._round = round - 1
+
+    def on_epoch_begin(self, *_: int) -> None:
+        self._stalls.take(0)
+
+    def on_epoch_end(self, *_: int) -> None:
+        self.ends[self._round].append(time.perf_counter())
+        if self._round > 0:
+            self.waits += 1 + (self._stalls.take(0).device_syncs or 0)
+
+    @contextmanager
+    def phase(self, _: str) -> Iterator[None]:
+        yield
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+    @property
+    def seconds(self) -> float:
+        """Median of an epoch, without those of the first round."""
+        return statistics.median(b - a for ends in self.ends[1:] for a, b in pairwise(ends))
+
+
+def measure(n: int, plan: str, epochs: int, rounds: int, device: torch.device) -> dict[str, float]:
+    """Train complete rounds by one plan."""
+    trainer = trainer_of(n, plan, epochs, device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    watch = Watch(rounds, device)
+    trainer.run(watch)
+    trainer.population.close()
+    failed = [f"{p.name}: {p.reason}" for p in trainer.graphs.programs.values() if p.reason]
+    for line in failed:
+        click.echo(f"  without a graph: {line}")
+    peak = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else float("nan")
+    return {
+        f"{plan}_{n}_per_second": n / watch.seconds,
+        f"{plan}_{n}_waits_per_epoch": watch.waits / (epochs * (rounds - 1)),
+        f"{plan}_{n}_programs_without_graph": float(len(failed)),
+        f"{plan}_{n}_peak_mib": peak,
+    }
+
+
+def trainer_of(n: int, plan: str, epochs: int, device: torch.device) -> Trainer:
+    config = settings.load(sets=[f"envs.count={n}", f"episode_epochs={epochs}", *PLANS[plan]])
+    return Trainer(config, load("digits", device), device)
+
+
+def measure_sequential(n: int, device: torch.device) -> dict[str, float]:
+    """Train the same hosts one module after the other, with seeds at the usual occupancy."""
+    config = settings.load(sets=[f"envs.count={n}"])
+    data = load("digits", device)
+    assert isinstance(data, Dataset)
+    amp = resolve_amp(config, device)
+    population = Population(config, data, device, execution=Execution(group_size=n, amp=amp))
+    population.begin_episode(1)
+    with device:  # makes the tensors of the modules there
+        plant(population)
+        modules = Sequential(config, data, population)
+        seconds = [seconds_of(partial(epoch_of, modules, e), device) for e in range(1, NUM_SEQUENTIAL_EPOCHS)]
+    population.close()
+    return {f"sequential_{n}_per_second": n / min(seconds[1:])}
+
+
+def epoch_of(modules: Sequential, epoch: int) -> None:
+    modules.train(epoch)
+    modules.validate()
+
+
+def seconds_of(work: Callable[[], None], device: torch.device) -> float:
+    """Of work, until the device has done it."""
+    begun = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+class Tracing(Watch):
+    """Traces the epochs of the second round but the first two; those of the third round tell their time."""
+
+    def __init__(self, device: torch.device, epochs: int) -> None:
+        super().__init__(3, device)
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+        self.profile, self.num_epochs = profile(activities=activities), epochs - 2
+
+    def on_epoch_begin(self, *_: int) -> None:
+        super().on_epoch_begin()
+        if (self._round, len(self.ends[1])) == (1, 2):
+            self.profile.start()
+
+    def on_epoch_end(self, *_: int) -> None:
+        super().on_epoch_end()
+        if (self._round, len(self.ends[1])) == (1, self.num_epochs + 2):
+            self.profile.stop()
+
+
+def measure_trace(n: int, plan: str, epochs: int, device: torch.device, path: Path) -> dict[str, float]:
+    """Launches an epoch and busy share by a trace, which is written to `path`."""
+    trainer = trainer_of(n, plan, epochs, device)
+    watch = Tracing(device, epochs)
+    trainer.run(watch)
+    trainer.population.close()
+    watch.profile.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    figures = of_trace(events, watch.num_epochs, statistics.median(b - a for a, b in pairwise(watch.ends[2])))
+    return {f"{plan}_{n}_{name}": value for name, value in figures.items()}
+
+
+def of_trace(events: list[Mapping[str, Any]], epochs: int, seconds: float) -> dict[str, float]:
+    """Figures of a trace in Chrome's format.
+
+    Args:
+        epochs: that it spans.
+        seconds: of an epoch without a trace, which busy time is a share of.
+    """
+    work = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    launching = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cudaGraphLaunch")
+    busy, end = 0.0, 0.0
+    for begin, stop in sorted((e["ts"], e["ts"] + e["dur"]) for e in work):
+        busy += max(0.0, stop - max(begin, end))
+        end = max(end, stop)
+    return {
+        "launches_per_epoch": (sum(e.get("name") in launching for e in events) or float("nan")) / epochs,
+        "kernels_per_epoch": sum(e["cat"] == "kernel" for e in work) / epochs,
+        "copies_per_epoch": sum(e["cat"] == "gpu_memcpy" for e in work) / epochs,
+        "streams": float(len({e["args"]["stream"] for e in work})),
+        "busy_share": busy / 1e6 / epochs / seconds if work else float("nan"),
+    }
+
+
+@click.command(help=__doc__)
+@click.option("--device", "name", default="cuda", show_default=True, help="cpu rehearses what needs no GPU")
+@click.option("--envs", multiple=True, type=int, default=(4, 16, 64, 256), show_default=True)
+@click.option(
+    "--rounds", default=3, show_default=True, type=click.IntRange(2), help="per plan, first included"
+)
+@click.option("--epochs", default=8, show_default=True, type=click.IntRange(4), help="of a round")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), help="where to keep the trace, for chrome://tracing"
+)
+def main(name: str, envs: tuple[int, ...], rounds: int, epochs: int, trace: Path | None) -> None:
+    try:
+        device = resolve_device(name)
+    except DeviceError as error:
+        print(json.dumps({"name": "gpu", "held": None, "skipped": str(error), "machine": machine()}))
+        sys.exit(error.exit_code)
+    torch.set_num_threads(1)
+    prepare_device(settings.load().cuda, device)
+    if device.type == "cuda":
+        click.echo(
+            f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, torch {torch.__version__}"
+        )
+    figures: dict[str, float] = {}
+    for n in envs:
+        rows = [measure_sequential(n, device), *(measure(n, p, epochs, rounds, device) for p in PLANS)]
+        for row in rows:
+            figures |= row
+            click.echo(", ".join(f"{key} {value:.4g}" for key, value in row.items()))
+        sequential = figures[f"sequential_{n}_per_second"]
+        figures |= {f"{p}_{n}_ratio": figures[f"{p}_{n}_per_second"] / sequential for p in PLANS}
+    traced = max((n for n in envs if n <= TRACED_ENVS), default=min(envs))
+    with tempfile.TemporaryDirectory() as folder:
+        path = trace or Path(folder) / "trace.json"
+        for plan in ("gather", "graphs"):
+            figures |= measure_trace(traced, plan, epochs, device, path)
+    finish("gpu", figures, {f"graphs_{traced}_{key}": bound for key, bound in TARGETS.items()})
+
+
+if __name__ == "__main__":
+    main()

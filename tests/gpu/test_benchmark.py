@@ -1,0 +1,51 @@
+"""What `benchmarks.gpu` reads off a trace, and what it says where there is no device."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu import of_trace
+
+ROOT = Path(__file__).parents[2]
+
+
+def event(category: str, name: str, begin: float, duration: float, stream: int = 7) -> dict[str, object]:
+    return {"cat": category, "name": name, "ts": begin, "dur": duration, "args": {"stream": stream}}
+
+
+def test_busy_time_counts_overlapping_kernels_once() -> None:
+    events = [
+        event("cuda_runtime", "cudaLaunchKernel", 0.0, 5.0),
+        event("cuda_runtime", "cudaGraphLaunch", 5.0, 5.0),
+        event("kernel", "gemm", 100.0, 40.0),
+        event("kernel", "relu", 120.0, 40.0, stream=8),
+        event("gpu_memcpy", "Memcpy HtoD", 300.0, 20.0),
+        {"name": "process_name", "ph": "M", "args": {}},
+    ]
+    figures = of_trace(events, epochs=2, seconds=80e-6)
+    assert figures["busy_share"] == pytest.approx((60 + 20) / 2 / 80)
+    assert (figures["launches_per_epoch"], figures["kernels_per_epoch"]) == (1.0, 1.0)
+    assert (figures["copies_per_epoch"], figures["streams"]) == (0.5, 2.0)
+
+
+def test_trace_without_a_device_has_no_busy_share() -> None:
+    figures = of_trace([event("cpu_op", "aten::add", 0.0, 1.0)], epochs=1, seconds=1.0)
+    assert math.isnan(figures["busy_share"])
+    assert math.isnan(figures["launches_per_epoch"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_benchmark_without_a_device_says_so() -> None:
+    done = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 9
+    line = json.loads(done.stdout.splitlines()[-1])
+    assert line["name"] == "gpu"
+    assert "torch sees 0 CUDA devices" in line["skipped"]
