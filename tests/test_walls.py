@@ -57,6 +57,8 @@ FLOORS: dict[str, list[set[str]]] = {
         {"governor"},
         {"telemetry"},
         {"hooks"},
+        {"episodes"},
+        {"evaluation"},
         {"loop"},
         {"control"},
         {"ranks"},
@@ -81,7 +83,19 @@ FLOORS: dict[str, list[set[str]]] = {
     ],
 }
 """The rooms of each package, floor by floor: a room may import what lies on the floors below it only."""
-TRAINING = {"compute", "data", "seeds", "policy", "reward", "hosts", "measurements", "governor", "loop"}
+TRAINING = {
+    "compute",
+    "data",
+    "seeds",
+    "policy",
+    "reward",
+    "hosts",
+    "measurements",
+    "governor",
+    "episodes",
+    "evaluation",
+    "loop",
+}
 KNOWN_TO_TRAINING = {
     "protocol.messages.vocabulary",
     "protocol.messages.thresholds",

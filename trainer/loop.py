@@ -8,7 +8,6 @@ gained, less what they cost, is the reward. See docs/training.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -17,33 +16,24 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from protocol.messages.vocabulary import HEAD_NAMES
-
 from .compute.compiler import Compiler
 from .compute.cuda_graphs import CudaGraphs
 from .compute.execution_plan import Execution
 from .compute.process_group import ProcessGroup
 from .config.schema import Config
 from .data.task import Task
-from .governor import Governor
+from .episodes import TOPOLOGY, Episodes
 from .hooks import Hooks
 from .hosts.autotune import choose_execution, create_population
 from .measurements import Measurements
 from .policy.agent import Agent
 from .policy.gae import gae
 from .policy.observation import Observation
-from .policy.rollout import Decision, Rollout
-from .reward.compute import Reward, total
-from .reward.modes import RunContext
-from .seeds.lifecycle import Lifecycle
-from .telemetry.columns import decision_columns, outcome_columns, shapley_columns
-from .telemetry.transfer import HostFrame, Transfer
-
-TOPOLOGY = ("stage", "blueprint", "style", "contribution_age")
-"""Columns of the slot table that the population plans an epoch by."""
+from .policy.rollout import Decision
+from .telemetry.columns import shapley_columns
 
 
-class Trainer:
+class Trainer(Episodes):
     """The state of a training run; `state_dict` between two epochs holds all of it.
 
     Args:
@@ -64,47 +54,26 @@ class Trainer:
     ) -> None:
         self.process_group = process_group = process_group or ProcessGroup()
         first, cfg = process_group.rows(cfg.envs.count).start, _share(cfg, process_group)
-        self.cfg = cfg
-        self.population = create_population(
+        population = create_population(
             cfg, data, device, execution or choose_execution(cfg, data, device), first
         )
         self.compiler = Compiler(cfg.compile.mode, device, cfg.episode_epochs)
         own = cfg.compile.mode in ("reduce-overhead", "max-autotune")  # these make CUDA graphs themselves
         self.graphs = CudaGraphs(on=cfg.cuda.graphs and device.type == "cuda" and not own)
-        self.population.compile(self.compiler, self.graphs)
-        n, slots = cfg.envs.count, len(self.population.slots)
-        self.table = self.population.table
-        self.lifecycle = Lifecycle(cfg)
-        host_parameters = self.population.parameters_host
+        population.compile(self.compiler, self.graphs)
         self.agent = Agent(
             cfg,
-            slots=slots,
-            host_parameters=host_parameters,
+            slots=len(population.slots),
+            host_parameters=population.parameters_host,
             device=device,
             first_env=first,
             process_group=process_group,
             compiler=self.compiler,
             graphs=self.graphs,
         )
-        reward_context = RunContext(
-            cfg.reward,
-            cfg.ppo.gamma,
-            cfg.episode_epochs,
-            data.chance,
-            host_parameters,
-            self.lifecycle.min_training_epochs,
-            math.log(data.perplexity),
-        )
-        self.reward = Reward(reward_context, n, slots, device, self.compiler)
+        super().__init__(cfg, data, population, self.agent, self.compiler)
         self.gae = self.compiler.wrap("GAE", gae, loops=True)
-        self.governor = Governor(self.population, data.perplexity, data.chance, cfg.governor)
-        self.rollout = Rollout.zeros(cfg.episode_epochs, n, slots, device)
-        self.measurements = Measurements.unmeasured(n, slots, device)
-        self.decision: Decision | None = None
-        self.to_host = Transfer()
         self.best_return = -math.inf
-        self.round = 0
-        self.epoch = 0
 
     def run(self, hooks: Hooks) -> None:
         """Train round after round for as long as the hooks want another."""
@@ -112,107 +81,10 @@ class Trainer:
             self.play(hooks)
             self.learn(hooks)
 
-    def play(self, hooks: Hooks) -> None:
-        """One episode of all envs, from the present epoch on."""
-        if self.epoch == 0:
-            self.begin_episode(hooks)
-        while self.epoch < self.cfg.episode_epochs:
-            hooks.on_epoch_begin(self.epoch, self.cfg.episode_epochs)
-            with hooks.phase("train"):
-                trained = self.population.run_epoch(self.round, self.epoch, layers=hooks.layer_envs)
-            self.measurements, layers, seconds, scaling = trained
-            hooks.on_phase_times(seconds)
-            with hooks.phase("reward"):
-                verdict = self.governor.roll_back_failed(self.measurements, self.epoch + 1)
-                rolled_back = verdict["governor.ill"] > 0
-                self.agent.reset_hidden(rolled_back)
-                assert self.decision is not None
-                ops = self.decision.actions[:, 0]
-                components = self.reward(self.table, self.measurements, self.epoch, rolled_back, ops)
-                reward_N = total(components)
-                self.rollout.store(self.epoch, self.decision, reward_N)
-            self.epoch += 1
-            columns = verdict | outcome_columns(
-                measurements=self.measurements,
-                reward=reward_N,
-                components=components,
-                layers=vars(layers) if layers else None,
-                scaling=scaling,
-            )
-            if self.epoch < self.cfg.episode_epochs:
-                columns |= self.decide(hooks)
-            self.transfer(columns, hooks, layers.names if layers else ())
-            hooks.on_epoch_end(self.round, self.epoch)
-
-    def begin_episode(self, hooks: Hooks) -> None:
-        """N fresh hosts, and the first decision about them."""
-        self.round += 1
-        hooks.on_round_begin(self.round)
-        self.population.begin_episode(self.round)
-        self.agent.begin_episode(self.round)
-        self.reward.begin_episode()
-        self.governor.begin_episode()
-        self.set_guess()
-        self.measurements = Measurements.unmeasured(*self.table.shape, self.table.stage.device)
-        self.transfer(self.decide(hooks), hooks)
-
-    def set_guess(self) -> None:
-        """Tell those who compare with a guess what it is worth, where each env learns a task of its own."""
-        guess = self.population.tasks.guess()
-        if guess is not None:
-            self.reward.guess = guess
-            self.governor.guess = guess
-
-    def decide(self, hooks: Hooks) -> dict[str, Tensor]:
-        """Apply automatic transitions, then the policy's actions; the columns describe both."""
-        with hooks.phase("decide"):
-            before = self.table.stage.clone()
-            automatic = self.lifecycle.advance(self.table, self.measurements)
-            advanced = self.table.stage.clone()
-            legal, vetoes = self.legal_actions()
-            self.decision = self.agent.act(self.table, self.measurements, legal, self.epoch)
-            blueprint = self.decision.actions[:, HEAD_NAMES.index("blueprint")]
-            gates = self.lifecycle.gates(self.table, self.measurements, blueprint) | automatic
-        with hooks.phase("act"):
-            actions = self.decision.actions
-            executed = self.lifecycle.apply(self.table, actions, legal, self.measurements)
-            self.agent.record_action(self.decision)
-        columns = decision_columns(
-            stage_before=before,
-            stage_advanced=advanced,
-            table=self.table,
-            actions=actions,
-            gates=gates,
-            executed=executed,
-            vetoes=vetoes,
-        )
-        return columns | {"style": self.table.style, "contribution_age": self.table.contribution_age}
-
-    def legal_actions(self) -> tuple[Tensor, Tensor]:
-        """What may be done now, bool [N, ops, S], and what else the gates allow and the governor forbids.
-
-        The latter are codes of `governor.VetoReason`, int64 [N, ops, S].
-        """
-        legal = self.lifecycle.legal(self.table, self.measurements)
-        vetoes = torch.where(legal, self.governor.vetoes(self.measurements), 0)
-        return legal & (vetoes == 0), vetoes
-
-    def transfer(self, columns: dict[str, Tensor], hooks: Hooks, layers: Sequence[str] = ()) -> None:
-        """The one transfer of an epoch: for the hooks, and for the topology of the coming epoch."""
-        with hooks.phase("telemetry"):
-            frame = self.to_host(columns)
-            hooks.on_frame(frame, layers)
-        if "stage" in frame:
-            self.set_topology(frame)
-
-    def set_topology(self, frame: HostFrame) -> None:
-        """Plan the coming epoch by the slot table's columns on the host."""
-        self.population.set_topology(*(frame[name] for name in TOPOLOGY))
-
     def learn(self, hooks: Hooks) -> None:
-        """One PPO update over the round's rollout."""
+        """One PPO update over the round's rollout; none where the policy is frozen."""
         update = None
-        if self.agent.ppo is None:
+        if self.agent.ppo is None or not self.cfg.policy.learn:
             reward_TN = self.process_group.all_gather(self.rollout.reward, dim=1)
         else:
             with hooks.phase("update"):

@@ -295,6 +295,11 @@ def _check_combinations(config: Config) -> None:
         raise ConfigError(
             f"{key}: the envs of task.mixture learn different images; leave it out, or task.mixture"
         )
+    if config.policy.greedy and config.policy.learn:
+        raise ConfigError(
+            "policy.greedy = true: a policy that always takes the same action learns nothing of the others; "
+            "set policy.learn=false"
+        )
     if config.ppo.minibatches > config.envs.count:
         raise ConfigError(
             f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"

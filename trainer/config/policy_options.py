@@ -19,9 +19,27 @@ HeadShares = tuple[Annotated[str, Meta(pattern=rf"^({_HEADS}):0(\.[0-9]{{1,9}})?
 
 class PolicyConfig(Section, frozen=True):
     kind: Annotated[
-        Literal["ppo", "heuristic", "fixed", "random", "no_growth"],
+        Literal["ppo", "heuristic", "fixed", "random", "no_growth", "constant"],
         Meta(description="Policy that chooses the actions: PPO, or a fixed rule to compare it with"),
     ] = "ppo"
+    constant: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=64,
+            description=(
+                "Blueprint that policy.kind=constant plants in each slot at an episode's beginning, or none"
+            ),
+        ),
+    ] = ()
+    learn: Annotated[bool, Meta(description="Whether PPO learns; if not, it acts as it is")] = True
+    greedy: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether PPO takes the most probable action in place of drawing one; needs policy.learn=false"
+            )
+        ),
+    ] = False
     hidden: Annotated[int, count("Units of the policy's LSTM and of the layer before it", ge=8, le=4096)] = 64
 
 

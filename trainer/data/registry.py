@@ -4,7 +4,7 @@ installed packages offer by an entry point of the group `esper.tasks`: a callabl
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -104,7 +104,7 @@ def kind_of(name: str) -> Kind | None:
 def load_task(config: TaskConfig, device: torch.device) -> Task:
     """Load what a run learns to a rank's device; raises as `load` does."""
     if config.mixture:
-        return Mixture.of([_instances(name, config.instances) for name in config.mixture]).to(device)
+        return load_mixture(config.mixture, config.instances).to(device)
     return load(
         config.dataset,
         device,
@@ -114,13 +114,27 @@ def load_task(config: TaskConfig, device: torch.device) -> Task:
     )
 
 
-def _instances(name: str, count: int) -> Instances:
-    """A task of a mixture; as many instances of it as are asked for, where a seed makes them."""
+def load_mixture(
+    names: Sequence[str], instances: int, first: int = 0, kind: type[Mixture] = Mixture
+) -> Mixture:
+    """Load tasks that envs draw from; raises as `load` does.
+
+    Args:
+        names: of the tasks.
+        instances: of each task that a seed makes.
+        first: seed of the first instance.
+        kind: how envs draw.
+    """
+    return kind.of([_instances(name, range(first, first + instances)) for name in names])
+
+
+def _instances(name: str, seeds: range) -> Instances:
+    """A task of a mixture: an instance of each seed, or one where it is not made from a seed."""
     plugin = plugins.find(plugins.TASK_GROUP, name)
     if plugin is not None and _takes_seed(plugin[0]):
-        found = [_made_by_package(name, "", partial(plugin[0], seed), plugin[1]) for seed in range(count)]
+        found = [_made_by_package(name, "", partial(plugin[0], seed), plugin[1]) for seed in seeds]
     elif plugin is None and name in GENERATED_TASKS:
-        found = [GENERATED_TASKS[name](seed) for seed in range(count)]
+        found = [GENERATED_TASKS[name](seed) for seed in seeds]
     else:
         found = [_found(name, "", TextOptions())]
     images = tuple(data for data in found if isinstance(data, Dataset))

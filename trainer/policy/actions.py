@@ -69,27 +69,31 @@ class ActionSpace:
             [[head == "op" or head in HEADS_OF_OP[op] for head in HEAD_NAMES] for op in Op], device=device
         )
 
-    def sample(self, logits: Logits, legal: Tensor, uniform: Tensor, floor_H: Tensor | None = None) -> Tensor:
-        """Draw actions.
+    def sample(
+        self, logits: Logits, legal: Tensor, uniform: Tensor | None, floor_H: Tensor | None = None
+    ) -> Tensor:
+        """Draw actions, or take the most probable ones: first the op, then the slot for it, then the others.
 
         Args:
             logits: see `Logits`.
             legal: bool [..., 6, S].
-            uniform: [..., heads] in [0, 1); the same numbers draw the same actions.
+            uniform: [..., heads] in [0, 1); the same numbers draw the same actions. None = the most probable
+                legal choice of each head, the first among equals.
             floor_H: [heads] least probability of a legal choice, see `_floored`; None = no head has one.
 
         Returns:
             int64 [..., heads] in the order of `HEAD_NAMES`; 0 where the head does not matter.
         """
         floors = _each(floor_H)
-        op = _draw(logits[0], legal.any(-1), uniform[..., 0], floors[0])
+        draws: Sequence[Tensor | None] = [None] * len(HEAD_NAMES) if uniform is None else uniform.unbind(-1)
+        op = _draw(logits[0], legal.any(-1), draws[0], floors[0])
         relevant = self.relevant_OH[op]
-        slot = _draw(_at(logits[1], op), self._slot_mask(legal, op, relevant), uniform[..., 1], floors[1])
+        slot = _draw(_at(logits[1], op), self._slot_mask(legal, op, relevant), draws[1], floors[1])
         picked = [op, slot]
         for head in range(2, len(HEAD_NAMES)):
             scores = _at(logits[head], slot)
             mask = torch.ones_like(scores, dtype=torch.bool)
-            picked.append(_draw(scores, mask, uniform[..., head], floors[head]))
+            picked.append(_draw(scores, mask, draws[head], floors[head]))
         return torch.stack(picked, -1) * relevant
 
     def evaluate(
@@ -158,8 +162,10 @@ def _floored(log_p: Tensor, mask: Tensor, floor: Tensor) -> Tensor:
     return torch.logaddexp(least.log(), rest.log() + log_p).where(mask, log_p)
 
 
-def _draw(scores: Tensor, mask: Tensor, uniform: Tensor, floor: Tensor | None) -> Tensor:
-    """Inverse transform sampling among the legal choices: int64 [...]."""
+def _draw(scores: Tensor, mask: Tensor, uniform: Tensor | None, floor: Tensor | None) -> Tensor:
+    """Inverse transform sampling among the legal choices, or the most probable of them: int64 [...]."""
+    if uniform is None:
+        return _masked(scores, mask).argmax(-1)
     if floor is None:
         probabilities = _masked(scores, mask).softmax(-1)
     else:

@@ -8,25 +8,16 @@ import torch
 from torch import Tensor
 
 from protocol.errors import EsperError
-from protocol.messages.vocabulary import HEAD_NAMES
-from trainer.compute import rng
 from trainer.compute.compiler import Compiler
 from trainer.compute.cuda_graphs import CudaGraphs
-from trainer.compute.device import exact_float32
 from trainer.compute.process_group import ProcessGroup
 from trainer.config.schema import Config
-from trainer.measurements import Measurements
-from trainer.seeds.table import SlotTable
 
 from .actions import ActionSpace
-from .baselines import FIXED_BLUEPRINTS, Rule, fixed, no_growth, random
-from .heuristic import heuristic
-from .network import ActorCritic, Hidden
-from .observation import LAYOUT_VERSION, Observation, ObservationBuilder
+from .actor import Actor
+from .network import ActorCritic
+from .observation import LAYOUT_VERSION
 from .ppo import PPO
-from .rollout import Decision
-
-RULES: dict[str, Rule] = {"fixed": fixed, "heuristic": heuristic, "no_growth": no_growth, "random": random}
 
 
 class PolicyMismatch(EsperError):
@@ -35,31 +26,8 @@ class PolicyMismatch(EsperError):
     exit_code = 9
 
 
-def decide(
-    network: ActorCritic,
-    space: ActionSpace,
-    observation: Observation,
-    hidden: Hidden,
-    reset: Tensor,
-    legal: Tensor,
-    uniform: Tensor,
-    floor_H: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """One step for N envs: actions and log-probabilities [N, heads], V(s) [N], h and c."""
-    step = Observation(
-        base=observation.base.unsqueeze(0),
-        slot=observation.slot.unsqueeze(0),
-        blueprint=observation.blueprint.unsqueeze(0),
-    )
-    out = network(step, hidden, reset.unsqueeze(0))
-    logits = tuple(head[0] for head in out.logits)
-    actions = space.sample(logits, legal, uniform, floor_H)
-    log_prob = space.evaluate(logits, actions, legal, floor_H).log_prob
-    return actions, log_prob, network.value(out.value[0]), out.h[0], out.c[0]
-
-
-class Agent:
-    """Decides for N envs in lockstep.
+class Agent(Actor):
+    """Decides for N envs in lockstep, and learns.
 
     Args:
         cfg: of the run; `cfg.policy.kind` selects the policy.
@@ -87,73 +55,28 @@ class Agent:
         compiler: Compiler | None = None,
         graphs: CudaGraphs | None = None,
     ) -> None:
-        n, blueprints = cfg.envs.count, cfg.seeds.blueprints
-        self.cfg = cfg
-        self.space = ActionSpace(slots, len(blueprints), device)
-        self.observation_builder = ObservationBuilder(
-            n, slots, episode_epochs=cfg.episode_epochs, host_parameters=host_parameters, device=device
+        compiler = compiler or Compiler("off", torch.device(device))
+        network = None
+        if cfg.policy.kind == "ppo":
+            space = ActionSpace(slots, len(cfg.seeds.blueprints), device)
+            network = ActorCritic(space, cfg.policy.hidden, cfg.seed).to(device)
+        super().__init__(
+            cfg,
+            network,
+            slots=slots,
+            host_parameters=host_parameters,
+            device=device,
+            first_env=first_env,
+            compiler=compiler,
+            graphs=graphs,
         )
         self.ppo: PPO | None = None
-        if cfg.policy.kind == "ppo":
-            network = ActorCritic(self.space, cfg.policy.hidden, cfg.seed).to(device)
-            compiler = compiler or Compiler("off", torch.device(device))
+        if network is not None:
             self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, process_group, compiler, cfg.rounds)
-            graphs = graphs or CudaGraphs(on=False)
-            self._decide = graphs.wrap("the policy", compiler.wrap("the policy", decide))
-            self._hidden = network.initial(n)
-        kinds = [name.partition(":")[0] for name in blueprints]
-        plant = next((name for name in FIXED_BLUEPRINTS if name in kinds), kinds[-1])
-        self._fixed_blueprint = kinds.index(plant)
-        self._envs = torch.arange(first_env, first_env + n, device=device)
-        self.begin_episode(0)
 
-    def begin_episode(self, round: int) -> None:
-        """All envs start afresh; `round` keys the random numbers of their actions."""
-        self._round = round
-        self._reset = torch.ones_like(self._envs, dtype=torch.bool)
-        self.observation_builder.begin_episode()
-
-    def reset_hidden(self, envs: Tensor) -> None:
-        """Reset the recurrent state of the envs bool [N], whose hosts were rolled back."""
-        self._reset = self._reset | envs
-
-    @torch.no_grad()
-    def act(self, table: SlotTable, measurements: Measurements, legal: Tensor, epoch: int) -> Decision:
-        """Choose one action per env.
-
-        Args:
-            table: slots after the automatic transitions of this epoch.
-            measurements: what the last epoch measured.
-            legal: bool [N, ops, S].
-            epoch: 0-based in the episode.
-        """
-        observation = self.observation_builder.observe(table, measurements, epoch)
-        key = rng.key(self.cfg.seed, rng.Purpose.ACTION, self._envs, self._round, epoch)
-        uniform = rng.uniform(key, len(HEAD_NAMES))
-        if self.ppo is None:
-            logits = RULES[self.cfg.policy.kind](self.space, legal, self._fixed_blueprint, observation)
-            actions = self.space.sample(logits, legal, uniform)
-            log_prob = self.space.evaluate(logits, actions, legal).log_prob
-            value = torch.zeros_like(observation.base[:, 0])  # a rule expects nothing
-        else:
-            with exact_float32(self._envs.device):
-                actions, log_prob, value, *hidden = self._decide(
-                    self.ppo.network,
-                    self.space,
-                    observation,
-                    self._hidden,
-                    self._reset,
-                    legal,
-                    uniform,
-                    self.ppo.coefficients.floor_H,
-                )
-            self._hidden = hidden[0], hidden[1]
-        reset, self._reset = self._reset, torch.zeros_like(self._reset)
-        return Decision(actions, observation, legal, log_prob, value, reset)
-
-    def record_action(self, decision: Decision) -> None:
-        """Record what was done, for the next observation."""
-        self.observation_builder.record_action(decision.actions[:, 0], decision.actions[:, 1])
+    @property
+    def floor_H(self) -> Tensor | None:
+        return None if self.ppo is None else self.ppo.coefficients.floor_H
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next decision and update depend on, in mid-episode too."""

@@ -197,6 +197,12 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     ),
     # The policy.
     "policy.kind": Flip("heuristic", tells("run.started:policy", "heuristic", "epoch:op")),
+    "policy.constant": Elsewhere(
+        "it needs policy.kind=constant, which needs it",
+        "tests/trainer/policy/test_actor.py::test_constant_schedule_plants_what_it_names",
+    ),
+    "policy.learn": Flip("false", shrinks(counts("ppo.update"))),
+    "policy.greedy": Flip("true", changes("epoch:op"), with_=("policy.learn=false",)),
     "policy.hidden": Flip("16", shrinks(lambda start: (start.folder / "checkpoints/best.pt").stat().st_size)),
     "ppo.learning_rate": Flip("0.002", tells("ppo.update:learning_rate", 0.002, UPDATE)),
     "ppo.schedule": Flip(

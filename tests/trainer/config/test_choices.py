@@ -9,7 +9,7 @@ from trainer.compute.stacked_ops import CONVOLUTIONS
 from trainer.config.load import OPTIONS
 from trainer.hosts.precision import DTYPES
 from trainer.hosts.task_defaults import ARCHITECTURES
-from trainer.policy.agent import RULES
+from trainer.policy.actor import CONSTANT, RULES
 from trainer.reward.modes import MODES
 
 
@@ -20,7 +20,7 @@ def choices(key: str) -> set[str]:
 
 def test_choices_are_those_of_the_tables_that_implement_them() -> None:
     assert choices("reward.mode") == set(MODES)
-    assert choices("policy.kind") == {"ppo", *RULES}
+    assert choices("policy.kind") == {"ppo", CONSTANT, *RULES}
     assert choices("envs.convolution") == {"auto", *CONVOLUTIONS}
     assert choices("amp.dtype") == {"auto", *DTYPES}
     assert choices("host.family") == {"auto", *chain.from_iterable(ARCHITECTURES.values())}

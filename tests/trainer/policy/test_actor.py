@@ -1,0 +1,92 @@
+"""What acts without learning: constant schedules, and networks that take their most probable actions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from protocol.messages.vocabulary import Op, Stage
+from trainer.config import load as settings
+from trainer.config.load import ConfigError
+from trainer.measurements import Measurements
+from trainer.policy.actions import ActionSpace
+from trainer.policy.actor import Actor
+from trainer.policy.network import ActorCritic
+from trainer.seeds.lifecycle import Lifecycle
+from trainer.seeds.table import SlotTable
+
+torch.set_num_threads(1)
+SLOTS = 3
+
+
+def constant_actor(plants: str) -> Actor:
+    cfg = settings.load(
+        sets=["policy.kind=constant", f"policy.constant={plants}", "envs.count=2", "ppo.minibatches=1"]
+    )
+    return Actor(cfg, slots=SLOTS, host_parameters=100)
+
+
+def test_constant_schedule_plants_what_it_names() -> None:
+    actor = constant_actor("conv_light,none,norm")
+    lifecycle, table = Lifecycle(actor.cfg), SlotTable.empty(2, SLOTS, "cpu")
+    measured = Measurements.unmeasured(2, SLOTS)
+    planted = []
+    for epoch in range(2):
+        legal = lifecycle.legal(table, measured)
+        decision = actor.act(table, measured, legal, epoch)
+        planted.append(decision.actions[:, :3].tolist())
+        lifecycle.apply(table, decision.actions, legal, measured)
+    assert planted == [[[Op.GERMINATE, 0, 3]] * 2, [[Op.GERMINATE, 2, 0]] * 2]
+    assert table.stage[:, 1].tolist() == [Stage.DORMANT] * 2
+
+
+@pytest.mark.parametrize("plants", ["", "norm", "norm,none,lora", "norm,norm,norm,norm"])
+def test_schedule_that_does_not_fit_is_refused(plants: str) -> None:
+    with pytest.raises(ConfigError, match=r"policy\.constant = .*each of the 3 slots .* or none"):
+        constant_actor(plants)
+
+
+def test_greedy_actions_are_the_most_probable_legal_ones() -> None:
+    space = ActionSpace(SLOTS, 4)
+    generator = torch.Generator().manual_seed(1)
+    n = 500
+    logits = (
+        torch.randn(n, len(Op), generator=generator),
+        torch.randn(n, len(Op), SLOTS, generator=generator),
+        *(torch.randn(n, SLOTS, size, generator=generator) for size in space.sizes[2:]),
+    )
+    legal = torch.rand(n, len(Op), SLOTS, generator=generator) < 0.4
+    legal[:, Op.WAIT] = True
+    greedy = space.sample(logits, legal, None)
+    chosen = space.evaluate(logits, greedy, legal).log_prob
+    assert bool((chosen > -1e6).all()), "none is illegal"
+    op = logits[0].masked_fill(~legal.any(-1), -torch.inf).argmax(-1)
+    assert torch.equal(greedy[:, 0], op)
+    for draw in range(20):
+        uniform = torch.rand(n, len(space.sizes), generator=generator)
+        drawn = space.sample(logits, legal, uniform)
+        same = (drawn[:, :2] == greedy[:, :2]).all(1)
+        log_prob = space.evaluate(logits, drawn, legal).log_prob
+        assert bool((log_prob[same] <= chosen[same] + 1e-6).all()), draw
+
+
+def test_greedy_network_acts_alike_whatever_the_round() -> None:
+    cfg = settings.load(
+        sets=["policy.learn=false", "policy.greedy=true", "envs.count=2", "ppo.minibatches=1"]
+    )
+    network = ActorCritic(ActionSpace(SLOTS, 4), 16, 1)
+    actions = []
+    for round_ in range(3):
+        actor = Actor(cfg, network, slots=SLOTS, host_parameters=100)
+        actor.begin_episode(round_)
+        table = SlotTable.empty(2, SLOTS, "cpu")
+        measured = Measurements.unmeasured(2, SLOTS)
+        legal = Lifecycle(cfg).legal(table, measured)
+        actions.append(actor.act(table, measured, legal, 0).actions)
+    assert torch.equal(actions[0], actions[1])
+    assert torch.equal(actions[0], actions[2])
+
+
+def test_greedy_policy_that_learns_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"policy\.greedy = true: .* set policy\.learn=false"):
+        settings.load(sets=["policy.greedy=true"])

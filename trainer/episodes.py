@@ -1,0 +1,172 @@
+"""Episodes of N hosts that grow as an actor decides: the part of the loop that training and evaluation share.
+
+Before each epoch the actor picks one action per host; the hosts train on their batches and are validated;
+what they gained, less what they cost, is the reward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from protocol.messages.vocabulary import HEAD_NAMES
+
+from .compute.compiler import Compiler
+from .config.schema import Config
+from .data.task import Task
+from .governor import Governor
+from .hooks import Hooks
+from .hosts.population import Population
+from .measurements import Measurements
+from .policy.actor import Actor
+from .policy.rollout import Decision, Rollout
+from .reward.compute import Reward, total
+from .reward.modes import RunContext
+from .seeds.lifecycle import Lifecycle
+from .telemetry.columns import decision_columns, outcome_columns
+from .telemetry.transfer import HostFrame, Transfer
+
+TOPOLOGY = ("stage", "blueprint", "style", "contribution_age")
+"""Columns of the slot table that the population plans an epoch by."""
+
+
+class Episodes:
+    """N hosts and what decides about them, from one episode to the next.
+
+    Args:
+        cfg: of the run, with this rank's number of envs.
+        data: what is learned, on the device.
+        population: the hosts.
+        actor: decides for them.
+        compiler: of the reward; None = uncompiled.
+
+    Attributes:
+        rollout: the present episode's experience.
+        round: episodes begun.
+        epoch: epochs finished of the present one.
+    """
+
+    def __init__(
+        self, cfg: Config, data: Task, population: Population, actor: Actor, compiler: Compiler | None = None
+    ) -> None:
+        self.cfg, self.population, self.actor = cfg, population, actor
+        self.table = table = population.table
+        (n, slots), device = table.shape, table.stage.device
+        self.lifecycle = Lifecycle(cfg)
+        reward_context = RunContext(
+            cfg.reward,
+            cfg.ppo.gamma,
+            cfg.episode_epochs,
+            data.chance,
+            population.parameters_host,
+            self.lifecycle.min_training_epochs,
+            math.log(data.perplexity),
+        )
+        self.reward = Reward(reward_context, n, slots, device, compiler)
+        self.governor = Governor(population, data.perplexity, data.chance, cfg.governor)
+        self.rollout = Rollout.zeros(cfg.episode_epochs, n, slots, device)
+        self.measurements = Measurements.unmeasured(n, slots, device)
+        self.decision: Decision | None = None
+        self.to_host = Transfer()
+        self.round = 0
+        self.epoch = 0
+
+    def play(self, hooks: Hooks) -> None:
+        """One episode of all envs, from the present epoch on."""
+        if self.epoch == 0:
+            self.begin_episode(hooks)
+        while self.epoch < self.cfg.episode_epochs:
+            hooks.on_epoch_begin(self.epoch, self.cfg.episode_epochs)
+            with hooks.phase("train"):
+                trained = self.population.run_epoch(self.round, self.epoch, layers=hooks.layer_envs)
+            self.measurements, layers, seconds, scaling = trained
+            hooks.on_phase_times(seconds)
+            with hooks.phase("reward"):
+                verdict = self.governor.roll_back_failed(self.measurements, self.epoch + 1)
+                rolled_back = verdict["governor.ill"] > 0
+                self.actor.reset_hidden(rolled_back)
+                assert self.decision is not None
+                ops = self.decision.actions[:, 0]
+                components = self.reward(self.table, self.measurements, self.epoch, rolled_back, ops)
+                reward_N = total(components)
+                self.rollout.store(self.epoch, self.decision, reward_N)
+            self.epoch += 1
+            columns = verdict | outcome_columns(
+                measurements=self.measurements,
+                reward=reward_N,
+                components=components,
+                layers=vars(layers) if layers else None,
+                scaling=scaling,
+            )
+            if self.epoch < self.cfg.episode_epochs:
+                columns |= self.decide(hooks)
+            self.transfer(columns, hooks, layers.names if layers else ())
+            hooks.on_epoch_end(self.round, self.epoch)
+
+    def begin_episode(self, hooks: Hooks) -> None:
+        """N fresh hosts, and the first decision about them."""
+        self.round += 1
+        hooks.on_round_begin(self.round)
+        self.population.begin_episode(self.round)
+        self.actor.begin_episode(self.round)
+        self.reward.begin_episode()
+        self.governor.begin_episode()
+        self.set_guess()
+        self.measurements = Measurements.unmeasured(*self.table.shape, self.table.stage.device)
+        self.transfer(self.decide(hooks), hooks)
+
+    def set_guess(self) -> None:
+        """Tell those who compare with a guess what it is worth, where each env learns a task of its own."""
+        guess = self.population.tasks.guess()
+        if guess is not None:
+            self.reward.guess = guess
+            self.governor.guess = guess
+
+    def decide(self, hooks: Hooks) -> dict[str, Tensor]:
+        """Apply automatic transitions, then the policy's actions; the columns describe both."""
+        with hooks.phase("decide"):
+            before = self.table.stage.clone()
+            automatic = self.lifecycle.advance(self.table, self.measurements)
+            advanced = self.table.stage.clone()
+            legal, vetoes = self.legal_actions()
+            self.decision = self.actor.act(self.table, self.measurements, legal, self.epoch)
+            blueprint = self.decision.actions[:, HEAD_NAMES.index("blueprint")]
+            gates = self.lifecycle.gates(self.table, self.measurements, blueprint) | automatic
+        with hooks.phase("act"):
+            actions = self.decision.actions
+            executed = self.lifecycle.apply(self.table, actions, legal, self.measurements)
+            self.actor.record_action(self.decision)
+        columns = decision_columns(
+            stage_before=before,
+            stage_advanced=advanced,
+            table=self.table,
+            actions=actions,
+            gates=gates,
+            executed=executed,
+            vetoes=vetoes,
+        )
+        return columns | {"style": self.table.style, "contribution_age": self.table.contribution_age}
+
+    def legal_actions(self) -> tuple[Tensor, Tensor]:
+        """What may be done now, bool [N, ops, S], and what else the gates allow and the governor forbids.
+
+        The latter are codes of `governor.VetoReason`, int64 [N, ops, S].
+        """
+        legal = self.lifecycle.legal(self.table, self.measurements)
+        vetoes = torch.where(legal, self.governor.vetoes(self.measurements), 0)
+        return legal & (vetoes == 0), vetoes
+
+    def transfer(self, columns: dict[str, Tensor], hooks: Hooks, layers: Sequence[str] = ()) -> None:
+        """The one transfer of an epoch: for the hooks, and for the topology of the coming epoch."""
+        with hooks.phase("telemetry"):
+            frame = self.to_host(columns)
+            hooks.on_frame(frame, layers)
+        if "stage" in frame:
+            self.set_topology(frame)
+
+    def set_topology(self, frame: HostFrame) -> None:
+        """Plan the coming epoch by the slot table's columns on the host."""
+        self.population.set_topology(*(frame[name] for name in TOPOLOGY))

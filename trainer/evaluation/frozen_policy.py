@@ -1,0 +1,43 @@
+"""A policy that does not learn any more, or never did: what is evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from trainer.config.schema import Config
+from trainer.policy.actor import CONSTANT
+from trainer.policy.network import ActorCritic
+
+
+@dataclass(frozen=True)
+class FrozenPolicy:
+    """A network, or a rule by its name.
+
+    Attributes:
+        kind: `ppo` for a network, else a rule, as in `policy.kind`.
+        network: that of `ppo`.
+        greedy: whether its most probable actions are taken, none drawn.
+        plants: of `constant`: by slot the name of a blueprint, or `none`.
+    """
+
+    kind: str
+    network: ActorCritic | None = None
+    greedy: bool = True
+    plants: tuple[str, ...] = ()
+
+    @classmethod
+    def learned(cls, network: ActorCritic, *, greedy: bool = True) -> FrozenPolicy:
+        """A network as it is when it acts."""
+        return cls("ppo", network, greedy)
+
+    @classmethod
+    def constant(cls, *plants: str) -> FrozenPolicy:
+        """The schedule that plants these at an episode's beginning."""
+        return cls(CONSTANT, plants=plants)
+
+    def configure(self, cfg: Config) -> Config:
+        """A run's configuration, with this policy in place of its own."""
+        policy = {"kind": self.kind, "greedy": self.greedy, "constant": self.plants}
+        return replace(cfg, policy=replace(cfg.policy, **policy))

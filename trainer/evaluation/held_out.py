@@ -1,0 +1,60 @@
+"""Hosts that policies are compared on: their seeds and task instances are never those of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from trainer.config.schema import Config
+from trainer.config.task_options import TaskConfig
+from trainer.data.mixture import Mixture
+from trainer.data.registry import load_mixture, load_task
+from trainer.data.task import Task
+
+FIRST_SEED = 1 << 32
+"""Added to the seed of held-out hosts: beyond every seed that a run can have."""
+FIRST_INSTANCE = 1 << 20
+"""Seed of the first held-out instance of a generated task: beyond `task.instances`."""
+
+
+class HeldOutMixture(Mixture):
+    """A mixture whose tasks are dealt out in turn, so that each has as many hosts as another."""
+
+    def draw(self, seed: int, envs: Tensor, round_: int) -> Tensor:  # noqa: ARG002
+        """Places in `datasets`, the same in every round: int64 [n], in host memory."""
+        counts = torch.tensor([len(task.datasets) for task in self.tasks])
+        task = envs.remainder(len(self.tasks))
+        return (counts.cumsum(0) - counts)[task] + (envs // len(self.tasks)).remainder(counts[task])
+
+
+@dataclass(frozen=True)
+class HeldOutHosts:
+    """Which hosts: equal ones are the same hosts, batch for batch, for every policy and every run.
+
+    Attributes:
+        seed: of the hosts, their batches and the draws of policies that draw.
+        count: N.
+        tasks: dealt out in turn; empty = those of the run, `task.mixture` or else `task.dataset`.
+    """
+
+    seed: int = 1
+    count: int = 40
+    tasks: tuple[str, ...] = ()
+
+    def configure(self, cfg: Config) -> Config:
+        """A run's configuration, for these hosts in place of its own."""
+        return replace(cfg, seed=FIRST_SEED + self.seed, envs=replace(cfg.envs, count=self.count))
+
+    def load(self, task: TaskConfig, device: torch.device) -> Task:
+        """What they learn. Generated tasks have an instance for each host; of others there is only one.
+
+        Raises:
+            DataError: as `registry.load_task`.
+        """
+        names = self.tasks or task.mixture
+        if not names:
+            return load_task(task, device)
+        return load_mixture(names, -(-self.count // len(names)), FIRST_INSTANCE, HeldOutMixture).to(device)

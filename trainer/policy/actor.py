@@ -1,0 +1,190 @@
+"""What acts for N envs: a network or a fixed rule, behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from protocol.messages.vocabulary import HEAD_NAMES
+from trainer.compute import rng
+from trainer.compute.compiler import Compiler
+from trainer.compute.cuda_graphs import CudaGraphs
+from trainer.compute.device import exact_float32
+from trainer.config.load import ConfigError
+from trainer.config.schema import Config
+from trainer.measurements import Measurements
+from trainer.seeds.table import SlotTable
+
+from .actions import ActionSpace
+from .baselines import FIXED_BLUEPRINTS, Rule, constant, fixed, no_growth, random
+from .heuristic import heuristic
+from .network import ActorCritic, Hidden
+from .observation import Observation, ObservationBuilder
+from .rollout import Decision
+
+RULES: dict[str, Rule] = {"fixed": fixed, "heuristic": heuristic, "no_growth": no_growth, "random": random}
+CONSTANT = "constant"
+"""The kind of policy whose rule is made of `policy.constant`."""
+EMPTY_SLOT = "none"
+"""Stands in `policy.constant` for a slot in which nothing is planted."""
+
+
+def constant_rule(plants: Sequence[str], blueprints: Sequence[str], slots: int) -> Rule:
+    """The rule of a constant schedule.
+
+    Args:
+        plants: for each slot a blueprint's name, or `EMPTY_SLOT`.
+        blueprints: on offer, with their options.
+        slots: S.
+
+    Raises:
+        ConfigError: it does not fit slots or blueprints.
+    """
+    kinds = [name.partition(":")[0] for name in blueprints]
+    known = {
+        **dict(zip(kinds, range(len(kinds)), strict=True)),
+        **{name: i for i, name in enumerate(blueprints)},
+    }
+    if len(plants) != slots or not all(name == EMPTY_SLOT or name in known for name in plants):
+        raise ConfigError(
+            f"policy.constant = {list(plants)}: must name for each of the {slots} slots one of "
+            f"{', '.join(blueprints)}, or {EMPTY_SLOT}"
+        )
+    return constant(*(None if name == EMPTY_SLOT else known[name] for name in plants))
+
+
+def decide(
+    network: ActorCritic,
+    space: ActionSpace,
+    observation: Observation,
+    hidden: Hidden,
+    reset: Tensor,
+    legal: Tensor,
+    uniform: Tensor | None,
+    floor_H: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """One step for N envs: actions and log-probabilities [N, heads], V(s) [N], h and c.
+
+    Args:
+        uniform: [N, heads], draws the actions; None = the most probable ones.
+    """
+    step = Observation(
+        base=observation.base.unsqueeze(0),
+        slot=observation.slot.unsqueeze(0),
+        blueprint=observation.blueprint.unsqueeze(0),
+    )
+    out = network(step, hidden, reset.unsqueeze(0))
+    logits = tuple(head[0] for head in out.logits)
+    actions = space.sample(logits, legal, uniform, floor_H)
+    log_prob = space.evaluate(logits, actions, legal, floor_H).log_prob
+    return actions, log_prob, network.value(out.value[0]), out.h[0], out.c[0]
+
+
+class Actor:
+    """Decides for N envs in lockstep, and learns nothing.
+
+    Args:
+        cfg: of the run; `cfg.policy.kind` selects the rule where there is no network.
+        network: what decides; None = a rule.
+        slots: S.
+        host_parameters: of a host without seeds.
+        device: where everything lives.
+        first_env: global index of the first env.
+        compiler: of the forward pass; None = uncompiled.
+        graphs: of the forward pass; None = without.
+
+    Attributes:
+        greedy: whether the network's most probable actions are taken, none drawn.
+
+    Raises:
+        ConfigError: `policy.constant` does not fit slots or blueprints.
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        network: ActorCritic | None = None,
+        *,
+        slots: int,
+        host_parameters: int,
+        device: torch.device | str = "cpu",
+        first_env: int = 0,
+        compiler: Compiler | None = None,
+        graphs: CudaGraphs | None = None,
+    ) -> None:
+        n, blueprints = cfg.envs.count, cfg.seeds.blueprints
+        self.cfg, self.network, self.greedy = cfg, network, cfg.policy.greedy
+        self.space = ActionSpace(slots, len(blueprints), device)
+        self.observation_builder = ObservationBuilder(
+            n, slots, episode_epochs=cfg.episode_epochs, host_parameters=host_parameters, device=device
+        )
+        if network is None:
+            if cfg.policy.kind == CONSTANT:
+                self._rule = constant_rule(cfg.policy.constant, blueprints, slots)
+            else:
+                self._rule = RULES[cfg.policy.kind]
+        else:
+            compiler = compiler or Compiler("off", torch.device(device))
+            graphs = graphs or CudaGraphs(on=False)
+            self._decide = graphs.wrap("the policy", compiler.wrap("the policy", decide))
+            self._hidden = network.initial(n)
+        kinds = [name.partition(":")[0] for name in blueprints]
+        plant = next((name for name in FIXED_BLUEPRINTS if name in kinds), kinds[-1])
+        self._fixed_blueprint = kinds.index(plant)
+        self._envs = torch.arange(first_env, first_env + n, device=device)
+        self.begin_episode(0)
+
+    @property
+    def floor_H(self) -> Tensor | None:
+        """Least probabilities of the network's legal choices; None = no head has one."""
+        return None
+
+    def begin_episode(self, round: int) -> None:
+        """All envs start afresh; `round` keys the random numbers of their actions."""
+        self._round = round
+        self._reset = torch.ones_like(self._envs, dtype=torch.bool)
+        self.observation_builder.begin_episode()
+
+    def reset_hidden(self, envs: Tensor) -> None:
+        """Reset the recurrent state of the envs bool [N], whose hosts were rolled back."""
+        self._reset = self._reset | envs
+
+    @torch.no_grad()
+    def act(self, table: SlotTable, measurements: Measurements, legal: Tensor, epoch: int) -> Decision:
+        """Choose one action per env.
+
+        Args:
+            table: slots after the automatic transitions of this epoch.
+            measurements: what the last epoch measured.
+            legal: bool [N, ops, S].
+            epoch: 0-based in the episode.
+        """
+        observation = self.observation_builder.observe(table, measurements, epoch)
+        key = rng.key(self.cfg.seed, rng.Purpose.ACTION, self._envs, self._round, epoch)
+        uniform = rng.uniform(key, len(HEAD_NAMES))
+        if self.network is None:
+            logits = self._rule(self.space, legal, self._fixed_blueprint, observation)
+            actions = self.space.sample(logits, legal, uniform)
+            log_prob = self.space.evaluate(logits, actions, legal).log_prob
+            value = torch.zeros_like(observation.base[:, 0])  # a rule expects nothing
+        else:
+            with exact_float32(self._envs.device):
+                actions, log_prob, value, *hidden = self._decide(
+                    self.network,
+                    self.space,
+                    observation,
+                    self._hidden,
+                    self._reset,
+                    legal,
+                    None if self.greedy else uniform,
+                    self.floor_H,
+                )
+            self._hidden = hidden[0], hidden[1]
+        reset, self._reset = self._reset, torch.zeros_like(self._reset)
+        return Decision(actions, observation, legal, log_prob, value, reset)
+
+    def record_action(self, decision: Decision) -> None:
+        """Record what was done, for the next observation."""
+        self.observation_builder.record_action(decision.actions[:, 0], decision.actions[:, 1])
