@@ -83,6 +83,7 @@ class AnomalyActions(PaintedApp):
                 f"limits of {signal} ",
                 partial(explain_limits, preview),
                 self.palette,
+                self.session.view.glyphs,
                 text=f"{old.warning:g} {old.critical:g}",
                 check=partial(_problem, preview),
             ),

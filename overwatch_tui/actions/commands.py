@@ -82,7 +82,8 @@ class CommandActions(PaintedApp):
                 self.show_message("stop: not sent")
             self.paint()
 
-        self.push_screen(InputLine("stop ", lambda _: about, self.palette, check=check), take)
+        glyphs = self.session.view.glyphs
+        self.push_screen(InputLine("stop ", lambda _: about, self.palette, glyphs, check=check), take)
 
     def _send_stop(self, params: dict[str, Any]) -> None:
         self.session.send("stop", params)

@@ -53,7 +53,8 @@ class LineActions(MoveActions, CommandActions):
         about = f"{' '.join(fields)}   such as acc<60 st:roll -text; empty shows all"
         if panel != "envs":
             about = f"{' '.join(fields)}   FIELD:text FIELD>number -turned word; empty shows all"
-        line = InputLine("/", lambda _: about, self.palette, text=old.text if old else "", check=check)
+        text = old.text if old else ""
+        line = InputLine("/", lambda _: about, self.palette, view.glyphs, text=text, check=check)
         self.push_screen(line, take)
 
     def action_command_line(self) -> None:
@@ -87,6 +88,7 @@ class LineActions(MoveActions, CommandActions):
             ":",
             explain,
             self.palette,
+            self.session.view.glyphs,
             complete=lambda text: complete(text, methods),
             history=history.lines(),
             check=check,

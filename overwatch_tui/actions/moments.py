@@ -63,7 +63,7 @@ class MomentActions(MoveActions):
             setattr(view, name, value)
         self._before_first_row = None
         self.paint()
-        self.push_screen(InputLine("go to ", lambda _: EXAMPLES, self.palette), self._go_to)
+        self.push_screen(InputLine("go to ", lambda _: EXAMPLES, self.palette, view.glyphs), self._go_to)
 
     def _go_to(self, text: str | None) -> None:
         if not text:

@@ -60,11 +60,9 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A table; beneath it what can be sent."""
     commands = _rows(inputs)
     offered = _offered(inputs, width) if height >= 8 else []
-    lines = [
-        Row()
-        .put("    #  WHEN      COMMAND                  STATE       RTT  BY           WHAT", "dim")
-        .line(width)
-    ]
+    by = _by_width(width)
+    titles = "    #  WHEN      COMMAND                  STATE       RTT"
+    lines = [Row().put(titles, "dim").put(f"  {'BY':<{by}} WHAT" if by else "", "dim").line(width)]
     if not commands:
         lines.append(Row().put(_nothing(inputs), "dim").line(width))
     ids = keys(inputs)
@@ -83,13 +81,20 @@ def _nothing(inputs: PanelInputs) -> str:
     return f" no command passes {chosen}; Esc shows all" if chosen else " no command yet"
 
 
+def _by_width(width: int) -> int:
+    """Columns of who sent a command; 0 where neither that nor what became of it fits."""
+    return min(24, width - 66) if width >= 76 else 0
+
+
 def _line(inputs: PanelInputs, command: TrackedCommand, width: int, *, selected: bool) -> Line:
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
     row.put(f"{command.number}", "dim", 4, ">").put(f"  {format_clock(command.ts)}  ", "dim")
     row.put(command.title, "bold", 24).put(" ")
     row.put(command.state, STATE_STYLES.get(command.state, "accent"), 9)
-    row.put("--" if command.rtt is None else f"{1000 * command.rtt:.0f}ms", "dim", 6, ">").put("  ")
-    row.put(command.by, "", 13).put(_what(inputs, command), "dim")
+    row.put("--" if command.rtt is None else f"{1000 * command.rtt:.0f}ms", "dim", 6, ">")
+    by = _by_width(width)
+    if by:
+        row.put("  ").put(command.by, "", by).put(" ").put(_what(inputs, command), "dim")
     line = row.line(width)
     return restyle(line, "select") if selected else line
 

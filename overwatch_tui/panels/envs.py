@@ -245,8 +245,10 @@ class _Table:
             return EMPTY
         flagged = sum(row.is_flagged for row in found)
         row = Row().put(" " * (self._digits - 2)).put("ALL", "bold").put(" ")
-        row.put(f"{sum(r.status == 'ok' for r in found)}ok", "ok" if not flagged else "", 4)
-        row.put(format_percent(finite_mean([r.accuracy for r in found])), "bold", 6, ">").put(" ")
+        healthy = f"{sum(r.status == 'ok' for r in found)}ok"
+        row.put(healthy, "ok" if not flagged else "", max(4, len(healthy)))
+        accuracy = format_percent(finite_mean([r.accuracy for r in found]))
+        row.put(accuracy, "bold", 10 - max(4, len(healthy)), ">").put(" ")
         row.put(format_points(finite_mean([r.change for r in found])), "dim", 6, ">")
         row.put(format_signed(finite_mean([r.total for r in found])), "bold", 8, ">")
         row.put(format_compact(finite_mean([r.gradient for r in found]), 6), "dim", 7, ">")

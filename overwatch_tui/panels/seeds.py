@@ -12,7 +12,7 @@ from overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
 from overwatch_tui.render.format import format_number, format_points
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.seed_row import contribution_style, seed_cells, seed_header, seed_row
+from overwatch_tui.render.seed_row import MIN_BAR_WIDTH, contribution_style, seed_cells, seed_header, seed_row
 from overwatch_tui.render.view_state import Scroll
 
 from .seed import story_lines
@@ -102,7 +102,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """One line per seed that lives, then the ended ones; at the bottom one per blueprint."""
     alive, gone = living(inputs), ended(inputs)
     scores = score_lines(inputs, width)[: max(0, height // 3)]
-    bar = max(4, min(20, width - 71))
+    bar = max(MIN_BAR_WIDTH, min(20, width - 77))
     heading = Row().put("  ENV SLOT ", "dim").add(seed_header(bar, drift_width=7)).line(width)
     rows: list[tuple[int, int] | SeedKey] = [*alive, *(story.key for story in gone)]
     room = height - len(scores)
@@ -176,7 +176,7 @@ def _line(inputs: PanelInputs, key: tuple[int, int], bar: int, width: int, *, se
     env, slot = key
     seed = seed_row(inputs.state, env, slot)
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(f" {env:02d}", "bold", 5)
-    row.put(seed.slot, "", 5).add(seed_cells(seed, bar, 6, inputs.glyphs, name_checks=True))
+    row.put(seed.slot, "", 5).add(seed_cells(seed, bar, 6, inputs.glyphs, name_checks=bar > MIN_BAR_WIDTH))
     line = row.line(width)
     return restyle(line, "select") if selected else line
 

@@ -12,7 +12,7 @@ from overwatch_tui.source.cursor import speed_name
 
 from .event_text import event_text
 from .format import format_clock, format_duration, format_number
-from .lines import Line, Row, fade, width_of
+from .lines import Line, Row, cut_text, fade, width_of
 from .link_text import ending_text, link_text
 from .panel import PanelInputs, PanelTable
 
@@ -29,7 +29,7 @@ def header_line(inputs: PanelInputs, width: int) -> Line:
     row = Row("bar").put(" ")
     row.put("esper" if width < 120 else "esper overwatch", "title").put("  ")
     name = state.run.name if state.run else link.name
-    row.put((name or "--")[: width // 5], "bold")
+    row.put(cut_text(name or "--", width // 5), "bold")
     if state.run is not None and width >= 140:
         run = state.run
         about = run.tags if state.is_published else [run.task, run.policy, run.device]
@@ -260,7 +260,7 @@ def status_line(inputs: PanelInputs, width: int) -> Line:
     newest = next((e for e in reversed(inputs.state.log) if e.tag not in ("CMD", "VIEW")), None)
     if newest is not None and room >= 24:
         text = f"{newest.source} {event_text(newest.data)}"
-        row.to(width - min(len(text), room) - 1).put(text[:room], newest.severity or "dim")
+        row.to(width - min(len(text), room) - 1).put(cut_text(text, room), newest.severity or "dim")
     return row.line(width)
 
 

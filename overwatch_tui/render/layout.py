@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from . import bars
-from .lines import Line, Row, block, fade, fit, plain
+from .lines import Line, Row, block, cut_text, fade, fit, plain, sign_cuts
 from .panel import Drawn, Panel, PanelInputs, PanelTable
 from .theme import Glyphs
 from .view_state import Scroll
@@ -187,6 +187,7 @@ def compose_screen(
             layout.scroll[box.name] = drawn.scroll
         if drawn.env is not None:
             layout.env = drawn.env
+    layout.lines = {name: sign_cuts(lines, body.glyphs.cut) for name, lines in layout.lines.items()}
     return layout
 
 
@@ -230,7 +231,7 @@ def _title(inputs: PanelInputs, panel: Panel, width: int) -> Line:
     note = panel.renderer.note(inputs)
     room = width - row.width - 3
     if note and room >= 8:
-        note = f" {note[: room - 2]} "
+        note = f" {cut_text(note, room - 2)} "
         row.to(width - len(note) - 1, glyphs.rule, "rule").put(note, "dim")
     row.to(width, glyphs.rule, "rule")
     return fit(tuple(row.spans), width)

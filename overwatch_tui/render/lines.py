@@ -14,6 +14,8 @@ Span = tuple[str, str]
 Line = tuple[Span, ...]
 
 EMPTY: Line = ()
+CUT = "…"
+"""Stands at the end of what is longer than its room; see `sign_cuts` for terminals that cannot show it."""
 
 
 class Row:
@@ -29,10 +31,10 @@ class Row:
         self._base = base
 
     def put(self, text: str, style: str = "", width: int | None = None, align: str = "<") -> Row:
-        """Append text, cropped and padded to `width` columns where one is given."""
+        """Append text, cut and padded to `width` columns where one is given."""
         text = clean_cells(text)
         if width is not None:
-            text = f"{text[:width]:{align}{width}}" if width > 0 else ""
+            text = f"{cut_text(text, width):{align}{width}}" if width > 0 else ""
         if text:
             self.spans.append((text, f"{self._base} {style}".strip() if self._base else style))
             self.width += len(text)
@@ -58,21 +60,31 @@ class Row:
         return self
 
     def line(self, width: int) -> Line:
-        """The line, cropped and padded to exactly `width` columns."""
+        """The line, cut and padded to exactly `width` columns."""
         return fit(tuple(self.spans), width, self._base)
 
     def text(self) -> str:
         return "".join(text for text, _ in self.spans)
 
 
+def cut_text(text: str, width: int) -> str:
+    """At most `width` columns of a text, with a sign at the end where anything but blanks is left out."""
+    if len(text) <= width:
+        return text
+    if width <= 0:
+        return ""
+    return text[: width - 1] + CUT if text[width:].strip() else text[:width]
+
+
 def fit(line: Line, width: int, style: str = "") -> Line:
-    """Crop or pad a line to exactly `width` columns, and join neighbours of one style."""
+    """Cut or pad a line to exactly `width` columns, and join neighbours of one style."""
     spans: list[Span] = []
     left = width
+    is_cut = False
     for text, span_style in line:
-        if left <= 0:
-            break
-        text = text[:left]
+        if len(text) > left:
+            is_cut = is_cut or bool(text[left:].strip())
+            text = text[:left]
         left -= len(text)
         if spans and spans[-1][1] == span_style:
             spans[-1] = (spans[-1][0] + text, span_style)
@@ -83,7 +95,16 @@ def fit(line: Line, width: int, style: str = "") -> Line:
             spans[-1] = (spans[-1][0] + " " * left, style)
         else:
             spans.append((" " * left, style))
+    elif is_cut and spans:
+        spans[-1] = (spans[-1][0][:-1] + CUT, spans[-1][1])
     return tuple(spans)
+
+
+def sign_cuts(lines: Sequence[Line], sign: str) -> list[Line]:
+    """The same lines with this sign where something was cut."""
+    if sign == CUT:
+        return list(lines)
+    return [tuple((text.replace(CUT, sign), style) for text, style in line) for line in lines]
 
 
 def block(lines: Sequence[Line], width: int, height: int) -> list[Line]:

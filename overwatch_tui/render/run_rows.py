@@ -9,7 +9,7 @@ from overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
 from protocol.journal.overview import RunOverview
 
 from .format import format_count, format_number, format_percent
-from .lines import EMPTY, Line, Row, restyle
+from .lines import EMPTY, Line, Row, restyle, sign_cuts
 from .theme import Glyphs
 from .view_state import ViewState
 
@@ -83,7 +83,7 @@ def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]
     lines += [EMPTY] * (height - _DETAIL - _BOTTOM - len(lines))
     more = len(rows) - scroll.start - room
     lines += _detail(inputs, width, hidden=max(0, more))
-    return [*lines[: height - _BOTTOM], _key_line(inputs, width)]
+    return sign_cuts([*lines[: height - _BOTTOM], _key_line(inputs, width)], inputs.glyphs.cut)
 
 
 def _problem_lines(problems: Sequence[str], width: int) -> list[Line]:

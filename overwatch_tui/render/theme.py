@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from rich.style import Style
 
+from .lines import CUT
 from .palettes import PALETTES
 
 
@@ -38,6 +39,8 @@ class Glyphs:
     ascending: str
     corners: str
     """Of a box: top left, top right, bottom left, bottom right."""
+    cut: str
+    """At the end of what is longer than its room."""
 
 
 UNICODE = Glyphs(
@@ -59,6 +62,7 @@ UNICODE = Glyphs(
     descending="▾",
     ascending="▴",
     corners="╭╮╰╯",
+    cut=CUT,
 )
 ASCII = Glyphs(
     name="ascii",
@@ -79,6 +83,7 @@ ASCII = Glyphs(
     descending="v",
     ascending="^",
     corners="....",
+    cut="~",
 )
 
 _MONOCHROME = {

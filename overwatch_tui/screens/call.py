@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
 from overwatch_tui.model.loop_commands import OfferedCommand
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle, sign_cuts
 from overwatch_tui.render.theme import Glyphs, Theme
 
 from .line_widget import LinePanel
@@ -154,4 +154,4 @@ def framed(rows: list[Line], glyphs: Glyphs) -> list[Line]:
         inner = Row().add(row).line(WIDTH - 4)
         lines.append(Row().put(f"{glyphs.bar} ", "box").add(inner).put(f" {glyphs.bar}", "box").line(WIDTH))
     lines.append(Row().put(bottom_left + glyphs.rule * (WIDTH - 2) + bottom_right, "box").line(WIDTH))
-    return lines
+    return sign_cuts(lines, glyphs.cut)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from overwatch_tui import keys as key_table
 from overwatch_tui.panels import PANELS
 from overwatch_tui.panels.field_help import FIELD_HELP
-from overwatch_tui.render.lines import EMPTY, Line, Row
+from overwatch_tui.render.lines import EMPTY, Line, Row, sign_cuts
 from overwatch_tui.render.theme import Glyphs, Theme
 from overwatch_tui.render.view_state import ViewState
 
@@ -49,7 +49,7 @@ def help_lines(
                 shown = shown.translate(_NO_ARROWS)
             lines.append(Row().put("   ").put(shown, "key", 10).put(text).line(width))
         lines.append(EMPTY)
-    return lines
+    return sign_cuts(lines, glyphs.cut)
 
 
 def _panel_lines(panel: str, width: int) -> list[Line]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 
 from textual import events
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from overwatch_tui.render.lines import Line, Row
-from overwatch_tui.render.theme import Theme
+from overwatch_tui.render.lines import CUT, Line, Row, plain, sign_cuts
+from overwatch_tui.render.theme import Glyphs, Theme
 
 from .line_widget import LinePanel
 
@@ -28,6 +29,7 @@ class InputLine(ModalScreen[str | None]):
         prompt: in front of the text.
         explain: what to say about the text so far.
         theme: for the lines.
+        glyphs: of the moment.
         text: to begin with.
         complete: what the text can become; Tab goes through them.
         history: earlier lines, the newest last; Up goes through them.
@@ -41,6 +43,7 @@ class InputLine(ModalScreen[str | None]):
         prompt: str,
         explain: Callable[[str], str],
         theme: Theme,
+        glyphs: Glyphs,
         *,
         text: str = "",
         complete: Callable[[str], Sequence[str]] = _nothing,
@@ -49,6 +52,7 @@ class InputLine(ModalScreen[str | None]):
     ) -> None:
         super().__init__()
         self._panel = LinePanel(theme, id="input")
+        self._glyphs = glyphs
         self._prompt = prompt
         self._explain = explain
         self._complete = complete
@@ -72,14 +76,21 @@ class InputLine(ModalScreen[str | None]):
 
     def _draw(self) -> None:
         width = self.size.width
-        about = (
-            Row()
-            .put(" ")
-            .put(self._problem or self._explain(self.text), "warning" if self._problem else "dim")
-        )
-        shown = self.text[-(width - len(self._prompt) - 3) :]
+        room = width - len(self._prompt) - 3
+        shown = self.text if len(self.text) <= room else CUT + self.text[1 - room :]
         line = Row("bar").put(f" {self._prompt}", "key").put(shown, "bold").put("_", "key")
-        self._panel.show_lines([self._offers(width), about.line(width), line.line(width)])
+        self._panel.show_lines(sign_cuts([*self._about(width), line.line(width)], self._glyphs.cut))
+
+    def _about(self, width: int) -> list[Line]:
+        """The two lines above: what Tab offers and what there is to say, or that alone."""
+        text = self._problem or self._explain(self.text)
+        style = "warning" if self._problem else "dim"
+        offers = self._offers(width)
+        if plain(offers).strip():
+            return [offers, Row().put(" ").put(text, style).line(width)]
+        first, *more = textwrap.wrap(text, max(20, width - 2), break_on_hyphens=False) or [""]
+        rows = [first, " ".join(more)] if more else ["", first]
+        return [Row().put(" ").put(row, style).line(width) for row in rows]
 
     def _offers(self, width: int) -> Line:
         """The last words that Tab offers, as many as fit; the chosen one stands out."""
@@ -87,6 +98,7 @@ class InputLine(ModalScreen[str | None]):
         for choice in self._choices or self._complete(self.text):
             word = choice.rstrip().rpartition(" ")[2]
             if row.width + len(word) + 2 > width:
+                row.to(width - 1).put(CUT, "dim")
                 break
             row.put(" ").put(word, "tab" if choice == self.text else "accent").put(" ")
         return row.line(width)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle, sign_cuts
 from overwatch_tui.render.theme import Glyphs, Theme
 from overwatch_tui.settings.sources import Chosen, Settings, write_setting
 from overwatch_tui.settings.table import SETTINGS, BadSetting, Setting, Value, format_value
@@ -151,7 +151,7 @@ def settings_lines(settings: Settings, at: int, message: str, width: int, glyphs
     lines += _wrapped("command line over ESPER_TUI_NAME over file over default", "dim", width)
     if message:
         lines += [EMPTY, *_wrapped(message, "key", width)]
-    return lines
+    return sign_cuts(lines, glyphs.cut)
 
 
 def _wrapped(text: str, style: str, width: int) -> list[Line]:

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from overwatch_tui.app import OverwatchApp
 from overwatch_tui.render.lines import plain
+from overwatch_tui.render.theme import ASCII
 from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.screens.answer import AnswerScreen
 from overwatch_tui.screens.input_line import InputLine
@@ -235,3 +236,21 @@ def test_a_disk_that_refuses_the_history_is_no_error(tmp_path: Path) -> None:
     history = HistoryFile(tmp_path / "file" / "history")
     history.add("mark a")
     assert history.lines() == []
+
+
+@in_loop
+async def test_a_filters_hint_is_whole_or_shows_its_cut() -> None:
+    app = app_of()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash")
+        shown = " ".join(text_of(app).split())
+        assert "acc<60 st:roll -text; empty shows all" in shown
+        assert all(field in shown for field in ("env", "anomaly", "drift"))
+        await write(pilot, "y" * 100)
+        assert f"/…{'y' * 10}" in text_of(app)
+    app = app_of(glyphs=ASCII)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash")
+        await write(pilot, "y" * 100)
+        assert f"/~{'y' * 10}" in text_of(app)
+        assert text_of(app).isascii()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.render.lines import Row, block, fit, plain
+from overwatch_tui.render.lines import CUT, Row, block, fit, plain, sign_cuts
 from overwatch_tui.render.theme import ASCII, Theme, prefers_ascii
 
 
@@ -18,11 +18,28 @@ def test_a_line_has_exactly_its_width(spans: list[tuple[str, str]], width: int) 
     assert all(len(plain(line)) == width for line in block([row.line(5)], width, 3))
 
 
-def test_columns_are_padded_cropped_and_aligned() -> None:
+def test_columns_are_padded_cut_and_aligned() -> None:
     row = Row().put("name", "dim", 6).put("1.5", "", 5, ">").put("toolong", "", 4)
-    assert row.text() == "name    1.5tool"
+    assert row.text() == "name    1.5too…"
     assert Row().put("left").right("end", "", 10).text() == "left   end"
     assert Row().put("left side").right("end", "", 10).text() == "left side"
+
+
+def test_what_is_cut_ends_in_a_sign() -> None:
+    spans = (("rollback ", "bold"), ("loss_nonfinite", "dim"))
+    assert plain(fit(spans, 12)) == "rollback lo…"
+    assert plain(fit(spans, 9)) == "rollback…"
+    assert plain(fit(spans, 23)) == "rollback loss_nonfinite"
+    assert plain(fit((("blanks     ", ""),), 6)) == "blanks"
+    assert [plain(line) for line in sign_cuts([fit(spans, 12)], ASCII.cut)] == ["rollback lo~"]
+
+
+@given(st.text(max_size=30), st.integers(0, 30))
+def test_a_cut_never_hides_that_it_is_one(text: str, width: int) -> None:
+    shown = Row().put(text).text()
+    cut = Row().put(text, "", width).text()
+    assert len(cut) == width
+    assert cut.rstrip() == shown.rstrip() or width == 0 or cut.endswith(CUT)
 
 
 def test_neighbours_of_one_style_become_one_span() -> None:
