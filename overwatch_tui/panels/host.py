@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from overwatch_tui.model.columns import at_or_none
 from overwatch_tui.render.env_rows import slot_cells
 from overwatch_tui.render.lines import Line, Row, width_of
 from overwatch_tui.render.panel import PanelInputs
+
+_PLACE = re.compile(r"r(?P<row>[0-9]+)c(?P<column>[0-9]+)")
+"""A slot's name; those of later rows follow the one of row 0, behind the same block."""
 
 
 def host_lines(inputs: PanelInputs, env: int, width: int) -> list[Line]:
@@ -18,7 +23,10 @@ def host_lines(inputs: PanelInputs, env: int, width: int) -> list[Line]:
     pieces: list[Line] = []
     for slot, (name, (cell, style)) in enumerate(zip(state.slots, cells, strict=False)):
         code = at_or_none(blueprints, slot)
-        made = Row().put(f"block{slot}", "").put(f"{rule}[", "rule").put(name, "dim")
+        made = Row()
+        if (place := _PLACE.fullmatch(name)) is None or place["row"] == "0":
+            made.put(f"block{slot if place is None else place['column']}", "").put(rule, "rule")
+        made.put("[", "rule").put(name, "dim")
         made.put(f" {cell}", f"{style} bold")
         if code is not None:
             made.put(f" {state.blueprint_name(code)}", style)

@@ -109,9 +109,20 @@ def test_a_command_reaches_all_ranks(house: House) -> None:
     assert f"checkpoint {Path(saved['path']).name} was made by 2 ranks, these are 1" in alone.stderr
 
 
-def test_two_ranks_write_the_journal_of_one(house: House) -> None:
-    assert house.spawn("one", "--rounds", "1").wait(120) == 0
-    assert torchrun(house, "two", "--rounds", "1").wait(120) == 0
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (),
+        ("host.max_grad_norm=0.05", "seeds.max_grad_norm=0.05", "ppo.max_grad_norm=0.01"),
+        ("task.mixture=digits,texture,histogram", "task.instances=2"),
+        ("host.slot_rows=2",),
+    ],
+    ids=["plain", "clipped", "mixture", "rows"],
+)
+def test_two_ranks_write_the_journal_of_one(house: House, sets: tuple[str, ...]) -> None:
+    words = ("--rounds", "1", *(word for item in sets for word in ("--set", item)))
+    assert house.spawn("one", *words).wait(120) == 0
+    assert torchrun(house, "two", *words).wait(120) == 0
     one, two = (course(house, name, OF_THE_BOOT) for name in ("one", "two"))
     assert one["life"] == two["life"]
     mine = [event for event in two["metric"] if event[0] == "epoch"]

@@ -16,7 +16,11 @@ MIXED = ("--set", "task.mixture=digits,texture,histogram", "--set", "task.instan
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [("--set", "ppo.schedule=cosine"), MIXED], ids=["plain", "mixture"])
+@pytest.mark.parametrize(
+    "more",
+    [("--set", "ppo.schedule=cosine"), MIXED, ("--set", "host.slot_rows=2")],
+    ids=["plain", "mixture", "rows"],
+)
 def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House, more: tuple[str, ...]) -> None:
     words = ("--rounds", "3", "--set", "episode_epochs=24", *more)
     assert house.spawn("whole", *words).wait(120) == 0

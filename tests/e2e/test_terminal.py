@@ -137,6 +137,23 @@ def test_once_prints_a_frame(house: House) -> None:
 
 
 @pytest.mark.slow
+def test_second_row_of_slots_is_planted_and_drawn(house: House) -> None:
+    sets = ("host.slot_rows=2", "policy.kind=no_growth", "episode_epochs=5000")
+    house.spawn("rows", *(word for item in sets for word in ("--set", item)))
+    planted = house.daemon("seed", "germinate", "rows", "--env", "0", "--slot", "r1c0", "--blueprint", "norm")
+    assert planted.returncode == 0, planted.stderr
+    with overwatch(house, "rows") as tui:
+        tui.wait_for("LIVE")
+        tui.press("e00\r")
+        drawn = re.compile(r"block0─\[r0c0 \.\]─\[r1c0 T\S* norm\]─block1─\[r0c1 \.\]─\[r1c1 \.\]─")
+        tui.wait_for(lambda text: drawn.search(text) is not None)
+        table = re.compile(r"^ *r1c0 norm +TRAINING ", re.MULTILINE)
+        tui.wait_for(lambda text: table.search(text) is not None)
+    born = house.journal("rows", "seed.stage")[0]
+    assert born["data"]["by"] == "operator"
+
+
+@pytest.mark.slow
 def test_moments_of_a_live_run_are_those_of_its_journal(house: House) -> None:
     house.spawn("past", "--rounds", "0")
     with overwatch(house, "past") as tui:

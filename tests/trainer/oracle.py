@@ -146,10 +146,16 @@ class Env(nn.Module):
         for i, (conv, norm) in enumerate(zip(self.conv, self.norm, strict=True)):
             if i > 0 and min(x.shape[2:]) >= 2:
                 x = F.max_pool2d(x, 2)
-            x = torch.relu(norm(conv(x)))
-            if str(i) in self.seed and i not in without:
-                x = self._slot(str(i), x)
+            x = self._behind(i, torch.relu(norm(conv(x))), without)
         return self.head(x.mean((2, 3)))
+
+    def _behind(self, block: int, x: Tensor, without: Collection[int]) -> Tensor:
+        """What the slots behind a block make of x, one after the other."""
+        rows = self._config.host.slot_rows
+        for slot in range(block * rows, (block + 1) * rows):
+            if str(slot) in self.seed and slot not in without:
+                x = self._slot(str(slot), x)
+        return x
 
     def _slot(self, slot: str, h: Tensor) -> Tensor:
         how = self.grafting[slot]
@@ -235,7 +241,7 @@ class Env(nn.Module):
 
     def channels(self, slot: int) -> int:
         """Width of a slot."""
-        return self._config.host.channels[slot]
+        return self._config.host.channels[slot // self._config.host.slot_rows]
 
     @staticmethod
     def newborn(name: str, channels: int) -> nn.Module:

@@ -53,9 +53,7 @@ class ResNetEnv(Env):
         """Logits [B, classes]; with the slots `without` as if their alpha were 0."""
         x = torch.relu(self.stem(x))
         for i, stage in enumerate(self.stages):
-            x = stage(x)
-            if str(i) in self.seed and i not in without:
-                x = self._slot(str(i), x)
+            x = self._behind(i, stage(x), without)
         return self.head(x.mean((2, 3)))
 
     def engine_name(self, name: str, slots: list[str], blueprints: dict[str, str]) -> str:

@@ -141,8 +141,7 @@ class TextEnv(Env):
             for layers in (self.attention, self.mlp):
                 if len(layers):
                     h = h + layers[i](normed(h))
-            if str(i) in self.seed and i != without:
-                h = self._slot(str(i), h)
+            h = self._behind(i, h, () if without is None else (without,))
         return self.head(normed(h)).flatten(0, 1)
 
     def _opening(self, slot: str, h: Tensor, frozen: bool) -> Tensor:

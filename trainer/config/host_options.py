@@ -26,7 +26,7 @@ class HostConfig(Section, frozen=True):
         Meta(
             min_length=1,
             max_length=10,
-            description="Channels of each block of a cnn host or stage of a resnet host, one slot each",
+            description="Channels of each block of a cnn host or stage of a resnet host",
         ),
     ] = (8, 8, 8)
     kernel: Annotated[
@@ -40,7 +40,7 @@ class HostConfig(Section, frozen=True):
     width: Annotated[
         int, count("Width of a transformer host's residual stream in channels", ge=2, le=4096)
     ] = 32
-    depth: Annotated[int, count("Number of blocks of a transformer host, one slot per block", le=10)] = 3
+    depth: Annotated[int, count("Number of blocks of a transformer host", le=10)] = 3
     heads: Annotated[
         int, count("Attention heads per block of a transformer host; 0 = no attention", ge=0, le=64)
     ] = 0
@@ -51,6 +51,13 @@ class HostConfig(Section, frozen=True):
     tied_head: Annotated[
         bool, Meta(description="Whether a transformer host's head is the matrix of its token embeddings")
     ] = False
+    slot_rows: Annotated[
+        int,
+        count(
+            "Slots in series behind each block of a host, or stage of a resnet host: r0c0, r1c0 and so on",
+            le=3,
+        ),
+    ] = 1
     learning_rate: Annotated[
         float,
         number(

@@ -63,7 +63,7 @@ class CNN:
         conv: Conv = conv,
     ) -> None:
         self._conv = conv
-        self.causal = False
+        self.causal, self.rows = False, 1
         self.kernel, self.classes = kernel, classes
         self.head_names: tuple[str, ...] = ("head.weight", "head.bias")
         inputs, height, width = shape

@@ -315,7 +315,9 @@ class HostGroup:
         with autocast(self._amp, self.envs.device):
             for slot, planned in enumerate(self._runs):
                 x = self._model.train_block(slot, x, self.weights)
-                measure(f"block{slot}.out", _by_host(x, n), layers)
+                block, row = divmod(slot, self._model.rows)
+                if row == 0:
+                    measure(f"block{block}.out", _by_host(x, n), layers)
                 if planned:
                     x = self._pool.run(slot, x, n, planned, self.weights)
                     seeded = is_in(self.table.stage[:, slot], (*ISOLATED, *BLENDED))

@@ -36,6 +36,8 @@ class HostModel(Protocol):
     """Numbers in the largest activation of one host and example."""
     products: int
     """Multiplications of a forward pass of one host and example, about."""
+    rows: int
+    """Of slots: slot i is in row i % rows, behind the architecture's block i // rows."""
 
     @property
     def blocks(self) -> Sequence[Slot]: ...

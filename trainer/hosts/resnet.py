@@ -112,7 +112,7 @@ class ResNet:
         conv: Conv = conv,
     ) -> None:
         self._conv = conv
-        self.causal = False
+        self.causal, self.rows = False, 1
         self.classes = classes
         self.head_names: tuple[str, ...] = ("head.weight", "head.bias")
         inputs, height, width = shape

@@ -55,7 +55,7 @@ class SeedPool:
         ]
         self._codes = {kind.name: code for code, kind in enumerate(kinds)}
         assert len(self._codes) == len(kinds), "blueprints are told apart by their names"
-        self.slots = [f"r0c{column}" for column in range(len(model.blocks))]
+        self.slots = [f"r{i % model.rows}c{i // model.rows}" for i in range(len(model.blocks))]
         self._causal = model.causal
         self._channels: list[int] = []
         self._kinds: list[list[Blueprint]] = []

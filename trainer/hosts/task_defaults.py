@@ -15,6 +15,7 @@ from .cnn import CNN
 from .model import HostModel
 from .resnet import ResNet
 from .seed_pool import SeedPool
+from .slot_rows import SlotRows
 from .transformer import Transformer
 
 FAMILY_OF_KIND: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
@@ -174,6 +175,11 @@ def build_model(
 
 
 def _model(host: HostConfig, task: Task, conv: Conv) -> HostModel:
+    model = _architecture(host, task, conv)
+    return SlotRows(model, host.slot_rows) if host.slot_rows > 1 else model
+
+
+def _architecture(host: HostConfig, task: Task, conv: Conv) -> HostModel:
     if host.family == "resnet":
         return ResNet(host.channels, host.blocks, task.shape, task.classes, conv)
     if task.kind == "images":

@@ -60,7 +60,7 @@ class Transformer:
         *,
         is_tied: bool = False,
     ) -> None:
-        self.causal = True
+        self.causal, self.rows = True, 1
         self._width, self._heads, self._mlp = width, heads, mlp
         self._context, self._classes = context, classes
         self.blocks = [TransformerBlock(width, (context, 1)) for _ in range(depth)]

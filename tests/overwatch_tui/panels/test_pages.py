@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -37,6 +38,23 @@ def test_host_of_many_slots_takes_more_lines_and_cuts_nothing() -> None:
     assert all(f"[r0c{slot} " in text for slot in range(10))
     assert text.rstrip().endswith("head")
     assert len(text.splitlines()) > 1
+
+
+@in_loop
+async def test_env_page_draws_rows_of_slots_behind_their_block() -> None:
+    names = ["r0c0", "r1c0", "r0c1"]
+    found = [
+        replace(event, data=replace(event.data, slots=names))
+        if isinstance(event.data, ev.RunStarted)
+        else event
+        for event in events(rounds=1)
+    ]
+    app = OverwatchApp(session(found))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "e", "0", "7", "enter")
+        line = next(line for line in shown(app).splitlines() if "block0" in line)
+        assert [word[:4] for word in line.replace("─", " ").split("[")[1:]] == names
+        assert re.sub(r"\[[^]]*\]", "S", line).strip(" ─│") == "block0─S─S─block1─S─head"
 
 
 def with_rates(known: State) -> State:

@@ -57,10 +57,10 @@ def config(n: int, channels: tuple[int, ...] = (8, 4, 16), **changes: Any) -> Co
     return msgspec.convert(tree, Config, strict=False)
 
 
-def every_state(blueprints: int = len(BLUEPRINTS)) -> dict[str, Tensor]:
-    """Columns of a slot table [N, 3] in which each state x blueprint x style occurs."""
+def every_state(blueprints: int = len(BLUEPRINTS), slots: int = 3) -> dict[str, Tensor]:
+    """Columns of a slot table [N, slots] in which each state x blueprint x style occurs."""
     cells = list(product(STATES, range(blueprints), Style))
-    cells = [cells[(i * 47) % len(cells)] for i in range(len(cells))]
+    cells = [cells[(i * 47) % len(cells)] for i in range(-(-len(cells) // slots) * slots)]
     columns = {
         "stage": [int(state[0]) for state, _, _ in cells],
         "pruning": [state[1] for state, _, _ in cells],
@@ -68,7 +68,7 @@ def every_state(blueprints: int = len(BLUEPRINTS)) -> dict[str, Tensor]:
         "blueprint": [b if state[0] != Stage.DORMANT else -1 for state, b, _ in cells],
         "style": [int(style) for _, _, style in cells],
     }
-    return {name: torch.tensor(values).view(-1, 3) for name, values in columns.items()}
+    return {name: torch.tensor(values).view(-1, slots) for name, values in columns.items()}
 
 
 def plant(population: Population, columns: dict[str, Tensor], round_: int = 1) -> None:

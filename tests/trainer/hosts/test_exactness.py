@@ -51,21 +51,23 @@ APART = 0
 
 @pytest.fixture(
     params=[
-        ("gather", CLIP, seeding.ALONE_MIN_NUMBERS),
-        ("gather", CLIP, APART),
-        ("masked", CLIP, seeding.ALONE_MIN_NUMBERS),
-        ("gather", 0.0, seeding.ALONE_MIN_NUMBERS),
+        ("gather", CLIP, seeding.ALONE_MIN_NUMBERS, 1),
+        ("gather", CLIP, APART, 1),
+        ("masked", CLIP, seeding.ALONE_MIN_NUMBERS, 1),
+        ("gather", 0.0, seeding.ALONE_MIN_NUMBERS, 1),
+        ("gather", CLIP, APART, 2),
+        pytest.param(("masked", CLIP, seeding.ALONE_MIN_NUMBERS, 2), marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def planted(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Config, Population]]:
-    plan, clip, large = request.param
+    plan, clip, large, slot_rows = request.param
     monkeypatch.setattr(seeding, "ALONE_MIN_NUMBERS", large)
-    columns = every_state()
-    size = len(columns["stage"])
-    cfg, population = populate(columns, envs__plan=plan, envs__group_size=size, seeds__max_grad_norm=clip)
+    columns = every_state(slots=3 * slot_rows)
+    changes = {"seeds__max_grad_norm": clip, "host__slot_rows": slot_rows}
+    cfg, population = populate(columns, envs__plan=plan, envs__group_size=len(columns["stage"]), **changes)
     yield cfg, population
     population.close()
 
@@ -133,7 +135,7 @@ def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Popu
         loss, on_test = oracle.validate(DATA.test)
         assert float(test_loss[env]) == pytest.approx(loss, rel=1e-5), what
         assert float(test_accuracy[env]) == pytest.approx(on_test), what
-        for slot in range(3):
+        for slot in range(len(population.slots)):
             measured = float(measurements.contribution[env, slot])
             if int(population.table.stage[env, slot]) in BLENDED:
                 oracle.measure(calibration, without=[slot])
@@ -141,7 +143,7 @@ def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Popu
                 assert measured == pytest.approx(accuracy - without, abs=1e-6), f"slot {slot}, {what}"
             else:
                 assert np.isnan(measured), f"slot {slot}, {what}"
-        for first, second in combinations(range(3), 2):
+        for first, second in combinations(range(len(population.slots)), 2):
             measured = float(measurements.interaction[env, first, second])
             if np.isnan(measured):
                 continue
@@ -166,7 +168,7 @@ def test_gradient_norms_are_those_of_the_last_step(planted: tuple[Config, Popula
         for step in range(cfg.task.batches_per_epoch):
             index = batches.indices(1, step)[env]
             oracle.step(oracle.inputs(DATA.train, index), DATA.train.labels[index])
-        host, seeds = [], {0: [], 1: [], 2: []}
+        host, seeds = [], {slot: [] for slot in range(len(population.slots))}
         for name, gradient in oracle.measured.items():
             part, slot = name.split(".")[:2]
             (seeds[int(slot)] if part in ("seed", "gate") else host).append(gradient.norm())

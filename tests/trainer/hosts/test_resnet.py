@@ -43,12 +43,19 @@ def populate(columns: dict[str, Tensor], dtype: torch.dtype = torch.float64, **c
 
 SOME = list(range(0, 63, 3))
 """Envs of `every_state` in which each stage, blueprint and style occurs."""
-PLANS = [("gather", "grouped"), ("masked", "grouped"), ("gather", "unfold")]
+PLANS = [
+    ("gather", "grouped", 1),
+    ("masked", "grouped", 1),
+    ("gather", "grouped", 2),
+    ("gather", "unfold", 1),
+]
+"""Plan, convolution, rows of slots."""
 
 
-def planted(plan: str, convolution: str) -> Made:
-    columns = rows(every_state(), SOME)
-    return populate(columns, envs__plan=plan, envs__group_size=64, envs__convolution=convolution)
+def planted(plan: str, convolution: str, slot_rows: int) -> Made:
+    columns = rows(every_state(slots=3 * slot_rows), SOME[: len(SOME) // slot_rows])
+    changes = {"envs__convolution": convolution, "host__slot_rows": slot_rows}
+    return populate(columns, envs__plan=plan, envs__group_size=64, **changes)
 
 
 def oracles(cfg: Config, population: Population) -> list[tuple[ResNetEnv, dict[str, str]]]:
@@ -61,9 +68,9 @@ def assert_close(a: Tensor, b: Tensor, what: str) -> None:
 
 
 @pytest.mark.finding("DR-27")
-@pytest.mark.parametrize(("plan", "convolution"), PLANS)
-def test_hosts_and_seeds_train_as_modules_do(plan: str, convolution: str) -> None:
-    cfg, population = planted(plan, convolution)
+@pytest.mark.parametrize(("plan", "convolution", "slot_rows"), PLANS)
+def test_hosts_and_seeds_train_as_modules_do(plan: str, convolution: str, slot_rows: int) -> None:
+    cfg, population = planted(plan, convolution, slot_rows)
     group, sequential = population.groups[0], oracles(cfg, population)
     for step in range(2):
         index = group.batches.indices(1, step)
@@ -82,9 +89,11 @@ def test_hosts_and_seeds_train_as_modules_do(plan: str, convolution: str) -> Non
     population.close()
 
 
-@pytest.mark.parametrize(("plan", "convolution"), PLANS[:2])
-def test_validation_and_contributions_are_those_of_modules(plan: str, convolution: str) -> None:
-    cfg, population = planted(plan, convolution)
+@pytest.mark.parametrize(("plan", "convolution", "slot_rows"), PLANS[:3])
+def test_validation_and_contributions_are_those_of_modules(
+    plan: str, convolution: str, slot_rows: int
+) -> None:
+    cfg, population = planted(plan, convolution, slot_rows)
     sequential, batches = oracles(cfg, population), population.groups[0].batches
     indices = [batches.indices(1, step) for step in range(cfg.task.batches_per_epoch)]
     measurements = population.run_epoch(1, 0).measurements
@@ -99,7 +108,7 @@ def test_validation_and_contributions_are_those_of_modules(plan: str, convolutio
         assert float(measurements.val_loss[env]) == pytest.approx(loss, rel=1e-5), env
         assert float(measurements.val_accuracy[env]) == pytest.approx(accuracy), env
         assert float(test_accuracy[env]) == pytest.approx(oracle.validate(DATA.test)[1]), env
-        for slot in range(3):
+        for slot in range(len(population.slots)):
             measured = float(measurements.contribution[env, slot])
             if int(population.table.stage[env, slot]) in BLENDED:
                 oracle.measure(calibration, without=[slot])
@@ -110,8 +119,9 @@ def test_validation_and_contributions_are_those_of_modules(plan: str, convolutio
     population.close()
 
 
-def test_coalitions_are_what_modules_without_those_seeds_score() -> None:
-    cfg, population = planted("gather", "grouped")
+@pytest.mark.parametrize("slot_rows", [1, 2])
+def test_coalitions_are_what_modules_without_those_seeds_score(slot_rows: int) -> None:
+    cfg, population = planted("gather", "grouped", slot_rows)
     population.run_epoch(1, 0)
     population.test()
     table, state, group = population.table, population.state_dict(), population.groups[0]

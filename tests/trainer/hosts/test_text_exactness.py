@@ -94,7 +94,7 @@ def about(population: Population, env: int) -> str:
     table = population.table
     columns = (table.stage, table.blueprint, table.style, table.alpha)
     return f"env {env}: " + "; ".join(
-        " ".join(f"{float(column[env, s]):g}" for column in columns) for s in range(3)
+        " ".join(f"{float(column[env, s]):g}" for column in columns) for s in range(table.shape[1])
     )
 
 
@@ -172,7 +172,7 @@ def assert_validates_as_modules(planted: Made) -> None:
         assert float(measurements.train_accuracy[env]) == pytest.approx(hits), what
         assert float(measurements.val_loss[env]) == pytest.approx(loss, rel=1e-5), what
         assert float(measurements.val_accuracy[env]) == pytest.approx(accuracy), what
-        for slot in range(3):
+        for slot in range(len(population.slots)):
             measured = float(measurements.contribution[env, slot])
             if int(population.table.stage[env, slot]) in BLENDED:
                 without = oracle.scores(DATA.val, without=slot)[1]
@@ -201,6 +201,16 @@ def test_hosts_without_attention_or_mlp_train_as_modules(heads: int) -> None:
 def test_hosts_with_a_tied_head_train_and_validate_as_modules(plan: str) -> None:
     made = populate(rows(every_state(5), list(range(0, 45, 5))), envs__plan=plan, host__tied_head=True)
     assert "head.weight" not in made[1].model.specs()
+    assert_trains_as_modules(made)
+    assert_validates_as_modules(made)
+    made[1].close()
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_hosts_with_rows_of_slots_train_and_validate_as_modules(plan: str) -> None:
+    columns = rows(every_state(5, slots=6), list(range(0, 22, 2)))
+    made = populate(columns, envs__plan=plan, host__slot_rows=2)
+    assert made[1].slots == ["r0c0", "r1c0", "r0c1", "r1c1", "r0c2", "r1c2"]
     assert_trains_as_modules(made)
     assert_validates_as_modules(made)
     made[1].close()
