@@ -51,7 +51,8 @@ class Measurements:
     seed_health: Tensor
     """[N, S] as `host_health`, of each seed; NaN where no seed ran."""
     parameters: Tensor
-    """[N] parameters of the host and its live seeds."""
+    """[N] parameters of the host and its live seeds; of these those that have fossilised, where only they are
+    validated (`reward.only_fossilized`)."""
     seed_parameters: Tensor
     """[N, S] those of each live seed; 0 where there is none."""
 

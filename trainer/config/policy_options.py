@@ -196,9 +196,7 @@ class RewardConfig(Section, frozen=True):
         float,
         number("Weight of what fossilised seeds contribute in each epoch, in the mode basic_plus", le=10.0),
     ] = 1.0
-    op_fee: Annotated[float, number("Cost of each op other than WAIT, in the mode simplified", le=10.0)] = (
-        0.01
-    )
+    op_fee: Annotated[float, number("Cost of each op other than WAIT, in every mode", le=10.0)] = 0.0
     hindsight: Annotated[
         float,
         number(
@@ -207,3 +205,20 @@ class RewardConfig(Section, frozen=True):
             le=10.0,
         ),
     ] = 0.0
+    final_epochs: Annotated[
+        int,
+        count(
+            "Epochs at an episode's end whose mean accuracy counts as the final one, where `gain` or "
+            "`terminal` pay an accuracy",
+            le=100,
+        ),
+    ] = 1
+    only_fossilized: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether in the last reward.final_epochs epochs, and on the test images, seeds that have not "
+                "fossilised are left out of their hosts: of accuracy and of parameters"
+            )
+        ),
+    ] = False

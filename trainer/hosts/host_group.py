@@ -348,8 +348,14 @@ class HostGroup:
             derive = graphs.wrap(name, derive, tolerance=tolerance, count_tolerance=COUNT_TOLERANCE)
         self._programs = _Programs(forward, derive)
 
-    def validate(self, round_: int, epoch: int) -> Score:
-        """Loss, accuracy and contributions on the validation split after that epoch of training."""
+    def validate(self, round_: int, epoch: int, topology: Topology | None = None) -> Score:
+        """Loss, accuracy and contributions on the validation split after that epoch of training.
+
+        Args:
+            topology: of what is validated; None = of what was trained.
+        """
+        if topology is not None:
+            self._validation.plan(topology, SlotColumns.of(topology, self.table, self._dtype))
         inputs = self._calibration_batches(round_, epoch)
         with autocast(self._amp, self.envs.device):
             return self._validation.validate(self._val, inputs, self.weights, self.buffers)

@@ -121,6 +121,8 @@ class Population:
         self._topology: Topology | None = None
         self._budget = config.validation.counterfactual_budget
         self._coalitions, self._seed = config.validation.shapley_coalitions, config.seed
+        self._only_fossilized = config.reward.only_fossilized
+        self._final_epochs = range(config.episode_epochs - config.reward.final_epochs, config.episode_epochs)
         self._kept: dict[str, dict[str, Tensor]] = {}
         self._kept = {k: part for k, part in self.state_dict().items() if k not in NOT_IN_SNAPSHOT}
         self._failed_env = FailedEnvCapture(device)
@@ -199,11 +201,17 @@ class Population:
             self.groups[i].plan_epoch(topology.rows(start, stop), round_, epoch)
             return self.groups[i].train(round_, epoch, None if layers is None else layers[start:stop])
 
+        fossils = topology.fossils() if self._counts_fossils(epoch) else None
+
+        def validate(i: int) -> Score:
+            counted = None if fossils is None else fossils.rows(*self._spans[i])
+            return self.groups[i].validate(round_, epoch, counted)
+
         self._position = (round_, epoch)
         begun = time.perf_counter()
         trained = self._executor.map(train)
         halfway = time.perf_counter()
-        scores = self._executor.map(lambda i: self.groups[i].validate(round_, epoch))
+        scores = self._executor.map(validate)
         layers_seconds = sum(t.layers_seconds for t in trained) / self._executor.num_parallel
         seconds = {
             "train": halfway - begun - layers_seconds,
@@ -212,7 +220,7 @@ class Population:
         }
         parts = [part.layers for part in trained if part.layers is not None]
         layer_tensors = LayerTensors.joined(parts) if parts else None
-        measurements = self._join_measurements(trained, scores)
+        measurements = self._join_measurements(trained, scores, only_fossilized=fossils is not None)
         self.table.record_contribution(measurements.contribution)
         self.table.record_interaction(measurements.interaction)
         return EpochResult(measurements, layer_tensors, seconds, self._scaling(trained))
@@ -235,16 +243,18 @@ class Population:
 
         envs = torch.cat([group.envs for group in self.groups]).cpu()
         key = rng.key(self._seed, rng.Purpose.SHAPLEY, envs, round_)
-        blended = is_in(self.table.stage, BLENDED).cpu().numpy()
+        counted = (Stage.FOSSILIZED,) if self._only_fossilized else BLENDED
+        blended = is_in(self.table.stage, counted).cpu().numpy()
         return shapley_values(blended, measure, self._coalitions, key)
 
     def test(self) -> tuple[Tensor, Tensor]:
-        """Loss [N] and accuracy [N] on the test images, with the seeds that the table holds now.
+        """Loss [N] and accuracy [N] on the test images, with the seeds of the table that count now.
 
         Those need not be the ones of the last epoch, which may have been undone; so they are read back.
         """
         table = self.table
         topology = Topology.of(*torch.stack([table.stage, table.blueprint, table.style]).cpu())
+        topology = topology.fossils() if self._only_fossilized else topology
         scores = self._executor.map(lambda i: self.groups[i].test(topology.rows(*self._spans[i])))
         return torch.cat([s.loss for s in scores]), torch.cat([s.accuracy for s in scores])
 
@@ -352,8 +362,17 @@ class Population:
         skipped = [part.skipped_steps for part in trained if part.skipped_steps is not None]
         return {"loss_scale": torch.cat(scales), "skipped_steps": torch.cat(skipped)} if scales else {}
 
-    def _join_measurements(self, trained: list[TrainResult], scores: list[Score]) -> Measurements:
+    def _counts_fossils(self, epoch: int) -> bool:
+        """Whether in this epoch of an episode only fossilised seeds are validated."""
+        return self._only_fossilized and epoch in self._final_epochs
+
+    def _join_measurements(
+        self, trained: list[TrainResult], scores: list[Score], *, only_fossilized: bool
+    ) -> Measurements:
         seed_parameters = self.seed_parameters()
+        counted = seed_parameters
+        if only_fossilized:
+            counted = torch.where(self.table.stage == Stage.FOSSILIZED, seed_parameters, 0)
         return Measurements(
             train_loss=torch.cat([t.loss for t in trained]),
             train_accuracy=torch.cat([t.accuracy for t in trained]),
@@ -365,6 +384,6 @@ class Population:
             host_health=torch.cat([t.host_health for t in trained]),
             seed_grad_norm=torch.cat([t.seed_grad_norm for t in trained]),
             seed_health=torch.cat([t.seed_health for t in trained]),
-            parameters=(self.parameters_host + seed_parameters.sum(1)).float(),
+            parameters=(self.parameters_host + counted.sum(1)).float(),
             seed_parameters=seed_parameters.float(),
         )

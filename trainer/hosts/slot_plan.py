@@ -51,6 +51,17 @@ class Topology:
     def rows(self, start: int, stop: int) -> Topology:
         return Topology(*(column[start:stop] for column in vars(self).values()))
 
+    def fossils(self) -> Topology:
+        """The same without the seeds that have not fossilised."""
+        kept = self.stage == Stage.FOSSILIZED
+        return Topology(
+            np.where(kept, self.stage, Stage.DORMANT),
+            np.where(kept, self.blueprint, -1),
+            self.style,
+            self.is_measured & kept,
+            self.pairs & kept[:, :, None] & kept[:, None, :],
+        )
+
     @property
     def isolated(self) -> NDArray[np.bool_]:
         return _IS_ISOLATED[self.stage]

@@ -69,7 +69,7 @@ class Reward:
             "alpha": torch.zeros(n, slots, device=device),
             "pruned": torch.zeros(n, slots, dtype=torch.bool, device=device),
             "fossilized": torch.zeros(n, slots, dtype=torch.bool, device=device),
-            "gains": torch.zeros(NUM_ESCROW_EPOCHS, n, device=device),
+            "gains": torch.zeros(max(NUM_ESCROW_EPOCHS, run.cfg.final_epochs), n, device=device),
             "loss_now": torch.ones(n, device=device),
             "loss_best": torch.ones(n, device=device),
         }
@@ -159,11 +159,13 @@ class Reward:
         half, and going to and fro pays nothing.
         """
         run, before, left = self.run, self._before, 1 - (epoch + 1) / self.run.epochs
-        lasting = remembered["gains"].amin(0)
-        step = math.inf if epoch == run.epochs - 1 else MAX_ESCROW_STEP
+        gains, last = remembered["gains"], epoch == run.epochs - 1
+        lasting = gains[-NUM_ESCROW_EPOCHS:].amin(0)
+        step = math.inf if last else MAX_ESCROW_STEP
+        counted = min(run.cfg.final_epochs, run.epochs) if last else 1
         fallen = run.epochs * (1.0 - (remembered["loss_now"] + remembered["loss_best"]) / 2.0)
         return {
-            "gain": remembered["gains"][-1].clone(),
+            "gain": gains[-counted:].mean(0),
             "contribution": run.cfg.contribution * left * contributed,
             "stage": run.cfg.stage * left * self._progress[table.stage].sum(1),
             "escrow": before["escrow"] + (lasting - before["escrow"]).clamp(-step, step),

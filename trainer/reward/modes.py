@@ -64,7 +64,8 @@ class EpochInputs:
     last: bool
     """The episode ends with it."""
     phi: dict[str, Tensor]
-    """Potentials [N] after the epoch: `gain` = accuracy above chance (kept where it was not measured),
+    """Potentials [N] after the epoch: `gain` = accuracy above chance (kept where it was not measured; in the
+    last epoch the mean of the last `RewardConfig.final_epochs`),
     `contribution` = weight * time left * sum of what blended seeds contribute, `stage` = weight * time left *
     sum of how far seeds are in their lives, `escrow` = what of the least of the last three gains is paid out,
     `loss` = what of the fall of the loss is."""
@@ -106,8 +107,13 @@ class EpochInputs:
     @property
     def always(self) -> dict[str, Tensor]:
         """The components of every mode."""
-        penalty = {"rollback": -self.run.cfg.rollback_penalty * self.rolled_back}
-        return penalty | {"hindsight": self.hindsight} if self.run.cfg.hindsight else penalty
+        cfg = self.run.cfg
+        found = {"rollback": -cfg.rollback_penalty * self.rolled_back}
+        if cfg.op_fee:
+            found["op_fee"] = -cfg.op_fee * self.acted
+        if cfg.hindsight:
+            found["hindsight"] = self.hindsight
+        return found
 
     def at_the_end(self, pay: float, of: Tensor) -> Tensor:
         """[N], so much of a tensor [N] in the last epoch, and 0 before."""
@@ -192,11 +198,10 @@ def basic_plus(m: EpochInputs) -> dict[str, Tensor]:
 
 
 def simplified(m: EpochInputs) -> dict[str, Tensor]:
-    """The accuracy as it grows and again at the end, a fee on ops, and a sum for each seed worth keeping."""
+    """The accuracy as it grows and again at the end, and a sum for each seed worth keeping."""
     kept = (m.fossilized_NS & (m.contribution_NS >= MIN_PAID_CONTRIBUTION)).sum(1)
     return {
         "gain": m.gain,
-        "op_fee": -m.run.cfg.op_fee * m.acted,
         "fossilize": float(m.last) * m.run.cfg.fossilize * SEED_PAY * kept,
         "terminal": m.at_the_end(SIMPLIFIED_TERMINAL, m.phi["gain"]),
     } | m.always

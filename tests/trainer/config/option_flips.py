@@ -291,9 +291,9 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "reward.drip": Flip(
         "2", changes("epoch:reward_components.drip", same=(LOSS,)), "fixed", ("reward.mode=basic_plus",)
     ),
-    "reward.op_fee": Flip(
-        "1", changes("epoch:reward_components.op_fee", same=(LOSS,)), "random", ("reward.mode=simplified",)
-    ),
+    "reward.op_fee": Flip("1", changes("epoch:reward_components.op_fee", same=(LOSS,)), "random"),
+    "reward.final_epochs": Flip("3", changes("epoch:reward_components.gain", same=(LOSS,)), "random"),
+    "reward.only_fossilized": Flip("true", changes("episode.finished:parameters", same=(LOSS,)), "random"),
     "reward.hindsight": Elsewhere(
         "it needs a seed that fossilises and outlives one that helped it",
         "tests/trainer/reward/test_components.py::test_a_scaffold_is_paid_once_and_when_both_are_done",

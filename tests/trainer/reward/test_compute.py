@@ -97,7 +97,10 @@ class Reference:
             for s, c in zip(env.stage, env.contribution, strict=True)
         ]
         self.gain = self.gains[-1] if math.isnan(env.accuracy) else env.accuracy - t.chance
-        self.gains = [*self.gains[1:], self.gain]
+        self.gains = [*self.gains[-2:], self.gain]
+        if self.last:
+            counted = self.gains[-cfg.final_epochs :]
+            self.gain = sum(counted) / len(counted)
         phi = {
             "gain": self.gain,
             "contribution": cfg.contribution * left * sum(self.given),
@@ -108,12 +111,14 @@ class Reference:
         fossils = {k for k in range(S) if env.stage[k] == Stage.FOSSILIZED}
         pruned = {k for k in range(S) if env.stage[k] == Stage.PRUNED}
         parts = {"rollback": -cfg.rollback_penalty if rolled_back else 0.0}
+        if cfg.op_fee:
+            parts["op_fee"] = 0.0 if op == Op.WAIT else -cfg.op_fee
         if cfg.hindsight:
             parts["hindsight"] = self.hindsight(env, pruned, fossils, rolled_back)
         if cfg.mode in ("shaped", "sparse", "minimal", "contribution"):
             parts |= self.of_potentials(env, pruned, rolled_back)
         else:
-            parts |= self.of_earlier_work(env, fossils, op)
+            parts |= self.of_earlier_work(env, fossils)
         self.alpha, self.pruned, self.fossils = env.alpha, pruned, self.fossils | fossils
         return parts
 
@@ -142,7 +147,7 @@ class Reference:
             parts["early_prune"] = 0.0 if rolled_back else -cfg.early_prune * len(young)
         return parts
 
-    def of_earlier_work(self, env: Env, fossils: set[int], op: int) -> dict[str, float]:
+    def of_earlier_work(self, env: Env, fossils: set[int]) -> dict[str, float]:
         t, cfg, given, gain, last = self.t, self.t.cfg, self.given, self.gain, self.last
         rent, final = {"rent": self.rent(env) / t.epochs}, last * cfg.terminal * gain
         if cfg.mode == "loss":
@@ -155,7 +160,6 @@ class Reference:
         parts = {"gain": cfg.gain * self.change["gain"]}
         if cfg.mode == "simplified":
             return parts | {
-                "op_fee": 0.0 if op == Op.WAIT else -cfg.op_fee,
                 "fossilize": last * cfg.fossilize * 2 * sum(given[k] >= 0.01 for k in fossils),
                 "terminal": 3 * final,
             }
@@ -233,10 +237,11 @@ def played(
 
 
 @pytest.mark.finding("AR-1")
+@pytest.mark.parametrize("final_epochs", [1, 3])
 @pytest.mark.parametrize("mode", sorted(MODES))
-def test_equals_the_scalar_reference(mode: str) -> None:
-    n = 700
-    t = terms(mode=mode, **WEIGHTS)
+def test_equals_the_scalar_reference(mode: str, final_epochs: int) -> None:
+    n = 350
+    t = terms(mode=mode, final_epochs=final_epochs, **WEIGHTS)
     references = [Reference(t) for _ in range(n)]
     tolerance = 3e-5 if mode == "loss" else 3e-6  # its potential is T times as large
     ever: dict[str, int] = {}
@@ -260,7 +265,8 @@ COMPONENTS = {"rollback_penalty": "rollback"}
 
 
 def test_every_weight_is_known_here() -> None:
-    assert {"mode", *WEIGHTS} == set(RewardConfig.__struct_fields__)
+    others = {"mode", "final_epochs", "only_fossilized"}
+    assert others | WEIGHTS.keys() == set(RewardConfig.__struct_fields__)
 
 
 @pytest.mark.parametrize("weight", sorted(WEIGHTS))
@@ -307,6 +313,38 @@ def test_undiscounted_episode_earns_final_accuracy_less_rent() -> None:
         growth = torch.stack([(s.parameters - HOST) / HOST for s in seen])
         paid = growth[-1] if mode == "sparse" else growth.mean(0)
         torch.testing.assert_close(rewards.sum(0), final - 0.1 - 0.01 * paid, atol=1e-5, rtol=0)
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("final_epochs", [1, 2, 5, 40])
+def test_shaped_telescopes_to_the_mean_of_final_epochs(final_epochs: int) -> None:
+    """Exactly in float64, whatever was shaped in between; an episode shorter than that counts whole."""
+    n, fee, rent = 30, 0.002, 0.1
+    t = terms(1.0, final_epochs=final_epochs, op_fee=fee, rent=rent, contribution=0.5, stage=0.3)
+    reward = Reward(t, n, S)
+    reward.begin_episode()
+    paid, gains, growth, acted = torch.zeros(n), [], [], []
+    for epoch in range(T):
+        table, measurements = world(n, 77 + epoch)
+        for holder in (table, measurements):
+            for name, values in vars(holder).items():
+                setattr(holder, name, values.double() if values.is_floating_point() else values)
+        gain = measurements.val_accuracy - 0.1
+        gains.append(gain.where(~gain.isnan(), gains[-1] if gains else 0.0))
+        growth.append((measurements.parameters - HOST) / HOST)
+        ops = (torch.arange(n) + epoch) % len(Op)
+        acted.append(ops != Op.WAIT)
+        paid += total(reward(table, measurements, epoch, torch.zeros(n, dtype=torch.bool), ops))
+    last = torch.stack(gains)[-final_epochs:].mean(0)
+    expected = last - rent * torch.stack(growth).mean(0) - fee * torch.stack(acted).sum(0)
+    torch.testing.assert_close(paid, expected, atol=1e-12, rtol=0)
 
 
 def test_shaping_does_not_change_what_an_episode_is_worth() -> None:
