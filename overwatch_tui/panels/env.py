@@ -21,7 +21,7 @@ from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.plot import Series
 from overwatch_tui.render.seed_row import contribution_style, seed_cells, seed_header, seed_row
 from overwatch_tui.render.theme import severity_mark
-from protocol.messages.events import LayerStatistics
+from protocol.messages.events import EpisodeFinished, LayerStatistics
 
 from .host import host_lines
 
@@ -150,7 +150,15 @@ def _episode(inputs: PanelInputs, env: int, width: int) -> list[Line]:
         row.put(f"  {stage.lower()} {count}", "dim")
     if episode.rollbacks:
         row.put(f"  rollbacks {episode.rollbacks}", "warning")
-    return [row.line(width)]
+    return [row.line(width), *_paid(episode, width)]
+
+
+def _paid(episode: EpisodeFinished, width: int) -> list[Line]:
+    """What an episode's return consists of."""
+    row = Row().put("   of which ", "dim")
+    for name, value in episode.reward_components.items():
+        row.put(f"  {name} ", "dim").put(format_number(value, "+.3f"))
+    return [row.line(width)] if episode.reward_components else []
 
 
 def _shapley(inputs: PanelInputs, env: int, width: int) -> list[Line]:

@@ -72,6 +72,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         text = " no update yet: the first comes when the first round ends"
         return Drawn([Row().put(text, "dim").line(width)])
     tail = [line(inputs, width) for line in (_actions, _returns, _settings, _phases)]
+    tail[2:2] = _components(inputs, width)
     alone = inputs.view.name == "policy" and not inputs.view.detail
     lines: list[Line] = []
     if alone and height >= len(SIGNALS) + len(tail) + 2:
@@ -191,6 +192,19 @@ def _returns(inputs: PanelInputs, width: int) -> Line:
         row.put(f" test {100 * last.test_accuracy_mean:.1f}", "dim")
     curve = inputs.sparkline("return.mean", max(0, width - row.width - 3))
     return row.put("  ").put(curve, "chart3").line(width)
+
+
+def _components(inputs: PanelInputs, width: int) -> list[Line]:
+    """What the mean return of the last round consists of, in units of the return and as shares of it."""
+    last = inputs.state.rounds[-1] if inputs.state.rounds else None
+    if last is None or not last.reward_components:
+        return []
+    row = Row().put(" return   ", "dim").put(format_number(last.return_mean, "+.3f"), "bold").put(" =", "dim")
+    for name, value in last.reward_components.items():
+        row.put(f"  {name} ", "dim").put(format_number(value, "+.3f"), "" if value else "faint")
+        if value and last.return_mean:
+            row.put(f" {100 * value / last.return_mean:.0f}%", "dim")
+    return [row.line(width)]
 
 
 def _settings(inputs: PanelInputs, width: int) -> Line:

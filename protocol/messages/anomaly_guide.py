@@ -205,6 +205,20 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         ("all envs do the same, since the policy is certain", "the weights of the reward are 0"),
         ("raise `ppo.entropy_coefficient`", "check `reward.mode` and its weights", "raise `envs.count`"),
     ),
+    "return_divergence": AnomalyGuide(
+        "The return no longer tells which networks are good: over the newest episodes it hardly correlates "
+        "with the accuracy on the test images less the rent.",
+        (
+            "the reward pays for something else than what is reported: fossilising for itself, contributions",
+            "penalties for rollbacks outweigh what the networks differ by",
+            "the validation images no longer tell what the test images do",
+        ),
+        (
+            "see what the return consists of: `esper-daemon query RUN 'SELECT * FROM returns'`",
+            "use `reward.mode=shaped` or `sparse`, whose returns are the accuracy less the rent",
+            "lower the weights of the components that do not follow the accuracy",
+        ),
+    ),
     "lstm_saturated": AnomalyGuide(
         "The policy's recurrent state is so large that it hardly changes any more.",
         ("the policy's learning rate is too high", "episodes are very long"),

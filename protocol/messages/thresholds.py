@@ -143,6 +143,15 @@ THRESHOLDS: dict[str, Threshold] = {
             low=True,
             hint="all returns are equal: the policy has nothing to learn from",
         ),
+        Threshold(
+            signal="return_agreement",
+            warning=0.3,
+            critical=0.0,
+            low=True,
+            raise_after=3,
+            clear_ratio=1.2,
+            hint="high returns no longer go with good networks: what does the reward pay for?",
+        ),
         Threshold(signal="ratio_max", warning=1.5, critical=2.0, hint="probability ratios are wide"),
         Threshold(signal="ratio_explosion", warning=5.0, critical=5.0, hint="a probability ratio exploded"),
         Threshold(

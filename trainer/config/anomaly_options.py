@@ -26,6 +26,7 @@ SIGNALS = {
     "entropy": "Entropy of policy and heads, as a share of the largest",
     "value_nrmse": "Error of the critic, in deviations of the returns",
     "return_std": "Standard deviation of the returns",
+    "return_agreement": "Correlation of returns with test accuracy less rent, over the newest episodes",
     "ratio_explosion": "Largest probability ratio of a PPO update",
     "ratio_collapse": "Smallest probability ratio of a PPO update",
     "total_grad_norm": "Gradient norm of the policy, unclipped",

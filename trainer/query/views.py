@@ -270,6 +270,13 @@ def _quoted(name: str, quote: str) -> str:
     return quote + name.replace(quote, 2 * quote) + quote
 
 
+_RETURNS = (
+    "SELECT round, one.key AS component, avg(one.value) AS mean, "
+    "sum(one.value) / nullif(sum(total_return), 0) AS share, task FROM "
+    "(SELECT place, ctx_round AS round, total_return, task, "
+    'unnest(map_entries(reward_components)) AS one FROM events."episode.finished") '
+    "GROUP BY round, component, task ORDER BY min(place), component"
+)
 _ROLLBACKS = _all_of("governor.rollback", "ts, ctx_round AS round, ctx_epoch AS epoch, ctx_env AS env")
 _SYSTEM = _all_of("system", "ts, ctx_round AS round, ctx_epoch AS epoch, ctx_rank AS rank")
 _ROUNDS = (
@@ -294,6 +301,7 @@ _VIEWS: dict[str, View] = {
     "gate_checks": View("each check of a gate whose verdict was new or needed", _GATE_CHECKS),
     "decisions": View("each action of the policy, all heads", _DECISIONS),
     "rewards": View("each env and epoch: the reward, a column per component", ""),
+    "returns": View("each round's returns, and each task's: every component's mean and share", _RETURNS),
     "shapley": View("each seed's Shapley value at its round's end", _SHAPLEY),
     "interactions": View("what each two seeds gain by one another, at their round's end", _INTERACTIONS),
     "ppo_updates": View("each PPO update: losses, entropy, ratios, gradients", _PPO_UPDATES),

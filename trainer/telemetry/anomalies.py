@@ -85,6 +85,7 @@ CHECKS: tuple[AnomalyCheck, ...] = (
     AnomalyCheck("telemetry", "share", "telemetry_share"),
     AnomalyCheck("env", "fp16_overflow", "skipped_steps"),
     AnomalyCheck("seed", "reward_hacking", "credit"),
+    AnomalyCheck("policy", "return_divergence", "return_agreement"),
 )
 """In the order of their rows in checkpoints: a new one is appended."""
 LAYOUT = 2

@@ -48,6 +48,10 @@ class EpisodeTotals:
                     key = name.removeprefix(_PREFIX)
                     self._components[key] = self._components.get(key, 0.0) + frame[name].astype(np.float64)
 
+    def mean_components(self) -> dict[str, float]:
+        """Mean over envs of each; empty where the episode's beginning is not known."""
+        return {name: float(values.mean()) for name, values in (self._components or {}).items()}
+
     def events(
         self,
         outcome: HostFrame,

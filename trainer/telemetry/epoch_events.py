@@ -23,6 +23,7 @@ from trainer.hosts.gradients import ACTIVATIONS
 
 from .collection.levels import LevelCode
 from .columns import LAYER_STATISTICS, EpochGradients, nullable
+from .episode_totals import EpisodeTotals
 from .seed_events import SeedTally
 from .stall_counters import StallCounts
 from .timer import PhaseTimes
@@ -167,7 +168,7 @@ def shapley_event(columns: Mapping[str, NDArray[Any]]) -> ShapleyComputed:
 
 def round_event(
     outcome: HostFrame,
-    episode_return: NDArray[np.float64],
+    episodes: EpisodeTotals,
     test_accuracy: NDArray[np.floating[Any]] | None,
     *,
     epochs: int,
@@ -179,7 +180,7 @@ def round_event(
 
     Args:
         outcome: of the last epoch, `val_accuracy` and `parameters` [N].
-        episode_return: [N].
+        episodes: what their rewards add up to.
         test_accuracy: [N], where it was measured.
         epochs: finished in the round.
         times: seconds of the round; its phases are those since the last epoch.
@@ -187,6 +188,7 @@ def round_event(
         seeds: what the seeds of the round have done.
     """
     accuracy, parameters = outcome["val_accuracy"], outcome["parameters"]
+    episode_return = episodes.total_return
     p10, p50, p90 = np.percentile(episode_return, (10, 50, 90)).tolist()
     return RoundFinished(
         seconds=times.seconds,
@@ -204,6 +206,7 @@ def round_event(
         final_accuracy=accuracy.tolist(),
         final_return=episode_return.tolist(),
         phases=times.phases,
+        reward_components=episodes.mean_components(),
         **asdict(stalls),
         **asdict(seeds),
     )

@@ -48,6 +48,7 @@ from .signal_values import (
     MIN_UPDATE_TIMES,
     EpochSignals,
     Pace,
+    ReturnRecord,
     seconds_per_step,
     update_readings,
 )
@@ -74,6 +75,8 @@ class RunShape:
     """Rounds asked for; 0 = without an end."""
     host_parameters: int
     """Of a host without seeds."""
+    rent: float = 0.0
+    """`reward.rent`."""
     steps: int = 1
     """Of an epoch."""
     tasks: Callable[[int], Sequence[tuple[str, int]]] | None = None
@@ -128,6 +131,7 @@ class Recorder:
         )
         self._signals = EpochSignals(n, shape.steps)
         self._update_pace = Pace(MAX_UPDATE_TIMES, MIN_UPDATE_TIMES)
+        self._returns = ReturnRecord()
         self._seeds = SeedEvents(emitter, shape.slots, shape.blueprints, shape.seed_parameters, n)
         self._round = 0
         self._epoch = 0
@@ -215,6 +219,7 @@ class Recorder:
             event = epoch_event(frame, self._decision, gradients, self._episodes.total_return, times, actions)
             host_rate, seed_rate = learning_rates
             self._emitter.emit(replace(event, host_learning_rate=host_rate, seed_learning_rate=seed_rate))
+        self._signals.accuracy.reset_best(self._leaves_seeds_out(frame))
         sample, self._sample = self._sample, None
         readings = self._signals.epoch_readings(
             frame,
@@ -283,7 +288,7 @@ class Recorder:
             self._emitter.emit(replace(episode, task=task, instance=instance), env=env)
         summary = round_event(
             self._outcome,
-            self._episodes.total_return,
+            self._episodes,
             test_accuracy,
             epochs=self._epoch,
             times=times,
@@ -291,7 +296,18 @@ class Recorder:
             seeds=self._seeds.tally,
         )
         self._emitter.emit(summary)
+        if test_accuracy is not None:
+            growth = self._outcome["parameters"] / self._shape.host_parameters - 1.0
+            rent = self._shape.rent * growth
+            tested = test_accuracy.astype(np.float64)
+            self._anomalies.check_all(self._returns.update(self._episodes.total_return, tested, rent))
         return summary
+
+    def _leaves_seeds_out(self, frame: HostFrame) -> NDArray[np.bool_]:
+        """[N], envs that were validated without some of their seeds (`reward.only_fossilized`)."""
+        live = self._shape.host_parameters + frame["seed_parameters"].sum(1)
+        left_out: NDArray[np.bool_] = frame["parameters"] < live
+        return left_out
 
     def record_sample(self, sample: SystemSample) -> None:
         """The machine was sampled; safe from another thread. The next epoch checks the newest sample."""
@@ -338,6 +354,7 @@ class Recorder:
             "accuracy": self._signals.accuracy.state_dict(),
             "env_drift": self._env_drift.state_dict(),
             "policy_drift": self._policy_drift.state_dict(),
+            "returns": self._returns.state_dict(),
             "anomalies": self._anomalies.state_dict(),
             "outcome": {
                 name: torch.from_numpy(self._outcome[name].copy())
@@ -355,6 +372,7 @@ class Recorder:
         self._signals.accuracy.load_state_dict(state["accuracy"])
         self._env_drift.load_state_dict(state["env_drift"])
         self._policy_drift.load_state_dict(state["policy_drift"])
+        self._returns.load_state_dict(state.get("returns", []))
         self._anomalies.load_state_dict(state["anomalies"])
         self._decision = {name: column.numpy() for name, column in state["decision"].items()}
         self._outcome = {name: column.numpy() for name, column in state["outcome"].items()}

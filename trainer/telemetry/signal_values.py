@@ -27,6 +27,11 @@ MAX_EPOCH_TIMES, MIN_EPOCH_TIMES = 240, 20
 MAX_UPDATE_TIMES, MIN_UPDATE_TIMES = 40, 5
 """The same of PPO updates."""
 
+MAX_EPISODES, MIN_EPISODES = 64, 32
+"""Episodes whose returns are compared with what is reported of them, at most and at least."""
+MIN_RETURN_SPREAD = 0.02
+"""Standard deviation of either below which they are not."""
+
 
 class AccuracyRecord:
     """[N] each env's validation accuracies of the episode: the first, the best, epochs since the best."""
@@ -42,7 +47,7 @@ class AccuracyRecord:
         self.reset_best(np.ones(len(self._best), dtype=np.bool_))
 
     def reset_best(self, envs: NDArray[np.bool_]) -> None:
-        """Forget the best of these envs: a seed is being removed, so their accuracy is expected to fall."""
+        """Forget the best of these envs: a seed is removed or left out, so accuracies fall."""
         self._best[envs] = -np.inf
         self._epochs[envs] = 0.0
 
@@ -85,6 +90,38 @@ class AccuracyRecord:
         self._first = np.array(state["first"])
         self._best = np.array(state["best"])
         self._epochs = np.array(state["epochs"])
+
+
+class ReturnRecord:
+    """Whether returns tell which networks are good: those of the newest episodes, and what is reported.
+
+    What is reported is the accuracy on the test images less the rent of the parameters added.
+    """
+
+    def __init__(self) -> None:
+        self._rounds: deque[tuple[Floats, Floats]] = deque()
+
+    def update(self, returns: Floats, test_accuracy: Floats, rent: Floats) -> dict[str, float]:
+        """Take in a round, [N] each: the correlation over the newest `MAX_EPISODES`.
+
+        NaN while there are fewer than `MIN_EPISODES`, or where all are about the same: then it is noise.
+        """
+        self._rounds.append((returns.copy(), test_accuracy - rent))
+        while sum(len(each) for each, _ in self._rounds) - len(self._rounds[0][0]) >= MAX_EPISODES:
+            self._rounds.popleft()
+        paid, reported = (np.concatenate(column) for column in zip(*self._rounds, strict=True))
+        known = np.isfinite(paid) & np.isfinite(reported)
+        paid, reported = paid[known], reported[known]
+        reading = math.nan
+        if len(paid) >= MIN_EPISODES and min(paid.std(), reported.std()) >= MIN_RETURN_SPREAD:
+            reading = float(np.corrcoef(paid, reported)[0, 1])
+        return {"policy.return_divergence": reading}
+
+    def state_dict(self) -> list[list[list[float]]]:
+        return [[paid.tolist(), reported.tolist()] for paid, reported in self._rounds]
+
+    def load_state_dict(self, state: list[list[list[float]]]) -> None:
+        self._rounds = deque((np.array(paid), np.array(reported)) for paid, reported in state)
 
 
 class Pace:

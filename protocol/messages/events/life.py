@@ -128,6 +128,9 @@ class RoundFinished:
     """Programs compiled again in the round since an input did not fit."""
     allocator_retries: int | None = None
     """Times in the round that a GPU's memory was full until unused memory was given back."""
+    reward_components: dict[str, float] = field(default_factory=dict)
+    """Mean over envs of what each component of the reward paid in the episode; they sum to `return_mean`.
+    Empty where a resumed boot does not know the beginning."""
 
 
 @event("episode.finished", "life", keep=1, key=("env",))
@@ -142,7 +145,7 @@ class EpisodeFinished:
     accuracy: float
     """On the validation split after the last epoch."""
     parameters: int
-    """Of the host and its live seeds at the end."""
+    """Of the host and its live seeds at the end; with `reward.only_fossilized` of the fossilised ones."""
     added_parameters: int
     """Those of the seeds among them."""
     seeds: dict[str, int]

@@ -45,7 +45,7 @@ def test_last_episode_is_shown_with_its_round() -> None:
     found = list(events(envs=4, rounds=1))
     ended = EpisodeFinished(
         total_return=3.25,
-        reward_components={},
+        reward_components={"gain": 3.5, "rent": -0.25},
         accuracy=0.5,
         parameters=2000,
         added_parameters=1200,
@@ -62,3 +62,4 @@ def test_last_episode_is_shown_with_its_round() -> None:
     assert "episode (round 7)" not in drawn(1)
     line = next(one for one in drawn(2).splitlines() if "episode (round 7)" in one)
     assert "return +3.25  acc 50.0  params +1.2K  fossilized 1  pruned 2  rollbacks 3" in line
+    assert "of which   gain +3.500  rent -0.250" in drawn(2)

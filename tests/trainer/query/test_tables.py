@@ -74,6 +74,35 @@ def test_interactions_have_a_row_per_pair(tmp_path: Path) -> None:
     assert ask(db, "SELECT DISTINCT interaction FROM slots") == [(None,)], "an epoch of before"
 
 
+def test_returns_have_a_row_per_component_and_task(tmp_path: Path) -> None:
+    def episode(task: str | None, **components: float) -> ev.EpisodeFinished:
+        return ev.EpisodeFinished(
+            total_return=sum(components.values()),
+            reward_components=components,
+            accuracy=0.5,
+            parameters=10,
+            added_parameters=0,
+            seeds={},
+            rollbacks=0,
+            task=task,
+        )
+
+    told = [
+        (episode("digits", gain=1.0, rent=-0.5), at(1, 1, 0)),
+        (episode("digits", gain=0.5, rent=0.0), at(1, 1, 1)),
+        (episode("layout", gain=0.0, rent=0.0), at(1, 1, 2)),
+        (episode(None, gain=0.25), at(2, 1, 0)),
+    ]
+    db = database(tmp_path, [started("b1"), round_started(1), *told])
+    assert ask(db, "SELECT round, task, component, mean, share FROM returns ORDER BY ALL") == [
+        (1, "digits", "gain", 0.75, 1.5),
+        (1, "digits", "rent", -0.25, -0.5),
+        (1, "layout", "gain", 0.0, None),
+        (1, "layout", "rent", 0.0, None),
+        (2, None, "gain", 0.25, 1.0),
+    ]
+
+
 def test_observations_have_a_row_per_group(tmp_path: Path) -> None:
     update = update_event(healthy_update())
     db = database(tmp_path, [started("b1"), round_started(1), epoch(1, 1), (update, at(1, 1))])

@@ -63,6 +63,8 @@ class Rig:
         self.round = self.epoch = 0
         self.skipped = torch.zeros(self.n, dtype=torch.int64)
         """Steps of each epoch that overflow fp16."""
+        self.gain = torch.full((self.n,), 0.25)
+        """What each epoch pays, beside the rent."""
 
     def new_recorder(self, rounds: int = 20) -> Recorder:
         shape = RunShape(
@@ -149,7 +151,7 @@ class Rig:
         if fault is not None:
             fault(self.measurements)
         self.epoch += 1
-        components = {"gain": torch.full((self.n,), 0.25), "rent": torch.full((self.n,), -0.05)}
+        components = {"gain": self.gain, "rent": torch.full((self.n,), -0.05)}
         return self.transfer(
             outcome_columns(
                 measurements=self.measurements,

@@ -297,7 +297,7 @@ def test_checkpoint_with_credit_told_of_envs_still_loads() -> None:
     assert one.active == 5
     state = one.state_dict()
     assert int(state.pop("layout")) == 2
-    appended = state["active"].numel() - ENVS
+    appended = state["active"].numel() - ENVS - 1  # `reward_hacking` of seeds, and a later one of the policy
     at = next(i for i, check in enumerate(CHECKS) if check.reading == "env.degraded") * ENVS + ENVS
     for name, rows in state.items():
         gone = torch.zeros(ENVS, dtype=rows.dtype)

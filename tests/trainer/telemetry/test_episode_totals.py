@@ -27,6 +27,9 @@ def test_components_add_up_to_the_return_of_each_env() -> None:
     told = [e for e in events if e.type == "episode.finished"]
     assert [(e.ctx.env, e.ctx.round, e.ctx.epoch) for e in told] == [(0, 1, EPISODE), (1, 1, EPISODE)]
     assert events[-1].type == "round.finished"
+    means = events[-1].data.reward_components
+    assert means == pytest.approx({"gain": 0.25 * EPISODE, "rent": -0.05 * EPISODE})
+    assert sum(means.values()) == pytest.approx(events[-1].data.return_mean)
     for env, episode in enumerate(e.data for e in told):
         assert episode.reward_components == pytest.approx({"gain": 0.25 * EPISODE, "rent": -0.05 * EPISODE})
         assert episode.total_return == pytest.approx(sum(episode.reward_components.values()))

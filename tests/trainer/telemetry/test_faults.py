@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from protocol.messages.events import LogLine
 from protocol.messages.thresholds import THRESHOLDS
 from protocol.messages.vocabulary import HEAD_NAMES
 from trainer.measurements import Measurements
 from trainer.telemetry.anomalies import CHECKS, Readings
+from trainer.telemetry.signal_values import MIN_EPISODES
+from trainer.telemetry.timer import PhaseTimes
 
 from .rig import EPISODE, Rig, healthy_update, machine
 
@@ -83,6 +86,21 @@ def skipped(steps: int) -> Callable[[Rig], None]:
     return run
 
 
+def compared(sign: float) -> Callable[[Rig], None]:
+    """A round whose returns follow the test accuracy, or its opposite; several where it is the first."""
+
+    def run(rig: Rig) -> None:
+        first = rig.gain.std() == 0
+        rig.gain = torch.linspace(0.0, 0.3, rig.n)
+        for _ in range(MIN_EPISODES // rig.n if first else 1):
+            rig.begin_round()
+            rig.decide()
+            rig.train()
+            rig.recorder.finish_round(PhaseTimes(1.0), 0.5 + sign * rig.gain.numpy())
+
+    return run
+
+
 def overflow(rig: Rig) -> None:
     for _ in range(5000):
         rig.emitter.emit(LogLine(level="INFO", logger="test", message="flood"))
@@ -119,6 +137,7 @@ INJECTIONS: dict[str, Injection] = {
     "policy.lstm_saturated": Injection("policy", updated(lstm_c_rms=8.0), UPDATE),
     "policy.lstm_dead": Injection("policy", updated(lstm_h_rms=1e-7), UPDATE),
     "policy.low_return_variance": Injection("policy", updated(return_std=0.0), UPDATE),
+    "policy.return_divergence": Injection("policy", compared(-1.0), compared(1.0)),
     "head.entropy_collapse": Injection(f"policy.{HEAD}", heads("head_entropy", 0.01), UPDATE),
     "head.norm_drift": Injection(f"policy.{HEAD}", heads("head_grad_norm", 2.0), UPDATE),
     "critic.value_collapse": Injection("critic", updated(explained_variance=-2.0), UPDATE),
@@ -296,11 +315,14 @@ def fed_readings(rig: Rig) -> set[str]:
 def test_no_false_alarm_in_healthy_rounds() -> None:
     rig = Rig(envs=4)
     fed = fed_readings(rig)
+    rig.gain = torch.linspace(0.24, 0.26, rig.n)
     for _ in range(32):  # the policy's averages and its usual drift need 30 updates
         for _ in range(EPISODE):
             rig.recorder.record_sample(machine())
             rig.run_epoch()
         rig.update()
+        noise = rig.random.normal(0.0, 0.1, rig.n)
+        rig.recorder.finish_round(PhaseTimes(1.0), EPISODE * rig.gain.numpy() - 5.0 + noise)
     assert rig.take("anomaly") == []
     assert fed == {check.reading for check in CHECKS}
 
