@@ -51,5 +51,6 @@ def test_default_runs_of_one_seed_write_one_journal(house: House) -> None:
     assert_same(plain, slow)
     started = [house.journal(name, "run.started")[0]["data"]["execution"] for name in ("plain", "slow")]
     assert started[0] == started[1]
-    options = f"envs.group_size={started[0]['group_size']} envs.convolution=grouped amp.dtype=off"
+    execution = started[0]
+    options = f"envs.group_size={execution['group_size']} envs.convolution={execution['convolution']}"
     assert options in json.dumps(house.journal("plain", "log")), "the log tells how to repeat it"

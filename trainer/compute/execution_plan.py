@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from trainer.config.schema import Config
 
-Convolution = Literal["grouped", "unfold"]
+Convolution = Literal["grouped", "native", "unfold"]
 Amp = Literal["off", "bf16", "fp16"]
 
 

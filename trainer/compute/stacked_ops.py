@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import rng
+from . import native_convolution, rng
 from .execution_plan import Convolution
 
 Parameters = dict[str, Tensor]
@@ -138,7 +138,22 @@ class Conv(Protocol):
     ) -> Tensor: ...
 
 
-CONVOLUTIONS: dict[Convolution, Conv] = {"grouped": conv, "unfold": partial(conv, unfold=True)}
+def native_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: int = 1
+) -> Tensor:
+    """`conv` by the kernel of our own where it computes that, else by torch's."""
+    if not native_convolution.is_taken(x, weight, groups, stride):
+        return conv(x, weight, bias, groups, stride)
+    if bias is None or not torch.is_grad_enabled():
+        return native_convolution.convolve(x, weight, bias, groups)
+    return native_convolution.convolve(x, weight, None, groups) + bias.flatten()[:, None, None]
+
+
+CONVOLUTIONS: dict[Convolution, Conv] = {
+    "grouped": conv,
+    "native": native_conv,
+    "unfold": partial(conv, unfold=True),
+}
 
 MAX_POINTWISE_PIXELS = 4096
 """Up to so many in a batch of maps, 1x1 convolutions are cheaper on a CPU as products of small matrices."""

@@ -97,11 +97,12 @@ class EnvsConfig(Section, frozen=True):
         int, count("Worker threads that train host groups on a CPU; 0 = one per core", ge=0, le=64)
     ] = 0
     convolution: Annotated[
-        Literal["auto", "grouped", "unfold"],
+        Literal["auto", "grouped", "native", "unfold"],
         Meta(
             description=(
-                "How hosts and seeds convolve: one grouped convolution, or unfolded pixels and "
-                "matrix products; auto = grouped on a CPU, measured on a GPU"
+                "How hosts and seeds convolve: one grouped convolution of torch, a kernel compiled at the "
+                "installation (a CPU's), or unfolded pixels and matrix products; auto = native where it is "
+                "there, else grouped; on a GPU grouped or unfold, measured"
             )
         ),
     ] = "auto"

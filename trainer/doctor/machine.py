@@ -80,6 +80,7 @@ def examine() -> list[MachineCheck]:
         _zeromq,
         _remote,
         _torch,
+        _convolutions,
         _extras,
     ]
     return [check for part in parts for check in part()]
@@ -280,6 +281,18 @@ def _torch() -> Iterator[MachineCheck]:
         )
     for name in ("cpu", *(f"cuda:{index}" for index in cuda)):
         yield _device(name)
+
+
+def _convolutions() -> Iterator[MachineCheck]:
+    """By what the hosts of images convolve on a CPU."""
+    try:
+        from trainer.compute import native_convolution
+    except (ImportError, OSError):
+        return  # told by the check of torch
+    if reason := native_convolution.absence():
+        yield MachineCheck("warn", "kernel", "torch convolves on the CPU, not the native kernel", reason)
+    else:
+        yield MachineCheck("ok", "kernel", f"native convolutions, {native_convolution.instruction_set()}")
 
 
 def _device(name: str) -> MachineCheck:

@@ -1,7 +1,7 @@
 """How many hosts to train in one stacked program, and by which convolution: decided at the first start.
 
 More hosts in a group mean fewer operations to issue, but a working set that falls out of the caches. On a CPU
-a rule decides, so that two runs with one seed are the same bit for bit. On a GPU it is measured: throwaway
+rules decide, so that two runs with one seed are the same bit for bit. On a GPU it is measured: throwaway
 groups of growing size take a few real steps, and the growing ends where it no longer pays. What is chosen is
 tried before the run begins: it has to fit into memory.
 """
@@ -9,6 +9,7 @@ tried before the run begins: it has to fit into memory.
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -17,15 +18,19 @@ import torch
 from msgspec import structs
 
 from protocol.errors import EsperError
+from trainer.compute import native_convolution
 from trainer.compute.cpu import count_cores
 from trainer.compute.device import is_out_of_memory, return_freed_memory
 from trainer.compute.execution_plan import Convolution, Execution
+from trainer.config.load import ConfigError
 from trainer.config.schema import Config
 from trainer.data.task import Task
 
 from . import precision
 from .population import Population
 from .task_defaults import build_model
+
+logger = logging.getLogger(__name__)
 
 MIN_GROUP_SIZE = 4
 """Fewer hosts than this in a group are not worth a thread of their own."""
@@ -148,11 +153,24 @@ class StepTimer:
 
 
 def choose_execution(config: Config, data: Task, device: torch.device) -> Execution:
-    """How to execute a new run here: as configured, and what that leaves open by rule or by measurement."""
+    """How to execute a new run here: as configured, and what that leaves open by rule or by measurement.
+
+    Raises:
+        ConfigError: native convolutions are asked for where they cannot be had.
+    """
+    reason = native_convolution.absence() if device.type == "cpu" else f"{device} is not a CPU"
+    if config.envs.convolution == "native" and reason:
+        raise ConfigError(f"envs.convolution = native: {reason}; or choose grouped")
     if device.type != "cpu":
         return measure_execution(config, data, device)
+    execution = _as_configured(config, device)
+    if config.envs.convolution == "auto" and data.kind == "images" and execution.amp == "off":
+        if reason:
+            logger.info("hosts convolve by torch, not natively: %s", reason)
+        else:
+            execution = structs.replace(execution, convolution="native")
     size = config.envs.group_size or largest_size(config, data, device)
-    return structs.replace(_as_configured(config, device), group_size=min(size, config.envs.count))
+    return structs.replace(execution, group_size=min(size, config.envs.count))
 
 
 def measure_execution(config: Config, data: Task, device: torch.device) -> Execution:
@@ -196,6 +214,12 @@ def create_population(
     Raises:
         DoesNotFit: they do not; where a size was set, the message names one that would.
     """
+    if execution.convolution == "native" and device.type == "cpu" and native_convolution.absence():
+        logger.warning(
+            "the run has convolved natively so far; here torch does, with other last bits: %s",
+            native_convolution.absence(),
+        )
+        execution = structs.replace(execution, convolution="grouped")
     size = execution.group_size
     while True:
         population = _tried(config, data, device, structs.replace(execution, group_size=size), first_env)

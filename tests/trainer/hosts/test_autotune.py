@@ -9,13 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.compute import native_convolution
 from trainer.compute import stacked_ops as stacked
 from trainer.compute.execution_plan import Execution
+from trainer.config.load import ConfigError
 from trainer.hosts.autotune import (
     StepTimer,
     candidate_sizes,
     choose_execution,
     choose_size,
+    create_population,
     largest_size,
     measure_execution,
 )
@@ -70,10 +73,41 @@ def test_sizes_to_measure_grow_and_are_never_one() -> None:
 def test_nothing_is_measured_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock would give a run other last bits than its like."""
     monkeypatch.setattr(StepTimer, "_timed", lambda *_: pytest.fail("measured"))
-    cfg = config(8, envs__threads=2)
+    cfg = config(8, envs__threads=2, envs__convolution="grouped")
     assert choose_execution(cfg, tiny(), CPU) == Execution(group_size=4)
     cfg = config(8, envs__group_size=3, envs__convolution="unfold")
     assert choose_execution(cfg, tiny(), CPU) == Execution(group_size=3, convolution="unfold")
+
+
+def test_native_convolutions_are_chosen_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(native_convolution, "absence", lambda: "")
+    assert choose_execution(config(8), tiny(), CPU).convolution == "native"
+    assert choose_execution(config(8, amp__dtype="bf16"), tiny(), CPU).convolution == "grouped"
+    assert not caplog.messages
+    with pytest.raises(
+        ConfigError, match=r"^envs.convolution = native: meta is not a CPU; or choose grouped$"
+    ):
+        choose_execution(config(8, envs__convolution="native"), tiny(), torch.device("meta"))
+
+
+def test_without_a_compiled_kernel_torch_convolves_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(native_convolution, "kernel", None)
+    assert choose_execution(config(8), tiny(), CPU).convolution == "grouped"
+    assert ["install a C++ compiler" in message for message in caplog.messages] == [True]
+    with pytest.raises(ConfigError, match=r"^envs.convolution = native: the kernel was not"):
+        choose_execution(config(8, envs__convolution="native"), tiny(), CPU)
+    caplog.clear()
+    resumed = Execution(group_size=4, convolution="native")
+    population = create_population(config(8), tiny(), CPU, resumed)
+    assert population.execution.convolution == "grouped"
+    assert ["with other last bits" in message for message in caplog.messages] == [True]
+    population.close()
 
 
 def test_larger_size_wins_ties_and_abandoned_ones_are_not_measured() -> None:

@@ -26,6 +26,7 @@ def run(
     channels: tuple[int, ...] = (8, 8, 8),
     kernel: int = 1,
     spoil: Callable[[Population], None] = lambda population: None,
+    convolution: str = "grouped",
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Two epochs; what was measured, and the weights at the end."""
     cfg = config(
@@ -34,6 +35,7 @@ def run(
         host__kernel=kernel,
         envs__plan=plan,
         envs__group_size=64,
+        envs__convolution=convolution,
         task__batch_size=64,
     )
     population = Population(cfg, DIGITS, "cpu")
@@ -56,8 +58,9 @@ def same_but(env: int, one: dict[str, Tensor], other: dict[str, Tensor]) -> None
 @pytest.mark.finding("AR-2")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 @pytest.mark.parametrize(("channels", "kernel"), [((8, 8, 8), 1), ((4, 8, 16), 3), ((16, 32, 8), 3)])
+@pytest.mark.parametrize("convolution", ["grouped", "native"])
 def test_what_one_env_grows_changes_no_bit_of_another(
-    plan: str, channels: tuple[int, ...], kernel: int
+    plan: str, channels: tuple[int, ...], kernel: int, convolution: str
 ) -> None:
     columns = rows(every_state(), list(range(0, 56, 7)))
     changed = {name: values.clone() for name, values in columns.items()}
@@ -68,22 +71,24 @@ def test_what_one_env_grows_changes_no_bit_of_another(
         changed["alpha"][SICK, slot] = alpha
         changed["blueprint"][SICK, slot] = 5 if stage != Stage.DORMANT else -1
         changed["pruning"][SICK, slot] = False
-    plain = run(columns, plan, channels, kernel)
-    other = run(changed, plan, channels, kernel)
+    plain = run(columns, plan, channels, kernel, convolution=convolution)
+    other = run(changed, plan, channels, kernel, convolution=convolution)
     for one, two in zip(plain, other, strict=True):
         same_but(SICK, one, two)
     assert not torch.equal(plain[0]["train_loss"][SICK], other[0]["train_loss"][SICK])
 
 
 @pytest.mark.parametrize("plan", ["gather", "masked"])
-def test_a_sick_env_infects_nobody(plan: str) -> None:
+@pytest.mark.parametrize("convolution", ["grouped", "native"])
+def test_a_sick_env_infects_nobody(plan: str, convolution: str) -> None:
     columns = rows(every_state(), list(range(0, 56, 7)))
 
     def poison(population: Population) -> None:
         with torch.no_grad():
             population.groups[0].weights["block0.conv.weight"][SICK] = float("nan")
 
-    plain, sick = run(columns, plan), run(columns, plan, spoil=poison)
+    plain = run(columns, plan, convolution=convolution)
+    sick = run(columns, plan, spoil=poison, convolution=convolution)
     assert sick[0]["train_loss"][SICK].isnan()
     for one, two in zip(plain, sick, strict=True):
         same_but(SICK, one, two)
