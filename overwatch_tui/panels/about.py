@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from overwatch_tui.render.format import format_bytes, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row
+from overwatch_tui.render.overview import fill_with_charts
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 _LABEL = 11
@@ -34,7 +35,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     lines = _lines(inputs, width)
     rows = range(len(lines))
     scroll = inputs.view.visible_rows("about", rows, height, top=0)
-    return Drawn(lines[scroll.rows], scroll)
+    shown = lines[scroll.rows]
+    if inputs.view.name == "about":
+        shown = fill_with_charts(inputs, shown, width, height)
+    return Drawn(shown, scroll)
 
 
 def _lines(inputs: PanelInputs, width: int) -> list[Line]:

@@ -9,6 +9,7 @@ from overwatch_tui.model.anomalies import AnomalyRecord
 from overwatch_tui.model.filters import Value
 from overwatch_tui.render.format import format_clock, format_duration, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.overview import fill_with_charts
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.theme import severity_label
 
@@ -77,7 +78,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if not records:
         fresh = inputs.link.is_current and inputs.state.epoch is not None
         text = "none since this terminal joined" if fresh else "nothing measured yet"
-        return Drawn([Row().put(f" {text}", "ok" if fresh else "dim").line(width)])
+        lines = [Row().put(f" {text}", "ok" if fresh else "dim").line(width)]
+        if inputs.view.name == "anomalies":
+            lines = fill_with_charts(inputs, [*lines, EMPTY, *history_lines(inputs, width)], width, height)
+        return Drawn(lines)
     if inputs.view.name != "anomalies":
         return _list(inputs, records, width, height)
     below = height - len(records)

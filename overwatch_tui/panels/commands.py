@@ -7,13 +7,20 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 
 from overwatch_tui import keys as key_table
+from overwatch_tui.model.command_line import explain, known_methods
 from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
 from overwatch_tui.model.filters import Value
 from overwatch_tui.model.loop_commands import read_loop_commands
 from overwatch_tui.render.format import format_clock, format_duration
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.overview import fill_with_charts
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from protocol.messages.commands import METHODS
 
+from .log import entry_line
+
+MIN_METHODS = 6
+"""Lines left that are worth a list of methods."""
 FIELDS = ("id", "what", "state", "by", "ms")
 
 
@@ -73,7 +80,29 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if commands and inputs.view.name == "commands":
         found = [EMPTY, *_in_full(commands[at], width)]
         lines += found if height - len(lines) - len(offered) > len(found) else []
+    room = height - len(lines) - len(offered) - 1
+    lines += _methods(inputs, width, room) if room >= MIN_METHODS else []
+    if inputs.view.name == "commands":
+        lines = fill_with_charts(inputs, lines, width, height - len(offered) - 1)
     return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(offered)), *offered], scroll)
+
+
+def _methods(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """What `:` takes, as far as it fits: methods with their parameters; nothing where no daemon hears it."""
+    if not inputs.link.is_current or inputs.link.is_replay:
+        return []
+    key = key_table.shown_key(inputs.view.keys, "command_line")
+    names = known_methods(answered=inputs.link.methods)
+    if inputs.view.read_only:
+        names = [name for name in names if METHODS[name].socket == "qry"]
+    shown = names[: height - 2]
+    of_all = f" {key} takes" if len(shown) == len(names) else f" {key} takes, {len(shown)} of {len(names)}"
+    lines = [EMPTY, Row().put(of_all, "bold").put("  Tab completes", "dim").line(width)]
+    for name in shown:
+        usage, _, effect = explain(name).partition(": ")
+        row = Row().put("   ").put(name, "accent").put(usage.removeprefix(name)).put(f"  {effect}", "dim")
+        lines.append(row.line(width))
+    return lines
 
 
 def _nothing(inputs: PanelInputs) -> str:
@@ -142,7 +171,13 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     commands = inputs.state.commands.newest_first()
     if not commands:
         return body(inputs, width, height)
-    return Drawn(_in_full(commands[inputs.view.selected_index("commands", keys(inputs))], width))
+    command = commands[inputs.view.selected_index("commands", keys(inputs))]
+    lines = _in_full(command, width)
+    since = [entry for entry in inputs.state.log if entry.ts >= command.ts][: max(0, height - len(lines) - 2)]
+    if since:
+        lines += [EMPTY, Row().put(" what happened from then on", "bold").line(width)]
+        lines += [entry_line(inputs, entry, width, selected=False) for entry in since]
+    return Drawn(fill_with_charts(inputs, lines, width, height))
 
 
 def _in_full(command: TrackedCommand, width: int) -> list[Line]:

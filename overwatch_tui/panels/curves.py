@@ -52,4 +52,4 @@ def _plot(inputs: PanelInputs, series: list[Series], width: int, height: int, fo
     return inputs.chart(series, width, max(1, height), form=form)
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note)
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, grows=True)

@@ -11,6 +11,7 @@ from overwatch_tui.model.log_entries import LogEntry
 from overwatch_tui.render.event_text import event_text
 from overwatch_tui.render.format import format_clock
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from overwatch_tui.render.overview import fill_with_charts, overview_curves
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.theme import severity_mark
 from overwatch_tui.render.view_state import Scroll
@@ -120,7 +121,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         )
         return Drawn([Row().put(f" {text}", "dim").line(width)], scroll)
     lines = [entry_line(inputs, entry, width, selected=_key(entry) == selected) for entry in entries]
-    return Drawn(lines, scroll)
+    names = overview_curves(inputs)
+    if inputs.view.name != "log":  # beside the panels that have charts of their own
+        names = [] if inputs.state.is_published else [name for name in names if name.startswith("ppo.")]
+    return Drawn(fill_with_charts(inputs, lines, width, height, names), scroll)
 
 
 def entry_line(inputs: PanelInputs, entry: LogEntry, width: int, *, selected: bool) -> Line:
@@ -155,7 +159,21 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     name_width = max((len(name) for name in found), default=0) + 2
     for name, value in found.items():
         lines += _field(name, str(value), name_width, width)
+    room = height - len(lines) - 2
+    if room > 0:
+        lines += [EMPTY, Row().put(" around it", "bold").line(width)]
+        lines += _around(inputs, entry, width, room)
     return Drawn(lines)
+
+
+def _around(inputs: PanelInputs, entry: LogEntry, width: int, room: int) -> list[Line]:
+    """What the whole log has before and after an entry."""
+    entries = list(inputs.state.log)
+    at = next((i for i, one in enumerate(entries) if one is entry), len(entries) - 1)
+    first = max(0, min(at - room // 2, len(entries) - room))
+    shown = entries[first : first + room]
+    lines = [entry_line(inputs, one, width, selected=one is entry) for one in shown]
+    return fill_with_charts(inputs, lines, width, room)
 
 
 def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -23,6 +24,8 @@ _MIN_NAME_WIDTH, _MAX_NAME_WIDTH = 16, 40
 _MIN_COURSE_WIDTH, _MAX_COURSE_WIDTH = 12, 60
 
 
+MIN_CHART_LINES = 10
+"""Lines left that are worth a chart of the selected number."""
 FIELDS = ("name", "last", "min", "mean", "max", "step", "n")
 
 
@@ -111,7 +114,9 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     for i, row in enumerate(rows[scroll.rows], scroll.start):
         line = _line(inputs, row, widths).line(width)
         lines.append(restyle(line, "select") if i == at else line)
-    return Drawn([*lines, EMPTY], scroll)
+    room = height - len(lines) - 1
+    shown = _selected(inputs, width, room) if room >= MIN_CHART_LINES else []
+    return Drawn([*lines, EMPTY, *shown], scroll)
 
 
 def _line(inputs: PanelInputs, key: tuple[str, str], widths: _Widths) -> Row:
@@ -154,22 +159,37 @@ def _number(value: float | None) -> str:
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """The chart of the selected number; of a group, its charts one above the other."""
+    lines = _selected(inputs, width, height) if keys(inputs) else []
+    return Drawn(lines) if lines else body(inputs, width, height)
+
+
+def _selected(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """What is known of the selected row; nothing where no number of it was logged."""
     rows = keys(inputs)
-    if not rows:
-        return body(inputs, width, height)
     group, leaf = rows[inputs.view.selected_index("metrics", rows)]
     name = f"{group}/{leaf}" if group and leaf else leaf
     if name in inputs.state.metrics.histograms:
-        return Drawn(_counts(inputs.state.metrics.histograms[name], inputs, width, height))
+        return _counts(inputs.state.metrics.histograms[name], inputs, width, height)
     charts = list(charted(inputs))
     wanted = (
         [chart_of(name)] if leaf else [one for one in charts if one.rpartition("/")[0] == chart_of(group)]
     )
     wanted = [one for one in wanted if one in charts]
     if not wanted:
-        return body(inputs, width, height)
+        return _by_hand(inputs, name, width)
     each = height // len(wanted[: max(1, height // 10)])
-    return Drawn([line for one in wanted[: height // each] for line in draw_large(inputs, one, width, each)])
+    return [line for one in wanted[: height // each] for line in draw_large(inputs, one, width, each)]
+
+
+def _by_hand(inputs: PanelInputs, name: str, width: int) -> list[Line]:
+    """A value that the loop has set, whole."""
+    value = inputs.state.metrics.by_hand.get(name)
+    if value is None:
+        return []
+    text = value if isinstance(value, str) else format_number(value, ".10g")
+    parts = textwrap.wrap(text, max(10, width - 4)) or [""]
+    head = Row().put(f" {name}", "title").put("  set by hand", "dim").line(width)
+    return [head, *(Row().put(f"   {part}", "accent").line(width) for part in parts)]
 
 
 def _counts(array: Histogram, inputs: PanelInputs, width: int, height: int) -> list[Line]:
@@ -215,4 +235,5 @@ RENDERER = Renderer(
     fields=fields,
     records=records,
     charts=charts,
+    grows=True,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from overwatch_tui.render.chart_page import draw_charts, empty_page, page_head, run_names
+from overwatch_tui.render.overview import fill_with_charts
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 
@@ -28,7 +29,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         head += run_names(inputs, width)
         return Drawn([*head, *draw_charts(inputs, view.names, width, height - len(head))])
     if not view.pins:
-        return Drawn(empty_page(width, height))
+        return Drawn(fill_with_charts(inputs, empty_page(width), width, height))
     selected = charts(inputs)[0] if len(view.pins) > 1 else None
     head = [page_head(inputs, title(inputs), width), *run_names(inputs, width)]
     charts_ = draw_charts(inputs, view.pins, width, height - len(head), selected=selected)

@@ -21,6 +21,8 @@ HEAD_COLUMNS_WIDTH = 24
 THREE_CHARTS_WIDTH = 160
 MIN_CHART_LINES = 8
 """Lines left that are worth a chart."""
+MIN_ROUND_CHARTS = 5
+"""The same beside other panels."""
 
 
 class PolicySignal(NamedTuple):
@@ -94,7 +96,17 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     for left, right in list(zip(SIGNALS[::2], SIGNALS[1::2], strict=True))[:room]:
         row = Row().add(_pair(inputs, left, half)).to(half + 1).add(_pair(inputs, right, width - half - 1))
         lines.append(row.line(width))
-    return Drawn([*lines, *tail])
+    lines += tail
+    if height - len(lines) >= MIN_ROUND_CHARTS:
+        lines += _rounds_below(inputs, width, height - len(lines))
+    return Drawn(lines)
+
+
+def _rounds_below(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """Returns and accuracies of the rounds beside each other."""
+    half = (width - GAP) // 2
+    drawn = curves.returns(inputs, half, height), curves.accuracies(inputs, half, height)
+    return [Row().add(left).to(half + GAP).add(right).line(width) for left, right in zip(*drawn, strict=True)]
 
 
 def _charts_below(inputs: PanelInputs, width: int, height: int) -> list[Line]:

@@ -18,6 +18,8 @@ from overwatch_tui.render.view_state import Scroll
 from .seed import story_lines
 from .seed_scores import score_lines
 
+MIN_STORY = 10
+"""Lines left that are worth the life of the selected seed."""
 MIN_ENDED = 3
 """Ended seeds that are shown however many live."""
 
@@ -122,6 +124,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
             lines += [EMPTY] * (shown - len(lines)) if len(alive) >= shown else []
             lines.append(_ended_header(inputs, len(gone), width))
             lines += [_ended_line(inputs, story, width, selected=False) for story in gone[:ends]]
+    room -= len(lines) + 1
+    story = _selected_story(inputs) if room >= MIN_STORY else None
+    if story is not None:
+        lines += [EMPTY, *story_lines(inputs, story, width, room)[:room]]
     return Drawn([*lines, *[EMPTY] * (height - len(lines) - len(scores)), *scores], scroll)
 
 
@@ -181,17 +187,21 @@ def _line(inputs: PanelInputs, key: tuple[int, int], bar: int, width: int, *, se
     return restyle(line, "select") if selected else line
 
 
-def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """The life of the selected seed; its env is the selected one from then on."""
+def _selected_story(inputs: PanelInputs) -> SeedStory | None:
+    """Of the selected row; None where there is none, or nothing is known of it."""
     rows = keys(inputs)
     if not rows:
-        return body(inputs, width, height)
+        return None
     key = rows[inputs.view.selected_index("seeds", rows)]
     state = inputs.state
     if len(key) == 4:
-        story = state.stories.get(key)
-    else:
-        story = state.stories.present(state.epoch_ctx.round, key[0], str(at_or_none(state.slots, key[1])))
+        return state.stories.get(key)
+    return state.stories.present(state.epoch_ctx.round, key[0], str(at_or_none(state.slots, key[1])))
+
+
+def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
+    """The life of the selected seed; its env is the selected one from then on."""
+    story = _selected_story(inputs)
     if story is None:
         return body(inputs, width, height)
     return Drawn(story_lines(inputs, story, width, height), env=story.env)

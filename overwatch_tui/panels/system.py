@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from overwatch_tui.render.format import format_bytes, format_count, format_duration, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row
+from overwatch_tui.render.overview import fill_with_charts
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.plot import gauge
 from protocol.messages.events import RoundFinished, SystemSample
@@ -42,7 +43,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     lines = [*lines, EMPTY, *found[: max(2, room)]] if found else lines
     if inputs.view.name == "system" and height - len(lines) >= MIN_CONFIGURATION:
         lines += [EMPTY, *_configuration(inputs, width, height - len(lines) - 1)]
-    return Drawn(lines)
+    return Drawn(fill_with_charts(inputs, lines, width, height, charts(inputs) or None))
 
 
 def _configuration(inputs: PanelInputs, width: int, height: int) -> list[Line]:
@@ -215,6 +216,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     for i, (name, value) in enumerate(pairs[scroll.rows], scroll.start):
         row = Row().put(inputs.glyphs.cursor if i == at else " ", "focus").put(name, "dim").to(column)
         lines.append(row.put(value).line(width))
+    lines = fill_with_charts(inputs, lines, width, height - len(whole), charts(inputs) or None)
     lines += [EMPTY] * (height - len(lines) - len(whole))
     return Drawn([*lines, *whole], scroll)
 

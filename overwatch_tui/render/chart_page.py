@@ -10,7 +10,7 @@ from overwatch_tui.model.courses import Course, Quantiles, Shifted, Smoothed
 
 from .chart_view import OVER_RUNS
 from .format import format_clock, format_duration, format_number
-from .lines import EMPTY, Line, Row
+from .lines import Line, Row
 from .panel import PanelInputs
 from .plot import Series, plot_grid
 from .signals import Signal, mark_of, siblings, signal_of
@@ -241,7 +241,6 @@ EMPTY_PINS = (
 )
 
 
-def empty_page(width: int, height: int) -> list[Line]:
+def empty_page(width: int) -> list[Line]:
     """What one's own page says before anything is pinned."""
-    lines: list[Line] = [EMPTY] * max(0, (height - len(EMPTY_PINS)) // 2)
-    return lines + [Row().to(max(0, (width - len(t)) // 2)).put(t, "dim").line(width) for t in EMPTY_PINS]
+    return [Row().to(max(0, (width - len(t)) // 2)).put(t, "dim").line(width) for t in EMPTY_PINS]

@@ -87,8 +87,8 @@ def _stack(
 ) -> tuple[list[tuple[_Want, int]], list[str]]:
     """((panel, its height) from top to bottom, panels that do not fit) of a column.
 
-    The first panel is shown in full, the others get what they need, then what they would like. A column
-    that stands alone has no title above its first panel.
+    The first panel is shown in full, the others get what they need, then what they would like; the rest
+    goes to the one that grows. A column that stands alone has no title above its first panel.
     """
     chosen: list[_Want] = []
     hidden = []
@@ -109,7 +109,8 @@ def _stack(
         left -= more
         heights.append(want.title + want.least + more)
     if heights:
-        heights[-1] += left
+        growing = (i for i, want in enumerate(chosen) if panels[want.name].renderer.grows)
+        heights[next(growing, -1)] += left
     return list(zip(chosen, heights, strict=True)), hidden
 
 

@@ -168,6 +168,8 @@ class Renderer(NamedTuple):
     """Names of the curves of the selected row, which Enter shows as charts."""
     records: Callable[[PanelInputs], Sequence[Mapping[str, Value]]] = _no_records
     """All its rows with all their fields, as an export has them; those that the filter shows."""
+    grows: bool = False
+    """Whether it takes the lines that no panel of its column asks for; else the last one does."""
     page: Callable[[PanelInputs], str] = _no_page
     """Name of the panel that Enter opens from the detail; empty = none."""
     orders: tuple[str, ...] = ()

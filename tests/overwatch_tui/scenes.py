@@ -173,6 +173,17 @@ def real_state() -> State:
     return folded(recorded_events())
 
 
+KINDS: dict[str, Callable[[], State]] = {
+    "sixteen envs": state,
+    "one env": partial(state, envs=1, rounds=2),
+    "first round": partial(state, envs=4, rounds=1),
+    "64 envs": partial(state, envs=64, rounds=2),
+    "256 envs": partial(state, envs=256, rounds=1),
+    "profiled": measured,
+    "recorded": real_state,
+    "published": _published,
+}
+"""What runs there are."""
 NO_RUN = "no live run found; start one with: esper-daemon start"
 FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "empty": lambda: panel_inputs(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from overwatch_tui.panels import VIEWS
+from overwatch_tui.panels import PANELS, VIEWS
+from overwatch_tui.render.layout import compose_screen
+from overwatch_tui.render.lines import plain
+from overwatch_tui.render.view_state import ViewState
 
-from .harness import draw
-from .scenes import FRAMES, SCENES, SIZES, path_of
+from .harness import draw, panel_inputs
+from .scenes import FRAMES, KINDS, SCENES, SIZES, path_of
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
@@ -63,6 +66,31 @@ def test_no_command_is_offered_to_those_who_only_read(view: str) -> None:
         last = draw(made, width, height).split("\n")[-1]
         assert "read-only" in last
         assert "pause" not in last
+
+
+SIZES_TO_FILL = ((120, 40), (200, 60))
+MAX_EMPTY = 8
+"""Lines on end that a panel may leave empty there, or a third of it."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_view_is_half_empty(kind: str) -> None:
+    known = KINDS[kind]()
+    panels = PANELS.of(is_published=known.is_published)
+    for view in panels.views:
+        for width, height in SIZES_TO_FILL:
+            for is_detail in (False, True):
+                made = panel_inputs(known, ViewState(env=0))
+                made.view.show_view(view.name)
+                made.view.detail = is_detail
+                if is_detail and view.renderer.detail is None:
+                    made.view.charts.names = tuple(view.renderer.charts(made))
+                found = compose_screen(PANELS, made, made, width, height)
+                for box in found.boxes:
+                    texts = [plain(line)[1 if box.x else 0 :].strip() for line in found.lines[box.name]]
+                    empty = max(len(run) for run in "".join(" x"[bool(t)] for t in texts).split("x"))
+                    where = f"{view.name} {width}x{height} detail={is_detail}: {box.name}"
+                    assert empty <= max(MAX_EMPTY, box.height // 3), where
 
 
 def test_ascii_is_ascii() -> None:
