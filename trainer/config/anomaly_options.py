@@ -45,7 +45,11 @@ SIGNALS = {
 
 RaiseAfter = Annotated[
     int,
-    count("Readings in a row beyond a limit that raise an anomaly; 0 = as the signal's own row says", ge=0),
+    count(
+        "Readings in a row beyond a limit that raise an anomaly; 0 = as the signal's own row says; "
+        "values that are not finite never wait",
+        ge=0,
+    ),
 ]
 ClearAfter = Annotated[
     int, count("Calm readings in a row that clear an anomaly; 0 = as the signal's own row says", ge=0)
@@ -139,11 +143,15 @@ def configured_thresholds(anomalies: AnomaliesConfig) -> dict[str, Threshold]:
 
 
 def _with_waiting(threshold: Threshold, anomalies: AnomaliesConfig) -> Threshold:
-    """The same limits, raised and cleared as the run's options say where they are set."""
+    """The same limits, raised and cleared as the run's options say where they are set.
+
+    A NaN is no noise that a second reading could take back: it is told at once.
+    """
     margin = anomalies.clear_margin
+    raise_after = 0 if threshold.signal == "nonfinite" else anomalies.raise_after
     return replace(
         threshold,
-        raise_after=anomalies.raise_after or threshold.raise_after,
+        raise_after=raise_after or threshold.raise_after,
         clear_after=anomalies.clear_after or threshold.clear_after,
         clear_ratio=(1.0 + margin if threshold.low else 1.0 - margin) if margin else threshold.clear_ratio,
     )

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainer.cli.main import main
 from trainer.config.load import OPTIONS, ConfigError, load, load_sourced, to_toml
 from trainer.config.schema import Config
 
@@ -143,3 +145,40 @@ def test_nonsense_is_one_line_or_a_finite_value(key: str) -> None:
         assert "\n" not in told
         assert not told or key in told or "must" in told
         assert not isinstance(found, float) or math.isfinite(found), (key, value)
+
+
+FREE_TEXT: dict[str, tuple[str, ...]] = {
+    "task.dataset": (),
+    "task.mixture": (),
+    "task.data_dir": ("task.dataset=fashion-mnist",),
+    "seeds.blueprints": (),
+    "policy.constant": ("policy.kind=constant",),
+}
+"""Options that take any words, which only the task or the host can judge, and what they need for it."""
+
+
+def test_no_other_option_takes_any_words() -> None:
+    assert {key for key in OPTIONS if _accepts(key, "abc")} == set(FREE_TEXT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", FREE_TEXT)
+def test_nonsense_words_end_a_start_with_one_line(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
+    for value in (value for value in NONSENSE if value not in ("", "[]")):
+        sets = [word for item in (*FREE_TEXT[key], f"{key}={value}") for word in ("--set", item)]
+        refused = CliRunner().invoke(main, ["start", "--device", "cpu", *sets])
+        assert refused.exit_code == 9, (value, refused.output)
+        assert len(refused.stderr.splitlines()) == 1, refused.stderr
+        assert value in refused.stderr
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def _accepts(key: str, value: str) -> bool:
+    try:
+        load_sourced(sets=[f"{key}={value}"])
+    except ConfigError:
+        return False
+    return True

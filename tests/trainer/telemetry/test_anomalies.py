@@ -126,7 +126,11 @@ def test_limits_of_each_check_are_an_option(check: AnomalyCheck) -> None:
 
 
 @pytest.mark.finding("DR-31")
-@pytest.mark.parametrize("check", [c for c in CHECKS if c.threshold in SIGNALS], ids=lambda c: c.reading)
+@pytest.mark.parametrize(
+    "check",
+    [c for c in CHECKS if c.threshold in SIGNALS and c.threshold != "nonfinite"],
+    ids=lambda c: c.reading,
+)
 def test_waiting_of_each_check_is_an_option(check: AnomalyCheck) -> None:
     """Raised at the third breach; cleared at the second calm reading, of which one is too close."""
     cfg = load(sets=["anomalies.raise_after=3", "anomalies.clear_after=2", "anomalies.clear_margin=0.5"])
@@ -140,6 +144,18 @@ def test_waiting_of_each_check_is_an_option(check: AnomalyCheck) -> None:
         found.check_all({check.reading: value})
         told_at.append({e.active for e in told(emitter) if e.kind == check.kind})
     assert told_at == [set(), set(), {True}, set(), set(), set(), set(), {False}]
+
+
+@pytest.mark.parametrize("check", [c for c in CHECKS if c.threshold == "nonfinite"], ids=lambda c: c.reading)
+def test_values_that_are_not_finite_never_wait(check: AnomalyCheck) -> None:
+    cfg = load(sets=["anomalies.raise_after=9", "anomalies.clear_after=2"])
+    emitter = Emitter()
+    found = detector(emitter, configured_thresholds(cfg.anomalies))
+    told_at = []
+    for value in (1.0, 0.0, 0.0):
+        found.check_all({check.reading: value})
+        told_at.append({e.active for e in told(emitter)})
+    assert told_at == [{True}, set(), {False}]
 
 
 @pytest.mark.finding("DR-31")
