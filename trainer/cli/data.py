@@ -62,6 +62,7 @@ def register_dataset(name: str, folder: Path) -> Row:
 
 def _as_lines(rows: list[Row]) -> list[str]:
     """One line per dataset."""
+    from trainer.data.reduced import REDUCED_DATASETS
     from trainer.data.registrations import DatasetContents
 
     lines = []
@@ -69,7 +70,8 @@ def _as_lines(rows: list[Row]) -> list[str]:
         place = row["folder"] or ""
         if not row["ready"]:
             missing = f"{place} is gone" if place else "not here"
-            place = f"{missing}; esper-daemon data {row['name']} --from FOLDER"
+            source = REDUCED_DATASETS.get(row["name"], row["name"])
+            place = f"{missing}; esper-daemon data {source} --from FOLDER"
         holds = str(msgspec.convert(row["holds"], DatasetContents)) if row["holds"] else ""
         lines.append(f"{row['name']:<16} {row['format']:<9} {place}  {holds}".rstrip())
     return lines

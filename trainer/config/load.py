@@ -246,6 +246,7 @@ def load_sourced(
             raise ConfigError(f"--set {item}: write it as key=value")
         give(key.strip(), text.strip(), "--set", "--set")
     config = _nest(flat)
+    _check_task(config, sources)
     _check_combinations(config)
     _check_limits(config)
     return SourcedConfig(config, {key: sources[key] for key in OPTIONS})
@@ -275,6 +276,18 @@ def _nest(flat: Mapping[str, Any]) -> Config:
         return msgspec.convert(nested, Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"saved configuration: {error}") from None
+
+
+def _check_task(config: Config, sources: Mapping[str, str]) -> None:
+    """A dataset named beside a mixture would have no effect; a preset's gives way to a mixture."""
+    source = sources["task.dataset"]
+    yields = source.startswith("preset ") and source != sources["task.mixture"]
+    if config.task.mixture and source not in (DEFAULT, TASK, SAVED) and not yields:
+        names = ",".join(config.task.mixture)
+        raise ConfigError(
+            f"task.dataset = {config.task.dataset}: hosts learn task.mixture = {names}; "
+            "leave it out, or set task.mixture to nothing (--set task.mixture=)"
+        )
 
 
 def _check_combinations(config: Config) -> None:

@@ -21,6 +21,7 @@ from .digits import digits
 from .formats import FORMATS, TEXT_FORMAT, detect, text_file
 from .generated import GENERATED_TASKS
 from .mixture import Instances, Mixture
+from .reduced import REDUCED_DATASETS, reduce_images
 from .registrations import DatasetContents, Registration, registrations, save
 from .synthetic import synthetic
 from .task import Kind, Task
@@ -98,7 +99,7 @@ def kind_of(name: str) -> Kind | None:
     known = registrations()
     if name == TEXT_FORMAT or (name in known and known[name].format == TEXT_FORMAT):
         return "text"
-    return "images" if name in (*BUILT_IN_DATASETS, *KNOWN_DATASETS, *known) else None
+    return "images" if name in (*BUILT_IN_DATASETS, *KNOWN_DATASETS, *REDUCED_DATASETS, *known) else None
 
 
 def load_task(config: TaskConfig, device: torch.device) -> Task:
@@ -135,12 +136,22 @@ def _instances(name: str, seeds: range) -> Instances:
         found = [_made_by_package(name, "", partial(plugin[0], seed), plugin[1]) for seed in seeds]
     elif plugin is None and name in GENERATED_TASKS:
         found = [GENERATED_TASKS[name](seed) for seed in seeds]
+    elif plugin is None and name in REDUCED_DATASETS:
+        source = _source_of(name)
+        found = [reduce_images(name, source, seed) for seed in seeds]
     else:
         found = [_found(name, "", TextOptions())]
     images = tuple(data for data in found if isinstance(data, Dataset))
     if len(images) < len(found):
         raise DataError(f"task.mixture: {name} is text; a mixture is of images")
     return Instances(name, images)
+
+
+def _source_of(name: str) -> Dataset:
+    """The dataset that a reduced one is made of."""
+    source = _found(REDUCED_DATASETS[name], "", TextOptions())
+    assert isinstance(source, Dataset)
+    return source
 
 
 def _takes_seed(make: Callable[..., object]) -> bool:
@@ -167,6 +178,14 @@ def _found(name: str, folder: str, text: TextOptions) -> Dataset | Text:
         if folder:
             raise DataError(f"task.data_dir = {folder}: {name} has no files; leave task.data_dir empty")
         return BUILT_IN_DATASETS[name]()
+    if name in REDUCED_DATASETS:
+        if folder:
+            source = REDUCED_DATASETS[name]
+            raise DataError(
+                f"task.data_dir = {folder}: {name} is made of {source}; name its folder once by "
+                f"`esper-daemon data {source} --from FOLDER`"
+            )
+        return reduce_images(name, _source_of(name))
     where = _absolute_path(folder) if folder else None
     known = registrations()
     if name in known:
@@ -178,6 +197,7 @@ def _found(name: str, folder: str, text: TextOptions) -> Dataset | Text:
                     *BUILT_IN_DATASETS,
                     TEXT_FORMAT,
                     *KNOWN_DATASETS,
+                    *REDUCED_DATASETS,
                     *known,
                     *plugins.list_names(plugins.TASK_GROUP),
                 ]
@@ -191,7 +211,7 @@ def _found(name: str, folder: str, text: TextOptions) -> Dataset | Text:
 
 
 def _made_by_package(name: str, folder: str, make: Callable[..., object], what: str) -> Dataset | Text:
-    if name in (*BUILT_IN_DATASETS, TEXT_FORMAT, *KNOWN_DATASETS, *registrations()):
+    if name in (*BUILT_IN_DATASETS, TEXT_FORMAT, *KNOWN_DATASETS, *REDUCED_DATASETS, *registrations()):
         raise PluginError(f"{what}: there is a dataset {name} already; rename it or uninstall its package")
     if folder:
         raise DataError(f"task.data_dir = {folder}: {name} has no files; leave task.data_dir empty")
@@ -214,6 +234,8 @@ def register(name: str, folder: Path) -> Registration:
         FolderError: `$ESPER_HOME` cannot be written.
     """
     folder = folder.expanduser().absolute()
+    if name in REDUCED_DATASETS:
+        raise DataError(f"{name} is made of {REDUCED_DATASETS[name]}; register the folder under that name")
     if name in BUILT_IN_DATASETS or name == TEXT_FORMAT:
         raise DataError(f"{name} comes with the package; choose another name")
     form = detect(folder)
@@ -256,6 +278,8 @@ def list_datasets() -> list[DatasetListing]:
         rows[name] = DatasetListing(
             name, known.format, known.folder, Path(known.folder).exists(), known.holds
         )
+    for name, source in REDUCED_DATASETS.items():
+        rows[name] = DatasetListing(name, "reduced", rows[source].folder, rows[source].ready, None)
     return list(rows.values())
 
 

@@ -182,3 +182,15 @@ def _accepts(key: str, value: str) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def test_a_dataset_named_beside_a_mixture_is_refused() -> None:
+    for preset, sets in (("mixture", ["task.dataset=digits"]), (None, ["task.dataset=digits"])):
+        with pytest.raises(ConfigError, match=r"task\.dataset = digits: hosts learn task\.mixture = digits,"):
+            load(preset=preset, sets=[*sets, "task.mixture=digits,layout"])
+    with pytest.raises(ConfigError, match=r"leave it out, or set task\.mixture to nothing"):
+        load(environ={"ESPER_TASK_DATASET": "digits"}, preset="mixture")
+    assert load(preset="digits", sets=["task.mixture=digits,layout"]).task.mixture == ("digits", "layout")
+    assert load(preset="mixture", sets=["task.dataset=digits", "task.mixture="]).task.mixture == ()
+    saved = msgspec.to_builtins(load(preset="mixture"))
+    assert load(saved=saved).task.mixture, "a run that is resumed has all options"

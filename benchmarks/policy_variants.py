@@ -1,0 +1,299 @@
+"""Choices about PPO on a stand-in for the hosts: each variant's return against that of preset `mixture`.
+
+Networks, update, reward and life cycle are the trainer's own. Only the hosts are replaced, by a formula of
+what seeds do to the error in five tasks, fitted to returns measured on real hosts; so a run of 1,280 episodes
+takes seconds instead of an hour. What does not pay here is hardly worth trying on real hosts. Runs of a seed
+have the same hosts and the same first network, so that variants are compared seed by seed. What is finished
+is kept in `--out`, and a second start goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from torch import Tensor
+
+from protocol.messages.vocabulary import BLENDED, ISOLATED, Op, Stage
+from trainer.config.load import load
+from trainer.config.schema import Config
+from trainer.measurements import Measurements
+from trainer.policy.agent import Agent
+from trainer.policy.gae import gae
+from trainer.policy.rollout import Rollout
+from trainer.reward.compute import Reward, total
+from trainer.reward.modes import RunContext
+from trainer.reward.shapley import student_t_quantile
+from trainer.seeds.lifecycle import Lifecycle
+from trainer.seeds.table import SlotTable, is_in
+
+from .report import finish
+
+KINDS = ("norm", "attention", "depthwise", "conv_light")
+PARAMETERS = torch.tensor([17, 76, 153, 593])
+HOST_PARAMETERS, SLOTS = 274, 3
+TASKS: dict[str, tuple[float, float, tuple[tuple[float, ...], ...]]] = {
+    "digits": (
+        0.60,
+        0.055,
+        ((0.95, 0.95, 0.29, 0.22), (0.96, 0.96, 0.37, 0.27), (0.97, 0.97, 0.66, 0.67)),
+    ),
+    "texture": (0.75, 0.43, ((1.0, 1.0, 0.58, 0.56), (1.0, 1.0, 0.91, 0.90), (1.0, 1.0, 1.0, 1.0))),
+    "layout": (0.86, 0.0, ((1.0, 1.0, 0.15, 0.05), (1.0, 1.0, 0.02, 0.02), (1.0, 1.0, 0.69, 0.55))),
+    "quadrants": (0.79, 0.0, ((1.0, 1.0, 0.57, 0.50), (1.0, 1.0, 0.02, 0.02), (1.0, 1.0, 0.01, 0.01))),
+    "histogram": (0.30, 0.28, ((1.05, 1.0, 1.0, 1.1),) * 3),
+}
+"""By task: error of a host by itself, least error, and what a seed of each kind leaves of it, by slot."""
+LEARNING, SETTLING = 0.35, 0.4
+"""Shares of the way that a seed's skill and a host's error go in an epoch."""
+ERROR_NOISE, HOST_NOISE, CONTRIBUTION_NOISE = 0.012, 0.02, 0.01
+"""Standard deviations: of an epoch's accuracy, of a host's own error, of a contribution."""
+CHANCE = 0.1
+GREEDY_ROUNDS = 8
+"""Rounds of held-out hosts that the greedy policy is tried on at the end."""
+HELD_OUT = 1 << 20
+"""Number of the first of them."""
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "preset": (),
+    "N=8": ("envs.count=8", "ppo.minibatches=2"),
+    "minibatches=2": ("ppo.minibatches=2",),
+    "minibatches=8": ("ppo.minibatches=8",),
+    "target_kl=.03": ("ppo.target_kl=0.03",),
+    "KL per pass": ("ppo.kl_per=pass",),
+    "KL stops policy": ("ppo.kl_stops=policy",),
+    "observe 1": ("ppo.observe_rounds=1",),
+    "lr linear": ("ppo.schedule=linear",),
+    "entropy .01": ("ppo.entropy_coefficient=0.01",),
+    "entropy .05-.005": ("ppo.entropy_rounds=ROUNDS", "ppo.entropy_final=0.005"),
+    "stage .2": ("reward.stage=0.2",),
+}
+"""Settings beside the preset's; ROUNDS stands for the run's rounds."""
+
+
+class StandIn:
+    """N hosts as a formula.
+
+    Args:
+        cfg: of the run.
+    """
+
+    def __init__(self, cfg: Config) -> None:
+        self.cfg, self.n = cfg, cfg.envs.count
+        self.table = SlotTable.empty(self.n, SLOTS)
+        self._tasks = list(TASKS.values())
+
+    def begin_episode(self, round_: int) -> None:
+        """Fresh hosts, each with a task; the same for a seed and a round."""
+        self._random = torch.Generator().manual_seed(self.cfg.seed * 2_000_003 + round_)
+        self.table.reset()
+        self.task = torch.randint(0, len(self._tasks), (self.n,), generator=self._random)
+        base, floor, leaves = (torch.tensor([t[i] for t in self._tasks])[self.task] for i in range(3))
+        self._base, self._floor, self._leaves = base + HOST_NOISE * self._noise(), floor, leaves
+        self._error = torch.full((self.n,), 1 - CHANCE)
+        self._skill = torch.zeros(self.n, SLOTS)
+
+    def run_epoch(self, epoch: int) -> Measurements:
+        """Train, validate."""
+        table, reward = self.table, self.cfg.reward
+        live = is_in(table.stage, (*ISOLATED, *BLENDED))
+        self._skill = torch.where(live, self._skill + (1 - self._skill) * LEARNING, 0.0)
+        alpha = torch.where(is_in(table.stage, BLENDED), table.alpha, 0.0)
+        self._error = self._error + SETTLING * (self._aim(alpha) - self._error)
+        contribution = torch.full((self.n, SLOTS), math.nan)
+        for slot in range(SLOTS):
+            less = alpha.clone()
+            less[:, slot] = 0
+            lost = self._aim(less) - self._aim(alpha) + CONTRIBUTION_NOISE * self._noise()
+            contribution[:, slot] = torch.where(alpha[:, slot] > 0, lost, math.nan)
+        counted, error = live, self._error
+        if reward.only_fossilized and epoch >= self.cfg.episode_epochs - reward.final_epochs:
+            counted = table.stage == Stage.FOSSILIZED
+            error = error + self._aim(torch.where(counted, alpha, 0.0)) - self._aim(alpha)
+            contribution = torch.where(counted, contribution, math.nan)
+        self.accuracy = (1 - error + ERROR_NOISE * self._noise()).clamp(0.05, 0.99)
+        table.record_contribution(contribution)
+        found = Measurements.unmeasured(self.n, SLOTS)
+        found.val_accuracy, found.train_accuracy = self.accuracy, self.accuracy + 0.01
+        found.val_loss = found.train_loss = 2.3 * (1 - self.accuracy)
+        found.contribution = contribution
+        found.host_grad_norm = found.host_health = torch.ones(self.n)
+        found.seed_grad_norm = torch.where(live, 0.3, math.nan)
+        found.seed_health = torch.where(live, 1.0, math.nan)
+        parameters = PARAMETERS[table.blueprint.clamp_min(0)].float()
+        found.seed_parameters = torch.where(live, parameters, 0.0)
+        self.added = torch.where(counted, parameters, 0.0).sum(1)
+        found.parameters = HOST_PARAMETERS + self.added
+        return found
+
+    def _noise(self) -> Tensor:
+        return torch.randn(self.n, generator=self._random)
+
+    def _aim(self, alpha: Tensor) -> Tensor:
+        """[N], the error that a host tends to; a seed that has not learnt yet helps less."""
+        kinds = self.table.blueprint.clamp_min(0).unsqueeze(-1)
+        left = 1 - (1 - self._leaves.gather(2, kinds).squeeze(-1)) * self._skill * alpha
+        return torch.maximum(self._base * left.prod(1), self._floor)
+
+
+class Course:
+    """A run on the stand-in."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.cfg, self.hosts = cfg, StandIn(cfg)
+        self.agent = Agent(cfg, slots=SLOTS, host_parameters=HOST_PARAMETERS)
+        self.lifecycle = Lifecycle(cfg)
+        young = self.lifecycle.min_training_epochs
+        context = RunContext(
+            cfg.reward, cfg.ppo.gamma, cfg.episode_epochs, CHANCE, HOST_PARAMETERS, young, math.log(10)
+        )
+        self.reward = Reward(context, self.hosts.n, SLOTS)
+        self.rollout = Rollout.zeros(cfg.episode_epochs, self.hosts.n, SLOTS)
+
+    def play(self, round_: int) -> Tensor:
+        """One episode of all hosts: returns [N]."""
+        hosts, table = self.hosts, self.hosts.table
+        hosts.begin_episode(round_)
+        self.agent.begin_episode(round_)
+        self.reward.begin_episode()
+        measured = Measurements.unmeasured(hosts.n, SLOTS)
+        calm = torch.zeros(hosts.n, dtype=torch.bool)
+        for epoch in range(self.cfg.episode_epochs):
+            self.lifecycle.advance(table, measured)
+            legal = self.lifecycle.legal(table, measured)
+            decision = self.agent.act(table, measured, legal, epoch)
+            self.lifecycle.apply(table, decision.actions, legal, measured)
+            self.agent.record_action(decision)
+            measured = hosts.run_epoch(epoch)
+            paid = self.reward(table, measured, epoch, calm, decision.actions[:, 0])
+            self.rollout.store(epoch, decision, total(paid))
+        return self.rollout.reward.sum(0)
+
+    def learn(self) -> Any:
+        """One update; its statistics."""
+        assert self.agent.ppo is not None
+        ppo = self.cfg.ppo
+        advantage, returns = gae(self.rollout.reward, self.rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda)
+        return self.agent.ppo.update(self.rollout, advantage, returns)
+
+    def explained_within(self) -> float:
+        """Explained variance of returns between envs at the same epoch."""
+        returns = self.rollout.reward.flip(0).cumsum(0).flip(0)
+        error = returns - self.rollout.value
+        around = [(x - x.mean(1, keepdim=True)).square().sum() for x in (error, returns)]
+        return float(1 - around[0] / around[1])
+
+
+def run(sets: tuple[str, ...], seed: int, episodes: int) -> dict[str, Any]:
+    """Train, then try the greedy policy; the figures of the last quarter and of the trial."""
+    count = load(preset="mixture", sets=list(sets[:1])).envs.count if sets else 32
+    rounds = episodes // count
+    chosen = [item.replace("ROUNDS", str(rounds)) for item in sets]
+    cfg = load(preset="mixture", sets=[f"seed={seed}", f"rounds={rounds}", "device=cpu", *chosen])
+    course, begun = Course(cfg), time.process_time()
+    paid, within, updates, added = [], [], [], []
+    for round_ in range(1, rounds + 1):
+        paid.append(float(course.play(round_).mean()))
+        added.append(course.hosts.added)
+        within.append(course.explained_within())
+        updates.append(course.learn())
+    seconds, last = time.process_time() - begun, max(1, rounds // 4)
+    course.agent.greedy = True
+    greedy, fossils = [], []
+    by_task: list[list[float]] = [[] for _ in TASKS]
+    params: list[list[float]] = [[] for _ in TASKS]
+    for round_ in range(HELD_OUT, HELD_OUT + GREEDY_ROUNDS * 32 // course.hosts.n):
+        returns = course.play(round_)
+        greedy.append(float(returns.mean()))
+        fossils.append(float((course.hosts.table.stage == Stage.FOSSILIZED).sum(1).float().mean()))
+        for i in range(len(TASKS)):
+            by_task[i] += returns[course.hosts.task == i].tolist()
+            params[i] += course.hosts.added[course.hosts.task == i].tolist()
+    return {
+        "return": statistics.fmean(paid[-last:]),
+        "greedy": statistics.fmean(greedy),
+        "greedy_by_task": dict(zip(TASKS, map(statistics.fmean, by_task), strict=True)),
+        "added_by_task": dict(zip(TASKS, map(statistics.fmean, params), strict=True)),
+        "fossils": statistics.fmean(fossils),
+        "explained": statistics.fmean(u.explained_variance for u in updates[-last:]),
+        "within": statistics.fmean(within[-last:]),
+        "steps": statistics.fmean(u.minibatches for u in updates[-last:]),
+        "entropy": statistics.fmean(u.entropy for u in updates[-last:]),
+        "wait": statistics.fmean(float(u.op_fraction[Op.WAIT]) for u in updates[-last:]),
+        "seconds": seconds,
+    }
+
+
+def compare(found: dict[tuple[str, int], dict[str, Any]], name: str, figure: str) -> tuple[float, float]:
+    """Mean and half width of the 95 % interval of a variant's difference to the preset, seed by seed."""
+    seeds = [s for n, s in found if n == name and ("preset", s) in found]
+    differences = [found[name, s][figure] - found["preset", s][figure] for s in seeds]
+    if len(differences) < 2:
+        return (differences or [math.nan])[0], math.nan
+    spread = statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.fmean(differences), _quantile(len(differences) - 1) * spread
+
+
+def _quantile(freedom: int) -> float:
+    """97.5 % quantile of Student's t."""
+    return {1: 12.71, 2: 4.30}.get(freedom) or student_t_quantile(freedom)
+
+
+def table(found: dict[tuple[str, int], dict[str, Any]]) -> list[str]:
+    """Markdown, a row per variant."""
+    lines = [
+        "| variant | seeds | return | greedy | greedy − preset's | EV within | steps | CPU s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(n for n, _ in found):
+        rows = [row for (n, _), row in found.items() if n == name]
+        mean = {
+            key: statistics.fmean(row[key] for row in rows)
+            for key in ("return", "greedy", "within", "steps", "seconds")
+        }
+        middle, half = compare(found, name, "greedy")
+        lines.append(
+            f"| {name} | {len(rows)} | {mean['return']:.3f} | {mean['greedy']:.3f} | "
+            f"{middle:+.3f} ± {half:.3f} | {mean['within']:.2f} | {mean['steps']:.0f} | "
+            f"{mean['seconds']:.0f} |"
+        )
+    return lines
+
+
+@click.command()
+@click.option("--episodes", default=1280, show_default=True, help="Episodes of each run.")
+@click.option("--seeds", default=5, show_default=True, help="Runs of each variant.")
+@click.option("--only", multiple=True, help="A variant to try, beside preset; may be repeated. Default: all.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="File of finished runs.")
+def main(episodes: int, seeds: int, only: tuple[str, ...], out: Path) -> None:
+    """Try the variants."""
+    torch.set_num_threads(1)
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for line in out.read_text(encoding="utf-8").splitlines() if out.exists() else []:
+        row = json.loads(line)
+        if row["episodes"] == episodes:
+            found[row["variant"], row["seed"]] = row
+    for seed in range(1, seeds + 1):
+        for name in [n for n in VARIANTS if n == "preset" or not only or n in only]:
+            if (name, seed) in found:
+                continue
+            row = {"variant": name, "seed": seed, "episodes": episodes, **run(VARIANTS[name], seed, episodes)}
+            found[name, seed] = row
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            click.echo(f"{name} seed {seed}: return {row['return']:.3f} greedy {row['greedy']:.3f}", err=True)
+    click.echo("\n".join(table(found)))
+    figures = {
+        f"{name}: greedy": compare(found, name, "greedy")[0] for name in VARIANTS if (name, 1) in found
+    }
+    finish("policy_variants", figures, {})
+
+
+if __name__ == "__main__":
+    main()
