@@ -66,13 +66,17 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "minibatches=2": ("ppo.minibatches=2",),
     "minibatches=8": ("ppo.minibatches=8",),
     "target_kl=.03": ("ppo.target_kl=0.03",),
+    "target_kl=.1": ("ppo.target_kl=0.1",),
     "KL per pass": ("ppo.kl_per=pass",),
     "KL stops policy": ("ppo.kl_stops=policy",),
+    "N=64": ("envs.count=64", "ppo.minibatches=8"),
     "observe 1": ("ppo.observe_rounds=1",),
     "lr linear": ("ppo.schedule=linear",),
     "entropy .01": ("ppo.entropy_coefficient=0.01",),
-    "entropy .05-.005": ("ppo.entropy_rounds=ROUNDS", "ppo.entropy_final=0.005"),
+    "entropy .05-.005": ("ppo.entropy_rounds=ROUNDS",),
     "stage .2": ("reward.stage=0.2",),
+    "kl .03, entropy .01": ("ppo.target_kl=0.03", "ppo.entropy_coefficient=0.01"),
+    "kl .03, entropy .05-.005": ("ppo.target_kl=0.03", "ppo.entropy_rounds=ROUNDS"),
 }
 """Settings beside the preset's; ROUNDS stands for the run's rounds."""
 
@@ -192,8 +196,8 @@ class Course:
 
 def run(sets: tuple[str, ...], seed: int, episodes: int) -> dict[str, Any]:
     """Train, then try the greedy policy; the figures of the last quarter and of the trial."""
-    count = load(preset="mixture", sets=list(sets[:1])).envs.count if sets else 32
-    rounds = episodes // count
+    sizes = [item for item in sets if item.startswith("envs.")]
+    rounds = episodes // load(preset="mixture", sets=[*sizes, "ppo.minibatches=1"]).envs.count
     chosen = [item.replace("ROUNDS", str(rounds)) for item in sets]
     cfg = load(preset="mixture", sets=[f"seed={seed}", f"rounds={rounds}", "device=cpu", *chosen])
     course, begun = Course(cfg), time.process_time()

@@ -24,6 +24,8 @@ PPO_SIGNALS = (
     "entropy",
     "clip_fraction",
     "explained_variance",
+    "explained_variance_within",
+    "return_std",
     "ratio_max",
     "ratio_min",
     "policy_loss",

@@ -77,7 +77,13 @@ _POLICY = PanelHelp(
         ("clip", "share of samples that PPO clipped"),
         (
             "EV",
-            "how well the critic predicts returns: 1 = exactly, 0 = no better than their mean",
+            "how well the critic predicts returns: 1 = exactly, 0 = no better than their mean. Most of it "
+            "may be the clock: early epochs have more to earn than late ones, in every env",
+        ),
+        (
+            "EV envs",
+            "the same between envs at the same epoch: 0 = it knows the time and nothing of the env; only a "
+            "critic that sees which env is better helps the policy to learn what to do in which",
         ),
         ("ratio max", "widest probability ratio of new to old policy"),
         ("value loss, policy loss", "of the update, means over its batches"),

@@ -38,13 +38,15 @@ SIGNALS = (
     PolicySignal("KL", "approx_kl", "how far the policy moved"),
     PolicySignal("entropy", "entropy", "1 = explores freely, 0 = has decided"),
     PolicySignal("clip", "clip_fraction", "share of clipped samples"),
-    PolicySignal("EV", "explained_variance", "how well the critic predicts"),
+    PolicySignal("EV", "explained_variance", "how well the critic predicts, the clock included"),
+    PolicySignal("EV envs", "explained_variance_within", "the same between envs at the same epoch"),
     PolicySignal("ratio max", "ratio_max", "widest probability ratio"),
     PolicySignal("value loss", "value_loss", ""),
     PolicySignal("grad norm", "grad_norm", "before clipping"),
     PolicySignal("policy loss", "policy_loss", ""),
     PolicySignal("seconds", "seconds", "that the update took"),
     PolicySignal("LSTM h rms", "lstm_h_rms", "recurrent state"),
+    PolicySignal("return std", "return_std", "spread of what is to be predicted"),
 )
 
 

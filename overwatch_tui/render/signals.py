@@ -13,6 +13,8 @@ _POLICY_LABELS = {
     "approx_kl": "KL",
     "clip_fraction": "clip fraction",
     "explained_variance": "explained variance",
+    "explained_variance_within": "explained variance between envs",
+    "return_std": "standard deviation of returns",
     "seconds": "seconds of an update",
     "lstm_h_rms": "LSTM h rms",
     "lstm_c_rms": "LSTM c rms",

@@ -335,6 +335,7 @@ class Run:
             ratio_max=1.40,
             head_ratio_max={head: 1.40 - 0.05 * i for i, head in enumerate(HEADS)},
             explained_variance=0.7 - 1.1 / number,
+            explained_variance_within=0.2 - 0.5 / number,
             grad_norm=1.24,
             head_grad_norm=dict.fromkeys(HEADS, 0.31),
             critic_grad_norm=2.1,

@@ -199,6 +199,11 @@ def _add_update(families: Families, totals: RunTotals) -> None:
         "Share of the returns' variance that the critic explains; below 0 where it is worse than the mean."
     )
     gauge("ppo_explained_variance_ratio", about, update.explained_variance)
+    about = (
+        "Share of the returns' variance between envs at the same epoch that the critic explains: what it "
+        "knows of an env beyond the time."
+    )
+    gauge("ppo_explained_variance_within_ratio", about, update.explained_variance_within)
     about = "L2 norm of the policy's gradient before clipping, newest PPO update."
     gauge("ppo_gradient_norm", about, update.grad_norm)
     gauge("ppo_learning_rate", "Learning rate of the newest PPO update.", update.learning_rate)

@@ -247,8 +247,8 @@ class PPO:
         self._teach_critic(rest, rollout, target, early_stop)
         self._streak = early_stop.streak
         self.updates += 1
-        overall = rollout_statistics(rollout, advantage, returns) | self.network.observed(rollout.observation)
-        overall |= {
+        overall = rollout_statistics(rollout, advantage, returns, self.cfg.gamma)
+        overall |= self.network.observed(rollout.observation) | {
             "advantage_scale": scale,
             "features": feature_statistics(
                 rollout.observation, self.network.base_norm, self.network.slot_norm

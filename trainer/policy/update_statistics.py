@@ -49,6 +49,8 @@ class UpdateStatistics:
     """[heads]"""
     explained_variance: float
     """Meaningless where `return_std` is 0, like `value_nrmse`."""
+    explained_variance_within: float
+    """Of the returns between envs at the same epoch; NaN where they do not differ."""
     grad_norm: float
     head_grad_norm: Floats
     """[heads]; NaN where the head never had a choice."""
@@ -90,7 +92,9 @@ class UpdateStatistics:
     """Beyond which the update was to stop; 0 = never."""
 
 
-def rollout_statistics(rollout: Rollout, advantage: Tensor, returns: Tensor) -> dict[str, Tensor]:
+def rollout_statistics(
+    rollout: Rollout, advantage: Tensor, returns: Tensor, gamma: float
+) -> dict[str, Tensor]:
     """Statistics of the experience of an update: [], but `op_fraction` [ops]; arguments are [T, N]."""
     residual, ops = returns - rollout.value, rollout.actions[..., 0]
     codes = torch.arange(len(Op), device=ops.device)
@@ -99,9 +103,24 @@ def rollout_statistics(rollout: Rollout, advantage: Tensor, returns: Tensor) -> 
         "advantage_std": advantage.std(),
         "return_std": returns.std(),
         "explained_variance": 1 - residual.var() / returns.var(),
+        "explained_variance_within": explained_within(rollout.reward, rollout.value, gamma),
         "value_nrmse": residual.square().mean().sqrt() / returns.std(),
         "op_fraction": (ops.unsqueeze(-1) == codes).double().mean((0, 1)),
     }
+
+
+def explained_within(reward_TN: Tensor, value_TN: Tensor, gamma: float) -> Tensor:
+    """1 - sum of (G - V - mean)^2 / sum of (G - mean)^2, means being over the envs at each step; [].
+
+    G are the discounted rewards that followed, without the critic's own estimates in them. What a critic
+    that knows nothing but the time explains is 0. NaN where all envs get the same.
+    """
+    steps = torch.arange(len(reward_TN), device=reward_TN.device)
+    ahead = steps - steps.unsqueeze(1)
+    weights = torch.where(ahead >= 0, torch.pow(gamma, ahead.clamp_min(0).double()), 0.0)
+    following = weights @ reward_TN.double()
+    error, spread = ((x - x.mean(1, keepdim=True)).square().sum() for x in (following - value_TN, following))
+    return (1 - error / spread).where(spread > 1e-12 * following.square().sum(), torch.nan)
 
 
 def to_host(steps: Sequence[dict[str, Tensor]], overall: dict[str, Tensor]) -> tuple[Arrays, Arrays]:

@@ -13,7 +13,7 @@ from trainer.policy.update_statistics import UpdateStatistics
 
 def update_event(statistics: UpdateStatistics) -> PPOUpdate:
     """The same numbers; None where a head never had a choice, or the returns were constant."""
-    varied = bool(statistics.return_std)
+    varied, within = bool(statistics.return_std), statistics.explained_variance_within
     fields = {name: value for name, value in vars(statistics).items() if name != "features"} | {
         "head_entropy": _by_head(statistics.head_entropy),
         "head_grad_norm": _by_head(statistics.head_grad_norm),
@@ -25,6 +25,7 @@ def update_event(statistics: UpdateStatistics) -> PPOUpdate:
         "head_floor": dict(zip(HEAD_NAMES, statistics.head_floor.tolist(), strict=True)),
         "op_fraction": {op.name: float(statistics.op_fraction[op]) for op in Op},
         "explained_variance": statistics.explained_variance if varied else None,
+        "explained_variance_within": None if math.isnan(within) else within,
         "value_nrmse": statistics.value_nrmse if varied else None,
         "observation_groups": {
             group: _null_where_nan(dict(zip(STATISTICS, row, strict=True)))

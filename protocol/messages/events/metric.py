@@ -135,6 +135,9 @@ class PPOUpdate:
     from where they were in all earlier rounds; null where there is none."""
     critic_minibatches: int | None = None
     """Steps that the critic's output layer alone took after the policy had stopped."""
+    explained_variance_within: float | None = None
+    """Of the rewards that followed, between envs at the same epoch: what the critic knows of an env beyond
+    the time, which alone can explain most of `explained_variance`. Null where all envs earned the same."""
 
 
 @event("shapley.computed", "metric", keep=10)

@@ -26,6 +26,7 @@ from trainer.policy.network import ActorCritic
 from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS
 from trainer.policy.ppo import PPO, PolicyDiverged, ppo_loss
 from trainer.policy.rollout import Rollout
+from trainer.policy.update_statistics import explained_within
 from trainer.telemetry.update_events import update_event
 
 from .garden import WORTH, learn, make, play
@@ -194,6 +195,12 @@ def test_what_an_update_reports() -> None:
     residual = (returns - rollout.value).double()
     explained = 1 - residual.var() / returns.double().var()
     assert event.explained_variance == pytest.approx(explained.item(), abs=1e-4)
+    following = rollout.reward.double().flip(0)
+    for t in range(1, len(following)):
+        following[t] += cfg.gamma * following[t - 1]
+    error = following.flip(0) - rollout.value.double()
+    within = 1 - error.var(1, correction=0).sum() / following.var(1, correction=0).sum()
+    assert event.explained_variance_within == pytest.approx(within.item(), abs=1e-4)
     assert event.return_std == pytest.approx(returns.std().item(), rel=1e-5)
     assert event.advantage_mean == pytest.approx(advantage.mean().item(), abs=1e-6)
     for op in Op:
@@ -214,12 +221,27 @@ def test_what_an_update_reports() -> None:
     assert again == event
 
 
+def test_a_critic_that_knows_the_time_explains_nothing_within() -> None:
+    random = torch.Generator().manual_seed(3)
+    reward = torch.rand(24, 8, generator=random)
+    following = reward.flip(0).cumsum(0).flip(0)
+    clock = following.mean(1, keepdim=True).expand_as(following)
+    assert explained_within(reward, clock, 1.0).item() == pytest.approx(0.0, abs=1e-9)
+    assert explained_within(reward, following, 1.0).item() == pytest.approx(1.0, abs=1e-9)
+    twice = clock + 2 * (following - clock)
+    assert explained_within(reward, twice, 1.0).item() == pytest.approx(0.0, abs=1e-6)
+    assert explained_within(reward, reward, 0.0).item() == pytest.approx(1.0)
+    assert explained_within(reward[:, :1].expand(24, 8), clock, 0.9).isnan()
+
+
 def test_the_returns_of_a_constant_world_explain_nothing() -> None:
     _, ppo, rollout = setup()
+    rollout.reward.fill_(1.0)
     event = update_event(
         ppo.update(rollout, torch.zeros_like(rollout.reward), torch.ones_like(rollout.reward))
     )
     assert event.explained_variance is None
+    assert event.explained_variance_within is None
 
 
 def test_a_step_whose_loss_is_not_finite_changes_nothing() -> None:

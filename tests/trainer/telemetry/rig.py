@@ -220,6 +220,7 @@ def healthy_update() -> UpdateStatistics:
         ratio_max=1.3,
         head_ratio_max=np.full(len(HEAD_NAMES), 1.3),
         explained_variance=0.6,
+        explained_variance_within=0.2,
         grad_norm=1.0,
         head_grad_norm=np.full(len(HEAD_NAMES), 0.3),
         critic_grad_norm=0.8,
