@@ -50,7 +50,7 @@ FLOORS: dict[str, list[set[str]]] = {
     ],
     "trainer": [
         {"config", "plugins", "checkpoint_files"},
-        {"compute", "measurements", "checkpoint"},
+        {"compute", "measurements", "episode_table", "checkpoint"},
         {"data", "seeds"},
         {"policy", "reward"},
         {"hosts"},
@@ -93,6 +93,7 @@ TRAINING = {
     "measurements",
     "governor",
     "episodes",
+    "episode_table",
     "evaluation",
     "loop",
 }

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from .episode_table import PolicyEvaluation
 from .policy.update_statistics import UpdateStatistics
 from .telemetry.transfer import HostFrame
 
@@ -71,13 +72,26 @@ class Hooks(Protocol):
         """
         ...
 
-    def on_round_end(
-        self, round: int, update: UpdateStatistics | None, frame: HostFrame, *, is_best: bool
-    ) -> None:
-        """Report the round and save its checkpoint; a disk that refuses does not end the run.
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
+        """Report the round.
 
         Args:
             frame: `test_accuracy` [N], and those of `shapley_columns` in the rounds that have them.
-            is_best: no round before had a higher mean return.
+        """
+        ...
+
+    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None:
+        """Epoch `epoch` (from 0) of so many of an evaluation is about to be played."""
+        ...
+
+    def on_round_evaluated(
+        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
+    ) -> None:
+        """Report what was evaluated, and save the checkpoint; a disk that refuses does not end the run.
+
+        Args:
+            evaluations: none in most rounds.
+            is_best: the policy was never better: in an evaluation, or until there was one in a round's
+                mean return.
         """
         ...

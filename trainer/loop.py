@@ -22,7 +22,9 @@ from .compute.execution_plan import Execution
 from .compute.process_group import ProcessGroup
 from .config.schema import Config
 from .data.task import Task
+from .episode_table import PolicyEvaluation
 from .episodes import TOPOLOGY, Episodes
+from .evaluation.evaluator import Evaluator
 from .hooks import Hooks
 from .hosts.autotune import choose_execution, create_population
 from .measurements import Measurements
@@ -72,6 +74,9 @@ class Trainer(Episodes):
             graphs=self.graphs,
         )
         super().__init__(cfg, data, population, self.agent, self.compiler)
+        self.evaluator: Evaluator | None = None
+        if cfg.evaluation.rounds:
+            self.evaluator = Evaluator(cfg, data, device, population.execution, process_group)
         self.gae = self.compiler.wrap("GAE", gae, loops=True)
         self.best_return = -math.inf
 
@@ -102,7 +107,20 @@ class Trainer(Episodes):
             with hooks.phase("shapley"):
                 columns |= shapley_columns(self.population.shapley(self.round))
         self.epoch = 0
-        hooks.on_round_end(self.round, update, columns, is_best=self.is_best_round(reward_TN))
+        hooks.on_round_end(self.round, update, columns)
+        self.evaluate(reward_TN, hooks)
+
+    def evaluate(self, reward_TN: Tensor, hooks: Hooks) -> None:
+        """Play on held-out hosts what is due, and judge the policy."""
+        is_best = self.is_best_round(reward_TN)
+        evaluations: list[PolicyEvaluation] = []
+        if self.evaluator is not None:
+            with hooks.phase("evaluate"):
+                network, on_epoch = self.agent.network, hooks.on_evaluation_epoch
+                evaluations = self.evaluator.evaluate(self.round, network, on_epoch)
+            if self.evaluator.has_judged:
+                is_best = any(evaluation.is_best for evaluation in evaluations)
+        hooks.on_round_evaluated(self.round, evaluations, is_best=is_best)
 
     def is_best_round(self, reward_TN: Tensor) -> bool:
         """Whether the finished round's mean return, over the envs of all ranks, is the highest so far.
@@ -129,6 +147,7 @@ class Trainer(Episodes):
             "rollout": self.rollout.state_dict(),
             "signals": {f.name: getattr(self.measurements, f.name) for f in fields(self.measurements)},
             "decision": decision,
+            "evaluation": self.evaluator.state_dict() if self.evaluator is not None else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -142,6 +161,8 @@ class Trainer(Episodes):
         self.reward.load_state_dict(state["reward"])
         self.governor.load_state_dict(state["governor"])
         self.rollout.load_state_dict(state["rollout"])
+        if self.evaluator is not None and state.get("evaluation") is not None:
+            self.evaluator.load_state_dict(state["evaluation"])
         self.measurements = Measurements(**{k: v.to(device) for k, v in state["signals"].items()})
         if state["decision"] is not None:
             parts = dict(state["decision"])

@@ -1,6 +1,7 @@
 """The courses of everything that is drawn as a curve, by name; folded from events.
 
 Names: `accuracy/ENV`, `return/ENV`; `accuracy.mean`, `return.p50` per round; `ppo.FIELD`, `entropy.HEAD`;
+`evaluation.FIELD`, `lead.RIVAL`;
 `drift/SOURCE`, `norm/SOURCE`, `health/SOURCE`; `cpu`, `rss`, `memory`, `gpu`; `speed`;
 `metric/NAME` of a published run.
 """
@@ -49,6 +50,13 @@ ROUND_SIGNALS = {
 }
 """Curves of the rounds, and the field of `RoundFinished` that each shows."""
 
+EVALUATION_SIGNALS = {
+    "evaluation.return": "return_mean",
+    "evaluation.accuracy": "test_accuracy_mean",
+    "evaluation.parameters": "added_parameters_mean",
+}
+"""Curves of the run's policy on the held-out hosts, and the field of `EvaluationFinished` that each shows."""
+
 
 @dataclass
 class Curves:
@@ -88,6 +96,15 @@ class Curves:
 def _round(curves: Curves, ts: int, data: ev.RoundFinished) -> None:
     for name, source in ROUND_SIGNALS.items():
         curves.add(name, ts, getattr(data, source))
+
+
+def _evaluation(curves: Curves, ts: int, data: ev.EvaluationFinished) -> None:
+    if data.is_rival:
+        return
+    for name, source in EVALUATION_SIGNALS.items():
+        curves.add(name, ts, getattr(data, source))
+    for rival, lead in data.leads.items():
+        curves.add(f"lead.{rival}", ts, lead["mean"])
 
 
 def _epoch(curves: Curves, ts: int, data: ev.EpochFinished) -> None:
@@ -134,6 +151,7 @@ def _scalars(curves: Curves, ts: int, data: ev.Scalars) -> None:
 _HANDLERS: dict[type, Callable[[Curves, int, Any], None]] = {
     ev.RoundFinished: _round,
     ev.EpochFinished: _epoch,
+    ev.EvaluationFinished: _evaluation,
     ev.PPOUpdate: _ppo,
     ev.Drift: _drift,
     ev.SystemSample: _system,

@@ -92,6 +92,8 @@ class State:
     shapley_round: int = 0
     episodes: dict[int, tuple[int, ev.EpisodeFinished]] = field(default_factory=dict)
     """By env: its newest finished episode and the round that it belongs to."""
+    evaluations: dict[str, tuple[int, ev.EvaluationFinished]] = field(default_factory=dict)
+    """By policy: its newest evaluation and the round that it came after."""
     profile: ev.ProfilerFinished | None = None
     profiling: ev.ProfilerStarted | None = None
     escalation_until: int | None = None
@@ -326,6 +328,11 @@ def _round_finished(state: State, event: Event) -> None:
 def _episode_finished(state: State, event: Event) -> None:
     if event.ctx.env is not None:
         state.episodes[event.ctx.env] = event.ctx.round, event.data
+
+
+@_on(ev.EvaluationFinished)
+def _evaluation_finished(state: State, event: Event) -> None:
+    state.evaluations[event.data.policy] = event.ctx.round, event.data
 
 
 @_on(ev.EpochFinished)

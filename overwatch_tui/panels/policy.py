@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from overwatch_tui.model.curves import EVALUATION_SIGNALS
 from overwatch_tui.model.filters import Value
 from overwatch_tui.render.chart_page import GAP, draw_charts
 from overwatch_tui.render.format import format_compact, format_duration, format_number, format_percent
@@ -12,6 +13,7 @@ from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.plot import gauge
 from overwatch_tui.render.theme import severity_label
+from protocol.messages.events import EvaluationFinished
 from protocol.messages.thresholds import Threshold
 
 from . import curves
@@ -19,6 +21,8 @@ from . import curves
 HEAD_COLUMNS_WIDTH = 24
 """Width of the columns of a head that older runs do not tell."""
 THREE_CHARTS_WIDTH = 160
+HELD_OUT = "held-out"
+"""Key of the row of the evaluation, below the signals."""
 MIN_CHART_LINES = 8
 """Lines left that are worth a chart."""
 MIN_ROUND_CHARTS = 5
@@ -62,7 +66,8 @@ def note(inputs: PanelInputs) -> str:
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
-    return [signal.field for signal in SIGNALS]
+    fields = [signal.field for signal in SIGNALS]
+    return [*fields, HELD_OUT] if _evaluation(inputs) is not None else fields
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
@@ -75,12 +80,15 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if ppo is None:
         text = " no update yet: the first comes when the first round ends"
         return Drawn([Row().put(text, "dim").line(width)])
+    at = inputs.view.selected_index("policy", keys(inputs))
     tail = [line(inputs, width) for line in (_actions, _returns, _settings, _phases)]
     tail[2:2] = _components(inputs, width)
+    evaluation = _evaluation(inputs)
+    if evaluation is not None:
+        tail.insert(2, _held_out(inputs, *evaluation, width, selected=at == len(SIGNALS)))
     alone = inputs.view.name == "policy" and not inputs.view.detail
     lines: list[Line] = []
     if alone and height >= len(SIGNALS) + len(tail) + 2:
-        at = inputs.view.selected_index("policy", keys(inputs))
         lines += [_full(inputs, s, width, selected=i == at) for i, s in enumerate(SIGNALS)]
         lines += [EMPTY, *tail]
         rest = height - len(lines) - 1
@@ -221,6 +229,30 @@ def _components(inputs: PanelInputs, width: int) -> list[Line]:
     return [row.line(width)]
 
 
+def _evaluation(inputs: PanelInputs) -> tuple[int, EvaluationFinished] | None:
+    """The newest of the run's policy, and the round that it came after."""
+    return next((found for found in inputs.state.evaluations.values() if not found[1].is_rival), None)
+
+
+def _held_out(
+    inputs: PanelInputs, round_: int, last: EvaluationFinished, width: int, *, selected: bool
+) -> Line:
+    """The policy on the hosts that it is not trained on, and its lead over each rival there."""
+    row = Row().put(" held-out ", "dim").put(f"return {last.return_mean:+.2f}", "bold")
+    row.put(f"  test {100 * last.test_accuracy_mean:.1f}", "bold").put(f" after round {round_}", "dim")
+    row.put("  lead" if last.leads else "", "dim")
+    for rival, lead in last.leads.items():
+        low, mean, high = lead["low"], lead["mean"], lead["high"]
+        if mean is None:
+            continue
+        half = "" if low is None or high is None else f"{inputs.glyphs.plus_minus}{(high - low) / 2:.2f}"
+        sure = "" if low is None or high is None else "ok" if low > 0 else "warning" if high < 0 else ""
+        row.put(f" {rival} ", "dim").put(f"{mean:+.2f}{half}", sure)
+    row.put("  ").put(inputs.sparkline("evaluation.return", max(0, width - row.width - 3)), "chart")
+    line = row.line(width)
+    return restyle(line, "select") if selected else line
+
+
 def _settings(inputs: PanelInputs, width: int) -> Line:
     ppo = inputs.state.ppo
     assert ppo is not None
@@ -311,8 +343,12 @@ def _coefficient(value: float | None) -> str:
 
 def charts(inputs: PanelInputs) -> Sequence[str]:
     """The selected signal."""
-    signal = SIGNALS[inputs.view.selected_index("policy", keys(inputs))]
-    name = f"ppo.{signal.field}"
+    at = inputs.view.selected_index("policy", keys(inputs))
+    if at == len(SIGNALS):
+        last = _evaluation(inputs)
+        rivals = [] if last is None else [f"lead.{rival}" for rival in last[1].leads]
+        return [name for name in (*EVALUATION_SIGNALS, *rivals) if inputs.history(name) is not None]
+    name = f"ppo.{SIGNALS[at].field}"
     return [name] if inputs.history(name) is not None else ()
 
 

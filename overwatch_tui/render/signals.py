@@ -27,10 +27,15 @@ _OF_SYSTEM = {
     "gpu": ("GPU %", 1.0),
     "speed": ("env-epochs per second", 1.0),
 }
+_OF_EVALUATION = {
+    "evaluation.return": ("held-out return", 1.0),
+    "evaluation.accuracy": ("held-out test accuracy %", 100.0),
+    "evaluation.parameters": ("held-out added parameters", 1.0),
+}
 _OF_ROUNDS = {"return": "return of a round", "accuracy": "final accuracy %"}
 _DIGITS = re.compile(r"\d+")
-_GROUPS = ("entropy.", "drift/policy.", "norm/policy.", "health/policy.")
-"""Curves whose names begin so belong together: one a head."""
+_GROUPS = ("entropy.", "lead.", "drift/policy.", "norm/policy.", "health/policy.")
+"""Curves whose names begin so belong together: one a head, or a rival."""
 
 
 class Signal(NamedTuple):
@@ -69,6 +74,10 @@ def signal_of(state: State, name: str) -> Signal:
         return Signal(name, label, limits=_policy_limits(state, field))
     if family == "entropy":
         return Signal(name, f"entropy of {field}", limits=_table_limits(state, "entropy"))
+    if family == "lead":
+        return Signal(name, f"lead in held-out return over {field}", floor=0.0)
+    if name in _OF_EVALUATION:
+        return Signal(name, *_OF_EVALUATION[name])
     if family in _OF_ROUNDS:
         percent = family == "accuracy"
         label = f"{_OF_ROUNDS[family]}, {field}"

@@ -172,6 +172,11 @@ class Server:
         self._beat = (round, epoch, time.monotonic())
         self.num_epochs += 1
 
+    def show_life(self) -> None:
+        """Say that the trainer lives, though it has not finished an epoch since it said so last."""
+        round_, epoch, _ = self._beat
+        self._beat = (round_, epoch, time.monotonic())
+
     def observe(self, observer: Observer) -> None:
         """Show an observer all events that are published from now on; see `publisher.Observer`."""
         self._publisher.observers.append(observer)

@@ -82,6 +82,8 @@ class Sections:
 
     def on_round_end(self, *args: Any, **kwargs: Any) -> None: ...
 
+    def on_round_evaluated(self, *args: Any, **kwargs: Any) -> None: ...
+
 
 class FakeTransfer(Transfer):
     """Packs as the real one does, waits once, returns what the run on the CPU had at this place."""

@@ -100,6 +100,9 @@ class ProcessGroup:
                 f"device = {config.device}: is one device for several ranks; device = cuda or auto gives "
                 "each rank a device of its own"
             )
+        hosts = config.evaluation.hosts
+        if config.evaluation.rounds and hosts % self.size:
+            raise RanksError(f"evaluation.hosts = {hosts}: {self.size} ranks need a multiple of {self.size}")
         envs, parts = config.envs.count, config.ppo.minibatches
         if envs % self.size or self.size * parts > envs:
             raise RanksError(

@@ -296,6 +296,7 @@ def _check_combinations(config: Config) -> None:
         "task.augment": config.task.augment,
         "task.mixture": config.task.mixture,
         "profiler.rounds": config.profiler.rounds,
+        "evaluation.rivals": config.evaluation.rivals,
         "ppo.head_entropy": [item.partition(":")[0] for item in config.ppo.head_entropy],
         "ppo.floor": [item.partition(":")[0] for item in config.ppo.floor],
     }

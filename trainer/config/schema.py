@@ -11,6 +11,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from .anomaly_options import AnomaliesConfig, DriftConfig
+from .evaluation_options import EvaluationConfig
 from .host_options import AmpConfig, CompileConfig, CudaConfig, EnvsConfig, HostConfig, ValidationConfig
 from .policy_options import PolicyConfig, PPOConfig, RewardConfig
 from .section import Section, count
@@ -52,6 +53,7 @@ class Config(Section, frozen=True):
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     drift: DriftConfig = field(default_factory=DriftConfig)
     anomalies: AnomaliesConfig = field(default_factory=AnomaliesConfig)

@@ -18,6 +18,7 @@ from trainer.compute.device import upload
 from trainer.config.schema import Config
 from trainer.control.checkpoint_saver import CheckpointSaver
 from trainer.control.command_runner import CommandRunner
+from trainer.episode_table import PolicyEvaluation
 from trainer.loop import Trainer
 from trainer.policy.update_statistics import UpdateStatistics
 from trainer.ranks.rank_zero import RankZero
@@ -120,9 +121,7 @@ class Rank0Hooks:
                 self._save("periodic")
             self._rank_zero.start_epoch(self._plan.layer_envs)
 
-    def on_round_end(
-        self, round: int, update: UpdateStatistics | None, frame: HostFrame, *, is_best: bool
-    ) -> None:
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
         with self._timer.phase("profiler"):
             self._commands.profiler.round_end()
         if update is not None:
@@ -142,6 +141,26 @@ class Rank0Hooks:
             summary.accuracy_best,
             summary.seconds,
         )
+
+    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None:  # noqa: ARG002
+        self._server.show_life()
+
+    def on_round_evaluated(
+        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
+    ) -> None:
+        for evaluation in evaluations:
+            told = self._recorder.record_evaluation(evaluation)
+            logger.info(
+                "evaluation after round %d: %s on %d held-out hosts: return %.3f, test accuracy %.3f, "
+                "%.0f parameters added, %.1f s",
+                round,
+                told.policy,
+                told.hosts,
+                told.return_mean,
+                told.test_accuracy_mean,
+                told.added_parameters_mean,
+                told.seconds,
+            )
         self._save("round", best=is_best)
 
     def _profile_round(self) -> None:

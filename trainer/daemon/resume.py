@@ -31,6 +31,7 @@ CHANGEABLE_OPTIONS = (
     "journal.",
     "wire.",
     "metrics.",
+    "evaluation.",
     "envs.threads",
     "compile.",
     "cuda.",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +12,14 @@ from numpy.typing import NDArray
 
 from protocol.messages.vocabulary import Op, Stage
 from trainer.compute.execution_plan import Execution
+from trainer.compute.process_group import ProcessGroup
 from trainer.config.schema import Config
 from trainer.data.mixture import Mixture
 from trainer.data.task import Task
+from trainer.episode_table import EpisodeTable as EpisodeTable
+from trainer.episode_table import PolicyEvaluation
 from trainer.episodes import Episodes
-from trainer.hosts.autotune import choose_execution, create_population
+from trainer.hosts.autotune import DoesNotFit, choose_execution, create_population
 from trainer.policy.actor import Actor
 from trainer.policy.update_statistics import UpdateStatistics
 from trainer.telemetry.transfer import HostFrame
@@ -29,64 +31,6 @@ OnEpoch = Callable[[int, int], None]
 """Called before each epoch with its number, from 0, and how many there are."""
 
 
-@dataclass(frozen=True)
-class EpisodeTable:
-    """What became of N hosts; row i is the same host for every policy."""
-
-    task: tuple[str, ...]
-    """[N] what each learned."""
-    instance: NDArray[np.int64]
-    """[N] of the task, from 0 among those held out."""
-    val_accuracy: NDArray[np.float64]
-    """[N] after the last epoch, 0..1."""
-    test_accuracy: NDArray[np.float64]
-    """[N] the same on the test images."""
-    added_parameters: NDArray[np.int64]
-    """[N] of the seeds that the host holds at the end."""
-    episode_return: NDArray[np.float64]
-    """[N] sum of the rewards."""
-    components: dict[str, NDArray[np.float64]]
-    """[N] each, of the return, by name."""
-    fossilized: NDArray[np.int64]
-    """[N] seeds that are for good."""
-    ops: NDArray[np.int64]
-    """[N, ops] how often each op was chosen, in the order of `Op`."""
-
-    def __len__(self) -> int:
-        return len(self.task)
-
-    def of_task(self, task: str) -> EpisodeTable:
-        """The rows of the hosts that learned a task."""
-        chosen = np.array([name == task for name in self.task])
-        columns: dict[str, Any] = {
-            f.name: getattr(self, f.name)[chosen]
-            for f in fields(self)
-            if f.name not in ("task", "components")
-        }
-        components = {name: column[chosen] for name, column in self.components.items()}
-        return EpisodeTable(task=(task,) * int(chosen.sum()), components=components, **columns)
-
-    def to_builtins(self) -> dict[str, Any]:
-        """Lists and numbers, for JSON and checkpoints; `from_builtins` reads them."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("task", "components")}
-        return {
-            "task": list(self.task),
-            "components": {name: column.tolist() for name, column in self.components.items()},
-            **{name: column.tolist() for name, column in parts.items()},
-        }
-
-    @classmethod
-    def from_builtins(cls, parts: dict[str, Any]) -> EpisodeTable:
-        whole = ("instance", "added_parameters", "fossilized", "ops")
-        columns: dict[str, Any] = {
-            name: np.array(values, np.int64 if name in whole else np.float64)
-            for name, values in parts.items()
-            if name not in ("task", "components")
-        }
-        components = {name: np.array(values, np.float64) for name, values in parts["components"].items()}
-        return cls(task=tuple(parts["task"]), components=components, **columns)
-
-
 class HeldOutEpisodes:
     """Held-out hosts, built once, on which policies are tried one after the other.
 
@@ -96,6 +40,7 @@ class HeldOutEpisodes:
         held_out: which hosts.
         device: where everything lives.
         execution: how the hosts are trained; None = chosen here.
+        process_group: the ranks that the hosts are split over; their number is a multiple of that of ranks.
 
     Raises:
         EsperError: the hosts cannot be built, or do not fit into the memory.
@@ -108,11 +53,21 @@ class HeldOutEpisodes:
         held_out: HeldOutHosts,
         device: torch.device,
         execution: Execution | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        self.cfg, self.held_out = held_out.configure(cfg), held_out
+        self._group = process_group or ProcessGroup()
+        self._rows = self._group.rows(held_out.count)
+        self.cfg = share = held_out.configure(cfg, len(self._rows))
         self._data, self._device = data, device
-        execution = execution or choose_execution(self.cfg, data, device)
-        self._population = create_population(self.cfg, data, device, execution)
+        execution = execution or choose_execution(share, data, device)
+        try:
+            self._population = create_population(share, data, device, execution, self._rows.start)
+        except DoesNotFit as error:
+            raise DoesNotFit(f"{held_out.count} held-out hosts: {error}") from None
+
+    def check(self, policy: FrozenPolicy) -> None:
+        """Raise ConfigError where a policy does not fit the hosts."""
+        self._actor(policy)
 
     def play(self, policy: FrozenPolicy, on_epoch: OnEpoch | None = None) -> EpisodeTable:
         """One episode of all hosts.
@@ -124,22 +79,16 @@ class HeldOutEpisodes:
         Raises:
             ConfigError: the policy's constant schedule does not fit.
         """
-        cfg, population = policy.configure(self.cfg), self._population
-        actor = Actor(
-            cfg,
-            policy.network,
-            slots=len(population.slots),
-            host_parameters=population.parameters_host,
-            device=self._device,
-        )
+        actor, population = self._actor(policy), self._population
         seen = _Record(on_epoch)
-        episodes = Episodes(cfg, self._data, population, actor)
+        episodes = Episodes(actor.cfg, self._data, population, actor)
         episodes.play(seen)
-        names = [(self._data.name, 0)] * len(episodes.table.stage)
+        names = [(self._data.name, 0)] * self._rows.stop
         if isinstance(self._data, Mixture):
-            names = self._data.names(cfg.seed, len(names), episodes.round)
+            names = self._data.names(self.cfg.seed, self._rows.stop, episodes.round)
+        names = names[self._rows.start :]
         added = episodes.measurements.parameters - population.parameters_host
-        return EpisodeTable(
+        mine = EpisodeTable(
             task=tuple(task for task, _ in names),
             instance=np.array([instance for _, instance in names]),
             val_accuracy=episodes.measurements.val_accuracy.double().cpu().numpy(),
@@ -150,6 +99,23 @@ class HeldOutEpisodes:
             fossilized=(episodes.table.stage == Stage.FOSSILIZED).sum(1).cpu().numpy(),
             ops=seen.ops,
         )
+        return self._of_all_ranks(mine)
+
+    def _actor(self, policy: FrozenPolicy) -> Actor:
+        return Actor(
+            policy.configure(self.cfg),
+            policy.network,
+            slots=len(self._population.slots),
+            host_parameters=self._population.parameters_host,
+            device=self._device,
+            first_env=self._rows.start,
+        )
+
+    def _of_all_ranks(self, mine: EpisodeTable) -> EpisodeTable:
+        if self._group.size == 1:
+            return mine
+        told = self._group.all_gather_bytes(json.dumps(mine.to_builtins()).encode())
+        return EpisodeTable.joined([EpisodeTable.from_builtins(json.loads(table)) for table in told])
 
     def close(self) -> None:
         """End the worker threads."""
@@ -202,6 +168,10 @@ class _Record:
 
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
-    def on_round_end(
-        self, round: int, update: UpdateStatistics | None, frame: HostFrame, *, is_best: bool
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
+
+    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...
+
+    def on_round_evaluated(
+        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
     ) -> None: ...

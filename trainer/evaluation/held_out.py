@@ -44,9 +44,10 @@ class HeldOutHosts:
     count: int = 40
     tasks: tuple[str, ...] = ()
 
-    def configure(self, cfg: Config) -> Config:
-        """A run's configuration, for these hosts in place of its own."""
-        return replace(cfg, seed=FIRST_SEED + self.seed, envs=replace(cfg.envs, count=self.count))
+    def configure(self, cfg: Config, count: int | None = None) -> Config:
+        """A run's configuration, for these hosts in place of its own, or for so many of them."""
+        envs = replace(cfg.envs, count=self.count if count is None else count)
+        return replace(cfg, seed=FIRST_SEED + self.seed, envs=envs)
 
     def load(self, task: TaskConfig, device: torch.device) -> Task:
         """What they learn. Generated tasks have an instance for each host; of others there is only one.

@@ -1,7 +1,8 @@
 """The numbers of `round.finished` and `ppo.update` by round, and epoch means by epoch.
 
-Tags are `round/<field>`, `ppo/<field>`, `ppo/<field>/<key>` for dicts by head or op, and `epoch/<field>` for
-the mean over the envs that have a finite value. The epoch axis counts the run's epochs over all rounds.
+Tags are `round/<field>`, `ppo/<field>`, `ppo/<field>/<key>` for dicts by head or op, `evaluation/<policy>/…`
+by round, and `epoch/<field>` for the mean over the envs that have a finite value. The epoch axis counts the
+run's epochs over all rounds.
 Numbers of a published run have their own names and steps.
 """
 
@@ -16,7 +17,7 @@ import msgspec
 
 from protocol.codec.json_lines import Event
 from protocol.errors import FolderError
-from protocol.messages.events import EpochFinished, PPOUpdate, RoundFinished, Scalars
+from protocol.messages.events import EpochFinished, EvaluationFinished, PPOUpdate, RoundFinished, Scalars
 from protocol.runs import RunInfo
 from trainer.config.schema import Config
 
@@ -50,6 +51,9 @@ def scalars(event: Event, episode_epochs: int) -> Iterator[tuple[str, float, int
         for name, value in _means(data):
             yield f"epoch/{name}", value, step
         return
+    if isinstance(data, EvaluationFinished):
+        yield from _evaluation(data, ctx.round)
+        return
     prefix = _PREFIX.get(type(data))
     if prefix is None:
         return
@@ -59,6 +63,21 @@ def scalars(event: Event, episode_epochs: int) -> Iterator[tuple[str, float, int
         for key, number in parts.items():
             if isinstance(number, int | float):
                 yield f"{prefix}/{field.name}" + (f"/{key}" if key else ""), float(number), ctx.round
+
+
+def _evaluation(data: EvaluationFinished, round_: int) -> Iterator[tuple[str, float, int]]:
+    """Its means, those of each task, and its lead over each rival."""
+    prefix = f"evaluation/{data.policy}"
+    for field in fields(data):
+        if field.name.endswith("_mean"):
+            yield f"{prefix}/{field.name}", float(getattr(data, field.name)), round_
+    for task, means in data.tasks.items():
+        for name, mean in means.items():
+            yield f"{prefix}/tasks/{task}/{name}", float(mean), round_
+    for rival, lead in data.leads.items():
+        for name, value in lead.items():
+            if value is not None:
+                yield f"{prefix}/leads/{rival}/{name}", value, round_
 
 
 def epoch_of(event: Event, episode_epochs: int) -> int:

@@ -63,6 +63,7 @@ class RunCollector(Collector):
                     _add_epoch,
                     _add_round,
                     _add_update,
+                    _add_evaluations,
                     _add_drift,
                     _add_seeds,
                     _add_anomalies,
@@ -179,6 +180,20 @@ def _add_round(families: Families, totals: RunTotals) -> None:
     gauge("round_test_accuracy_mean_ratio", about, done.test_accuracy_mean)
     about = "Test accuracy at the end of the newest finished round, best of the envs."
     gauge("round_test_accuracy_best_ratio", about, done.test_accuracy_best)
+
+
+def _add_evaluations(families: Families, totals: RunTotals) -> None:
+    def by_policy(name: str, about: str, field: str) -> None:
+        found = {policy: getattr(event, field) for policy, event in totals.evaluations.items()}
+        if found:
+            families.gauges(name, about, ("policy",), found)
+
+    about = "Return of the policy's newest episode on the held-out hosts, mean of the hosts."
+    by_policy("evaluation_return_mean", about, "return_mean")
+    about = "Test accuracy at the end of that episode, mean of the hosts."
+    by_policy("evaluation_test_accuracy_mean_ratio", about, "test_accuracy_mean")
+    about = "Parameters that the policy had added at the end of that episode, mean of the hosts."
+    by_policy("evaluation_added_parameters_mean", about, "added_parameters_mean")
 
 
 def _add_update(families: Families, totals: RunTotals) -> None:

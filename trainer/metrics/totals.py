@@ -20,6 +20,7 @@ from protocol.messages.events import (
     CommandRefused,
     Drift,
     EpochFinished,
+    EvaluationFinished,
     EventSpec,
     GovernorRollback,
     PPOUpdate,
@@ -94,6 +95,8 @@ class RunTotals:
         self.commands: Counter[str] = Counter(dict.fromkeys(_COMMAND_OUTCOMES.values(), 0))
         self.checkpoints: Counter[str] = Counter({"saved": 0, "failed": 0})
         self.checkpoint_time = checkpoint_time
+        self.evaluations: dict[str, EvaluationFinished] = {}
+        """The newest by policy."""
         self.journal_lost = self.rounds = self.updates = 0
         self.epochs_measured = 0
         """Epochs whose events were seen; at telemetry level OFF there are none."""
@@ -108,6 +111,7 @@ class RunTotals:
             CheckpointSaved: self._fold_checkpoint,
             Drift: self._fold_drift,
             EpochFinished: self._fold_epoch,
+            EvaluationFinished: self._fold_evaluation,
             GovernorRollback: self._fold_rollback,
             PPOUpdate: self._fold_update,
             RoundFinished: self._fold_round,
@@ -162,6 +166,10 @@ class RunTotals:
         for phase, seconds in event.phases.items():
             if phase in self.phase_seconds or len(self.phase_seconds) < MAX_PHASES:
                 self.phase_seconds[phase] += seconds
+
+    def _fold_evaluation(self, item: Emitted) -> None:
+        event: Any = item.event
+        self.evaluations[event.policy] = event
 
     def _fold_rollback(self, item: Emitted) -> None:
         event: Any = item.event

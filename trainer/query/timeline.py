@@ -16,7 +16,16 @@ Position = tuple[int, int, int]
 _OF_EPOCH = frozenset(
     {"round.started", "epoch", "rank.epoch", "layers", "seed.stage", "seed.gate", "governor.rollback"}
 )
-OF_ROUND = frozenset({"ppo.update", "shapley.computed", "drift", "episode.finished", "round.finished"})
+OF_ROUND = frozenset(
+    {
+        "ppo.update",
+        "shapley.computed",
+        "drift",
+        "episode.finished",
+        "round.finished",
+        "evaluation.finished",
+    }
+)
 REPEATED_TYPES = _OF_EPOCH | OF_ROUND
 """Types that a resumed boot emits again: those of an epoch, and those that come after a round's last."""
 FIRST_TYPES = frozenset({"round.started", "epoch", "round.finished"})

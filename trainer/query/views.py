@@ -147,6 +147,23 @@ SELECT round, one.key AS feature_group, one.value['mean'] AS mean, one.value['st
     one.value['drift'] AS drift
 FROM (SELECT ctx_round AS round, unnest(map_entries(observation_groups)) AS one FROM events."ppo.update")
 """
+_EVALUATIONS = """
+SELECT ts, ctx_round AS round, policy, is_rival, hosts, return_mean, accuracy_mean, test_accuracy_mean,
+    added_parameters_mean, fossilized_mean, seconds, is_best, return_components, op_fraction
+FROM events."evaluation.finished" ORDER BY place
+"""
+_EVALUATION_LEADS = """
+SELECT round, policy, one.key AS rival, one.value['mean'] AS lead, one.value['low'] AS low,
+    one.value['high'] AS high
+FROM (SELECT ctx_round AS round, policy, unnest(map_entries(leads)) AS one FROM events."evaluation.finished")
+"""
+_EVALUATION_TASKS = """
+SELECT round, policy, one.key AS task, one.value['return'] AS return_mean,
+    one.value['accuracy'] AS accuracy_mean, one.value['test_accuracy'] AS test_accuracy_mean,
+    one.value['added_parameters'] AS added_parameters_mean,
+    one.value['fossilized'] AS fossilized_mean
+FROM (SELECT ctx_round AS round, policy, unnest(map_entries(tasks)) AS one FROM events."evaluation.finished")
+"""
 _LAYERS = f"""
 WITH layer AS (
     SELECT ctx_round AS round, ctx_epoch AS epoch, unnest(layer) AS layer,
@@ -305,6 +322,9 @@ _VIEWS: dict[str, View] = {
     "shapley": View("each seed's Shapley value at its round's end", _SHAPLEY),
     "interactions": View("what each two seeds gain by one another, at their round's end", _INTERACTIONS),
     "ppo_updates": View("each PPO update: losses, entropy, ratios, gradients", _PPO_UPDATES),
+    "evaluations": View("each policy played on the held-out hosts: the run's, and its rivals", _EVALUATIONS),
+    "evaluation_leads": View("the run's policy against each rival, host by host", _EVALUATION_LEADS),
+    "evaluation_tasks": View("each policy played on the held-out hosts, by task", _EVALUATION_TASKS),
     "observations": View("each group of the policy's inputs in a round: outliers, drift", _OBSERVATIONS),
     "drift": View("gradient drift of each source", _DRIFT),
     "layers": View("each layer and env at level DEBUG: gradients, weights, outputs", _LAYERS),

@@ -23,6 +23,7 @@ from trainer.config.schema import Config
 from trainer.control.live_parameters import LiveParameters
 from trainer.control.seed_control import SeedControl
 from trainer.data.registry import load_task
+from trainer.episode_table import PolicyEvaluation
 from trainer.hooks import StopRun
 from trainer.loop import Trainer
 from trainer.policy.update_statistics import UpdateStatistics
@@ -178,15 +179,14 @@ class Worker:
         with self._timer.phase("commands"):
             self.execute_orders()
 
-    def on_round_end(
-        self,
-        round: int,  # noqa: ARG002
-        update: UpdateStatistics | None,  # noqa: ARG002
-        frame: HostFrame,
-        *,
-        is_best: bool,  # noqa: ARG002
-    ) -> None:
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:  # noqa: ARG002
         self._group.all_gather_bytes(encode(RankReport.of(frame)))
+
+    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...
+
+    def on_round_evaluated(
+        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
+    ) -> None: ...
 
     def _take_samples(self) -> list[SystemSample]:
         return [self._samples.pop(0) for _ in range(len(self._samples))]

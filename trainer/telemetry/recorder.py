@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from protocol.messages.events import (
     Anomaly,
+    EvaluationFinished,
     RoundFinished,
     RoundStarted,
     SystemSample,
@@ -26,6 +27,7 @@ from protocol.messages.thresholds import THRESHOLDS, Threshold, kl_limits, value
 from protocol.messages.vocabulary import HEAD_NAMES, WITH_SEED, Actor, Level, Stage
 from protocol.server.emitter import Emitter
 from trainer.config.anomaly_options import DriftConfig
+from trainer.episode_table import PolicyEvaluation
 from trainer.policy.update_statistics import UpdateStatistics
 
 from .anomalies import AnomalyDetector, Limits
@@ -42,6 +44,7 @@ from .epoch_events import (
     shapley_event,
     veto_events,
 )
+from .evaluation_event import evaluation_event
 from .seed_events import SeedEvents, action_id
 from .signal_values import (
     MAX_UPDATE_TIMES,
@@ -262,6 +265,12 @@ class Recorder:
         """What the seeds of the round were found to be worth, see `shapley_columns`."""
         if self._level != "OFF":
             self._emitter.emit(shapley_event(columns))
+
+    def record_evaluation(self, evaluation: PolicyEvaluation) -> EvaluationFinished:
+        """A policy was played on held-out hosts; returns the event that reports it."""
+        event = evaluation_event(evaluation)
+        self._emitter.emit(event)
+        return event
 
     def finish_round(
         self,

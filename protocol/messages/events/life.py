@@ -160,6 +160,41 @@ class EpisodeFinished:
     """Which instance of it: the seed that a generated task was made from."""
 
 
+@event("evaluation.finished", "life", keep=100, key=("policy",), subjects=8)
+@dataclass(kw_only=True)
+class EvaluationFinished:
+    """A policy was played for an episode on the held-out hosts, which are the same for all policies.
+
+    After `round.finished` of the round; ctx.round says which. Figures are means over the hosts.
+    """
+
+    policy: str
+    """Kind of the run's policy, or of the rival."""
+    is_rival: bool
+    """Not what the run trains; played once, since nothing changes it."""
+    hosts: int
+    seconds: float
+    return_mean: float
+    accuracy_mean: float
+    """On the validation split after the last epoch."""
+    test_accuracy_mean: float
+    added_parameters_mean: float
+    """Those of the seeds that the hosts hold at the end."""
+    fossilized_mean: float
+    """Seeds of a host that are for good."""
+    return_components: dict[str, float]
+    """The return by component, which sum to it."""
+    op_fraction: dict[str, float]
+    """Share of each op among the actions."""
+    tasks: dict[str, dict[str, float]]
+    """By task: `return`, `accuracy`, `test_accuracy`, `added_parameters`, `fossilized`."""
+    leads: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """By rival: `mean` of the differences of return, host by host, and `low` to `high`, its 95 % interval;
+    null with one host. Empty for a rival."""
+    is_best: bool = False
+    """The run's policy was never better; `best.pt` is its checkpoint."""
+
+
 @event("seed.stage", "life", keep=2, key=("env", "slot"))
 @dataclass(kw_only=True)
 class SeedStage:

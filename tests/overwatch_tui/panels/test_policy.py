@@ -1,4 +1,4 @@
-"""The panel of the PPO update."""
+"""The policy's panel: what its update and its returns consist of, and how it fares on held-out hosts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,75 @@ from dataclasses import replace
 from typing import Any
 
 from overwatch_tui.panels import policy
+from overwatch_tui.render.signals import signal_of
 from overwatch_tui.render.view_state import ViewState
-from protocol.messages.events import RoundFinished
-from tests.overwatch_tui.harness import events, folded, panel_inputs
+from protocol.messages.events import EvaluationFinished, RoundFinished
+from tests.overwatch_tui.harness import draw, events, folded, panel_inputs
+
+MEANS = {"return": 0.5, "accuracy": 0.8, "test_accuracy": 0.75, "added_parameters": 306.0, "fossilized": 2.0}
+LEAD = {
+    "no_growth": {"mean": 0.25, "low": 0.2, "high": 0.3},
+    "constant": {"mean": -0.02, "low": -0.05, "high": 0.01},
+}
+
+
+def evaluation(kind: str, return_mean: float, **changed: Any) -> EvaluationFinished:
+    told = EvaluationFinished(
+        policy=kind,
+        is_rival=kind != "ppo",
+        hosts=40,
+        seconds=12.0,
+        return_mean=return_mean,
+        accuracy_mean=0.8,
+        test_accuracy_mean=0.75,
+        added_parameters_mean=306.0,
+        fossilized_mean=2.0,
+        return_components={"gain": return_mean},
+        op_fraction={"WAIT": 1.0},
+        tasks={"digits": MEANS},
+    )
+    return replace(told, **changed)
+
+
+def inputs(*told: EvaluationFinished, selected: bool = False) -> Any:
+    found = list(events(envs=4, rounds=2))
+    last = found[-1]
+    for number, each in enumerate(told, 1):
+        ctx = replace(last.ctx, round=10 * number)
+        found.append(replace(last, data=each, ctx=ctx, ts=last.ts + number, type="evaluation.finished"))
+    view = ViewState()
+    view.show_view("policy")
+    if selected:
+        view.select("policy", policy.HELD_OUT)
+    return panel_inputs(folded(found), view)
+
+
+def test_newest_evaluation_is_shown_with_its_leads() -> None:
+    first, last = evaluation("ppo", 0.25), evaluation("ppo", 0.5, leads=LEAD)
+    text = draw(inputs(evaluation("no_growth", 0.1), first, last), 160, 40)
+    line = next(line for line in text.splitlines() if "held-out" in line)
+    assert "return +0.50  test 75.0 after round 30" in line
+    assert "lead no_growth +0.25±0.05 constant -0.02±0.03" in line
+
+
+def test_without_an_evaluation_nothing_is_said_of_it() -> None:
+    assert "held-out" not in draw(inputs(evaluation("no_growth", 0.1)), 160, 40)
+
+
+def test_its_row_opens_the_curves() -> None:
+    made = inputs(evaluation("ppo", 0.25), evaluation("ppo", 0.5, leads=LEAD), selected=True)
+    names = policy.charts(made)
+    assert list(names) == [
+        "evaluation.return",
+        "evaluation.accuracy",
+        "evaluation.parameters",
+        "lead.no_growth",
+        "lead.constant",
+    ]
+    labels = [signal_of(made.state, name).label for name in names]
+    assert labels[0] == "held-out return"
+    assert labels[3] == "lead in held-out return over no_growth"
+    assert [made.history(name).last for name in names] == [0.5, 0.75, 306.0, 0.25, -0.02]
 
 
 def drawn(type_: type, **changes: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from trainer.compute.process_group import ProcessGroup, RankLostError, RanksErro
 from trainer.config.load import load as configured
 from trainer.control.seed_control import SeedControl
 from trainer.data.registry import load
+from trainer.episode_table import PolicyEvaluation
 from trainer.loop import Trainer
 from trainer.policy.update_statistics import UpdateStatistics
 from trainer.ranks.rank_report import RankReport, decode, encode, merge_reports
@@ -52,6 +54,8 @@ class Recording:
     def __init__(self) -> None:
         self.frames: list[HostFrame] = []
         self.updates: list[UpdateStatistics] = []
+        self.evaluations: list[PolicyEvaluation] = []
+        self.best: list[bool] = []
 
     def wants_round(self, finished: int) -> bool:
         return finished < ROUNDS
@@ -70,11 +74,17 @@ class Recording:
 
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
-    def on_round_end(
-        self, round: int, update: UpdateStatistics | None, frame: HostFrame, *, is_best: bool
-    ) -> None:
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
         assert update is not None
         self.updates.append(update)
+
+    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...
+
+    def on_round_evaluated(
+        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
+    ) -> None:
+        self.evaluations += evaluations
+        self.best.append(is_best)
 
 
 def train(world: ProcessGroup, folder: Path) -> None:
@@ -173,9 +183,7 @@ class Acting(Recording):
             except RequestError as error:
                 self.outcomes.append(f"{error.kind}: {error.message}")
 
-    def on_round_end(
-        self, round: int, update: UpdateStatistics | None, frame: HostFrame, *, is_best: bool
-    ) -> None: ...
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
 
 
 def act_by_hand(world: ProcessGroup, folder: Path) -> None:

@@ -55,6 +55,16 @@ def blends(start: Start) -> bool:
     return longest_stay("BLENDING")(start) > 0
 
 
+EVALUATED = ("evaluation.rounds=1", "evaluation.hosts=2")
+RIVALS = {"no_growth", "fixed", "ppo"}
+"""What is played in two rounds, one rival in each."""
+
+
+def evaluated(start: Start) -> set[str]:
+    """Policies that were played on held-out hosts."""
+    return set(start.column("evaluation.finished:policy"))
+
+
 GATE_LIMIT = Elsewhere(
     "no options make seeds of that health or contribution for certain",
     "tests/trainer/seeds/test_lifecycle.py::test_limit_of_each_gate_is_an_option",
@@ -207,6 +217,13 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     ),
     "policy.learn": Flip("false", shrinks(counts("ppo.update"))),
     "policy.greedy": Flip("true", changes("epoch:op"), with_=("policy.learn=false",)),
+    "evaluation.rounds": Flip("1", grows(counts("evaluation.finished")), with_=("evaluation.hosts=2",)),
+    "evaluation.hosts": Flip("3", tells("evaluation.finished:hosts", 3), with_=EVALUATED),
+    "evaluation.seed": Flip("2", changes("evaluation.finished:accuracy_mean"), with_=EVALUATED),
+    "evaluation.rivals": Flip("random", measured(evaluated, RIVALS, {"ppo", "random"}), with_=EVALUATED),
+    "evaluation.constant": Flip(
+        "norm,none,none", changes("evaluation.finished:policy"), with_=("evaluation.rivals=", *EVALUATED)
+    ),
     "policy.hidden": Flip("16", shrinks(lambda start: (start.folder / "checkpoints/best.pt").stat().st_size)),
     "ppo.learning_rate": Flip("0.002", tells("ppo.update:learning_rate", 0.002, UPDATE)),
     "ppo.schedule": Flip(

@@ -63,6 +63,7 @@ def test_policies_meet_the_same_hosts() -> None:
     assert none.instance.tolist() == [0, 0, 0, 0, 1, 1], "digits are read from files: they have one instance"
 
 
+@pytest.mark.slow
 def test_hosts_do_not_depend_on_the_run() -> None:
     held_out = HeldOutHosts(count=2)
     mine = played(configuration("seed=1"), DEPTHWISE, held_out)
@@ -83,6 +84,7 @@ def test_held_out_instances_are_never_trained_on() -> None:
     assert not seen & set(mine)
 
 
+@pytest.mark.slow
 def test_tasks_never_trained_on_can_be_asked_for() -> None:
     held_out = HeldOutHosts(count=2, tasks=("texture", "histogram"))
     assert played(configuration(*MIXED), DEPTHWISE, held_out).task == ("texture", "histogram")
@@ -101,6 +103,7 @@ def test_table_tells_what_became_of_each_host() -> None:
     assert same(EpisodeTable.from_builtins(json.loads(json.dumps(table.to_builtins()))), table)
 
 
+@pytest.mark.slow
 def test_training_goes_on_as_if_nothing_was_evaluated() -> None:
     cfg, held_out = configuration(), HeldOutHosts(count=2)
     journals = []
@@ -118,6 +121,7 @@ def test_training_goes_on_as_if_nothing_was_evaluated() -> None:
             np.testing.assert_array_equal(without[name], with_[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_greedy_network_differs_from_a_sampled_one() -> None:
     cfg, held_out = configuration(), HeldOutHosts(count=2)
     network = Trainer(cfg, load("digits"), CPU).agent.network

@@ -252,16 +252,37 @@ UPDATE = ev.PPOUpdate(
     op_fraction={"wait": 1.0},
 )
 
+EVALUATION = ev.EvaluationFinished(
+    policy="ppo",
+    is_rival=False,
+    hosts=4,
+    seconds=1.0,
+    return_mean=0.5,
+    accuracy_mean=0.8,
+    test_accuracy_mean=0.75,
+    added_parameters_mean=306.0,
+    fossilized_mean=2.0,
+    return_components={"gain": 0.5},
+    op_fraction={"WAIT": 1.0},
+    tasks={"digits": {"return": 0.25}},
+    leads={"fixed": {"mean": 0.125, "low": None, "high": None}},
+)
+
 
 def test_tensorboard_holds_rounds_updates_and_epoch_means(tmp_path: Path) -> None:
     written = Written()
     written.train(2)
     written.add(ROUND, round=2)
     written.add(UPDATE, round=2)
+    written.add(EVALUATION, round=2)
     folder = tmp_path / "tb"
     assert call("export", "alpha", "--to", str(folder), "--format", "tensorboard").exit_code == 0
     found = scalars_in(folder)
     assert found["round/accuracy_mean"] == [(2, 0.75)]
+    assert found["evaluation/ppo/return_mean"] == [(2, 0.5)]
+    assert found["evaluation/ppo/tasks/digits/return"] == [(2, 0.25)]
+    assert found["evaluation/ppo/leads/fixed/mean"] == [(2, 0.125)]
+    assert "evaluation/ppo/leads/fixed/low" not in found
     assert found["ppo/head_entropy/op"] == [(2, 0.25)]
     assert "ppo/head_entropy/slot" not in found
     assert "ppo/explained_variance" not in found

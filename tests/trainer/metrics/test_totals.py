@@ -13,6 +13,26 @@ from protocol.server.emitter import Emitted
 from trainer.metrics.totals import ANOMALIES, RunTotals, scope_of
 
 
+def test_newest_evaluation_of_each_policy_is_kept() -> None:
+    totals = RunTotals()
+    for kind, mean in (("no_growth", 0.1), ("ppo", 0.2), ("ppo", 0.3)):
+        means = dict.fromkeys(("return_mean", "accuracy_mean", "test_accuracy_mean"), mean)
+        event = ev.EvaluationFinished(
+            policy=kind,
+            is_rival=kind != "ppo",
+            hosts=1,
+            seconds=1.0,
+            added_parameters_mean=0.0,
+            fossilized_mean=0.0,
+            return_components={},
+            op_fraction={},
+            tasks={},
+            **means,
+        )
+        observe(totals, event)
+    assert {kind: e.return_mean for kind, e in totals.evaluations.items()} == {"no_growth": 0.1, "ppo": 0.3}
+
+
 def observe(totals: RunTotals, event: Any, ns: int = 0, rank: int = 0) -> None:
     totals.observe(ev.spec_of(type(event)), [Emitted(ns, event, None, ev.Context(rank=rank))])
 
