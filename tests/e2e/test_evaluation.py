@@ -81,14 +81,17 @@ def test_killed_run_goes_on_to_the_same_evaluations(house: House) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("evaluation.rounds=1", "evaluation.constant=norm"), "must name for each of the 2 slots one of"),
+        (
+            ("evaluation.rounds=1", "evaluation.constant=norm"),
+            "evaluation.constant = norm: must name for each of the 2 slots one of",
+        ),
         (
             ("evaluation.rivals=best",),
             "evaluation.rivals = ['best']: must be a list of 0 to 4 values, each one of",
         ),
         (("evaluation.rivals=fixed,fixed",), "evaluation.rivals = fixed, fixed: fixed is named twice"),
         (("evaluation.hosts=0",), "evaluation.hosts = '0': must be an integer from 1 to 4096"),
-        (("policy.kind=constant",), "policy.constant = []: must name for each of the 2 slots one of"),
+        (("policy.kind=constant",), "policy.constant = empty: must name for each of the 2 slots one of"),
         (("policy.greedy=true",), "set policy.learn=false"),
     ],
 )

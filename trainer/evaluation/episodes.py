@@ -65,9 +65,10 @@ class HeldOutEpisodes:
         except DoesNotFit as error:
             raise DoesNotFit(f"{held_out.count} held-out hosts: {error}") from None
 
-    def check(self, policy: FrozenPolicy) -> None:
-        """Raise ConfigError where a policy does not fit the hosts."""
-        self._actor(policy)
+    @property
+    def slots(self) -> int:
+        """S of each host."""
+        return len(self._population.slots)
 
     def play(self, policy: FrozenPolicy, on_epoch: OnEpoch | None = None) -> EpisodeTable:
         """One episode of all hosts.
@@ -105,7 +106,7 @@ class HeldOutEpisodes:
         return Actor(
             policy.configure(self.cfg),
             policy.network,
-            slots=len(self._population.slots),
+            slots=self.slots,
             host_parameters=self._population.parameters_host,
             device=self._device,
             first_env=self._rows.start,

@@ -16,7 +16,7 @@ from trainer.config.schema import Config
 from trainer.data.mixture import Mixture
 from trainer.data.task import Task
 from trainer.episode_table import EpisodeTable, PolicyEvaluation, lead_over
-from trainer.policy.actor import CONSTANT
+from trainer.policy.actor import CONSTANT, constant_rule
 from trainer.policy.network import ActorCritic
 
 from .episodes import HeldOutEpisodes, OnEpoch
@@ -63,9 +63,9 @@ class Evaluator:
             kind: FrozenPolicy(kind) for kind in self._options.rivals if kind != self._policy.kind
         }
         if self._options.constant and self._policy.kind != CONSTANT:
-            self._rivals[CONSTANT] = FrozenPolicy.constant(*self._options.constant)
-        for rival in self._rivals.values():
-            self._episodes.check(rival)
+            plants, blueprints = self._options.constant, cfg.seeds.blueprints
+            constant_rule(plants, blueprints, self._episodes.slots, "evaluation.constant")
+            self._rivals[CONSTANT] = FrozenPolicy.constant(*plants)
         self._played: dict[str, EpisodeTable] = {}
         """Of what is not trained, by its kind."""
         self._best_return = -math.inf

@@ -31,13 +31,16 @@ EMPTY_SLOT = "none"
 """Stands in `policy.constant` for a slot in which nothing is planted."""
 
 
-def constant_rule(plants: Sequence[str], blueprints: Sequence[str], slots: int) -> Rule:
+def constant_rule(
+    plants: Sequence[str], blueprints: Sequence[str], slots: int, key: str = "policy.constant"
+) -> Rule:
     """The rule of a constant schedule.
 
     Args:
         plants: for each slot a blueprint's name, or `EMPTY_SLOT`.
         blueprints: on offer, with their options.
         slots: S.
+        key: option that names the plants, for the error.
 
     Raises:
         ConfigError: it does not fit slots or blueprints.
@@ -49,7 +52,7 @@ def constant_rule(plants: Sequence[str], blueprints: Sequence[str], slots: int) 
     }
     if len(plants) != slots or not all(name == EMPTY_SLOT or name in known for name in plants):
         raise ConfigError(
-            f"policy.constant = {list(plants)}: must name for each of the {slots} slots one of "
+            f"{key} = {', '.join(plants) or 'empty'}: must name for each of the {slots} slots one of "
             f"{', '.join(blueprints)}, or {EMPTY_SLOT}"
         )
     return constant(*(None if name == EMPTY_SLOT else known[name] for name in plants))

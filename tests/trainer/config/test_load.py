@@ -153,6 +153,7 @@ FREE_TEXT: dict[str, tuple[str, ...]] = {
     "task.data_dir": ("task.dataset=fashion-mnist",),
     "seeds.blueprints": (),
     "policy.constant": ("policy.kind=constant",),
+    "evaluation.constant": ("evaluation.rounds=1",),
 }
 """Options that take any words, which only the task or the host can judge, and what they need for it."""
 
