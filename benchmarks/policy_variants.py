@@ -13,6 +13,7 @@ import json
 import math
 import statistics
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +187,37 @@ class Course:
         advantage, returns = gae(self.rollout.reward, self.rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda)
         return self.agent.ppo.update(self.rollout, advantage, returns)
 
+    def trial(self, rounds: int) -> tuple[dict[str, float], dict[str, float], float]:
+        """Held-out hosts: mean return and added parameters by task, fossils per host."""
+        paid: list[list[float]] = [[] for _ in TASKS]
+        added: list[list[float]] = [[] for _ in TASKS]
+        fossils = []
+        for round_ in range(HELD_OUT, HELD_OUT + rounds):
+            returns = self.play(round_)
+            fossils.append(float((self.hosts.table.stage == Stage.FOSSILIZED).sum(1).float().mean()))
+            for i in range(len(TASKS)):
+                paid[i] += returns[self.hosts.task == i].tolist()
+                added[i] += self.hosts.added[self.hosts.task == i].tolist()
+        means = (dict(zip(TASKS, map(statistics.fmean, rows), strict=True)) for rows in (paid, added))
+        return (*means, statistics.fmean(fossils))  # type: ignore[return-value]
+
     def explained_within(self) -> float:
         """Explained variance of returns between envs at the same epoch."""
         returns = self.rollout.reward.flip(0).cumsum(0).flip(0)
         error = returns - self.rollout.value
         around = [(x - x.mean(1, keepdim=True)).square().sum() for x in (error, returns)]
         return float(1 - around[0] / around[1])
+
+
+def constants() -> tuple[float, float]:
+    """Mean return on the held-out hosts: of the best constant schedule, and of the best for each task."""
+    worth = []
+    for plants in product(("none", "depthwise"), repeat=SLOTS):
+        sets = ["policy.kind=constant", f"policy.constant={','.join(plants)}", "seed=1", "device=cpu"]
+        course = Course(load(preset="mixture", sets=sets))
+        by_task = course.trial(GREEDY_ROUNDS)[0]
+        worth.append(list(by_task.values()))
+    return max(map(statistics.fmean, worth)), statistics.fmean(map(max, zip(*worth, strict=True)))
 
 
 def run(sets: tuple[str, ...], seed: int, episodes: int) -> dict[str, Any]:
@@ -201,30 +227,20 @@ def run(sets: tuple[str, ...], seed: int, episodes: int) -> dict[str, Any]:
     chosen = [item.replace("ROUNDS", str(rounds)) for item in sets]
     cfg = load(preset="mixture", sets=[f"seed={seed}", f"rounds={rounds}", "device=cpu", *chosen])
     course, begun = Course(cfg), time.process_time()
-    paid, within, updates, added = [], [], [], []
+    paid, within, updates = [], [], []
     for round_ in range(1, rounds + 1):
         paid.append(float(course.play(round_).mean()))
-        added.append(course.hosts.added)
         within.append(course.explained_within())
         updates.append(course.learn())
     seconds, last = time.process_time() - begun, max(1, rounds // 4)
     course.agent.greedy = True
-    greedy, fossils = [], []
-    by_task: list[list[float]] = [[] for _ in TASKS]
-    params: list[list[float]] = [[] for _ in TASKS]
-    for round_ in range(HELD_OUT, HELD_OUT + GREEDY_ROUNDS * 32 // course.hosts.n):
-        returns = course.play(round_)
-        greedy.append(float(returns.mean()))
-        fossils.append(float((course.hosts.table.stage == Stage.FOSSILIZED).sum(1).float().mean()))
-        for i in range(len(TASKS)):
-            by_task[i] += returns[course.hosts.task == i].tolist()
-            params[i] += course.hosts.added[course.hosts.task == i].tolist()
+    paid_by_task, added_by_task, fossils = course.trial(GREEDY_ROUNDS * 32 // course.hosts.n)
     return {
         "return": statistics.fmean(paid[-last:]),
-        "greedy": statistics.fmean(greedy),
-        "greedy_by_task": dict(zip(TASKS, map(statistics.fmean, by_task), strict=True)),
-        "added_by_task": dict(zip(TASKS, map(statistics.fmean, params), strict=True)),
-        "fossils": statistics.fmean(fossils),
+        "greedy": statistics.fmean(paid_by_task.values()),
+        "greedy_by_task": paid_by_task,
+        "added_by_task": added_by_task,
+        "fossils": fossils,
         "explained": statistics.fmean(u.explained_variance for u in updates[-last:]),
         "within": statistics.fmean(within[-last:]),
         "steps": statistics.fmean(u.minibatches for u in updates[-last:]),
@@ -250,21 +266,24 @@ def _quantile(freedom: int) -> float:
 
 
 def table(found: dict[tuple[str, int], dict[str, Any]]) -> list[str]:
-    """Markdown, a row per variant."""
+    """Markdown, a row per variant; `histogram`: parameters added where every seed only costs."""
     lines = [
-        "| variant | seeds | return | greedy | greedy − preset's | EV within | steps | CPU s |",
-        "|---|---|---|---|---|---|---|---|",
+        "| variant | seeds | return | greedy | greedy − preset's | histogram | fossils | EV envs | steps | "
+        "CPU s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(n for n, _ in found):
         rows = [row for (n, _), row in found.items() if n == name]
         mean = {
             key: statistics.fmean(row[key] for row in rows)
-            for key in ("return", "greedy", "within", "steps", "seconds")
+            for key in ("return", "greedy", "fossils", "within", "steps", "seconds")
         }
+        bare = statistics.fmean(row["added_by_task"]["histogram"] for row in rows)
         middle, half = compare(found, name, "greedy")
         lines.append(
             f"| {name} | {len(rows)} | {mean['return']:.3f} | {mean['greedy']:.3f} | "
-            f"{middle:+.3f} ± {half:.3f} | {mean['within']:.2f} | {mean['steps']:.0f} | "
+            f"{middle:+.3f} ± {half:.3f} | {bare:.0f} | {mean['fossils']:.1f} | "
+            f"{mean['within']:.2f} | {mean['steps']:.0f} | "
             f"{mean['seconds']:.0f} |"
         )
     return lines
