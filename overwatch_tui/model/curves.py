@@ -15,7 +15,7 @@ from typing import Any
 from protocol.codec.json_lines import Event
 from protocol.messages import events as ev
 
-from .columns import at_or_none
+from .columns import zip_columns
 from .time_series import RESOLUTIONS, SHORT_RESOLUTIONS, History
 
 MAX_METRIC_CURVES = 1000
@@ -108,9 +108,9 @@ def _evaluation(curves: Curves, ts: int, data: ev.EvaluationFinished) -> None:
 
 
 def _epoch(curves: Curves, ts: int, data: ev.EpochFinished) -> None:
-    for env, accuracy in enumerate(data.val_accuracy):
+    for env, (accuracy, total) in enumerate(zip_columns(data.val_accuracy, data.episode_return)):
         curves.add(f"accuracy/{env}", ts, accuracy)
-        curves.add(f"return/{env}", ts, at_or_none(data.episode_return, env))
+        curves.add(f"return/{env}", ts, total)
 
 
 def _ppo(curves: Curves, ts: int, data: ev.PPOUpdate) -> None:
@@ -121,12 +121,14 @@ def _ppo(curves: Curves, ts: int, data: ev.PPOUpdate) -> None:
 
 
 def _drift(curves: Curves, ts: int, data: ev.Drift) -> None:
-    for i, source in enumerate(data.source):
+    for source, norm, norm_drift, health in zip_columns(
+        data.source, data.norm, data.norm_drift, data.health_drift
+    ):
         brief = source.startswith("env") and "." in source
-        curves.add(f"drift/{source}", ts, at_or_none(data.norm_drift, i), brief=brief)
+        curves.add(f"drift/{source}", ts, norm_drift, brief=brief)
         if not brief:
-            curves.add(f"norm/{source}", ts, at_or_none(data.norm, i))
-            curves.add(f"health/{source}", ts, at_or_none(data.health_drift, i))
+            curves.add(f"norm/{source}", ts, norm)
+            curves.add(f"health/{source}", ts, health)
 
 
 def _system(curves: Curves, ts: int, data: ev.SystemSample) -> None:

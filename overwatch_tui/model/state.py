@@ -19,7 +19,7 @@ from protocol.messages.vocabulary import WITH_SEED, Stage
 
 from .anomalies import Anomalies
 from .anomaly_history import AnomalyHistory
-from .columns import at_or_none
+from .columns import zip_columns
 from .commands import Commands
 from .curves import Curves
 from .limits import POLICY_LIMITS, policy_limit
@@ -373,11 +373,10 @@ def _drift(state: State, event: Event) -> None:
         if state.drift[source].ts <= event.ts:
             del state.drift[source]
     columns = (data.norm, data.norm_ema, data.norm_drift, data.health, data.health_ema, data.health_drift)
-    for i, source in enumerate(data.source):
+    for source, *values in zip_columns(data.source, *columns):
         known = state.drift.get(source)
-        if known is not None and event.ts < known.ts:
-            continue
-        state.drift[source] = SourceDrift(event.ts, *(at_or_none(column, i) for column in columns))
+        if known is None or event.ts >= known.ts:
+            state.drift[source] = SourceDrift(event.ts, *values)
 
 
 @_on(ev.SystemSample)

@@ -69,27 +69,32 @@ class _Ring:
 
     def add(self, ts: int, value: float) -> None:
         index = ts // self.dt
-        at = len(self.index) - 1
-        if at < 0 or index > self.index[at]:
+        if not self.index or index > self.index[-1]:
             self._append(index, value)
             return
-        if index < self.index[at]:
+        at = -1
+        if index < self.index[-1]:
             at = bisect_left(self.index, index)
             if self.index[at] != index:
                 if at > 0 or len(self.index) < self.capacity:
                     self._insert(at, index, value)
                 return
-        self.low[at] = min(self.low[at], value)
-        self.high[at] = max(self.high[at], value)
+        if value < self.low[at]:
+            self.low[at] = value
+        if value > self.high[at]:
+            self.high[at] = value
         self.total[at] += value
         self.count[at] += 1
 
     def _append(self, index: int, value: float) -> None:
-        columns = (self.index, self.low, self.high, self.total, self.count)
         if len(self.index) >= self.capacity + self.capacity // 4:
-            for column in columns:
+            for column in (self.index, self.low, self.high, self.total, self.count):
                 del column[: len(column) - self.capacity + 1]
-        self._insert(len(self.index), index, value)
+        self.index.append(index)
+        self.low.append(value)
+        self.high.append(value)
+        self.total.append(value)
+        self.count.append(1)
 
     def _insert(self, at: int, index: int, value: float) -> None:
         self.index.insert(at, index)

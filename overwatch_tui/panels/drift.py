@@ -28,6 +28,10 @@ def note(inputs: PanelInputs) -> str:
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     """Policy, heads and critic in the order of the event; then the envs and seeds, the worst first."""
+    return inputs.keep("drift keys", lambda: _sort_sources(inputs))
+
+
+def _sort_sources(inputs: PanelInputs) -> list[str]:
     drift = inputs.state.drift
     fixed = sorted((s for s in drift if not s.startswith("env")), key=lambda s: s == "critic")
     moving = [s for s, row in drift.items() if s.startswith("env") and row.norm_drift is not None]

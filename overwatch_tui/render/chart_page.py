@@ -10,7 +10,7 @@ from overwatch_tui.model.courses import Course, Quantiles, Shifted, Smoothed
 
 from .chart_view import OVER_RUNS
 from .format import format_clock, format_duration, format_number
-from .lines import Line, Row
+from .lines import Line, Row, Span, fit
 from .panel import PanelInputs
 from .plot import Series, plot_grid
 from .signals import Signal, mark_of, siblings, signal_of
@@ -63,11 +63,12 @@ def draw_charts(
         tall = (height - len(lines)) // (rows - y)
         each = (width - GAP * (len(shown) - 1)) // len(shown)
         drawn = [_draw_chart(inputs, name, each, tall, is_selected=name == selected) for name in shown]
-        for parts in zip(*drawn, strict=True):
-            row = Row()
-            for x, part in enumerate(parts):
-                row.to(x * (each + GAP)).add(part)
-            lines.append(row.line(width))
+        gap: Span = (" " * GAP, "")
+        for first, *others in zip(*drawn, strict=True):
+            spans = [*first]
+            for part in others:
+                spans += [gap, *part]
+            lines.append(fit(tuple(spans), width))
     return lines
 
 
@@ -86,7 +87,7 @@ def _draw_chart(inputs: PanelInputs, name: str, width: int, height: int, *, is_s
         form=signal.form,
     )
     head = _headline(inputs, signal, len(family), width, is_selected=is_selected)
-    return [head, *(Row().add(line).line(width) for line in lines)]
+    return [head, *(fit(line, width) for line in lines)]
 
 
 def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Series]:

@@ -59,6 +59,11 @@ class EnvRow(NamedTuple):
 
 def sorted_rows(inputs: PanelInputs) -> list[EnvRow]:
     """All envs in the order that the view asks for."""
+    view = inputs.view
+    return inputs.keep(("env rows", view.sort, view.is_reversed), lambda: _sort_rows(inputs))
+
+
+def _sort_rows(inputs: PanelInputs) -> list[EnvRow]:
     state = inputs.state
     found = [env_row(state, env, inputs.glyphs) for env in range(state.num_envs)]
     sort = inputs.view.sort

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from overwatch_tui.model.anomalies import AnomalyRecord
 from overwatch_tui.model.filters import Value
@@ -18,6 +18,8 @@ from .plot import Series, TimeAxis, chart, sparkline
 from .theme import Glyphs
 from .view_state import WINDOWS, Scroll, ViewState
 
+_T = TypeVar("_T")
+
 
 @dataclass
 class PanelInputs:
@@ -28,6 +30,16 @@ class PanelInputs:
     link: LinkStatus
     now: int
     """Wall time of the daemon, microseconds: the right edge of every chart."""
+
+    kept: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What several panels compute of this moment, or one several times; see `keep`."""
+
+    def keep(self, key: Hashable, compute: Callable[[], _T]) -> _T:
+        """What was computed of this moment under this key, or is now; nobody may change it."""
+        if key not in self.kept:
+            self.kept[key] = compute()
+        found: _T = self.kept[key]
+        return found
 
     @property
     def glyphs(self) -> Glyphs:

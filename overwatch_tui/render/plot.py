@@ -10,10 +10,12 @@ from overwatch_tui.model.courses import Course
 from overwatch_tui.model.time_series import SECOND, Bucket
 
 from .format import format_clock, format_count
-from .lines import Line, Row
+from .lines import Line, Row, Span, fit
 from .scale import Scale, make_scale
 from .theme import Glyphs, severity_label
 
+_BRAILLE = 0x2800
+"""The pattern without dots."""
 _DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 """Braille bits of the left and right column of a cell, from the bottom up."""
 
@@ -199,7 +201,7 @@ def chart(
         text = _label(scale.value(labels[y]), form, GUTTER - 1) if y in labels else ""
         row = Row().put(text, "dim", GUTTER - 1, ">")
         row.put(glyphs.bar, "rule")
-        lines.append(row.add(canvas.line(y)).line(width))
+        lines.append(fit((*row.spans, *canvas.line(y)), width))
     if labelled:
         lines.append(_time_labels(axis, width))
     return lines
@@ -254,7 +256,8 @@ class _Canvas:
         self._bits = [[0] * columns for _ in range(height)]
         self._styles = [["faint"] * columns for _ in range(height)]
         self._under = [[" "] * columns for _ in range(height)]
-        self._over: dict[tuple[int, int], tuple[str, str]] = {}
+        self._over: dict[int, dict[int, Span]] = {}
+        """By line and column."""
         self._rule = glyphs.rule if glyphs.braille else "-"
         self._bar = glyphs.bar
         self._cursor: int | None = None
@@ -318,10 +321,10 @@ class _Canvas:
         if bucket is None:
             return False
         y = self._line_of(bucket.mean)
-        cells = [(y, x + i) for i in range(len(text))]
-        if any(cell in self._over for cell in [(y, x - 1), *cells, (y, x + len(text))]):
+        written = self._over.setdefault(y, {})
+        if any(column in written for column in range(x - 1, x + len(text) + 1)):
             return False
-        self._over.update(zip(cells, ((character, style) for character in text), strict=True))
+        written.update({x + i: (character, style) for i, character in enumerate(text)})
         return True
 
     def _set(self, i: int, level: int, style: str, dot: str) -> None:
@@ -334,17 +337,27 @@ class _Canvas:
         self._styles[y][x] = style
 
     def line(self, y: int) -> Line:
-        row = Row()
-        for x, (bits, style, under) in enumerate(
-            zip(self._bits[y], self._styles[y], self._under[y], strict=True)
-        ):
-            if (y, x) in self._over:
-                row.put(*self._over[y, x])
-            elif bits:
-                text = chr(0x2800 + bits if self._braille else bits)
-                row.put(text, "key" if x == self._cursor else style)
-            elif x == self._cursor:
-                row.put(self._bar, "focus")
-            else:
-                row.put(under, style)
-        return tuple(row.spans)
+        styles = self._styles[y][:]
+        first = _BRAILLE if self._braille else 0
+        cells = [
+            chr(first + bits) if bits else under
+            for bits, under in zip(self._bits[y], self._under[y], strict=True)
+        ]
+        if self._cursor is not None:
+            is_free = not self._bits[y][self._cursor]
+            styles[self._cursor] = "focus" if is_free else "key"
+            cells[self._cursor] = self._bar if is_free else cells[self._cursor]
+        for x, (text, style) in self._over.get(y, {}).items():
+            cells[x], styles[x] = text, style
+        return _spans(cells, styles)
+
+
+def _spans(cells: list[str], styles: list[str]) -> Line:
+    """Cells of one style in a row as one span."""
+    spans: list[Span] = []
+    begin = 0
+    for x in range(1, len(cells) + 1):
+        if x == len(cells) or styles[x] != styles[begin]:
+            spans.append(("".join(cells[begin:x]), styles[begin]))
+            begin = x
+    return tuple(spans)

@@ -7,8 +7,12 @@ not printable in the sense of `str.isprintable`.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import lru_cache
+
+_NARROW = re.compile("[ -~\u2500-\u259f\u2800-\u28ff]*")
+"""Of one column each: ASCII, lines and blocks, braille; what a screen mostly consists of."""
 
 
 def clean_text(text: str) -> str:
@@ -29,7 +33,7 @@ def clean_cells(text: str) -> str:
 
     Beside what is not printable these are combining and double-width characters.
     """
-    if text.isascii() and text.isprintable():
+    if _NARROW.fullmatch(text):
         return text
     return "".join(c if _is_narrow(c) else "?" for c in text)
 
