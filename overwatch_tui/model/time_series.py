@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from itertools import pairwise
 from math import isfinite, nan
 from typing import NamedTuple
 
@@ -232,10 +231,16 @@ class History:
 
 def _hold(buckets: list[Bucket | None]) -> list[Bucket | None]:
     """Fill holes between measurements with the mean of the one before."""
-    known = [i for i, bucket in enumerate(buckets) if bucket is not None]
-    for before, after in pairwise(known):
-        bucket = buckets[before]
-        assert bucket is not None
-        for i in range(before + 1, after):
-            buckets[i] = Bucket(bucket.mean, bucket.mean, bucket.mean)
+    end = len(buckets)
+    while end and buckets[end - 1] is None:
+        end -= 1
+    before: Bucket | None = None
+    for i in range(end):
+        bucket = buckets[i]
+        if bucket is not None:
+            before = bucket
+        elif before is not None:
+            if not before.low == before.mean == before.high:
+                before = Bucket(before.mean, before.mean, before.mean)
+            buckets[i] = before
     return buckets

@@ -18,6 +18,11 @@ _BRAILLE = 0x2800
 """The pattern without dots."""
 _DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 """Braille bits of the left and right column of a cell, from the bottom up."""
+_PATTERNS = tuple(
+    tuple(sum(bit for row, bit in enumerate(column) if rows >> row & 1) for rows in range(16))
+    for column in _DOTS
+)
+"""Of each column, the bits of any set of its four rows."""
 
 
 MIN_AXIS_LINES = 7
@@ -237,7 +242,9 @@ def _scaled(series: Series, grid: PlotGrid) -> list[Bucket | None]:
         return [None] * grid.count
     buckets = grid.buckets(series.history)
     if series.is_line:
-        buckets = [None if b is None else Bucket(b.mean, b.mean, b.mean) for b in buckets]
+        buckets = [
+            b if b is None or b.low == b.mean == b.high else Bucket(b.mean, b.mean, b.mean) for b in buckets
+        ]
     by = series.scale
     if by == 1.0:
         return buckets
@@ -251,11 +258,17 @@ class _Canvas:
         self._height = height
         self._rows = height * (4 if glyphs.braille else 1)
         self._scale = scale
+        self._highest = self._rows - 1
+        # What `Scale.share` computes: a method's call for every bucket of every curve takes longer than that.
+        self._bottom, self._span, self._is_log = scale.bottom, scale.top - scale.bottom, scale.is_log
         self._braille = glyphs.braille
         self._per_cell = 2 if glyphs.braille else 1
         self._bits = [[0] * columns for _ in range(height)]
         self._styles = [["faint"] * columns for _ in range(height)]
         self._under = [[" "] * columns for _ in range(height)]
+        self._dots = [0] * (columns * self._per_cell)
+        """Of the present pen, a number per column of dots: bit 0 is the lowest row."""
+        self._pen = ("", "")
         self._over: dict[int, dict[int, Span]] = {}
         """By line and column."""
         self._rule = glyphs.rule if glyphs.braille else "-"
@@ -264,7 +277,9 @@ class _Canvas:
 
     def _level(self, value: float) -> int:
         """Dot row from the bottom."""
-        return round(self._scale.share(value) * (self._rows - 1))
+        if self._is_log:
+            return round(self._scale.share(value) * self._highest)
+        return round((value - self._bottom) / self._span * self._highest)
 
     def _line_of(self, value: float) -> int:
         """Line of text, from the top."""
@@ -289,17 +304,47 @@ class _Canvas:
             self._cursor = x
 
     def curve(self, buckets: list[Bucket | None], style: str, dot: str) -> None:
+        """Draw it over what is there, each column joined to the one before."""
+        if (style, dot) != self._pen:
+            self._settle()
+            self._pen = (style, dot)
+        dots, level = self._dots, self._level
         before: Bucket | None = None
+        low = high = -1
         for i, bucket in enumerate(buckets):
             if bucket is None:
                 before = None
                 continue
-            low, high = bucket.low, bucket.high
-            if before is not None:
-                low, high = min(low, before.high), max(high, before.low)
-            for level in range(self._level(low), self._level(high) + 1):
-                self._set(i, level, style, dot)
-            before = bucket
+            if bucket is not before:
+                low_before, high_before = low, high
+                low = high = level(bucket.low)
+                if bucket.high != bucket.low:
+                    high = level(bucket.high)
+                first, last = low, high
+                if before is not None:
+                    first = high_before if high_before < low else low
+                    last = low_before if low_before > high else high
+                dots[i] |= (2 << last) - (1 << first)
+                before = bucket
+            else:
+                dots[i] |= (2 << high) - (1 << low)
+
+    def _settle(self) -> None:
+        """Put what the present pen has drawn into the cells."""
+        style, dot = self._pen
+        per_line = 4 if self._braille else 1
+        for i, dots in enumerate(self._dots):
+            x, y = i // self._per_cell, self._height
+            while dots:
+                y -= 1
+                part = dots & ((1 << per_line) - 1)
+                dots >>= per_line
+                if part:
+                    self._bits[y][x] = (
+                        self._bits[y][x] | _PATTERNS[i % 2][part] if self._braille else ord(dot)
+                    )
+                    self._styles[y][x] = style
+            self._dots[i] = 0
 
     def mark(self, buckets: list[Bucket | None], text: str, style: str, phase: int) -> None:
         """Write the curve's name on it every so many columns of absolute time."""
@@ -327,16 +372,8 @@ class _Canvas:
         written.update({x + i: (character, style) for i, character in enumerate(text)})
         return True
 
-    def _set(self, i: int, level: int, style: str, dot: str) -> None:
-        if self._braille:
-            x, y = i // 2, self._height - 1 - level // 4
-            self._bits[y][x] |= _DOTS[i % 2][level % 4]
-        else:
-            x, y = i, self._height - 1 - level
-            self._bits[y][x] = ord(dot)
-        self._styles[y][x] = style
-
     def line(self, y: int) -> Line:
+        self._settle()
         styles = self._styles[y][:]
         first = _BRAILLE if self._braille else 0
         cells = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, floor, log10
+from operator import attrgetter
 from typing import NamedTuple
 
 from overwatch_tui.model.time_series import Bucket
@@ -12,6 +13,7 @@ STEPS = 8
 """A linear axis ends at a multiple of a round number that is at most 1/8 of what it spans."""
 SMALLEST = 1e-30
 """Differences below are none, and so are values on a logarithmic axis: the counterpart of `MAX_VALUE`."""
+_LOW, _HIGH = attrgetter("low"), attrgetter("high")
 _DIGITS = (1.0, 2.0, 5.0, 10.0)
 
 
@@ -58,7 +60,7 @@ def make_scale(
             bottom, top = min([bottom, *near]), max([top, *near])
             bottom, top = _round_down(bottom), _round_up(top)
             return Scale(bottom / 2, top * 2, True) if top <= bottom else Scale(bottom, top, True)
-    bottom, top = min(b.low for b in buckets), max(b.high for b in buckets)
+    bottom, top = min(map(_LOW, buckets)), max(map(_HIGH, buckets))
     if floor_at is not None:
         bottom, top = min(bottom, floor_at), max(top, floor_at)
     span = top - bottom

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.segment import Segment
 from rich.style import Style
@@ -63,15 +63,31 @@ class LinePanel(Widget):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        strip = self._strips.get(y)
-        if strip is None:
+        strip, width = self._strips.get(y), self.size.width
+        if strip is None or strip.cell_length != width:
             line = self._lines[y] if y < len(self._lines) else ()
-            width = self.size.width
             style = self._theme.style
             spans = [(clean_cells(text), style(name)) for text, name in fit(line, width)]
-            strip = Strip([Segment(text, span_style) for text, span_style in _joined(spans)], width)
+            strip = _LineStrip([Segment(text, span_style) for text, span_style in _joined(spans)], width)
             self._strips[y] = strip
         return strip
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines as they are: there is no border, padding or opacity to be added to them."""
+        strips = [self.render_line(y) for y in crop.line_range]
+        for each in self.get_line_filters():
+            strips = [strip.apply_filter(each, self.background_colors[1]) for strip in strips]
+        if crop.column_span == (0, self.size.width):
+            return strips
+        return [strip.crop(*crop.column_span) for strip in strips]
+
+
+class _LineStrip(Strip):
+    """A strip that does not remember itself as its only part: a cycle that waits for the collector."""
+
+    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
+        inside = [cut for cut in cuts if cut <= self.cell_length]
+        return [self] if inside == [self.cell_length] else super().divide(inside)
 
 
 def _same_tail(old: Line, new: Line) -> int:
