@@ -5,6 +5,7 @@ What takes time to import is imported when there is something on the screen: `wa
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -202,8 +203,7 @@ def main(
     chosen |= {"refresh": float(refresh) if refresh else None, "glyphs": "ascii" if ascii else None}
     settings = read_settings(os.environ, chosen)
     if not once:
-        _require_terminal()
-        leave_on_hangup(sys.stdout.fileno())
+        _prepare_terminal()
     with FirstFrame(
         _first_words(address, replay), is_wanted=_takes_first_frame(ssh, address, once=once)
     ) as frame:
@@ -269,6 +269,8 @@ def without_serve(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def _require_terminal() -> None:
+def _prepare_terminal() -> None:
     if not sys.stdout.isatty() and DRIVER_VARIABLE not in os.environ:
         raise click.UsageError("standard output is not a terminal; use --once to print one screen as text")
+    leave_on_hangup(sys.stdout.fileno())
+    gc.disable()  # until all is imported; see screens/idle_collection.py

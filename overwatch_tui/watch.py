@@ -115,11 +115,14 @@ def _run_app(
         os.environ["NO_COLOR"] = "1"
     from .app import OverwatchApp
     from .screens.driver import driver_after
+    from .screens.idle_collection import IdleCollection
 
     theme = settings.text("theme")
     theme = automatic_theme(os.environ) if theme == "auto" else theme
     app = OverwatchApp(session, colour=options.colour, theme=theme, choice=choice, settings=settings)
     app.notifier = TerminalNotifier(choose_outlet(settings.text("notify"), os.environ), options.quiet)
+    app.collection = IdleCollection()
+    app.collection.take_over()
     if frame.is_shown:
         app.driver_class = driver_after(frame)
     try:

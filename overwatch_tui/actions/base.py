@@ -20,6 +20,7 @@ from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, com
 from overwatch_tui.render.notifier import TerminalNotifier
 from overwatch_tui.render.panel import PanelInputs
 from overwatch_tui.render.theme import Theme
+from overwatch_tui.screens.idle_collection import IdleCollection
 from overwatch_tui.screens.line_widget import LinePanel
 from overwatch_tui.screens.main import MainScreen
 from overwatch_tui.screens.output_pace import OutputPace
@@ -57,6 +58,8 @@ class PaintedApp(App[None]):
         """Since when the terminal has taken nothing; infinite once the rate has been halved for it."""
         self._is_leaving = False
         self.notifier = TerminalNotifier()
+        self.collection: IdleCollection | None = None
+        """Where this process is the terminal's own: told of pauses and keys."""
         self._rung: dict[tuple[AnomalyKey, int], None] | None = None
         """(key, since) of what the bell has rung for, in its order; None before the first look."""
 
@@ -107,6 +110,8 @@ class PaintedApp(App[None]):
         """Keys that were typed after the one that leaves have no screen any more that could take them."""
         if self._is_leaving and isinstance(event, InputEvent):
             return
+        if isinstance(event, InputEvent) and self.collection is not None:
+            self.collection.note_key()
         if isinstance(event, Key) and event.key.startswith("alt+") and self._is_escape_and_key(event.key):
             # Esc and a key at once look like Alt and the key, and tmux sends them so.
             await super().on_event(Key("escape", None))
@@ -129,6 +134,8 @@ class PaintedApp(App[None]):
             return  # the timer can be faster than the first screen, and slower than the last
         self._main.send_owed()
         if not self.session.needs_paint and time.monotonic() < self._paint_at:
+            if self.collection is not None:
+                self.collection.note_pause()
             return
         if self._terminal_is_full():
             self._slow_down()
