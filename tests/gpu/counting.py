@@ -17,6 +17,8 @@ NO_LAUNCH = (
     *("_unsafe_view", "device"),
 )
 """Operations that allocate, look at memory otherwise, or ask where it is, beside what torch calls views."""
+MAX_FOREACH_TENSORS = 48
+"""Tensors of three lists that torch's multi_tensor_apply hands to one kernel."""
 WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal")
 
 
@@ -70,8 +72,20 @@ class DeviceCalls(TorchDispatchMode):
             self.add("launches", "waits")
         elif any(x.device.type == "cpu" and x.dim() > 0 for x in ins):
             raise AssertionError(f"{func} is given tensors of the CPU and of the device")
+        elif name.startswith("_foreach_"):
+            for _ in range(_num_foreach_launches(args)):
+                self.add("launches")
         elif not func.is_view and name not in NO_LAUNCH:
             self.add("launches")
+
+
+def _num_foreach_launches(args: Any) -> int:
+    """One for so many tensors, where dtypes are one and the lists lie alike; else one for each tensor."""
+    lists = [part for part in args if isinstance(part, list | tuple) and part and isinstance(part[0], Tensor)]
+    alike = len({t.dtype for part in lists for t in part}) == 1 and all(
+        len({t.stride() for t in tensors}) == 1 for tensors in zip(*lists, strict=True)
+    )
+    return -(-len(lists[0]) // MAX_FOREACH_TENSORS) if alike else len(lists[0])
 
 
 def _has_bool_index(args: Any) -> bool:

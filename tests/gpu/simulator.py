@@ -32,7 +32,7 @@ from trainer.config import load as settings
 from trainer.config.schema import Config
 from trainer.data.registry import load
 from trainer.data.task import Task
-from trainer.hosts import seed_pool, slot_plan
+from trainer.hosts import seed_pool, slot_plan, validation
 from trainer.hosts.population import Population
 from trainer.hosts.slot_plan import Topology
 from trainer.telemetry.transfer import HostFrame, Transfer
@@ -169,6 +169,7 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
         return cls(stage, *others, blended, np.zeros((*blended.shape, blended.shape[1]), dtype=np.bool_))
 
     Topology.of = classmethod(of)
+    validation.device_memory_bytes = lambda device: 80 << 30
     loop.CudaGraphs = lambda on: cuda_graphs.CudaGraphs(on=on, capture=capture)
     loop.create_population = lambda config, data, device, execution, first: Population(
         config, data, device, execution=execution, first_env=first

@@ -1,10 +1,11 @@
 """CUDA graphs: a program whose operations never change is issued once and replayed.
 
-Its inputs are copied into tensors of its own, its weights are used where they are. A graph belongs to the
-shapes it was captured with; the least recently used one goes when there are too many. In its first two
-calls a graph is compared with the program itself, after its results were made wrong, so that one that is
-empty, or has an input baked in, shows; where it differs the program goes on without a graph and the log says
-why. After a capture that failed torch's allocator is not to be trusted with another, so that none follows.
+Its inputs are copied into tensors of its own; weights, and what it is told stays in one place, are used where
+they are. A graph belongs to the shapes and places it was captured with; the least recently used one goes when
+there are too many. In its first two calls a graph is compared with the program itself, after its results were
+made wrong and what it changes was put back, so that one that is empty, or has an input baked in, shows; where
+it differs the program goes on without a graph and the log says why. After a capture that failed torch's
+allocator is not to be trusted with another, so that none follows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -23,7 +24,7 @@ from torch import Tensor
 from protocol.errors import first_line
 
 from .compiler import RELATIVE_TOLERANCE, first_mismatch
-from .torch_private import clear_cublas_workspaces
+from .torch_private import clear_cublas_workspaces, copy_each_, memory_key
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ R = TypeVar("R")
 Replay = Callable[[], None]
 Capture = Callable[[Callable[[], Any]], tuple[Replay, Any]]
 Check = Callable[[list[Tensor], list[Tensor]], str]
+Changes = Callable[[], Sequence[Tensor]]
 
 
 def capture_cuda(work: Callable[[], Any]) -> tuple[Replay, Any]:
@@ -75,12 +77,13 @@ class CudaGraphs:
     """Wraps programs; switched off it returns them unchanged.
 
     Attributes:
+        on: whether programs are wrapped.
         programs: what was wrapped, by name.
         failure: of the capture after which there are no more; empty where none failed.
     """
 
     def __init__(self, *, on: bool, capture: Capture = capture_cuda) -> None:
-        self._on, self._capture = on, capture
+        self.on, self._capture = on, capture
         self.failure = ""
         self.programs: dict[str, CudaGraphProgram[Any, Any]] = {}
 
@@ -91,17 +94,24 @@ class CudaGraphs:
         *,
         tolerance: float = RELATIVE_TOLERANCE,
         count_tolerance: float = 0.0,
+        changes: Changes = tuple,
+        in_place: Collection[int] = (),
+        lends: bool = False,
     ) -> Callable[P, R]:
         """Let a function be captured and replayed.
 
         Args:
             function: of tensors and what holds them; reads nothing of the host that changes but the shapes.
             tolerance, count_tolerance: of the check, see `first_mismatch`.
+            changes: the tensors that it changes in place, always the same ones.
+            in_place: numbers of the arguments whose tensors are not copied, as they stay in one place.
+            lends: results are good until the next call, which writes into the same memory; else copies.
         """
-        if not self._on:
+        if not self.on:
             return function
         check = partial(first_mismatch, tolerance=tolerance, count_tolerance=count_tolerance)
-        self.programs[name] = program = CudaGraphProgram(name, function, self, check)
+        program = CudaGraphProgram(name, function, self, check, changes, in_place, lends=lends)
+        self.programs[name] = program
         return program
 
     def capture(self, work: Callable[[], Any]) -> tuple[Replay, Any] | None:
@@ -120,80 +130,131 @@ class _Graph:
     inputs: list[Tensor]
     replay: Replay
     out: Any
+    arguments: Any
+    """What was captured, kept from being freed: some of it is used where it is."""
     num_checks: int = 0
 
     def run(self, inputs: list[Tensor]) -> None:
         """Replay it with these inputs; `out` holds the results until the next time."""
-        for mine, given in zip(self.inputs, inputs, strict=True):
-            mine.copy_(given)
+        copy_all_(self.inputs, inputs)
         self.replay()
 
 
 class CudaGraphProgram(Generic[P, R]):
-    """One program and its graphs.
+    """One program and its graphs; the parameters are those of `CudaGraphs.wrap`.
 
     Attributes:
         replays: how often a graph ran.
         reason: why the program runs without a graph; empty where it does not.
     """
 
-    def __init__(self, name: str, function: Callable[P, R], owner: CudaGraphs, check: Check) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[P, R],
+        owner: CudaGraphs,
+        check: Check,
+        changes: Changes = tuple,
+        in_place: Collection[int] = (),
+        *,
+        lends: bool = False,
+    ) -> None:
         self.name, self.replays, self.reason = name, 0, ""
         self._function, self._owner, self._check = function, owner, check
+        self._changes, self._in_place, self._lends = changes, in_place, lends
         self._graphs: OrderedDict[Hashable, _Graph] = OrderedDict()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         assert not kwargs, "graphs take positional arguments"
         if self.reason:
             return self._function(*args, **kwargs)
-        inputs = [x for x in iter_tensors(args) if not x.requires_grad]
-        key = tuple((x.shape, x.dtype) for x in inputs)
+        inputs = self._inputs(args)
+        places = [memory_key(x) for i in self._in_place for x in iter_tensors(args[i])]
+        key = (*((x.shape, x.dtype) for x in inputs), *places)
         graph = self._graphs.get(key)
         if graph is None:
             return self._first(key, *args, **kwargs)
         self._graphs.move_to_end(key)
         if graph.num_checks < NUM_CHECKED_CALLS:
-            return self._checked(graph, inputs, self._function(*args, **kwargs))
+            before = self._state()
+            return self._checked(graph, inputs, self._function(*args, **kwargs), before)
         graph.run(inputs)
         self.replays += 1
-        return _copied(graph.out)  # type: ignore[no-any-return]
+        return graph.out if self._lends else _copied(graph.out)  # type: ignore[no-any-return]
+
+    def _inputs(self, args: Sequence[Any]) -> list[Tensor]:
+        """The tensors that are copied for each replay."""
+        copied = [arg for i, arg in enumerate(args) if i not in self._in_place]
+        return [x for x in iter_tensors(copied) if not x.requires_grad]
+
+    def _state(self) -> list[Tensor]:
+        """Copies of what the program changes."""
+        return [x.detach().clone() for x in self._changes()]
+
+    def _put_back(self, state: list[Tensor]) -> None:
+        copy_all_([x.detach() for x in self._changes()], state)
 
     def _first(self, key: Hashable, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run uncaptured, then capture and compare; returns the uncaptured result."""
+        before = self._state()
         expected = self._function(*args, **kwargs)
         if self._owner.failure:
             self.reason = "" if self._graphs else self._owner.failure
             return expected
-        mine = map_tensors(args, lambda x: x if x.requires_grad else x.clone())
-        captured = self._owner.capture(lambda: self._function(*mine))  # type: ignore[call-arg]
+        mine = [
+            arg if i in self._in_place else map_tensors(arg, lambda x: x if x.requires_grad else x.clone())
+            for i, arg in enumerate(args)
+        ]
+        after = self._state()
+        captured = self._owner.capture(lambda: self._function(*mine))  # type: ignore[call-arg, arg-type]
+        self._put_back(after)
         if captured is None:
             self.reason = "" if self._graphs else self._owner.failure
             logger.warning(
                 "%s runs without a CUDA graph, and no other is captured: %s", self.name, self._owner.failure
             )
             return expected
-        inputs = [x for x in iter_tensors(mine) if not x.requires_grad]
-        graph = self._graphs[key] = _Graph(inputs, *captured)
+        inputs = self._inputs(mine)
+        graph = self._graphs[key] = _Graph(inputs, *captured, mine)
         if len(self._graphs) > MAX_CACHED_GRAPHS:
             self._graphs.popitem(last=False)
-        return self._checked(graph, inputs, expected)
+        return self._checked(graph, inputs, expected, before)
 
-    def _checked(self, graph: _Graph, inputs: list[Tensor], expected: R) -> R:
-        """Compare a replay with the uncaptured result, which is returned."""
-        wanted, found = list(iter_tensors(expected)), list(iter_tensors(graph.out))
+    def _checked(self, graph: _Graph, inputs: list[Tensor], expected: R, before: list[Tensor]) -> R:
+        """Compare a replay with the uncaptured result, which is returned and stays in force.
+
+        Args:
+            before: what the program changes, as it was before the uncaptured call.
+        """
+        after = self._state()
+        results = list(iter_tensors(graph.out))
         try:
-            for right, out in zip(wanted, found, strict=True):
+            for right, out in zip(iter_tensors(expected), results, strict=True):
                 out.copy_(_wrong(right))
+            self._put_back(before)
             graph.run(inputs)
-            far = self._check(wanted, found)
+            far = self._check([*iter_tensors(expected), *after], [*results, *self._changes()])
         except RuntimeError as error:
             far = f"it cannot be replayed: {first_line(error)}"
+        self._put_back(after)
         graph.num_checks += 1
         if far:
             self.reason = far
             self._graphs.clear()
             logger.warning("%s runs without a CUDA graph: %s", self.name, far)
         return expected
+
+
+@torch.no_grad()
+def copy_all_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each source into its target, of the same dtype: in one operation for each dtype."""
+    by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        mine, given = by_dtype.setdefault(target.dtype, ([], []))
+        mine.append(target)
+        given.append(source)
+    for mine, given in by_dtype.values():
+        copy_each_(mine, given)
 
 
 def iter_tensors(value: Any) -> Iterator[Tensor]:

@@ -126,6 +126,11 @@ def is_known_empty(mask: Tensor) -> bool:
     return mask.device.type == "cpu" and not mask.any()
 
 
+def device_memory_bytes(device: torch.device) -> int:
+    """Bytes of memory that a GPU has."""
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
 def upload(values: NDArray[Any], device: torch.device) -> Tensor:
     """An array of the host as a tensor on the device, which is not waited for."""
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)

@@ -25,6 +25,7 @@ __all__ = [
     "define_operator",
     "is_recompiling",
     "limit_recompiles",
+    "memory_key",
     "on_compile",
     "tree_leaves",
     "tree_map_only",
@@ -35,6 +36,12 @@ __all__ = [
 def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy each source into its target, in one operation."""
     torch._foreach_copy_(targets, sources)
+
+
+def memory_key(tensor: Tensor) -> tuple[object, ...]:
+    """Where a tensor's numbers lie and how: the same for two tensors only if they are the same numbers."""
+    storage = tensor.untyped_storage()
+    return storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def assert_on_device(holds: Tensor, message: str) -> None:

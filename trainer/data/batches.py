@@ -11,6 +11,8 @@ from .task import Examples
 
 MAX_PREPARED_NUMBERS = 2**18
 """Numbers of the inputs that are made together, where several steps have fewer: of digits for 4 envs, 16."""
+MAX_PREPARED_NUMBERS_GPU = 2**23
+"""The same on a GPU, where each operation costs its host some microseconds: of digits for 64 envs, 32."""
 ALL_ENVS = -1
 """In the place of an env's index: the walk that all envs share."""
 
@@ -36,7 +38,8 @@ class Batches:
         self._walkers = torch.full_like(envs[:1], ALL_ENVS) if shared else envs
         self._orders: dict[tuple[int, int, int], Tensor] = {}
         numbers = size * len(self._walkers) * examples.numbers
-        self._together = 1 if examples.varies else max(1, MAX_PREPARED_NUMBERS // numbers)
+        most = MAX_PREPARED_NUMBERS if envs.device.type == "cpu" else MAX_PREPARED_NUMBERS_GPU
+        self._together = 1 if examples.varies else max(1, most // numbers)
         """Steps whose batches are made at once, from one that is a multiple of it."""
         self._made: tuple[int, int, Tensor, Tensor] | None = None
         """Round, first step, inputs and labels of those that were made last."""

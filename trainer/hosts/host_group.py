@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,88 +12,61 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage
+from protocol.messages.vocabulary import Stage
 from trainer.compute import rng
 from trainer.compute.compiler import MIXED_PRECISION_TOLERANCE, RELATIVE_TOLERANCE, Compiler
-from trainer.compute.cuda_graphs import CudaGraphs
+from trainer.compute.cuda_graphs import CudaGraphs, copy_all_, iter_tensors, map_tensors
 from trainer.compute.device import is_known_empty
 from trainer.compute.execution_plan import Amp
 from trainer.compute.schedules import schedule_share
 from trainer.compute.stacked_ops import Init, Parameters, initialise
 from trainer.config.schema import Config
 from trainer.data.batches import Batches
-from trainer.seeds.table import SlotTable, is_in
+from trainer.seeds.table import SlotTable
 
 from . import slot_plan as plan
 from .env_tasks import DatasetSplits
-from .gradients import LayerTensors, collected_norms, layer_statistics, norm_and_health, of_activations
+from .gradients import LayerTensors
+from .group_statistics import GroupStatistics, TrainResult
 from .model import HostModel
 from .optimizer import ParameterGroup, StackedSGD, padded_zeros
 from .precision import LossScale, autocast
 from .seed_pool import SeedPool
-from .slot_plan import SlotColumns, SlotRun, Topology
+from .slot_plan import Runs, SlotColumns, Topology
 from .validation import Coalitions, Score, Validation
 
 HOSTS, SEEDS = 0, 1
 """Places of their parameter groups in the optimizer."""
-NUM_PROBED_EXAMPLES = 16
-"""Examples of a batch whose activations are measured: each has a map of numbers, enough for statistics."""
-
-
 COUNT_TOLERANCE = 0.01
 """Share of correct answers by which a captured training step may differ: near ties, rounded otherwise."""
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """What an epoch of training measured for n hosts: float32 on the device, gradients of the last step."""
-
-    loss: Tensor
-    """[n] mean over the epoch's batches."""
-    accuracy: Tensor
-    """[n]"""
-    host_grad_norm: Tensor
-    """[n]"""
-    host_health: Tensor
-    """[n]"""
-    seed_grad_norm: Tensor
-    """[n, S]; NaN where no seed learns."""
-    seed_health: Tensor
-    """[n, S]; NaN where no seed learns."""
-    layers: LayerTensors | None
-    layers_seconds: float
-    """Of this thread, spent on them."""
-    skipped_steps: Tensor | None = None
-    """int64 [n], steps of the epoch that overflowed; None where losses are not scaled."""
-
-    def without_overflows(self, applied: Tensor, skipped: Tensor) -> TrainResult:
-        """With NaN for the gradients of hosts whose last step overflowed: those not in `applied` bool [n].
-
-        Args:
-            skipped: int64 [n], how many steps of the epoch did.
-        """
-        nan, missing = float("nan"), ~applied
-        return replace(
-            self,
-            skipped_steps=skipped,
-            host_grad_norm=self.host_grad_norm.masked_fill(missing, nan),
-            host_health=self.host_health.masked_fill(missing, nan),
-            seed_grad_norm=self.seed_grad_norm.masked_fill(missing.unsqueeze(1), nan),
-            seed_health=self.seed_health.masked_fill(missing.unsqueeze(1), nan),
-        )
-
-
-Runs = list[list[SlotRun]]
-"""By slot."""
-
-
 class _Programs(NamedTuple):
-    """The parts of a training step as they run: as written, compiled, or captured as a CUDA graph."""
+    """The parts of an epoch as they run: as written, compiled, or captured as CUDA graphs."""
 
     forward: Callable[[Runs, Parameters, Tensor, Tensor], tuple[Tensor, Tensor]]
     """See `HostGroup._forward`."""
-    derive: Callable[[Runs, Parameters, Tensor, Tensor], tuple[Tensor, Tensor, tuple[Tensor, ...]]]
-    """See `HostGroup._derive`; calls `forward`."""
+    step: Callable[[Runs, Tensor, Tensor], Parameters]
+    """See `HostGroup._step`; calls `forward`."""
+    summarise: Callable[[Parameters], tuple[Tensor, ...]]
+    """See `HostGroup._summarise`."""
+    prepare: Callable[[], tuple[Runs, dict[str, Tensor]]]
+    """See `HostGroup._prepare`."""
+    germinate: Callable[[Tensor], None] | None = None
+    """See `HostGroup._germinate`; None where only the rows of the born are drawn."""
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """Sums over the steps of an epoch, [n] each."""
+
+    loss: Tensor
+    correct: Tensor
+    """int64, right answers."""
+    skipped: Tensor
+    """int64, steps that overflowed."""
+    applied: Tensor
+    """bool, whose last step did not."""
 
 
 class HostGroup:
@@ -145,8 +117,11 @@ class HostGroup:
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._freezes = True
         """Whether a seed may be frozen in this epoch."""
-        self._validation = Validation(model, pool, is_shared=task.shared_batches)
-        self._programs = _Programs(self._forward, self._derive)
+        self._validation = Validation(model, pool, device, is_shared=task.shared_batches)
+        zeros_n = torch.zeros_like(self.envs)
+        self._totals = _Totals(zeros_n.to(dtype), zeros_n, zeros_n.clone(), zeros_n.bool())
+        self._statistics = GroupStatistics(model, pool, table, config.gates, amp)
+        self._programs = _Programs(self._forward, self._step, self._summarise, self._prepare)
 
     def __len__(self) -> int:
         return len(self.envs)
@@ -171,39 +146,73 @@ class HostGroup:
 
     def try_step(self, number: int = 0) -> None:
         """A training step, for the time and the memory it takes; `plan_epoch` comes first."""
-        _, _, gradients = self.gradients(*self.batches.at(0, number))
-        self._update(gradients)
+        self._step(self._runs, *self.batches.at(0, number))
 
     def plan_epoch(self, topology: Topology, round_: int, epoch: int) -> None:
         """Plan an epoch for this topology; draw the weights of the seeds born in it."""
-        self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
-        born = (topology.stage == Stage.GERMINATED).any(axis=0)
-        if born.any():
-            keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, round_, epoch)
-            for slot in np.flatnonzero(born).tolist():
-                self._pool.germinate(self.weights, topology, slot, rng.fold(keys, slot))
-        self._freezes = not is_known_empty(self.table.pruning)
-        self.optimizer.schedule_share = schedule_share(
-            self._config.host.schedule,
-            warmup=self._config.host.warmup_epochs,
-            total=self._config.episode_epochs,
-            done=epoch,
+        self.optimizer.set_schedule_share(
+            schedule_share(
+                self._config.host.schedule,
+                warmup=self._config.host.warmup_epochs,
+                total=self._config.episode_epochs,
+                done=epoch,
+            )
         )
-        everyone = np.arange(len(self))
+        self._freezes = not is_known_empty(self.table.pruning)
         slots = SlotColumns.of(topology, self.table, self._dtype)
-        for slot, columns in enumerate(slots):
-            if self._config.envs.plan == "masked":
-                self._runs[slot] = plan.masked(columns, len(self._pool.kinds))
-            else:
+        if self._config.envs.plan == "masked":
+            runs, decay = self._programs.prepare()
+            self._keep(runs, decay)
+        else:
+            self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
+            everyone = np.arange(len(self))
+            for slot, columns in enumerate(slots):
                 run = columns.isolated | columns.blended
                 self._runs[slot] = self._pool.gather(slot, columns, everyone, run)
-            self._used[slot] = self._pool.trained_modules(slot, self._runs[slot])
-        if self._config.seeds.weight_decay:
-            self.optimizer.groups[SEEDS].decay = self._seed_decay(self._config.seeds.weight_decay)
+                self._used[slot] = self._pool.trained_modules(slot, self._runs[slot])
+            self.optimizer.groups[SEEDS].decay = self._seed_decay()
+        self._draw_newborns(topology, round_, epoch)
         self._validation.plan(topology, slots)
 
-    def _seed_decay(self, coefficient: float) -> dict[str, Tensor]:
+    def _prepare(self) -> tuple[Runs, dict[str, Tensor]]:
+        """Where all seeds are computed: clear what is not used; the runs, and the decay of the seeds."""
+        self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
+        slots, kinds = range(len(self._pool.slots)), len(self._pool.kinds)
+        runs = [plan.masked(self.table, slot, kinds, self._dtype) for slot in slots]
+        self._used = [self._pool.trained_modules(slot, runs[slot]) for slot in slots]
+        return runs, self._seed_decay()
+
+    def _keep(self, runs: Runs, decay: dict[str, Tensor]) -> None:
+        """Take runs and decay of an epoch where all seeds are computed, in the memory that graphs know."""
+        if not any(self._runs):
+            self._runs = map_tensors(runs, torch.clone)
+            self.optimizer.groups[SEEDS].decay = map_tensors(decay, torch.clone)
+            return
+        held = self.optimizer.groups[SEEDS].decay
+        copy_all_(list(iter_tensors([self._runs, held])), list(iter_tensors([runs, decay])))
+
+    def _draw_newborns(self, topology: Topology, round_: int, epoch: int) -> None:
+        """Draw the weights of the seeds born in an epoch."""
+        born = (topology.stage == Stage.GERMINATED).any(axis=0)
+        if not born.any():
+            return
+        keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, round_, epoch)
+        if self._programs.germinate is not None:
+            self._programs.germinate(keys)
+            return
+        for slot in np.flatnonzero(born).tolist():
+            self._pool.germinate(self.weights, topology, slot, rng.fold(keys, slot))
+
+    def _germinate(self, keys: Tensor) -> None:
+        """Draw the weights of the table's GERMINATED seeds, by their hosts' keys int64 [n]."""
+        for slot in range(len(self._pool.slots)):
+            self._pool.germinate_where_born(self.weights, self.table, slot, rng.fold(keys, slot))
+
+    def _seed_decay(self) -> dict[str, Tensor]:
         """[n, P] for each module that is trained: of the seeds that learn, so of no frozen one."""
+        coefficient = self._config.seeds.weight_decay
+        if not coefficient:
+            return {}
         return {
             name: coefficient
             * self._pool.learner_mask(slot, module, self.table).to(self._dtype).unsqueeze(1)
@@ -233,38 +242,49 @@ class HostGroup:
             layers: bool [n], whose layers to report on.
         """
         steps, answers = self._config.task.batches_per_epoch, 1
-        loss_sum = correct = torch.zeros(len(self), dtype=self._dtype, device=self.envs.device)
+        totals = self._totals
+        for total in vars(totals).values():
+            total.zero_()
         gradients: Parameters = {}
-        applied = None
-        skipped = torch.zeros_like(self.envs)
         for step in range(epoch * steps, (epoch + 1) * steps):
             x, labels = self.batches.at(round_, step)
             answers = labels.shape[1]
-            loss, hits, gradients = self.gradients(x, labels)
-            applied = self._update(gradients)
-            if applied is not None:
-                skipped = skipped + ~applied
-            loss_sum = loss_sum + loss
-            correct = correct + hits
-        trained = self._trained(loss_sum / steps, correct / (steps * answers), gradients, layers, x)
-        return trained if applied is None else trained.without_overflows(applied, skipped)
+            gradients = self._programs.step(self._runs, x, labels)
+        accuracy = totals.correct.to(self._dtype) / (steps * answers)
+        trained = self._trained(totals.loss / steps, accuracy, gradients, layers, x)
+        if self.loss_scale is None:
+            return trained
+        return trained.without_overflows(totals.applied, totals.skipped.clone())
 
-    def _update(self, gradients: Parameters) -> Tensor | None:
-        """One step of the weights; bool [n], which hosts took it, or None where all did."""
+    def _step(self, runs: Runs, x: Tensor, labels: Tensor) -> Parameters:
+        """One step of the weights, added to the epoch's totals; returns the gradients.
+
+        Args:
+            x, labels: see `gradients`.
+        """
+        loss, hits, gradients = self.gradients(x, labels, runs)
         applied = None if self.loss_scale is None else self.loss_scale.update(gradients)
         self.optimizer.step(gradients, applied)
-        return applied
+        self._totals.loss.add_(loss)
+        self._totals.correct.add_(hits)
+        if applied is not None:
+            self._totals.skipped.add_(~applied)
+            self._totals.applied.copy_(applied)
+        return gradients
 
-    def gradients(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Parameters]:
+    def gradients(
+        self, x: Tensor, labels: Tensor, runs: Runs | None = None
+    ) -> tuple[Tensor, Tensor, Parameters]:
         """Loss [n], correct answers [n] and the gradients of all weights that learn, for one batch.
 
         Args:
             x: [B, n*C, H, W], or [B, C, H, W] where all hosts see the same.
             labels: [n, L], the answers to them.
+            runs: of the seeds; None = those of the epoch that was planned last.
         """
         names = [*self._model.specs(), *(name for used in self._used for name in used)]
         weights = {name: self._leaves[name] for name in names}
-        loss, hits, rows = self._programs.derive(self._runs, weights, x, labels)
+        loss, hits, rows = self._derive(self._runs if runs is None else runs, weights, x, labels)
         gradients = dict(zip(names, rows, strict=True))
         for slot, used in enumerate(self._used if self._freezes else ()):
             frozen = self.table.pruning.narrow(1, slot, 1)
@@ -297,35 +317,6 @@ class HostGroup:
         each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
         return each.view_as(labels).mean(1), (logits.detach().argmax(2) == labels).sum(1)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    @torch.no_grad()
-    def _outputs(self, x: Tensor, layers: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Statistics of what blocks, slots and the head put out: [3, n] by name; bool [A, n], of which hosts.
-
-        A forward pass of its own, of the first examples, with the weights as they are now, so that the
-        step that trains is the same program whether layers are measured or not.
-        """
-        n, found, present = len(self), {}, []
-        x = x[:NUM_PROBED_EXAMPLES]
-
-        def measure(name: str, out: Tensor, mask: Tensor) -> None:
-            found[name] = of_activations(out)
-            present.append(mask)
-
-        with autocast(self._amp, self.envs.device):
-            for slot, planned in enumerate(self._runs):
-                x = self._model.train_block(slot, x, self.weights)
-                block, row = divmod(slot, self._model.rows)
-                if row == 0:
-                    measure(f"block{block}.out", _by_host(x, n), layers)
-                if planned:
-                    x = self._pool.run(slot, x, n, planned, self.weights)
-                    seeded = is_in(self.table.stage[:, slot], (*ISOLATED, *BLENDED))
-                    name = f"{self._pool.slots[slot]}.out"
-                    measure(name, _by_host(x, n), layers & seeded)
-            measure("head.out", self._model.head(x, self.weights).transpose(0, 1), layers)
-        return found, torch.stack(present)
-
     def compile(self, compiler: Compiler, graphs: CudaGraphs) -> None:
         """Compile and capture the training step, where its operations do not change with the seeds."""
         reason = ""
@@ -334,19 +325,44 @@ class HostGroup:
         elif len(self) == 1:
             reason = "torch compiles a group of one host to wrong gradients"
         tolerance = RELATIVE_TOLERANCE if self._amp == "off" else MIXED_PRECISION_TOLERANCE
-        name = f"the training step of hosts {int(self.envs[0])} to {int(self.envs[-1])}"
+        name = f"hosts {int(self.envs[0])} to {int(self.envs[-1])}"
         forward = compiler.wrap(
-            name,
+            f"the training step of {name}",
             self._forward,
             weights=lambda: list(self._leaves.values()),
             objective=lambda out: out[0].sum(),
             tolerance=tolerance,
             unless=reason,
         )
-        derive = self._derive
-        if self._config.envs.plan == "masked":
-            derive = graphs.wrap(name, derive, tolerance=tolerance, count_tolerance=COUNT_TOLERANCE)
-        self._programs = _Programs(forward, derive)
+        self._programs = self._programs._replace(forward=forward)
+        if self._config.envs.plan == "masked" and graphs.on:
+            self._programs = self._graphed(name, graphs, tolerance)
+
+    def _graphed(self, name: str, graphs: CudaGraphs, tolerance: float) -> _Programs:
+        """The programs whose operations never change, each to be issued as one graph."""
+        scale = {} if self.loss_scale is None else self.loss_scale.state()
+        weights, momentum, totals = self.weights, self.optimizer.momentum, vars(self._totals)
+        seeds = [weights[name] for name in self._pool.specs()]
+        germinate = graphs.wrap(f"the newborn of {name}", self._germinate, changes=lambda: seeds)
+        return self._programs._replace(
+            step=graphs.wrap(
+                f"the training step of {name}",
+                self._step,
+                tolerance=tolerance,
+                count_tolerance=COUNT_TOLERANCE,
+                changes=lambda: [t for part in (weights, momentum, totals, scale) for t in part.values()],
+                in_place=(0,),
+                lends=True,
+            ),
+            summarise=graphs.wrap(f"the gradients of {name}", self._summarise),
+            prepare=graphs.wrap(
+                f"the plan of {name}",
+                self._prepare,
+                changes=lambda: [*weights.values(), *momentum.values()],
+                lends=True,
+            ),
+            germinate=germinate if self._pool.draws_by_key else None,
+        )
 
     def validate(self, round_: int, epoch: int, topology: Topology | None = None) -> Score:
         """Loss, accuracy and contributions on the validation split after that epoch of training.
@@ -390,45 +406,31 @@ class HostGroup:
     def _trained(
         self, loss: Tensor, accuracy: Tensor, gradients: Parameters, layers: Tensor | None, x: Tensor
     ) -> TrainResult:
-        everywhere = torch.ones_like(self.envs, dtype=torch.bool)
-        present = [dict.fromkeys(self._model.specs(), everywhere)]
-        for slot, used in enumerate(self._used):
-            learners = {
-                name: self._pool.learner_mask(slot, module, self.table) for name, module in used.items()
-            }
-            present.append({t: mask for name, mask in learners.items() for t in self._pool.tensors(name)})
-        tensors = self._pool.unpacked(gradients)
-        sizes = [len(part) for part in present]
-        masks = torch.stack([mask for part in present for mask in part.values()])
-        norms = collected_norms([tensors[name] for part in present for name in part])
-        (host_norm, host_health), *seeds = map(
-            partial(norm_and_health, gates=self._config.gates),
-            torch.split(norms, sizes),
-            torch.split(masks, sizes),
-        )
-        for slot, (norm, health) in enumerate(seeds):
-            empty = self._pool.empty_learner_mask(slot, self.table) & norm.isnan()
-            norm.masked_fill_(empty, 0.0)
-            health.masked_fill_(empty, 1.0)
+        host_norm, host_health, seed_norm, seed_health = self._programs.summarise(gradients)
         statistics, seconds = None, 0.0
         if layers is not None:
             begun = time.perf_counter()
-            names = [name for part in present for name in part]
-            weights = self._pool.unpacked({name: self.weights[name] for name in gradients})
-            statistics = layer_statistics(
-                names, [tensors[n] for n in names], [weights[n] for n in names], masks & layers
-            ).with_outputs(*self._outputs(x, layers))
+            statistics = self._layers(gradients, layers, x)
             seconds = time.perf_counter() - begun
         return TrainResult(
             loss=loss.float(),
             accuracy=accuracy.float(),
             host_grad_norm=host_norm,
             host_health=host_health,
-            seed_grad_norm=torch.stack([norm for norm, _ in seeds], dim=1),
-            seed_health=torch.stack([health for _, health in seeds], dim=1),
+            seed_grad_norm=seed_norm,
+            seed_health=seed_health,
             layers=statistics,
             layers_seconds=seconds,
         )
+
+    def _summarise(self, gradients: Parameters) -> tuple[Tensor, ...]:
+        """See `GroupStatistics.summarise`."""
+        return self._statistics.summarise(self._used, gradients)
+
+    def _layers(self, gradients: Parameters, layers: Tensor, x: Tensor) -> LayerTensors:
+        """Statistics of each layer, and of what it makes of these inputs, in the envs bool [n]."""
+        measured = self._statistics.layers(self._used, gradients, self.weights, layers)
+        return measured.with_outputs(*self._statistics.outputs(self._runs, self.weights, x, layers))
 
 
 def _optimizer(config: Config, weights: Parameters, model: HostModel, pool: SeedPool) -> StackedSGD:
@@ -451,8 +453,3 @@ def _optimizer(config: Config, weights: Parameters, model: HostModel, pool: Seed
         ParameterGroup(pool.specs(), seeds.learning_rate or host.learning_rate, seeds.max_grad_norm),
     ]
     return StackedSGD(weights, groups, host.momentum)
-
-
-def _by_host(x: Tensor, n: int) -> Tensor:
-    """[B*H*W, n, C] from [B, n*C, H, W]; a view where the memory is channels_last."""
-    return x.permute(0, 2, 3, 1).reshape(-1, n, x.shape[1] // n)

@@ -68,13 +68,17 @@ class StackedSGD:
 
     Attributes:
         groups: as given; their rates, limits and decay may be changed between two steps.
-        schedule_share: what all learning rates are multiplied by.
+        schedule_share: what all learning rates are multiplied by, see `set_schedule_share`.
     """
 
     def __init__(self, weights: Parameters, groups: Sequence[ParameterGroup], momentum: float) -> None:
         self.momentum = {name: padded_zeros(w.shape, w.dtype, w.device) for name, w in weights.items()}
         self.groups = list(groups)
         self.schedule_share = 1.0
+        device = next(iter(weights.values())).device
+        self._rates = [torch.zeros((), device=device) for _ in self.groups] if device.type == "cuda" else None
+        """Of the groups, where steps are captured: there a number of the host would stay what it was."""
+        self.set_schedule_share(1.0)
         self._group_of = {name: group for group in self.groups for name in group.names}
         self._weights = weights
         self._coefficient = momentum
@@ -89,6 +93,12 @@ class StackedSGD:
             for name, gradient in self._padded.items()
         }
         """Of those tensors weight, gradient and momentum, with their room."""
+
+    def set_schedule_share(self, share: float) -> None:
+        """Set what learning rates are multiplied by from now on; they are read here."""
+        self.schedule_share = share
+        for group, rate in zip(self.groups, self._rates or (), strict=False):
+            rate.fill_(group.learning_rate * share)
 
     @torch.no_grad()
     def step(self, gradients: Parameters, rows: Tensor | None = None) -> None:
@@ -105,20 +115,23 @@ class StackedSGD:
             gradients = gradients | self._decayed(group, gradients)
         changing = [t for name in gradients for t in (self._weights[name], self.momentum[name])]
         before = [] if rows is None else [t.clone() for t in changing]
-        for rate, names in self._names_by_rate(gradients).items():
+        for rate, names in self._names_by_rate(gradients):
             self._fused({name: gradients[name] for name in names}, rate)
         if rows is not None:
             for now, then in zip(changing, before, strict=True):
                 now.copy_(torch.where(expand_rows(rows, now), now, then))
 
-    def _names_by_rate(self, gradients: Parameters) -> dict[float, list[str]]:
+    def _names_by_rate(self, gradients: Parameters) -> list[tuple[float | Tensor, list[str]]]:
         """One fused call for each learning rate: for all weights where hosts and seeds have the same."""
+        if self._rates is not None:
+            parts = [[name for name in gradients if name in group.names] for group in self.groups]
+            return [(rate, part) for rate, part in zip(self._rates, parts, strict=True) if part]
         names: dict[float, list[str]] = {}
         for name in gradients:
             names.setdefault(self._group_of[name].learning_rate * self.schedule_share, []).append(name)
-        return names
+        return list(names.items())
 
-    def _fused(self, gradients: Parameters, rate: float) -> None:
+    def _fused(self, gradients: Parameters, rate: float | Tensor) -> None:
         padded = [name for name in gradients if name in self._padded]
         if padded:
             copy_each_([self._padded[name] for name in padded], [gradients[name] for name in padded])
@@ -137,7 +150,7 @@ class StackedSGD:
             fused=True,
             weight_decay=0.0,
             momentum=self._coefficient,
-            lr=rate,
+            lr=rate,  # type: ignore[arg-type]  # a tensor on the device, too
             dampening=0.0,
             nesterov=False,
             maximize=False,

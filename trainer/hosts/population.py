@@ -32,7 +32,8 @@ from .env_tasks import EnvTasks
 from .executor import GroupExecutor
 from .failed_env import FailedEnvCapture
 from .gradients import LayerTensors
-from .host_group import HostGroup, TrainResult
+from .group_statistics import TrainResult
+from .host_group import HostGroup
 from .slot_plan import Codes, Topology
 from .task_defaults import build_model
 from .validation import Coalitions, Score

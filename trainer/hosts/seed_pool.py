@@ -69,6 +69,8 @@ class SeedPool:
             self._channels.append(block.channels)
             specs = {kind.name: kind.specs(block.channels) for kind in here}
             self._modules.append({**specs, GATE_MODULE: gate_specs(block.channels)})
+        self._is_matrix: dict[str, Tensor] = {}
+        """Made once, since a CUDA graph may hold no copy from the host."""
         self._places = {self.name(s, m): (s, m) for s, modules in enumerate(self._modules) for m in modules}
 
     def specs(self) -> dict[str, Init]:
@@ -99,9 +101,12 @@ class SeedPool:
 
     def matrix_numbers(self, name: str, device: torch.device) -> Tensor:
         """bool [P]: which numbers of the module called `name` are of tensors with two dimensions or more."""
-        slot, module = self._places[name]
-        specs = self._modules[slot][module].values()
-        return upload(np.concatenate([np.full(spec.count, len(spec.shape) > 1) for spec in specs]), device)
+        if name not in self._is_matrix:
+            slot, module = self._places[name]
+            specs = self._modules[slot][module].values()
+            flags = np.concatenate([np.full(spec.count, len(spec.shape) > 1) for spec in specs])
+            self._is_matrix[name] = upload(flags, device)
+        return self._is_matrix[name]
 
     def unpacked(self, weights: Parameters) -> Parameters:
         """Views of all tensors by their full names; other weights stay as they are."""
@@ -152,6 +157,26 @@ class SeedPool:
         self._draw(
             weights, slot, GATE_MODULE, mine, keys, partial(initialise, self._modules[slot][GATE_MODULE])
         )
+
+    @property
+    def draws_by_key(self) -> bool:
+        """Whether newborns can be drawn for all hosts alike: no package has a function of its own for it."""
+        return all(kind.draw is None for here in self._kinds for kind in here)
+
+    @torch.no_grad()
+    def germinate_where_born(self, weights: Parameters, table: SlotTable, slot: int, keys: Tensor) -> None:
+        """`germinate` of what the table holds, n rows of it; reads nothing of the topology on the host."""
+        born = table.stage[:, slot] == Stage.GERMINATED
+        gate = partial(initialise, self._modules[slot][GATE_MODULE])
+        draws = [
+            (kind.name, table.blueprint[:, slot] == b, partial(kind.newborn, self._channels[slot]))
+            for b, kind in enumerate(self._kinds[slot])
+        ]
+        for module, mine, newborn in (*draws, (GATE_MODULE, table.style[:, slot] == Style.GATE, gate)):
+            if self._count(slot, module):
+                flat = weights[self.name(slot, module)]
+                fresh = [values.reshape(len(keys), -1) for values in newborn(keys, flat.dtype).values()]
+                flat.copy_(torch.where((born & mine).unsqueeze(1), torch.cat(fresh, dim=1), flat))
 
     @torch.no_grad()
     def zero_unused_rows(self, weights: Parameters, momentum: Parameters, table: SlotTable) -> None:

@@ -86,18 +86,19 @@ class SlotRun:
     """bool [k], rows of style GATE; None where there is none."""
 
 
+Runs = list[list[SlotRun]]
+"""By slot."""
+
+
 @dataclass(frozen=True)
 class SlotColumns:
-    """One slot of a group, ready to be planned: topology [n] on the host, the rest [n] on the device."""
+    """One slot of a group, ready to be planned: topology [n] on the host, alpha [n] on the device."""
 
     blueprint: Codes
     style: Codes
     isolated: NDArray[np.bool_]
     blended: NDArray[np.bool_]
     alpha: Tensor
-    stage: Tensor
-    blueprint_on_device: Tensor
-    style_on_device: Tensor
 
     @classmethod
     def of(cls, topology: Topology, table: SlotTable, dtype: torch.dtype) -> list[SlotColumns]:
@@ -110,16 +111,13 @@ class SlotColumns:
                 isolated=isolated[:, slot],
                 blended=blended[:, slot],
                 alpha=alpha[:, slot],
-                stage=table.stage[:, slot],
-                blueprint_on_device=table.blueprint[:, slot],
-                style_on_device=table.style[:, slot],
             )
             for slot in range(topology.stage.shape[1])
         ]
 
     @property
     def device(self) -> torch.device:
-        return self.stage.device
+        return self.alpha.device
 
 
 def gather(
@@ -175,19 +173,19 @@ def _segment(columns: SlotColumns, owners: Codes, rows: Codes, blueprint: int, *
     )
 
 
-def masked(columns: SlotColumns, blueprints: int) -> list[SlotRun]:
+def masked(table: SlotTable, slot: int, blueprints: int, dtype: torch.dtype) -> list[SlotRun]:
     """Plan a slot for all n hosts and all blueprints; reads nothing of the topology on the host."""
-    n = columns.stage.shape[0]
-    isolated, blended = is_in(columns.stage, ISOLATED), is_in(columns.stage, BLENDED)
-    multiply = columns.style_on_device == Style.MULTIPLY
+    stage, blueprint, style = table.stage[:, slot], table.blueprint[:, slot], table.style[:, slot]
+    alpha = table.alpha[:, slot].to(dtype)
+    isolated, blended = is_in(stage, ISOLATED), is_in(stage, BLENDED)
     live = isolated | blended
-    block = RowBlock(0, n, None, multiply, isolated)
-    choose = tuple((b, live & (columns.blueprint_on_device == b)) for b in range(blueprints))
+    block = RowBlock(0, stage.shape[0], None, style == Style.MULTIPLY, isolated)
+    choose = tuple((b, live & (blueprint == b)) for b in range(blueprints))
     run = SlotRun(
-        segment=SeedSegment(rows=None, attached=blended & (columns.alpha != 0.0), blocks=(block,)),
+        segment=SeedSegment(rows=None, attached=blended & (alpha != 0.0), blocks=(block,)),
         blueprints=choose,
         owners=None,
-        alpha=torch.where(blended, columns.alpha, 0.0),
-        gated=columns.style_on_device == Style.GATE,
+        alpha=torch.where(blended, alpha, 0.0),
+        gated=style == Style.GATE,
     )
     return [run]

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.compute.device import upload, upload_together
+from trainer.compute.device import device_memory_bytes, upload, upload_together
 from trainer.compute.stacked_ops import Parameters, to_channels, to_rows
 from trainer.data.task import NO_LABEL, Examples
 from trainer.reward.shapley import pack, unpack
@@ -34,6 +34,8 @@ from .slot_plan import Codes, SlotColumns, SlotRun, Topology
 
 MAX_CHUNK_BYTES = 4 << 20
 """Size of the widest activation of a pass; what does not fit into a cache is slower."""
+MAX_CHUNK_SHARE = 64
+"""On a GPU, whose host pays for each pass, so much of its memory: one part in 64, of 80 GB 1.25 GB."""
 MAX_CALIBRATION_BYTES = 64 << 20
 """Bytes of the widest activation when statistics of coalitions are measured, which takes whole batches at a
 time: more coalitions than fit are measured some hosts after the others."""
@@ -100,8 +102,11 @@ class Validation:
         is_shared: all hosts see the same training batches.
     """
 
-    def __init__(self, model: HostModel, pool: SeedPool, *, is_shared: bool) -> None:
+    def __init__(self, model: HostModel, pool: SeedPool, device: torch.device, *, is_shared: bool) -> None:
         self._model, self._pool, self._is_shared = model, pool, is_shared
+        self._max_chunk_bytes = (
+            MAX_CHUNK_BYTES if device.type == "cpu" else device_memory_bytes(device) // MAX_CHUNK_SHARE
+        )
         self._n = 0
         self._columns: list[SlotColumns] = []
         self._plain: ValidationPass | None = None
@@ -263,10 +268,10 @@ class Validation:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Labels [L], or [R, L] where each env has its own examples, and logits [R, L, classes].
 
-        As many examples at a time as fit a cache for `rows`.
+        As many examples at a time as fit a CPU's cache for `rows`, or a share of a GPU's memory.
         """
         dtype = weights[self._model.head_names[0]].dtype
-        size = max(1, MAX_CHUNK_BYTES // (rows * self._model.widest * dtype.itemsize))
+        size = max(1, self._max_chunk_bytes // (rows * self._model.widest * dtype.itemsize))
         for start in range(0, len(examples), size):
             x, labels = examples.span(start, start + size)
             first = planned.forks[0].owners

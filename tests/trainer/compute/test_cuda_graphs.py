@@ -244,10 +244,62 @@ def test_policy_and_masked_step_replayed_train_as_they_do_without(
     monkeypatch.setattr(loop, "CudaGraphs", lambda on: CudaGraphs(on=True, capture=record))
     replayed = train(CPU, f"amp.dtype={dtype}")
     programs = replayed.graphs.programs
-    assert sorted(programs) == ["the policy", "the training step of hosts 0 to 3"]
+    parts = ("gradients", "newborn", "plan", "training step")
+    assert sorted(programs) == [*(f"the {part} of hosts 0 to 3" for part in parts[:3]), "the policy", TRAINED]
     assert {p.reason for p in programs.values()} == {""}
-    assert all(p.replays >= 2 for p in programs.values())
+    assert all(programs[name].replays >= 2 for name in ("the policy", TRAINED))
     same(plain, replayed)
+
+
+TRAINED = "the training step of hosts 0 to 3"
+
+
+def test_program_that_changes_state_changes_it_once_a_call() -> None:
+    state = torch.zeros(3)
+
+    def count(x: torch.Tensor) -> torch.Tensor:
+        state.add_(x)
+        return state * 2
+
+    def capture(work: Callable[[], Any]) -> Any:
+        for _ in range(3):
+            work()  # warms up
+        return record(work)
+
+    graphs = CudaGraphs(on=True, capture=capture)
+    program = graphs.wrap("it", count, changes=lambda: [state])
+    for calls in range(1, 6):
+        assert program(torch.ones(3)).tolist() == [2.0 * calls] * 3
+        assert state.tolist() == [float(calls)] * 3
+    assert graphs.programs["it"].replays == 5 - NUM_CHECKED_CALLS
+
+
+def test_graph_that_forgets_a_change_is_refused() -> None:
+    state = torch.zeros(3)
+
+    def capture(work: Callable[[], Any]) -> Any:
+        out = work()
+        return (lambda: None), out
+
+    graphs = CudaGraphs(on=True, capture=capture)
+    program = graphs.wrap("it", lambda x: state.add_(x).sum() * 0, changes=lambda: [state])
+    for calls in range(1, 4):
+        program(torch.ones(3))
+        assert state.tolist() == [float(calls)] * 3
+    assert graphs.programs["it"].reason
+
+
+def test_argument_in_place_is_read_where_it_is() -> None:
+    table, elsewhere = torch.zeros(2, 3), torch.full((2, 3), 7.0)
+    graphs = CudaGraphs(on=True, capture=record)
+    program = graphs.wrap("it", lambda rows, x: rows + x, in_place=(0,), lends=True)
+    for value in (1.0, 2.0, 3.0):
+        table.fill_(value)
+        assert program(table, torch.ones(3))[0].tolist() == [value + 1] * 3
+    assert program(elsewhere, torch.ones(3))[0].tolist() == [8.0] * 3
+    assert program(table, torch.ones(3))[0].tolist() == [4.0] * 3
+    assert program(table, torch.ones(3)) is program(table, torch.zeros(3)), "results are lent"
+    assert not graphs.programs["it"].reason
 
 
 @pytest.mark.gpu

@@ -13,9 +13,10 @@ from trainer.config.schema import Config
 from trainer.config.seed_options import SeedsConfig
 from trainer.data.registry import load
 from trainer.hosts.gradients import DEFAULT_GATES, norm_and_health, row_norms
-from trainer.hosts.host_group import NUM_PROBED_EXAMPLES
+from trainer.hosts.group_statistics import NUM_PROBED_EXAMPLES
 from trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
 from trainer.hosts.population import Population
+from trainer.hosts.slot_plan import Topology
 from trainer.measurements import Measurements
 from trainer.seeds.image_blueprints import BLUEPRINTS, BlueprintError
 from trainer.seeds.lifecycle import Lifecycle
@@ -89,6 +90,28 @@ def test_a_newborn_seed_depends_on_env_slot_round_and_epoch() -> None:
     assert torch.equal(born([2], 1, 3, 0)[2], weights[2]), "whoever else is born"
     assert not torch.equal(born([1], 2, 3, 0)[1], weights[1])
     assert not torch.equal(born([1], 1, 4, 0)[1], weights[1])
+
+
+@pytest.mark.parametrize("slot", [0, 2])
+def test_newborns_of_all_hosts_are_those_drawn_by_rows(slot: int) -> None:
+    made = population(config(6))
+    made.begin_episode(1)
+    for kind in range(4):
+        germinate(made, [kind], slot, kind, Style.GATE if kind % 2 else Style.ADD)
+    group, table = made.groups[0], made.table
+    keys = torch.arange(6) * 977
+    found = []
+    for masked in (False, True):
+        weights = {name: w.detach().clone() for name, w in group.weights.items()}
+        if masked:
+            made.pool.germinate_where_born(weights, table, slot, keys)
+        else:
+            topology = Topology.of(table.stage, table.blueprint, table.style)
+            made.pool.germinate(weights, topology, slot, keys)
+        found.append(weights)
+    assert any((w[3] != 0).any() for name, w in found[0].items() if name.startswith("r0c"))
+    for name, weight in found[0].items():
+        assert torch.equal(found[1][name], weight), name
 
 
 def test_a_seed_that_left_leaves_nothing_behind() -> None:
