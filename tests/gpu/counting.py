@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,18 @@ class DeviceCalls(TorchDispatchMode):
             inside = (f for f in frames if f.filename.startswith(str(ROOT / "trainer")))
             place = next((f"{Path(f.filename).relative_to(ROOT)}:{f.lineno}" for f in inside), "?")
             self.places.setdefault(self.section, Counter())[f"{'+'.join(kinds)} {place}"] += 1
+
+    def counted(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The same work, whose launches are counted under a name of their own as well."""
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            before = self.counts.get(self.section, Counter())["launches"]
+            out = work(*args, **kwargs)
+            counts = self.counts.setdefault(self.section, Counter())
+            counts[name] += counts["launches"] - before
+            return out
+
+        return counting
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

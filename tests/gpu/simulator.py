@@ -3,7 +3,8 @@
 A run on the CPU comes first and gives the frames that the epochs' transfers return, so that seeds are born
 and blend as in a real run. Then the same trainer plays and learns with fake tensors of device cuda:0: every
 device and dtype is checked as on a GPU, nothing is computed. The last line is JSON: by section (`begin`,
-`epoch 0` …, `update`, `test`) how many launches, copies and waits there were, and where.
+`epoch 0` …, `update`, `test`, and `captures` of graphs) how many launches, copies and waits there were, and
+where; of the launches also how many were those of training (`train`) and of validation (`validate`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ from trainer.config.schema import Config
 from trainer.data.registry import load
 from trainer.data.task import Task
 from trainer.hosts import seed_pool, slot_plan, validation
+from trainer.hosts.host_group import HostGroup
 from trainer.hosts.population import Population
 from trainer.hosts.slot_plan import Topology
+from trainer.hosts.task_defaults import resolve_task_defaults
 from trainer.telemetry.transfer import HostFrame, Transfer
 
 from .counting import DeviceCalls
@@ -115,6 +118,8 @@ def count_round(config: Config, data: Task) -> DeviceCalls:
     calls = DeviceCalls()
     _patch_torch(calls)
     _patch_trainer(calls, seen.frames)
+    known = data.perplexity
+    type(data).perplexity = property(lambda self: known)  # type: ignore[misc, assignment]
     with FakeTensorMode(allow_non_fake_inputs=True):
         trainer = loop.Trainer(config, data.to(device), device, execution)
         trainer.to_host = FakeTransfer(calls, seen.frames)
@@ -170,6 +175,8 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
 
     Topology.of = classmethod(of)
     validation.device_memory_bytes = lambda device: 80 << 30
+    for name in ("train", "validate"):
+        setattr(HostGroup, name, calls.counted(name, getattr(HostGroup, name)))
     loop.CudaGraphs = lambda on: cuda_graphs.CudaGraphs(on=on, capture=capture)
     loop.create_population = lambda config, data, device, execution, first: Population(
         config, data, device, execution=execution, first_env=first
@@ -184,7 +191,7 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    config = settings.load(sets=sys.argv[2:])
-    data = load(config.task.dataset, CPU)
-    calls = count_round(config, data)
+    sourced = settings.load_sourced(sets=sys.argv[2:])
+    data = load(sourced.config.task.dataset, CPU)
+    calls = count_round(resolve_task_defaults(sourced, data.name, data.kind).config, data)
     print(json.dumps({"counts": calls.counts, "places": calls.places}))
