@@ -40,7 +40,7 @@ docs: .venv/dev
 	$(BIN)/python -m tools.grafana_dashboard
 
 # torch goes first and pinned: a bare `torch` would fetch gigabytes of CUDA libraries where none are wanted.
-.venv/trainer: pyproject.toml constraints.txt protocol/codec/line_writer.cpp $(wildcard trainer/compute/native_convolution*)
+.venv/trainer: pyproject.toml constraints.txt protocol/codec/line_writer.cpp $(wildcard trainer/compute/native_*)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none found. Set PYTHON=/path/to/python3"; exit 2; }
 	@echo "== making .venv with $(PYTHON) (first time: a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv

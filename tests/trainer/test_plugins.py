@@ -12,7 +12,7 @@ from torch import nn
 from protocol.messages.vocabulary import Stage
 from tests.trainer.hosts.plots import config, plant, tiny
 from tests.trainer.packages import POINTWISE, install
-from trainer.compute.stacked_ops import conv
+from trainer.compute.convolutions import GROUPED
 from trainer.config.task_options import TaskConfig
 from trainer.data.mixture import Mixture
 from trainer.data.registry import list_datasets, load, load_task
@@ -242,7 +242,7 @@ def test_frozen_parameters_and_constant_buffers_stay_with_the_module() -> None:
     assert list(kind.specs(3)) == ["scale"]
     x = torch.ones(2, 6, 4, 4, dtype=torch.float64)
     scale = torch.tensor([1.0, 10.0]).double().view(2, 1, 1, 1).expand(2, 3, 1, 1)
-    out = kind.forward(x, {"scale": scale}, conv)
+    out = kind.forward(x, {"scale": scale}, GROUPED)
     assert torch.equal(out[:, :3], 2 * torch.eye(4).double().expand(2, 3, 4, 4))
     assert torch.equal(out[:, 3:], 20 * torch.eye(4).double().expand(2, 3, 4, 4))
 

@@ -1,4 +1,5 @@
-// Convolutions of n small networks side by side, on maps in channels_last memory: [B, H, W, n, C].
+// Convolutions of n small networks side by side, on maps in channels_last memory: [B, H, W, n, C], alone or with
+// a norm and a ReLU behind them.
 //
 // Each network's channels are copied block by block of images into a buffer that stays in the caches, and are
 // convolved there; see native_convolution_kernels.h for the order of the additions. A call uses the thread that
@@ -7,67 +8,11 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include <cstring>
+#include <cmath>
 #include <new>
 #include <vector>
 
-namespace {
-
-constexpr int MAX_KERNEL = 3;
-constexpr int SPARE_FLOATS = 64;      // behind a buffer, for vectors that begin in it
-constexpr int BLOCK_FLOATS = 8192;    // of a buffer with large maps: most of a first cache
-constexpr int BLOCK_IMAGES = 16;      // with small ones
-constexpr int BLOCK_PIXELS = 256;     // of 1x1 kernels
-constexpr int MIN_ROW = 7;            // narrower maps are convolved image beside image
-
-// Where a pixel lies in a buffer: row behind row, with zeros at both ends, or pixel behind pixel of all images.
-struct Layout {
-    int images, height, width, edge;
-    bool by_image;
-    long row, column;  // how many pixels further the next row and the next column are
-
-    long place(int b, int h, int w) const {
-        return by_image ? h * row + w * column + b : ((long)b * height + h) * row + edge + w;
-    }
-    long pixels() const { return by_image ? (long)height * row : (long)images * height * row; }
-};
-
-// One network's channels: how many, and how many numbers further the next pixel's are.
-struct Channels {
-    int count;
-    long step;
-};
-
-// The part of a kernel that lies on the map, and how far apart its rows and columns are, in pixels.
-struct Taps {
-    long row, column;
-    int top, bottom, left, right;
-};
-
-// Weights [chunk of outputs, kernel, kernel, inputs, outputs], and what is done with their sums.
-struct Filter {
-    const float *weight, *bias;
-    int inputs, kernel;
-    bool relu;
-};
-
-struct Geometry {
-    int batch, height, width, kernel;
-    long channels;
-};
-
-struct Loops {
-    int lanes, vectors;
-    void (*convolve)(const Layout &, int images, const float *, Filter, float *, const Channels &);
-    void (*derive)(const Layout &, int images, const float *, int, const float *, int, int, float *);
-    void (*pack)(const Layout &, int images, const float *, const Channels &, float *);
-
-    int width() const { return lanes * vectors; }
-    // Outputs rounded up to whole vectors.
-    long padded(int outputs) const { return (long)(outputs + width() - 1) / width() * width(); }
-};
-
-}  // namespace
+#include "native_convolution.h"
 
 #if defined(__x86_64__)
 #if defined(__clang__)
@@ -85,6 +30,7 @@ TARGET_512
 #define KERNELS avx512
 #define WIDE 1
 #include "native_convolution_kernels.h"
+#include "native_norm_kernels.h"
 #undef KERNELS
 #undef WIDE
 TARGET_END
@@ -92,6 +38,7 @@ TARGET_256
 #define KERNELS avx2
 #define WIDE 0
 #include "native_convolution_kernels.h"
+#include "native_norm_kernels.h"
 #undef KERNELS
 #undef WIDE
 TARGET_END
@@ -101,12 +48,17 @@ struct InstructionSet {
     Loops (*choose)(int inputs, int outputs);
     void (*convolve_depthwise)(const Geometry &, const float *, const float *, float *);
     void (*derive_depthwise)(const Geometry &, const float *, const float *, float *);
+    decltype(&avx2::sum_values) sum_values;
+    decltype(&avx2::sum_squares) sum_squares;
+    decltype(&avx2::apply_norm) apply_norm;
+    decltype(&avx2::sum_gradients) sum_gradients;
+    decltype(&avx2::spread_gradients) spread_gradients;
 };
 
-constexpr InstructionSet SETS[] = {
-    {"avx512", avx512::choose, avx512::convolve_depthwise, avx512::derive_depthwise},
-    {"avx2", avx2::choose, avx2::convolve_depthwise, avx2::derive_depthwise},
-};
+#define SET(name)                                                                                            \
+    {#name, name::choose, name::convolve_depthwise, name::derive_depthwise, name::sum_values,                \
+     name::sum_squares, name::apply_norm, name::sum_gradients, name::spread_gradients}
+constexpr InstructionSet SETS[] = {SET(avx512), SET(avx2)};
 
 bool has(const InstructionSet &set) {
     __builtin_cpu_init();
@@ -115,159 +67,158 @@ bool has(const InstructionSet &set) {
     return narrow && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
 }
 
-// Arguments of a call; `weight` [n, O, I/groups, k, k], a network's `weight_step` numbers behind the one before.
-struct Call {
-    const InstructionSet *set;
-    const float *x, *weight, *bias, *grad;
-    float *y, *to_x, *to_weight;
-    int batch, height, width, n, inputs, outputs, kernel;
-    long weight_step;
-    bool shared, depthwise, relu;
-
-    Layout layout() const {
-        const int edge = kernel / 2;
-        if (width < MIN_ROW) {
-            const int images = batch < limit() ? batch : limit();
-            return {images, height, width, 0, true, (long)width * images, images};
-        }
-        const long row = width + 2 * edge;
-        const long numbers = height * row * (inputs > outputs ? inputs : outputs);
-        const long images = numbers < BLOCK_FLOATS ? BLOCK_FLOATS / numbers : 1;
-        return {(int)(images < batch ? images : batch), height, width, edge, false, row, 1};
-    }
-    int limit() const { return kernel == 1 ? BLOCK_PIXELS : BLOCK_IMAGES; }
-    long area() const { return (long)height * width; }
-    Channels input(int g, const float *&from) const {
-        from = x + (shared ? 0 : (long)g * inputs);
-        return {inputs, shared ? inputs : (long)n * inputs};
-    }
-};
-
-struct Buffers {
-    std::vector<float> x, grad, weight, flipped, bias, total;
-};
-thread_local Buffers buffers;
-
-float *room(std::vector<float> &buffer, size_t count) {
-    if (buffer.size() < count + SPARE_FLOATS) buffer.resize(count + SPARE_FLOATS);
-    return buffer.data();
-}
+#include "native_norm.h"
 
 // A network's weights [O, I, k, k] as [chunk of O, k, k, I, width]; turned round and with O and I changed, for
 // the gradient of the inputs.
-void arrange(const float *weight, int outputs, int inputs, int kernel, int width, bool turned, float *out) {
-    const int taps = kernel * kernel, rows = turned ? outputs : inputs, columns = turned ? inputs : outputs;
-    const long of_row = turned ? (long)inputs * taps : taps, of_column = turned ? taps : (long)inputs * taps;
-    for (int first = 0; first < columns; first += width)
-        for (int t = 0; t < taps; t++) {
+void arrange(const Call &call, long g, int width, bool turned, float *out) {
+    const float *const weight = call.weight + g * call.weight_step;
+    const long taps = call.kernel * call.kernel, of_output = call.inputs * taps;
+    const long rows = turned ? call.outputs : call.inputs, columns = turned ? call.inputs : call.outputs;
+    const long of_row = turned ? of_output : taps, of_column = turned ? taps : of_output;
+    for (long first = 0; first < columns; first += width)
+        for (long t = 0; t < taps; t++) {
             const float *from = weight + (turned ? taps - 1 - t : t) + first * of_column;
-            const int count = columns - first < width ? columns - first : width;
-            for (int r = 0; r < rows; r++, out += width) {
-                for (int c = 0; c < count; c++) out[c] = from[r * of_row + c * of_column];
-                for (int c = count; c < width; c++) out[c] = 0.0f;
+            const long count = columns - first < width ? columns - first : width;
+            for (long r = 0; r < rows; r++, out += width) {
+                for (long c = 0; c < count; c++) out[c] = from[r * of_row + c * of_column];
+                for (long c = count; c < width; c++) out[c] = 0.0f;
             }
         }
 }
 
 void convolve(const Call &call) {
-    const Loops loops = call.set->choose(call.inputs, call.outputs);
-    const Layout at = call.layout();
-    const long padded = loops.padded(call.outputs), taps = call.kernel * call.kernel;
-    const long each = padded * call.inputs * taps;
+    const Loops loops = call.set->choose((int)call.inputs, (int)call.outputs);
+    const int most = call.block_images();
+    const long padded = loops.padded((int)call.outputs);
+    const long each = padded * call.inputs * call.kernel * call.kernel;
     float *weight = room(buffers.weight, each * call.n), *bias = nullptr;
-    for (int g = 0; g < call.n; g++)
-        arrange(call.weight + g * call.weight_step, call.outputs, call.inputs, call.kernel, loops.width(), false,
-                weight + g * each);
+    for (long g = 0; g < call.n; g++) arrange(call, g, loops.width(), false, weight + g * each);
     if (call.bias) {
-        bias = room(buffers.bias, padded * call.n);
-        memset(bias, 0, sizeof(float) * padded * call.n);
-        for (int g = 0; g < call.n; g++)
-            memcpy(bias + g * padded, call.bias + (long)g * call.outputs, sizeof(float) * call.outputs);
+        bias = zeros(buffers.bias, padded * call.n);
+        for (long g = 0; g < call.n; g++)
+            memcpy(bias + g * padded, call.bias + g * call.outputs, sizeof(float) * call.outputs);
     }
-    float *packed = room(buffers.x, at.pixels() * call.inputs);
-    const Channels to{call.outputs, (long)call.n * call.outputs};
-    for (int b = 0; b < call.batch; b += at.images) {
-        const int images = call.batch - b < at.images ? call.batch - b : at.images;
-        for (int g = 0; g < call.n; g++) {
-            const float *x;
-            const Channels from = call.input(g, x);
-            if (g == 0 || !call.shared)
-                loops.pack(at, images, x + b * call.area() * from.step, from, packed);
-            const Filter by{weight + g * each, bias ? bias + g * padded : nullptr, call.inputs, call.kernel,
-                            call.relu};
-            loops.convolve(at, images, packed, by, call.y + b * call.area() * to.step + (long)g * call.outputs, to);
+    float *packed = room(buffers.x, call.layout(most).pixels() * call.inputs);
+    float *const made = call.norm ? call.raw : call.y;
+    const Channels from{(int)call.inputs, call.in_step()}, to{(int)call.outputs, call.out_step()};
+    Factors by(call.outputs);
+    std::vector<double> found(call.norm == OF_BATCH ? 2 * call.out_step() : 0);
+    for (long b = 0; b < call.batch; b += most) {
+        const int images = (int)(call.batch - b < most ? call.batch - b : most);
+        const Layout at = call.layout(images);
+        for (long g = 0; g < call.n; g++) {
+            if (g == 0 || !call.shared) loops.pack(at, at.images, call.input(g, b), from, packed);
+            const Filter filter{weight + g * each, bias ? bias + g * padded : nullptr, (int)call.inputs,
+                                (int)call.kernel, call.relu != 0};
+            loops.convolve(at, at.images, packed, filter, made + call.output(g, b), to);
+            if (call.norm == OF_BATCH)
+                measure_block(call, by, g, b, images, found.data() + 2 * g * call.outputs);
+            else if (call.norm == OF_GROUPS)
+                for (int i = 0; i < images; i++) norm_image(call, by, g, b + i);
         }
+    }
+    if (call.norm == OF_BATCH) norm_batch(call, found);
+}
+
+// The gradient of a block's convolution into a buffer: as it is given, or through ReLU and norm.
+void pack_gradient(const Call &call, const Loops &loops, const Layout &at, Factors &by, long g, long b, int images,
+                   float *out) {
+    if (!call.norm) {
+        loops.pack(at, at.images, call.grad + call.output(g, b), {(int)call.outputs, call.out_step()}, out);
+        return;
+    }
+    if (call.norm == OF_BATCH) {
+        by.fill(call, g, g * call.outputs);
+        set_less(call, by, g, call.to_shift + g * call.outputs, call.to_scale + g * call.outputs,
+                 (double)call.batch * call.area());
+    }
+    const Layout row{1, 1, (int)call.area(), 0, false, call.area(), 1};
+    for (int i = 0; i < images; i++) {
+        const long from = call.output(g, b + i);
+        if (call.norm == OF_GROUPS) {
+            by.fill(call, g, ((b + i) * call.n + g) * call.norm_groups());
+            sum_image(call, by, g, b + i, 1);
+            set_less(call, by, g, by.sums, by.more, (double)call.together() * call.area());
+        }
+        const bool flat = call.kernel == 1;
+        call.set->spread_gradients(call.grad + from, call.raw + from, call.out_step(), (int)call.outputs, by.all(),
+                                   call.gain_of(g), by.less, by.less_normed, flat ? row : at, flat ? 0 : i,
+                                   flat ? out + i * call.area() * call.outputs : out);
     }
 }
 
 void derive(const Call &call) {
-    const Loops ahead = call.set->choose(call.inputs, call.outputs);
-    const Loops back = call.set->choose(call.outputs, call.inputs);
-    const Layout at = call.layout();
-    const long taps = call.kernel * call.kernel;
-    const long each = back.padded(call.inputs) * call.outputs * taps;
-    const long totals = ahead.padded(call.outputs) * call.inputs * taps;
+    const Loops ahead = call.set->choose((int)call.inputs, (int)call.outputs);
+    const Loops back = call.set->choose((int)call.outputs, (int)call.inputs);
+    const int most = call.block_images(), kernel = (int)call.kernel;
+    const long taps = kernel * kernel;
+    const long each = back.padded((int)call.inputs) * call.outputs * taps;
+    const long totals = ahead.padded((int)call.outputs) * call.inputs * taps;
     float *flipped = nullptr, *total = nullptr;
     if (call.to_x) {
         flipped = room(buffers.flipped, each * call.n);
-        for (int g = 0; g < call.n; g++)
-            arrange(call.weight + g * call.weight_step, call.outputs, call.inputs, call.kernel, back.width(), true,
-                    flipped + g * each);
+        for (long g = 0; g < call.n; g++) arrange(call, g, back.width(), true, flipped + g * each);
     }
-    if (call.to_weight) {
-        total = room(buffers.total, totals * call.n);
-        memset(total, 0, sizeof(float) * totals * call.n);
+    if (call.to_weight) total = zeros(buffers.total, totals * call.n);
+    Factors by(call.outputs);
+    if (call.norm) {
+        memset(call.to_scale, 0, sizeof(float) * call.out_step());
+        memset(call.to_shift, 0, sizeof(float) * call.out_step());
+        if (call.gain) memset(call.to_gain, 0, sizeof(float) * call.n);
     }
-    float *packed = room(buffers.x, at.pixels() * call.inputs);
-    float *grads = room(buffers.grad, at.pixels() * call.outputs);
-    const Channels of_grad{call.outputs, (long)call.n * call.outputs};
-    for (int b = 0; b < call.batch; b += at.images) {
-        const int images = call.batch - b < at.images ? call.batch - b : at.images;
-        for (int g = 0; g < call.n; g++) {
-            back.pack(at, images, call.grad + b * call.area() * of_grad.step + (long)g * call.outputs, of_grad,
-                      grads);
-            const float *x;
-            const Channels from = call.input(g, x);
+    for (long b = 0; call.norm == OF_BATCH && b < call.batch; b += most)
+        for (long g = 0; g < call.n; g++) {
+            by.fill(call, g, g * call.outputs);
+            sum_image(call, by, g, b, (int)(call.batch - b < most ? call.batch - b : most));
+        }
+    float *packed = room(buffers.x, call.layout(most).pixels() * call.inputs);
+    float *grads = room(buffers.grad, call.layout(most).pixels() * call.outputs);
+    const Channels from{(int)call.inputs, call.in_step()};
+    for (long b = 0; b < call.batch; b += most) {
+        const int images = (int)(call.batch - b < most ? call.batch - b : most);
+        const Layout at = call.layout(images);
+        for (long g = 0; g < call.n; g++) {
+            pack_gradient(call, back, at, by, g, b, images, grads);
             if (flipped) {
-                const Filter by{flipped + g * each, nullptr, call.outputs, call.kernel, false};
-                back.convolve(at, images, grads, by,
-                              call.to_x + b * call.area() * from.step + (long)g * call.inputs, from);
+                const Filter filter{flipped + g * each, nullptr, (int)call.outputs, kernel, false};
+                back.convolve(at, at.images, grads, filter, call.to_x + (call.input(g, b) - call.x), from);
             }
             if (!total) continue;
-            if (g == 0 || !call.shared) ahead.pack(at, images, x + b * call.area() * from.step, from, packed);
-            ahead.derive(at, images, packed, call.inputs, grads, call.outputs, call.kernel, total + g * totals);
+            if (g == 0 || !call.shared) ahead.pack(at, at.images, call.input(g, b), from, packed);
+            ahead.derive(at, at.images, packed, (int)call.inputs, grads, (int)call.outputs, kernel,
+                         total + g * totals);
         }
     }
     if (!total) return;
     const int width = ahead.width();
-    for (int g = 0; g < call.n; g++)
-        for (int o = 0; o < call.outputs; o++)
-            for (int i = 0; i < call.inputs; i++)
-                for (int t = 0; t < taps; t++)
-                    call.to_weight[(((long)g * call.outputs + o) * call.inputs + i) * taps + t] =
-                        total[g * totals + ((long)(o / width * taps + t) * call.inputs + i) * width + o % width];
+    float *out = call.to_weight;
+    for (long g = 0; g < call.n; g++)
+        for (long o = 0; o < call.outputs; o++)
+            for (long i = 0; i < call.inputs; i++)
+                for (long t = 0; t < taps; t++)
+                    *out++ = total[g * totals + ((o / width * taps + t) * call.inputs + i) * width + o % width];
 }
 
 // [n*C, k*k] as [k*k, n*C], turned round or not.
 void arrange_depthwise(const Call &call, bool turned, float *out) {
-    const int taps = call.kernel * call.kernel;
-    const long channels = (long)call.n * call.outputs;
-    for (int g = 0; g < call.n; g++)
-        for (int c = 0; c < call.outputs; c++)
-            for (int t = 0; t < taps; t++)
-                out[(turned ? taps - 1 - t : t) * channels + (long)g * call.outputs + c] =
+    const long taps = call.kernel * call.kernel;
+    for (long g = 0; g < call.n; g++)
+        for (long c = 0; c < call.outputs; c++)
+            for (long t = 0; t < taps; t++)
+                out[(turned ? taps - 1 - t : t) * call.out_step() + g * call.outputs + c] =
                     call.weight[g * call.weight_step + c * taps + t];
 }
 
 void convolve_depthwise(const Call &call) {
-    const Geometry at{call.batch, call.height, call.width, call.kernel, (long)call.n * call.outputs};
+    const Geometry at{(int)call.batch, (int)call.height, (int)call.width, (int)call.kernel, call.out_step()};
     float *weight = room(buffers.weight, at.channels * call.kernel * call.kernel);
     arrange_depthwise(call, false, weight);
     call.set->convolve_depthwise(at, call.x, weight, call.y);
 }
 
 void derive_depthwise(const Call &call) {
-    const Geometry at{call.batch, call.height, call.width, call.kernel, (long)call.n * call.outputs};
+    const Geometry at{(int)call.batch, (int)call.height, (int)call.width, (int)call.kernel, call.out_step()};
     const long taps = call.kernel * call.kernel;
     if (call.to_x) {
         float *flipped = room(buffers.flipped, at.channels * taps);
@@ -275,8 +226,7 @@ void derive_depthwise(const Call &call) {
         call.set->convolve_depthwise(at, call.grad, flipped, call.to_x);
     }
     if (!call.to_weight) return;
-    float *total = room(buffers.total, at.channels * taps);
-    memset(total, 0, sizeof(float) * at.channels * taps);
+    float *total = zeros(buffers.total, at.channels * taps);
     call.set->derive_depthwise(at, call.x, call.grad, total);
     for (long c = 0; c < at.channels; c++)
         for (long t = 0; t < taps; t++) call.to_weight[c * taps + t] = total[t * at.channels + c];
@@ -289,15 +239,33 @@ const InstructionSet *find(const char *name) {
     return nullptr;
 }
 
-// Run without Python's lock; a kernel of 1x1 sees every pixel as an image of its own.
-PyObject *perform(Call call, void (*dense)(const Call &), void (*depthwise)(const Call &)) {
+// A tuple of so many integers.
+bool read_numbers(PyObject *tuple, long long *out, Py_ssize_t count) {
+    if (PyTuple_GET_SIZE(tuple) != count) {
+        PyErr_Format(PyExc_ValueError, "%zd numbers are needed, not %zd", count, PyTuple_GET_SIZE(tuple));
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+    return !PyErr_Occurred();
+}
+
+// Run without Python's lock.
+PyObject *perform(PyObject *arguments, void (*dense)(const Call &), void (*depthwise)(const Call &)) {
+    const char *name;
+    PyObject *addresses, *numbers;
+    Call call{};
+    static_assert(sizeof(float *) == sizeof(long long));
+    if (!PyArg_ParseTuple(arguments, "sO!O!", &name, &PyTuple_Type, &addresses, &PyTuple_Type, &numbers) ||
+        !read_numbers(addresses, (long long *)static_cast<Tensors *>(&call), NUM_TENSORS) ||
+        !read_numbers(numbers, (long long *)static_cast<Sizes *>(&call), NUM_SIZES) || !(call.set = find(name)))
+        return nullptr;
     bool enough = true;
     Py_BEGIN_ALLOW_THREADS
+    if (call.kernel == 1 && call.norm != OF_GROUPS) {  // every pixel is an image of its own
+        call.batch *= call.area();
+        call.height = call.width = 1;
+    }
     try {
-        if (call.kernel == 1) {
-            call.batch *= call.height * call.width;
-            call.height = call.width = 1;
-        }
         (call.depthwise ? depthwise : dense)(call);
     } catch (const std::bad_alloc &) {
         enough = false;
@@ -307,39 +275,11 @@ PyObject *perform(Call call, void (*dense)(const Call &), void (*depthwise)(cons
     Py_RETURN_NONE;
 }
 
-#define SHAPE "iiiiiiilpp"
-#define SHAPE_OF(call, shared, depthwise)                                                                    \
-    &call.batch, &call.height, &call.width, &call.n, &call.inputs, &call.outputs, &call.kernel,              \
-        &call.weight_step, &shared, &depthwise
-
 PyObject *py_convolve(PyObject *, PyObject *arguments) {
-    const char *name;
-    unsigned long long x, weight, bias, y;
-    int shared, depthwise, relu;
-    Call call{};
-    if (!PyArg_ParseTuple(arguments, "sKKKK" SHAPE "p", &name, &x, &weight, &bias, &y,
-                          SHAPE_OF(call, shared, depthwise), &relu))
-        return nullptr;
-    if (!(call.set = find(name))) return nullptr;
-    call.x = (const float *)x, call.weight = (const float *)weight, call.bias = (const float *)bias;
-    call.y = (float *)y, call.shared = shared, call.depthwise = depthwise, call.relu = relu;
-    return perform(call, convolve, convolve_depthwise);
+    return perform(arguments, convolve, convolve_depthwise);
 }
 
-PyObject *py_derive(PyObject *, PyObject *arguments) {
-    const char *name;
-    unsigned long long x, weight, grad, to_x, to_weight;
-    int shared, depthwise;
-    Call call{};
-    if (!PyArg_ParseTuple(arguments, "sKKKKK" SHAPE, &name, &x, &weight, &grad, &to_x, &to_weight,
-                          SHAPE_OF(call, shared, depthwise)))
-        return nullptr;
-    if (!(call.set = find(name))) return nullptr;
-    call.x = (const float *)x, call.weight = (const float *)weight, call.grad = (const float *)grad;
-    call.to_x = (float *)to_x, call.to_weight = (float *)to_weight;
-    call.shared = shared, call.depthwise = depthwise;
-    return perform(call, derive, derive_depthwise);
-}
+PyObject *py_derive(PyObject *, PyObject *arguments) { return perform(arguments, derive, derive_depthwise); }
 }  // namespace
 #endif
 

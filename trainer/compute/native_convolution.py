@@ -7,13 +7,15 @@ and on any thread. Without a compiler at the installation, or on another process
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .torch_private import below_autograd, define_operator
+from .operators import define_operator
+from .torch_private import below_autograd
 
 kernel: ModuleType | None
 try:
@@ -22,13 +24,20 @@ except ImportError:  # installed where there was no compiler
     kernel = None
 
 KERNEL_SIZES = (1, 3)
-MAX_NUMBERS = 2**31 - 1
-"""Of a tensor; the kernel counts images and pixels in 32 bits."""
+MAX_PIXELS = 2**31 - 1
+"""Of a batch; the kernel counts them in 32 bits."""
+NO_NORM, BATCH_NORM, GROUP_NORM = range(3)
+"""What stands behind a convolution, as the kernel numbers it."""
+
+
+@cache
+def _best_set(module: ModuleType) -> str:
+    return next(iter(module.instruction_sets()), "")
 
 
 def instruction_set() -> str:
     """`avx512` or `avx2`; empty where the kernel is absent or this processor has neither."""
-    return next(iter(kernel.instruction_sets()), "") if kernel is not None else ""
+    return "" if kernel is None else _best_set(kernel)
 
 
 def absence() -> str:
@@ -38,8 +47,8 @@ def absence() -> str:
     return "" if instruction_set() else "this processor has neither AVX2 nor AVX-512"
 
 
-def is_taken(x: Tensor, weight: Tensor, groups: int, stride: int) -> bool:
-    """Whether `convolve` computes this; decided by types and shapes of one network, never by how many."""
+def is_taken(x: Tensor, weight: Tensor, groups: int = 1, stride: int = 1) -> bool:
+    """Whether the kernel computes this; decided by types and shapes of one network, never by how many."""
     n, outputs, inputs, _, size = weight.shape
     return (
         x.device.type == "cpu"
@@ -48,7 +57,7 @@ def is_taken(x: Tensor, weight: Tensor, groups: int, stride: int) -> bool:
         and stride == 1
         and (groups == 1 or (groups == outputs and inputs == 1 and x.shape[1] == n * groups))
         and not torch.is_autocast_enabled("cpu")
-        and 0 < x.numel() * max(1, outputs // inputs) <= MAX_NUMBERS
+        and 0 < x.shape[0] * x.shape[2] * x.shape[3] <= MAX_PIXELS
         and bool(instruction_set())
     )
 
@@ -64,19 +73,55 @@ def convolve(
     return out
 
 
-def _sizes(x: Tensor, weight: Tensor, groups: int) -> tuple[Any, ...]:
-    """What both functions of the kernel are told of shapes: from `batch` to `depthwise`."""
+def convolve_normed(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    skip: Tensor | None = None,
+    gain: Tensor | None = None,
+    *,
+    of_batch: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """relu(norm(convolution)), or skip + gain * relu(norm(convolution)), of what `is_taken`.
+
+    Args:
+        scale, shift: [n, O] or [n*O].
+        skip: [B, n*O, H, W].
+        gain: [n]; comes with a `skip`.
+        of_batch: batch norm; else group norm as `stacked_ops.group_norm` has it.
+
+    Returns:
+        [B, n*O, H, W], and where no gradients are recorded the mean and the biased variance that the norm
+        took: [n*O], or [B, n*groups].
+    """
+    tensors = (x, weight, scale, shift, skip, gain)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        out: Tensor = _ConvolveNormed.apply(*tensors, of_batch)  # type: ignore[no-untyped-call]
+        return out, out, out
+    made, _, mean, variance = torch.ops.esper.convolve_normed(*tensors, of_batch, False)
+    return made, mean, variance
+
+
+def _sizes(x: Tensor, weight: Tensor, groups: int = 1) -> tuple[int, ...]:
+    """What the kernel is told of shapes, without norms: up to `weight_step`."""
     n, outputs, inputs, _, size = weight.shape
-    batch, channels, height, width = x.shape
-    shared = groups == 1 and n > 1 and channels == inputs
-    depthwise = groups > 1
-    inputs = outputs if depthwise else inputs
-    return batch, height, width, n, inputs, outputs, size, weight.stride(0), shared, depthwise
+    batch, _, height, width = x.shape
+    return batch, height, width, n, outputs if groups > 1 else inputs, outputs, size, weight.stride(0)
 
 
-def _rows(weight: Tensor) -> Tensor:
-    """Weights with each network's in one piece, wherever the next one's begin."""
-    return weight if weight[0].is_contiguous() else weight.contiguous()
+def _is_shared(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
+    n, _, inputs, _, _ = weight.shape
+    return groups == 1 and n > 1 and x.shape[1] == inputs
+
+
+def _rows(values: Tensor) -> Tensor:
+    """A tensor [n, ...] with each network's numbers in one piece, wherever the next one's begin."""
+    return values if values[0].is_contiguous() else values.contiguous()
+
+
+def _laid_out(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _empty(like: Tensor, channels: int) -> Tensor:
@@ -84,33 +129,136 @@ def _empty(like: Tensor, channels: int) -> Tensor:
     return torch.empty((batch, channels, height, width), dtype=like.dtype, memory_format=torch.channels_last)
 
 
+def _addresses(**tensors: Tensor | None) -> tuple[int, ...]:
+    """Where the tensors of a call lie, in the order of `Tensors` in the kernel's source."""
+    return tuple(
+        0 if (tensor := tensors.get(name)) is None else tensor.data_ptr()
+        for name in (
+            *("x", "weight", "bias", "scale", "shift", "gain", "skip", "grad", "raw", "mean", "variance"),
+            *("y", "to_x", "to_weight", "to_scale", "to_shift", "to_gain"),
+        )
+    )
+
+
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, relu: bool) -> Tensor:
     assert kernel is not None
-    x, weight = x.contiguous(memory_format=torch.channels_last), _rows(weight)
+    x, weight = _laid_out(x), _rows(weight)
     bias = None if bias is None else bias.contiguous()
-    out = _empty(x, weight.shape[0] * weight.shape[1])
-    of_bias = 0 if bias is None else bias.data_ptr()
-    pointers = (x.data_ptr(), weight.data_ptr(), of_bias, out.data_ptr())
-    kernel.convolve(instruction_set(), *pointers, *_sizes(x, weight, groups), relu)
-    return out
+    y = _empty(x, weight.shape[0] * weight.shape[1])
+    flags = (0, 0, 0, _is_shared(x, weight, groups), groups > 1, relu, NO_NORM)
+    addresses = _addresses(x=x, weight=weight, bias=bias, y=y)
+    kernel.convolve(instruction_set(), addresses, (*_sizes(x, weight, groups), *flags))
+    return y
 
 
 def _convolve_backward(
     grad: Tensor, x: Tensor, weight: Tensor, groups: int, to_x: bool, to_weight: bool
 ) -> tuple[Tensor, Tensor]:
     assert kernel is not None
-    x, grad = (t.contiguous(memory_format=torch.channels_last) for t in (x, grad))
-    weight = _rows(weight)
+    x, grad, weight = _laid_out(x), _laid_out(grad), _rows(weight)
     of_x = _empty(x, x.shape[1]) if to_x else x.new_empty(0)
     of_weight = weight.new_empty(weight.shape if to_weight else 0)
-    pointers = (t.data_ptr() for t in (x, weight, grad, of_x, of_weight))
-    kernel.derive(instruction_set(), *pointers, *_sizes(x, weight, groups))
+    addresses = _addresses(
+        x=x,
+        weight=weight,
+        grad=grad,
+        to_x=of_x if to_x else None,
+        to_weight=of_weight if to_weight else None,
+    )
+    flags = (0, 0, 0, _is_shared(x, weight, groups), groups > 1, False, NO_NORM)
+    kernel.derive(instruction_set(), addresses, (*_sizes(x, weight, groups), *flags))
     return of_x, of_weight
+
+
+def _norm_sizes(
+    x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, gain: Tensor | None, of_batch: bool
+) -> tuple[int, ...]:
+    outputs = weight.shape[1]
+    steps = (t.stride(0) if t.dim() == 2 else outputs for t in (scale, shift))
+    gain_step = 0 if gain is None else gain.stride(0)
+    norm = BATCH_NORM if of_batch else GROUP_NORM
+    return (*_sizes(x, weight), *steps, gain_step, _is_shared(x, weight), False, False, norm)
+
+
+def _norm_groups(n: int, outputs: int) -> int:
+    return n * (outputs // 8 if outputs % 8 == 0 else 1)
+
+
+def _convolve_normed(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    skip: Tensor | None,
+    gain: Tensor | None,
+    of_batch: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    assert kernel is not None
+    x, weight, scale, shift = _laid_out(x), _rows(weight), _rows(scale), _rows(shift)
+    skip = None if skip is None else _laid_out(skip)
+    n, outputs = weight.shape[:2]
+    y = _empty(x, n * outputs)
+    raw = torch.empty_like(y) if keep else y
+    size = (n * outputs,) if of_batch else (x.shape[0], _norm_groups(n, outputs))
+    mean, variance = x.new_empty(size), x.new_empty(size)
+    addresses = _addresses(
+        x=x,
+        weight=weight,
+        scale=scale,
+        shift=shift,
+        gain=gain,
+        skip=skip,
+        raw=raw,
+        mean=mean,
+        variance=variance,
+        y=y,
+    )
+    kernel.convolve(instruction_set(), addresses, _norm_sizes(x, weight, scale, shift, gain, of_batch))
+    return y, raw if keep else x.new_empty(0), mean, variance
+
+
+def _convolve_normed_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    gain: Tensor | None,
+    raw: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    of_batch: bool,
+    to_x: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    assert kernel is not None
+    x, grad, weight, scale, shift = _laid_out(x), _laid_out(grad), _rows(weight), _rows(scale), _rows(shift)
+    of_x = _empty(x, x.shape[1]) if to_x else x.new_empty(0)
+    of_weight, of_scale, of_shift = (t.new_empty(t.shape) for t in (weight, scale, shift))
+    of_gain = x.new_empty(0 if gain is None else gain.shape)
+    addresses = _addresses(
+        x=x,
+        weight=weight,
+        scale=scale,
+        shift=shift,
+        gain=gain,
+        grad=grad,
+        raw=raw,
+        mean=mean,
+        variance=variance,
+        to_x=of_x if to_x else None,
+        to_weight=of_weight,
+        to_scale=of_scale,
+        to_shift=of_shift,
+        to_gain=of_gain,
+    )
+    kernel.derive(instruction_set(), addresses, _norm_sizes(x, weight, scale, shift, gain, of_batch))
+    return of_x, of_weight, of_scale, of_shift, of_gain
 
 
 def _fake_convolve(x: Tensor, weight: Tensor, *_: object) -> Tensor:
     out = x.new_empty(x.shape[0], weight.shape[0] * weight.shape[1], *x.shape[2:])
-    return out.contiguous(memory_format=torch.channels_last)
+    return _laid_out(out)
 
 
 def _fake_convolve_backward(
@@ -118,6 +266,30 @@ def _fake_convolve_backward(
 ) -> tuple[Tensor, Tensor]:
     of_x = torch.empty_like(x, memory_format=torch.channels_last) if to_x else x.new_empty(0)
     return of_x, weight.new_empty(weight.shape if to_weight else 0)
+
+
+def _fake_convolve_normed(
+    x: Tensor, weight: Tensor, _scale: Tensor, _shift: Tensor, _skip: object, _gain: object, *how: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    of_batch, keep = how
+    y = _fake_convolve(x, weight)
+    n, outputs = weight.shape[:2]
+    size = (n * outputs,) if of_batch else (x.shape[0], _norm_groups(n, outputs))
+    return y, torch.empty_like(y) if keep else x.new_empty(0), x.new_empty(size), x.new_empty(size)
+
+
+def _fake_convolve_normed_backward(
+    _grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, gain: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    of_x = torch.empty_like(x, memory_format=torch.channels_last) if rest[-1] else x.new_empty(0)
+    of_gain = x.new_empty(0 if gain is None else gain.shape)
+    return (
+        of_x,
+        weight.new_empty(weight.shape),
+        scale.new_empty(scale.shape),
+        shift.new_empty(shift.shape),
+        of_gain,
+    )
 
 
 class _Convolve(torch.autograd.Function):
@@ -135,6 +307,34 @@ class _Convolve(torch.autograd.Function):
             grad, *ctx.saved_tensors, ctx.groups, to_x, to_weight
         )
         return of_x if to_x else None, of_weight if to_weight else None, None
+
+
+class _ConvolveNormed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, *rest: Any) -> Tensor:
+        skip, gain, of_batch = rest
+        with below_autograd():
+            y, *found = torch.ops.esper.convolve_normed(x, weight, scale, shift, skip, gain, of_batch, True)
+        ctx.save_for_backward(x, weight, scale, shift, gain, *found)
+        ctx.of_batch = of_batch
+        return y  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        to_x, *_, to_skip, to_gain, _ = ctx.needs_input_grad
+        of_x, of_weight, of_scale, of_shift, of_gain = torch.ops.esper.convolve_normed_backward(
+            grad, *ctx.saved_tensors, ctx.of_batch, to_x
+        )
+        of_skip = grad if to_skip else None
+        return (
+            of_x if to_x else None,
+            of_weight,
+            of_scale,
+            of_shift,
+            of_skip,
+            of_gain if to_gain else None,
+            None,
+        )
 
 
 def _recorded_convolve(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, relu: bool) -> Tensor:
@@ -158,4 +358,17 @@ define_operator(
     " -> (Tensor, Tensor)",
     on_cpu=_convolve_backward,
     fake=_fake_convolve_backward,
+)
+define_operator(
+    "convolve_normed(Tensor x, Tensor weight, Tensor scale, Tensor shift, Tensor? skip, Tensor? gain,"
+    " bool of_batch, bool keep) -> (Tensor, Tensor, Tensor, Tensor)",
+    on_cpu=_convolve_normed,
+    fake=_fake_convolve_normed,
+)
+define_operator(
+    "convolve_normed_backward(Tensor grad, Tensor x, Tensor weight, Tensor scale, Tensor shift, Tensor? gain,"
+    " Tensor raw, Tensor mean, Tensor variance, bool of_batch, bool to_x)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    on_cpu=_convolve_normed_backward,
+    fake=_fake_convolve_normed_backward,
 )

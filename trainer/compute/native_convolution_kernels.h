@@ -23,6 +23,13 @@ template <int L> static inline void store(float *to, Vector<L> v, int count) {
     else __builtin_memcpy(to, &v, sizeof(float) * count);
 }
 
+template <int L> static inline Vector<L> load_some(const float *from, int count) {
+    if (count >= L) return load<L>(from);
+    Vector<L> v{};
+    __builtin_memcpy(&v, from, sizeof(float) * count);
+    return v;
+}
+
 // Copy one network's channels of some images into `out`, as `at` lays them out. C = 0: any number of them.
 template <int C> static void pack(const Layout &at, int images, const float *x, const Channels &from, float *out) {
     const int channels = C ? C : from.count;
@@ -194,14 +201,6 @@ static void derive(const Layout &at, int images, const float *x, int inputs, con
                 kw += columns;
                 total += (long)columns * channels * (V * L);
             }
-}
-
-// Whether x[from + i] of a vector that begins there is to be read.
-template <int L> static inline Vector<L> load_some(const float *from, int count) {
-    if (count >= L) return load<L>(from);
-    Vector<L> v{};
-    __builtin_memcpy(&v, from, sizeof(float) * count);
-    return v;
 }
 
 // One filter for each of `channels` channels: x, y [B, H, W, channels], weight [k*k, channels].

@@ -13,15 +13,13 @@ by where its operands lie in memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import native_convolution, rng
-from .execution_plan import Convolution
+from . import rng
 
 Parameters = dict[str, Tensor]
 """Stacked tensors [n, ...] by name."""
@@ -129,31 +127,6 @@ def conv(
     together = 1 if shared else n * groups
     return F.conv2d(x, weight.flatten(0, 1), flat, stride, padding=kernel // 2, groups=together)
 
-
-class Conv(Protocol):
-    """`conv`, by the operations that a run has chosen."""
-
-    def __call__(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: int = 1
-    ) -> Tensor: ...
-
-
-def native_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: int = 1
-) -> Tensor:
-    """`conv` by the kernel of our own where it computes that, else by torch's."""
-    if not native_convolution.is_taken(x, weight, groups, stride):
-        return conv(x, weight, bias, groups, stride)
-    if bias is None or not torch.is_grad_enabled():
-        return native_convolution.convolve(x, weight, bias, groups)
-    return native_convolution.convolve(x, weight, None, groups) + bias.flatten()[:, None, None]
-
-
-CONVOLUTIONS: dict[Convolution, Conv] = {
-    "grouped": conv,
-    "native": native_conv,
-    "unfold": partial(conv, unfold=True),
-}
 
 MAX_POINTWISE_PIXELS = 4096
 """Up to so many in a batch of maps, 1x1 convolutions are cheaper on a CPU as products of small matrices."""

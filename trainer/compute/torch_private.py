@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +21,6 @@ __all__ = [
     "clear_cublas_workspaces",
     "copy_each_",
     "count_graph_breaks",
-    "define_operator",
     "is_recompiling",
     "limit_recompiles",
     "memory_key",
@@ -53,33 +51,6 @@ def below_autograd() -> AbstractContextManager[object]:
     """Make operators of `torch.library` run their computation, not what records it for the gradients."""
     guard: AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
     return guard
-
-
-_OPERATORS = torch.library.Library("esper", "DEF")  # type: ignore[no-untyped-call]
-
-
-def define_operator(
-    schema: str,
-    *,
-    on_cpu: Callable[..., Any],
-    fake: Callable[..., Any],
-    recorded: Callable[..., Any] | None = None,
-) -> None:
-    """Define `torch.ops.esper.NAME`.
-
-    Args:
-        schema: its name, arguments and results, as torch.library writes them.
-        on_cpu: what it does on a CPU.
-        fake: makes results of the right shape, for what traces programs.
-        recorded: is called in the place of `on_cpu` first, and records it where gradients are wanted; takes
-            two thirds of the time that torch.library.custom_op needs to do the same.
-    """
-    name = schema.partition("(")[0]
-    _OPERATORS.define(schema)  # type: ignore[no-untyped-call]
-    _OPERATORS.impl(name, on_cpu, "CPU")  # type: ignore[no-untyped-call]
-    if recorded is not None:
-        _OPERATORS.impl(name, recorded, "Autograd")  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"esper::{name}", fake, lib=_OPERATORS)
 
 
 def check_allocator_settings(settings: str) -> None:

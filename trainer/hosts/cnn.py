@@ -15,13 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainer.compute.convolutions import GROUPED, Conv
 from trainer.compute.stacked_ops import (
-    Conv,
     Init,
     Parameters,
-    batch_norm,
-    batch_norm_average,
-    conv,
     linear,
     max_pool,
     pooled,
@@ -60,7 +57,7 @@ class CNN:
         kernel: int,
         shape: tuple[int, int, int],
         classes: int,
-        conv: Conv = conv,
+        conv: Conv = GROUPED,
     ) -> None:
         self._conv = conv
         self.causal, self.rows = False, 1
@@ -109,8 +106,7 @@ class CNN:
 
     def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
         """Block i in training: [B, n*I, H, W] -> [B, n*C, h, w]."""
-        x = self._conv(self._pooled(i, x), weights[f"block{i}.conv.weight"])
-        return torch.relu_(batch_norm(x, weights[f"block{i}.norm.weight"], weights[f"block{i}.norm.bias"]))
+        return self._conv.batch_normed(self._pooled(i, x), *(weights[name] for name in self.block_names(i)))
 
     def measure_block(
         self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
@@ -119,13 +115,13 @@ class CNN:
 
         Those that are not there yet are made.
         """
-        x = self._conv(self._pooled(i, x), weights[f"block{i}.conv.weight"])
-        name = f"block{i}.norm"
-        tensors = (weights[f"{name}.weight"], weights[f"{name}.bias"])
-        for statistic in ("mean", "var"):
-            buffers.setdefault(f"{name}.{statistic}", torch.zeros_like(tensors[0], requires_grad=False))
-        statistics = (buffers[f"{name}.mean"], buffers[f"{name}.var"])
-        return torch.relu_(batch_norm_average(x, *tensors, *statistics, batches))
+        kernel, scale, shift = (weights[name] for name in self.block_names(i))
+        mean, variance = (
+            buffers.setdefault(f"block{i}.norm.{name}", torch.zeros_like(scale, requires_grad=False))
+            for name in ("mean", "var")
+        )
+        x = self._pooled(i, x)
+        return self._conv.batch_norm_averaged(x, kernel, scale, shift, mean, variance, batches)
 
     def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:
         """Weight [n, C, I, k, k] and bias [n, C] of block i with its measured statistics folded in."""
@@ -137,7 +133,7 @@ class CNN:
     def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:
         """Block i in validation, as `folded`; `x` may be [B, I, H, W] where all hosts see the same."""
         weight, bias = tensors
-        return torch.relu_(self._conv(self._pooled(i, x), weight, bias))
+        return self._conv.biased_relu(self._pooled(i, x), weight, bias)
 
     def head(self, x: Tensor, weights: Parameters) -> Tensor:
         """Logits [n, B, classes] from the last slot's output [B, n*C, h, w]."""

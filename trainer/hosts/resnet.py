@@ -17,13 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainer.compute.convolutions import GROUPED, Conv
 from trainer.compute.stacked_ops import (
-    Conv,
     Init,
     Parameters,
     batch_norm,
     batch_norm_average,
-    conv,
     linear,
     pooled,
 )
@@ -109,7 +108,7 @@ class ResNet:
         residuals: int,
         shape: tuple[int, int, int],
         classes: int,
-        conv: Conv = conv,
+        conv: Conv = GROUPED,
     ) -> None:
         self._conv = conv
         self.causal, self.rows = False, 1

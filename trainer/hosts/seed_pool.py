@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
+from trainer.compute.convolutions import GROUPED, Conv
 from trainer.compute.device import upload
-from trainer.compute.stacked_ops import Conv, Init, Parameters, conv, initialise
+from trainer.compute.stacked_ops import Init, Parameters, initialise
 from trainer.seeds.blend import gate, gate_specs, gather_rows, graft
 from trainer.seeds.image_blueprints import Blueprint, verify
 from trainer.seeds.table import SlotTable, is_in
@@ -46,10 +47,13 @@ class SeedPool:
         BlueprintError: a blueprint does not keep the shape of a slot, or is not the identity it claims to be.
     """
 
-    def __init__(self, model: HostModel, kinds: Sequence[Blueprint], batch: int, conv: Conv = conv) -> None:
+    def __init__(
+        self, model: HostModel, kinds: Sequence[Blueprint], batch: int, conv: Conv = GROUPED
+    ) -> None:
         self._conv = conv
         self.kinds = list(kinds)
         self._convolving = frozenset(code for code, kind in enumerate(kinds) if kind.convolves)
+        self._multiplying = frozenset(code for code in self._convolving if kinds[code].multiplies)
         self._large = [
             batch * block.channels * math.prod(block.size) >= ALONE_MIN_NUMBERS for block in model.blocks
         ]
@@ -84,7 +88,8 @@ class SeedPool:
     def gather(self, slot: int, columns: SlotColumns, owners: Codes, run: NDArray[np.bool_]) -> list[SlotRun]:
         """`slot_plan.gather` for the seeds of a slot."""
         apart = self._large[slot] and columns.device.type == "cpu"
-        return gather(columns, owners, run, self._convolving, apart=apart)
+        alike = self._conv.runs_one_as_several(columns.alpha)
+        return gather(columns, owners, run, self._multiplying if alike else self._convolving, apart=apart)
 
     def trained_modules(self, slot: int, runs: Sequence[SlotRun]) -> dict[str, str]:
         """The modules that some runs of a slot train: name among the weights -> blueprint or gate."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainer.compute.convolutions import CONVOLUTIONS, Conv
 from trainer.compute.execution_plan import Convolution
-from trainer.compute.stacked_ops import CONVOLUTIONS, Conv
 from trainer.config.host_options import HostConfig
 from trainer.config.load import OPTIONS, SAVED, ConfigError, SourcedConfig
 from trainer.config.schema import Config

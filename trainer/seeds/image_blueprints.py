@@ -19,13 +19,11 @@ from torch import Tensor
 
 from protocol.errors import EsperError
 from trainer.compute import rng
+from trainer.compute.convolutions import GROUPED, Conv
 from trainer.compute.stacked_ops import (
-    Conv,
     Init,
     Parameters,
     affine,
-    conv,
-    group_norm,
     initialise,
     linear,
     pooled,
@@ -57,6 +55,8 @@ class Blueprint:
     identity_at_birth: bool
     convolves: bool = True
     """Whether it has convolutions or matrix products, which torch runs by other kernels for one network."""
+    multiplies: bool = True
+    """Whether some of these are not for `Conv`, whose own kernel runs one network as it runs several."""
     draw: Callable[[Tensor, torch.dtype], Parameters] | None = None
     """Tensors of newborns by their keys (int64 [k]); None = as `specs` describes."""
     fit: Callable[[int, Size], Blueprint] | None = None
@@ -100,8 +100,8 @@ def _norm_specs(name: str, channels: int) -> Specs:
     return {f"{name}.weight": Init((channels,), fill=1.0), f"{name}.bias": Init((channels,))}
 
 
-def _normed(x: Tensor, p: Parameters, name: str = "norm") -> Tensor:
-    return group_norm(x, p[f"{name}.weight"], p[f"{name}.bias"])
+def _norm_of(p: Parameters, name: str = "norm") -> tuple[Tensor, Tensor]:
+    return p[f"{name}.weight"], p[f"{name}.bias"]
 
 
 def _conv_init(outputs: int, inputs: int, kernel: int) -> Init:
@@ -145,8 +145,8 @@ def _depthwise(c: int) -> Specs:
 
 def _depthwise_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
     """Depthwise separable convolution (Chollet, 2017)."""
-    y = conv(conv(x, p["depth.weight"], groups=p["depth.weight"].shape[1]), p["point.weight"])
-    return residual(x, torch.relu(_normed(y, p)), p["gain"])
+    y = conv(x, p["depth.weight"], groups=p["depth.weight"].shape[1])
+    return conv.normed_residual(y, p["point.weight"], *_norm_of(p), x, p["gain"])
 
 
 def _conv(kernel: int) -> Callable[[int], Specs]:
@@ -154,7 +154,7 @@ def _conv(kernel: int) -> Callable[[int], Specs]:
 
 
 def _conv_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
-    return residual(x, torch.relu(_normed(conv(x, p["conv.weight"]), p)), p["gain"])
+    return conv.normed_residual(x, p["conv.weight"], *_norm_of(p), x, p["gain"])
 
 
 def _heavy(c: int) -> Specs:
@@ -169,9 +169,8 @@ def _heavy(c: int) -> Specs:
 
 def _heavy_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
     """The two convolutions of a residual block (He et al., 2016)."""
-    y = torch.relu(_normed(conv(x, p["first.weight"]), p, "norm1"))
-    y = torch.relu(_normed(conv(y, p["second.weight"]), p, "norm2"))
-    return residual(x, y, p["gain"])
+    y = conv.group_normed(x, p["first.weight"], *_norm_of(p, "norm1"))
+    return conv.normed_residual(y, p["second.weight"], *_norm_of(p, "norm2"), x, p["gain"])
 
 
 def _bottleneck(c: int, chosen: int = 0) -> Specs:
@@ -187,8 +186,8 @@ def _bottleneck(c: int, chosen: int = 0) -> Specs:
 
 
 def _bottleneck_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
-    y = torch.relu(_normed(conv(x, p["reduce.weight"]), p, "norm1"))
-    y = torch.relu(_normed(conv(y, p["conv.weight"]), p, "norm2"))
+    y = conv.group_normed(x, p["reduce.weight"], *_norm_of(p, "norm1"))
+    y = conv.group_normed(y, p["conv.weight"], *_norm_of(p, "norm2"))
     return residual(x, conv(y, p["expand.weight"]), p["gain"])
 
 
@@ -197,7 +196,13 @@ def _make_attention(name: str, chosen: int) -> Blueprint:
 
 
 def _make_bottleneck(name: str, chosen: int) -> Blueprint:
-    return Blueprint(name, partial(_bottleneck, chosen=chosen), _bottleneck_forward, identity_at_birth=True)
+    return Blueprint(
+        name,
+        partial(_bottleneck, chosen=chosen),
+        _bottleneck_forward,
+        identity_at_birth=True,
+        multiplies=False,
+    )
 
 
 SIZED_BLUEPRINTS: dict[str, SizedBlueprint] = {
@@ -210,11 +215,11 @@ BLUEPRINTS: dict[str, Blueprint] = {
     for b in (
         Blueprint("norm", _norm, _norm_forward, identity_at_birth=True, convolves=False),
         _make_attention("attention", 0),
-        Blueprint("depthwise", _depthwise, _depthwise_forward, identity_at_birth=True),
+        Blueprint("depthwise", _depthwise, _depthwise_forward, identity_at_birth=True, multiplies=False),
         _make_bottleneck("bottleneck", 0),
-        Blueprint("conv_small", _conv(1), _conv_forward, identity_at_birth=True),
-        Blueprint("conv_light", _conv(3), _conv_forward, identity_at_birth=True),
-        Blueprint("conv_heavy", _heavy, _heavy_forward, identity_at_birth=True),
+        Blueprint("conv_small", _conv(1), _conv_forward, identity_at_birth=True, multiplies=False),
+        Blueprint("conv_light", _conv(3), _conv_forward, identity_at_birth=True, multiplies=False),
+        Blueprint("conv_heavy", _heavy, _heavy_forward, identity_at_birth=True, multiplies=False),
     )
 }
 
@@ -233,7 +238,7 @@ def verify(kind: Blueprint, channels: int, size: Size, *, causal: bool = False) 
     count = 2 * 2 * channels * size[0] * size[1]
     x = rng.normal(rng.key(0, rng.Purpose.SEED, 2), count, dtype)
     x = x.view(2, 2 * channels, *size).contiguous(memory_format=torch.channels_last)
-    y = kind.forward(x, weights, conv)
+    y = kind.forward(x, weights, GROUPED)
     if y.shape != x.shape:
         raise BlueprintError(
             f"{kind.title} turns {_seen(x, 2)} into {_seen(y, 2)}; a seed must keep the shape"
@@ -261,7 +266,7 @@ def _verify_causal(kind: Blueprint, x: Tensor, weights: Parameters) -> None:
     half = x.shape[2] // 2
     changed = x.clone()
     changed[:, :, half:] = changed[:, :, half:].flip(2) - 1.0
-    before, after = (kind.forward(tokens, grown, conv)[:, :, :half] for tokens in (x, changed))
+    before, after = (kind.forward(tokens, grown, GROUPED)[:, :, :half] for tokens in (x, changed))
     if (before - after).abs().max() > 1e-5:
         raise BlueprintError(
             f"{kind.title} looks ahead: a position depends on later ones; a text host cannot use it"

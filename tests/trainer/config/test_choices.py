@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import get_args
 
-from trainer.compute.stacked_ops import CONVOLUTIONS
+from trainer.compute.convolutions import CONVOLUTIONS
 from trainer.config.load import OPTIONS
 from trainer.hosts.precision import DTYPES
 from trainer.hosts.task_defaults import ARCHITECTURES

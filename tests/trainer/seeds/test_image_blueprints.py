@@ -8,7 +8,8 @@ from torch import Tensor
 
 from tests.trainer.oracle import make_seed
 from trainer.compute import rng
-from trainer.compute.stacked_ops import Init, Parameters, conv, initialise
+from trainer.compute.convolutions import GROUPED
+from trainer.compute.stacked_ops import Init, Parameters, initialise
 from trainer.seeds.image_blueprints import BLUEPRINTS, Blueprint, BlueprintError, verify
 from trainer.seeds.registry import blueprint
 
@@ -33,12 +34,12 @@ def images(rows: int, channels: int, size: int = 4) -> Tensor:
 def test_a_newborn_is_the_identity_and_can_wake_up(kind: Blueprint, channels: int) -> None:
     weights = {name: w.requires_grad_() for name, w in newborn(kind, 2, channels).items()}
     x = images(2, channels).requires_grad_()
-    y = kind.forward(x, weights, conv)
+    y = kind.forward(x, weights, GROUPED)
     assert (y - x).abs().max() < 1e-6
     pull = rng.normal(rng.key(3, rng.Purpose.SEED), x.numel(), torch.float64).view_as(x)
     rate = 0.1
     for step in range(2):
-        _, *gradients = torch.autograd.grad(kind.forward(x, weights, conv), [x, *weights.values()], pull)
+        _, *gradients = torch.autograd.grad(kind.forward(x, weights, GROUPED), [x, *weights.values()], pull)
         moved = [name for name, g in zip(weights, gradients, strict=True) if g.abs().max() > 0]
         assert moved, f"step {step}: nothing learns"
         with torch.no_grad():

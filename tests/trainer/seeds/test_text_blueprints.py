@@ -8,7 +8,8 @@ from torch import Tensor
 
 from tests.trainer.text_oracle import make_text_seed
 from trainer.compute import rng
-from trainer.compute.stacked_ops import Init, Parameters, conv, initialise
+from trainer.compute.convolutions import GROUPED
+from trainer.compute.stacked_ops import Init, Parameters, initialise
 from trainer.seeds import image_blueprints as blueprints
 from trainer.seeds import text_blueprints as causal
 from trainer.seeds.image_blueprints import Blueprint, BlueprintError, verify
@@ -34,10 +35,10 @@ def texts(rows: int, channels: int, width: int = 6) -> Tensor:
 def test_a_newborn_is_the_identity_and_can_wake_up(kind: Blueprint, channels: int) -> None:
     weights = {name: w.requires_grad_() for name, w in newborn(kind, 2, channels).items()}
     x = texts(2, channels).requires_grad_()
-    assert (kind.forward(x, weights, conv) - x).abs().max() < 1e-6
+    assert (kind.forward(x, weights, GROUPED) - x).abs().max() < 1e-6
     pull = rng.normal(rng.key(3, rng.Purpose.SEED), x.numel(), torch.float64).view_as(x)
     for step in range(2):
-        _, *gradients = torch.autograd.grad(kind.forward(x, weights, conv), [x, *weights.values()], pull)
+        _, *gradients = torch.autograd.grad(kind.forward(x, weights, GROUPED), [x, *weights.values()], pull)
         moved = [name for name, g in zip(weights, gradients, strict=True) if g.abs().max() > 0]
         assert moved, f"step {step}: nothing learns"
         with torch.no_grad():
@@ -112,7 +113,9 @@ def test_a_window_hides_what_lies_before_it() -> None:
     x = texts(2, 16, width=8)
     changed = x.clone()
     changed[:, :, 2] += 1.0
-    moved = (kind.forward(changed, weights, conv) - kind.forward(x, weights, conv)).abs().amax((0, 1, 3))
+    moved = (
+        (kind.forward(changed, weights, GROUPED) - kind.forward(x, weights, GROUPED)).abs().amax((0, 1, 3))
+    )
     assert (moved > 0).tolist() == [False, False, True, True, True, False, False, False]
 
 

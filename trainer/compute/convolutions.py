@@ -1,0 +1,130 @@
+"""How hosts and seeds convolve: by torch, or by the kernel of our own with what stands behind a convolution.
+
+Maps are [B, n*C, H, W], weights [n, O, I/groups, k, k], scales, shifts and averages [n, O] or [n*O], gains
+[n].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import native_convolution as native
+from .execution_plan import Convolution
+from .stacked_ops import batch_norm, batch_norm_average, conv, group_norm, residual
+
+
+class Conv:
+    """By torch.
+
+    Args:
+        unfold: see `stacked_ops.conv`.
+    """
+
+    def __init__(self, *, unfold: bool = False) -> None:
+        self._unfold = unfold
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: int = 1
+    ) -> Tensor:
+        """n convolutions, see `stacked_ops.conv`."""
+        return conv(x, weight, bias, groups, stride, unfold=self._unfold)
+
+    def runs_one_as_several(self, _like: Tensor) -> bool:
+        """Whether a network alone is computed bit for bit as among others, from tensors like this one."""
+        return False
+
+    def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """relu(convolution + bias)."""
+        return torch.relu_(self(x, weight, bias))
+
+    def batch_normed(self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        """relu(batch norm(convolution)), by the statistics of the batch."""
+        return torch.relu_(batch_norm(self(x, weight), scale, shift))
+
+    def batch_norm_averaged(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        scale: Tensor,
+        shift: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        batches: int,
+    ) -> Tensor:
+        """`batch_normed` that also takes the batch as the last of so many into the averages, in place."""
+        return torch.relu_(batch_norm_average(self(x, weight), scale, shift, mean, variance, batches))
+
+    def group_normed(self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        """relu(group norm(convolution)), as `stacked_ops.group_norm`."""
+        return torch.relu(group_norm(self(x, weight), scale, shift))
+
+    def normed_residual(
+        self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, skip: Tensor, gain: Tensor
+    ) -> Tensor:
+        """skip + gain * group_normed(x)."""
+        return residual(skip, self.group_normed(x, weight, scale, shift), gain)
+
+
+class NativeConv(Conv):
+    """By the kernel of our own, each with what stands behind it as one operation; by torch what it lacks."""
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: int = 1
+    ) -> Tensor:
+        if not native.is_taken(x, weight, groups, stride):
+            return super().__call__(x, weight, bias, groups, stride)
+        if bias is None or not torch.is_grad_enabled():
+            return native.convolve(x, weight, bias, groups)
+        return native.convolve(x, weight, None, groups) + bias.flatten()[:, None, None]
+
+    def runs_one_as_several(self, _like: Tensor) -> bool:
+        return _like.device.type == "cpu" and _like.dtype == torch.float32 and not native.absence()
+
+    def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or not native.is_taken(x, weight):
+            return super().biased_relu(x, weight, bias)
+        return native.convolve(x, weight, bias, relu=True)
+
+    def batch_normed(self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        if not native.is_taken(x, weight):
+            return super().batch_normed(x, weight, scale, shift)
+        return native.convolve_normed(x, weight, scale, shift, of_batch=True)[0]
+
+    def batch_norm_averaged(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        scale: Tensor,
+        shift: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        batches: int,
+    ) -> Tensor:
+        if not native.is_taken(x, weight):
+            return super().batch_norm_averaged(x, weight, scale, shift, mean, variance, batches)
+        out, found_mean, found_variance = native.convolve_normed(x, weight, scale, shift, of_batch=True)
+        count = out.numel() // out.shape[1]
+        mean.lerp_(found_mean.view_as(mean), 1.0 / batches)
+        variance.lerp_(found_variance.view_as(variance) * (count / (count - 1)), 1.0 / batches)
+        return out
+
+    def group_normed(self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        if not native.is_taken(x, weight):
+            return super().group_normed(x, weight, scale, shift)
+        return native.convolve_normed(x, weight, scale, shift, of_batch=False)[0]
+
+    def normed_residual(
+        self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, skip: Tensor, gain: Tensor
+    ) -> Tensor:
+        if not native.is_taken(x, weight):
+            return super().normed_residual(x, weight, scale, shift, skip, gain)
+        return native.convolve_normed(x, weight, scale, shift, skip, gain, of_batch=False)[0]
+
+
+GROUPED = Conv()
+CONVOLUTIONS: dict[Convolution, Conv] = {
+    "grouped": GROUPED,
+    "native": NativeConv(),
+    "unfold": Conv(unfold=True),
+}

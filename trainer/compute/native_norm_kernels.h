@@ -1,0 +1,117 @@
+// Norms behind a convolution, of one network's channels: the loops of native_convolution.cpp that are included
+// once for each set of instructions. The lanes of a vector are channels; sums go over pixels, four chains for
+// each channel, so that the width of a vector changes no bit.
+
+namespace KERNELS {
+
+constexpr int CHAINS = 4;
+
+// sums[c] = the sum of term(pixel) over the pixels, by four chains.
+template <int L, typename Term> static inline void sum_chains(int pixels, float *sums, int count, Term term) {
+    Vector<L> sum[CHAINS] = {};
+    int p = 0;
+    for (; p + CHAINS <= pixels; p += CHAINS)
+        for (int k = 0; k < CHAINS; k++) sum[k] += term(p + k);
+    for (; p < pixels; p++) sum[0] += term(p);
+    store<L>(sums, (sum[0] + sum[1]) + (sum[2] + sum[3]), count);
+}
+
+#define FOR_CHANNELS(BODY)                                                                                   \
+    for (int c = 0; c < channels;) {                                                                         \
+        const int count = channels - c;                                                                      \
+        if (WIDE && count >= 16) {                                                                           \
+            constexpr int L = WIDE ? 16 : 8;                                                                 \
+            BODY c += L;                                                                                     \
+        } else {                                                                                             \
+            constexpr int L = 8;                                                                             \
+            BODY c += L;                                                                                     \
+        }                                                                                                    \
+    }
+
+static void sum_values(const float *y, long step, int pixels, int channels, float *sums) {
+    FOR_CHANNELS({
+        sum_chains<L>(pixels, sums + c, count, [&](int p) { return load_some<L>(y + p * step + c, count); });
+    })
+}
+
+static void sum_squares(const float *y, long step, int pixels, int channels, const float *center, float *sums) {
+    FOR_CHANNELS({
+        const Vector<L> middle = load_some<L>(center + c, count);
+        sum_chains<L>(pixels, sums + c, count, [&](int p) {
+            const Vector<L> off = load_some<L>(y + p * step + c, count) - middle;
+            return off * off;
+        });
+    })
+}
+
+template <int L> static inline Vector<L> positive(Vector<L> v) { return v < 0.0f ? Vector<L>{} : v; }
+
+// out = relu(y * factor + offset), or skip + gain times that.
+static void apply_norm(const float *y, long step, int pixels, int channels, const float *factor,
+                       const float *offset, const float *skip, float gain, float *out) {
+    FOR_CHANNELS({
+        const Vector<L> a = load_some<L>(factor + c, count);
+        const Vector<L> b = load_some<L>(offset + c, count);
+        for (int p = 0; p < pixels; p++) {
+            const long at = p * step + c;
+            const Vector<L> made = positive<L>(load_some<L>(y + at, count) * a + b);
+            store<L>(out + at, skip ? load_some<L>(skip + at, count) + gain * made : made, count);
+        }
+    })
+}
+
+// Sums of the gradient t behind the ReLU: of t, of t times the normed value, and of what the gain multiplies.
+static void sum_gradients(const float *grad, const float *y, long step, int pixels, int channels,
+                          const NormFactors &by, float gain, float *ones, float *normeds, float *gains) {
+    FOR_CHANNELS({
+        const Vector<L> a = load_some<L>(by.factor + c, count);
+        const Vector<L> b = load_some<L>(by.offset + c, count);
+        const Vector<L> mean = load_some<L>(by.mean + c, count);
+        const Vector<L> inverse = load_some<L>(by.inverse + c, count);
+        Vector<L> one[2] = {};
+        Vector<L> normed[2] = {};
+        Vector<L> made[2] = {};
+        for (int p = 0; p < pixels; p++) {
+            const int k = p % 2;
+            const Vector<L> value = load_some<L>(y + p * step + c, count);
+            const Vector<L> g = load_some<L>(grad + p * step + c, count);
+            const Vector<L> out = value * a + b;
+            const Vector<L> t = out > 0.0f ? gain * g : Vector<L>{};
+            one[k] += t;
+            normed[k] += t * ((value - mean) * inverse);
+            if (gains) made[k] += g * positive<L>(out);
+        }
+        store<L>(ones + c, one[0] + one[1], count);
+        store<L>(normeds + c, normed[0] + normed[1], count);
+        if (gains) store<L>(gains + c, made[0] + made[1], count);
+    })
+}
+
+// The gradient of y: a t - less - normed * less_normed; written for row after row of `width` pixels, as `at` says.
+static void spread_gradients(const float *grad, const float *y, long step, int channels, const NormFactors &by,
+                             float gain, const float *less, const float *less_normed, const Layout &at, int image,
+                             float *out) {
+    for (int h = 0; h < at.height; h++) {
+        float *o = out + at.place(image, h, 0) * channels;
+        __builtin_memset(o - at.edge * channels, 0, sizeof(float) * at.edge * channels);
+        __builtin_memset(o + at.width * at.column * channels, 0, sizeof(float) * at.edge * channels);
+        FOR_CHANNELS({
+            const Vector<L> a = load_some<L>(by.factor + c, count);
+            const Vector<L> b = load_some<L>(by.offset + c, count);
+            const Vector<L> mean = load_some<L>(by.mean + c, count);
+            const Vector<L> inverse = load_some<L>(by.inverse + c, count);
+            const Vector<L> less_one = load_some<L>(less + c, count);
+            const Vector<L> less_by = load_some<L>(less_normed + c, count);
+            for (int w = 0; w < at.width; w++) {
+                const long p = ((long)h * at.width + w) * step + c;
+                const Vector<L> value = load_some<L>(y + p, count);
+                const Vector<L> t = value * a + b > 0.0f ? gain * load_some<L>(grad + p, count) : Vector<L>{};
+                const Vector<L> normed = (value - mean) * inverse;
+                store<L>(o + w * at.column * channels + c, a * t - less_one - normed * less_by, count);
+            }
+        })
+    }
+}
+#undef FOR_CHANNELS
+
+}  // namespace KERNELS
