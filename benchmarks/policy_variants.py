@@ -19,12 +19,14 @@ from typing import Any
 
 import click
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from protocol.messages.vocabulary import BLENDED, ISOLATED, Op, Stage
 from trainer.config.load import load
 from trainer.config.schema import Config
 from trainer.measurements import Measurements
+from trainer.policy.actor import Actor
 from trainer.policy.agent import Agent
 from trainer.policy.gae import gae
 from trainer.policy.rollout import Rollout
@@ -56,8 +58,8 @@ LEARNING, SETTLING = 0.35, 0.4
 ERROR_NOISE, HOST_NOISE, CONTRIBUTION_NOISE = 0.012, 0.02, 0.01
 """Standard deviations: of an epoch's accuracy, of a host's own error, of a contribution."""
 CHANCE = 0.1
-GREEDY_ROUNDS = 8
-"""Rounds of held-out hosts that the greedy policy is tried on at the end."""
+TRIAL_ROUNDS = 8
+"""Rounds of 32 held-out hosts that the policy is tried on at the end."""
 HELD_OUT = 1 << 20
 """Number of the first of them."""
 
@@ -155,6 +157,7 @@ class Course:
     def __init__(self, cfg: Config) -> None:
         self.cfg, self.hosts = cfg, StandIn(cfg)
         self.agent = Agent(cfg, slots=SLOTS, host_parameters=HOST_PARAMETERS)
+        self.actor: Actor = self.agent
         self.lifecycle = Lifecycle(cfg)
         young = self.lifecycle.min_training_epochs
         context = RunContext(
@@ -167,16 +170,16 @@ class Course:
         """One episode of all hosts: returns [N]."""
         hosts, table = self.hosts, self.hosts.table
         hosts.begin_episode(round_)
-        self.agent.begin_episode(round_)
+        self.actor.begin_episode(round_)
         self.reward.begin_episode()
         measured = Measurements.unmeasured(hosts.n, SLOTS)
         calm = torch.zeros(hosts.n, dtype=torch.bool)
         for epoch in range(self.cfg.episode_epochs):
             self.lifecycle.advance(table, measured)
             legal = self.lifecycle.legal(table, measured)
-            decision = self.agent.act(table, measured, legal, epoch)
+            decision = self.actor.act(table, measured, legal, epoch)
             self.lifecycle.apply(table, decision.actions, legal, measured)
-            self.agent.record_action(decision)
+            self.actor.record_action(decision)
             measured = hosts.run_epoch(epoch)
             paid = self.reward(table, measured, epoch, calm, decision.actions[:, 0])
             self.rollout.store(epoch, decision, total(paid))
@@ -189,8 +192,16 @@ class Course:
         advantage, returns = gae(self.rollout.reward, self.rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda)
         return self.agent.ppo.update(self.rollout, advantage, returns)
 
-    def trial(self, rounds: int) -> tuple[dict[str, float], dict[str, float], float]:
-        """Held-out hosts: mean return and added parameters by task, fossils per host."""
+    def trial(self, **policy: Any) -> tuple[dict[str, float], dict[str, float], float]:
+        """On held-out hosts: mean return and added parameters by task, fossils per host.
+
+        Args:
+            policy: how the network acts, as in `policy.*`.
+        """
+        frozen = replace(self.cfg, policy=replace(self.cfg.policy, learn=False, **policy))
+        network = self.agent.network
+        self.actor = Actor(frozen, network, slots=SLOTS, host_parameters=HOST_PARAMETERS)
+        rounds = TRIAL_ROUNDS * 32 // self.hosts.n
         paid: list[list[float]] = [[] for _ in TASKS]
         added: list[list[float]] = [[] for _ in TASKS]
         fossils = []
@@ -210,13 +221,13 @@ def constants() -> tuple[float, float]:
     for plants in product(("none", "depthwise"), repeat=SLOTS):
         sets = ["policy.kind=constant", f"policy.constant={','.join(plants)}", "seed=1", "device=cpu"]
         course = Course(load(preset="mixture", sets=sets))
-        by_task = course.trial(GREEDY_ROUNDS)[0]
+        by_task = course.trial()[0]
         worth.append(list(by_task.values()))
     return max(map(statistics.fmean, worth)), statistics.fmean(map(max, zip(*worth, strict=True)))
 
 
 def run(sets: tuple[str, ...], seed: int, episodes: int) -> dict[str, Any]:
-    """Train, then try the greedy policy; the figures of the last quarter and of the trial."""
+    """Train, then try the policy; the figures of the last quarter and of the trials."""
     sizes = [item for item in sets if item.startswith("envs.")]
     rounds = episodes // load(preset="mixture", sets=[*sizes, "ppo.minibatches=1"]).envs.count
     chosen = [item.replace("ROUNDS", str(rounds)) for item in sets]
@@ -227,10 +238,11 @@ def run(sets: tuple[str, ...], seed: int, episodes: int) -> dict[str, Any]:
         paid.append(float(course.play(round_).mean()))
         updates.append(course.learn())
     seconds, last = time.process_time() - begun, max(1, rounds // 4)
-    course.agent.greedy = True
-    paid_by_task, added_by_task, fossils = course.trial(GREEDY_ROUNDS * 32 // course.hosts.n)
+    sure = course.trial(temperature=0.5)[0]
+    paid_by_task, added_by_task, fossils = course.trial(greedy=True)
     return {
         "return": statistics.fmean(paid[-last:]),
+        "sure": statistics.fmean(sure.values()),
         "greedy": statistics.fmean(paid_by_task.values()),
         "greedy_by_task": paid_by_task,
         "added_by_task": added_by_task,
@@ -266,14 +278,14 @@ def _quantile(freedom: int) -> float:
 def table(found: Found) -> list[str]:
     """Markdown, a row per variant; `histogram`: parameters added where every seed only costs."""
     lines = [
-        "| variant | seeds | return | − defaults' | greedy | − defaults' | histogram | fossils | EV envs | "
-        "CPU s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| variant | seeds | return | − defaults' | at temperature .5 | − defaults' | greedy | "
+        "− defaults' | histogram | fossils | EV envs | CPU s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(n for n, _ in found):
         rows = [row for (n, _), row in found.items() if n == name]
         shown = [name, str(len(rows))]
-        for figure in ("return", "greedy"):
+        for figure in ("return", "sure", "greedy"):
             middle, half = compare(found, name, figure)
             shown += [f"{_mean(rows, figure):.3f}", f"{middle:+.3f} ± {half:.3f}"]
         bare = statistics.fmean(row["added_by_task"]["histogram"] for row in rows)
@@ -318,7 +330,7 @@ def main(episodes: int, seeds: int, only: tuple[str, ...], out: Path) -> None:
     figures |= {
         f"{figure}_{name}": _mean([row for (n, _), row in found.items() if n == name], figure)
         for name in dict.fromkeys(n for n, _ in found)
-        for figure in ("return", "greedy")
+        for figure in ("return", "sure", "greedy")
     }
     finish("policy_variants", figures, {})
 

@@ -309,11 +309,7 @@ def _check_combinations(config: Config) -> None:
         raise ConfigError(
             f"{key}: the envs of task.mixture learn different images; leave it out, or task.mixture"
         )
-    if config.policy.greedy and config.policy.learn:
-        raise ConfigError(
-            "policy.greedy = true: a policy that always takes the same action learns nothing of the others; "
-            "set policy.learn=false"
-        )
+    _check_policy(config)
     if config.ppo.minibatches > config.envs.count:
         raise ConfigError(
             f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"
@@ -348,6 +344,23 @@ def _check_combinations(config: Config) -> None:
             parse_host_port(config.metrics.listen)
         except BadName as error:
             raise ConfigError(f"metrics.listen: {error}") from None
+
+
+def _check_policy(config: Config) -> None:
+    """How the policy acts goes with whether it learns."""
+    if config.policy.greedy and config.policy.learn:
+        raise ConfigError(
+            "policy.greedy = true: a policy that always takes the same action learns nothing of the others; "
+            "set policy.learn=false"
+        )
+    if config.policy.temperature != 1.0 and (config.policy.learn or config.policy.greedy):
+        remedy = (
+            "set policy.learn=false" if config.policy.learn else "leave out policy.greedy, which draws none"
+        )
+        raise ConfigError(
+            f"policy.temperature = {config.policy.temperature:g}: is for actions that a policy draws without "
+            f"learning of them; {remedy}"
+        )
 
 
 def _check_limits(config: Config) -> None:

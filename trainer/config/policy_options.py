@@ -40,6 +40,15 @@ class PolicyConfig(Section, frozen=True):
             )
         ),
     ] = False
+    temperature: Annotated[
+        float,
+        number(
+            "Divisor of the logits that PPO draws actions from: below 1 it acts more surely, above 1 more "
+            "evenly; needs policy.learn=false",
+            ge=0.01,
+            le=100.0,
+        ),
+    ] = 1.0
     hidden: Annotated[int, count("Units of the policy's LSTM and of the layer before it", ge=8, le=4096)] = 64
 
 

@@ -20,17 +20,19 @@ class FrozenPolicy:
         network: that of `ppo`.
         greedy: whether its most probable actions are taken, none drawn.
         plants: of `constant`: by slot the name of a blueprint, or `none`.
+        temperature: at which its actions are drawn, where they are.
     """
 
     kind: str
     network: ActorCritic | None = None
     greedy: bool = True
     plants: tuple[str, ...] = ()
+    temperature: float = 1.0
 
     @classmethod
-    def learned(cls, network: ActorCritic, *, greedy: bool = True) -> FrozenPolicy:
+    def learned(cls, network: ActorCritic, *, greedy: bool = True, temperature: float = 1.0) -> FrozenPolicy:
         """A network as it is when it acts."""
-        return cls("ppo", network, greedy)
+        return cls("ppo", network, greedy, temperature=temperature)
 
     @classmethod
     def constant(cls, *plants: str) -> FrozenPolicy:
@@ -39,5 +41,10 @@ class FrozenPolicy:
 
     def configure(self, cfg: Config) -> Config:
         """A run's configuration, with this policy in place of its own."""
-        policy = {"kind": self.kind, "greedy": self.greedy, "constant": self.plants}
+        policy = {
+            "kind": self.kind,
+            "greedy": self.greedy,
+            "temperature": self.temperature,
+            "constant": self.plants,
+        }
         return replace(cfg, policy=replace(cfg.policy, **policy))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -67,11 +68,13 @@ def decide(
     legal: Tensor,
     uniform: Tensor | None,
     floor_H: Tensor | None,
+    temperature: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """One step for N envs: actions and log-probabilities [N, heads], V(s) [N], h and c.
 
     Args:
         uniform: [N, heads], draws the actions; None = the most probable ones.
+        temperature: divides the logits.
     """
     step = Observation(
         base=observation.base.unsqueeze(0),
@@ -80,6 +83,8 @@ def decide(
     )
     out = network(step, hidden, reset.unsqueeze(0))
     logits = tuple(head[0] for head in out.logits)
+    if temperature != 1.0:
+        logits = tuple(head / temperature for head in logits)
     actions = space.sample(logits, legal, uniform, floor_H)
     log_prob = space.evaluate(logits, actions, legal, floor_H).log_prob
     return actions, log_prob, network.value(out.value[0]), out.h[0], out.c[0]
@@ -131,7 +136,10 @@ class Actor:
         else:
             compiler = compiler or Compiler("off", torch.device(device))
             graphs = graphs or CudaGraphs(on=False)
-            self._decide = graphs.wrap("the policy", compiler.wrap("the policy", decide))
+            step = decide
+            if cfg.policy.temperature != 1.0:
+                step = partial(decide, temperature=cfg.policy.temperature)
+            self._decide = graphs.wrap("the policy", compiler.wrap("the policy", step))
             self._hidden = network.initial(n)
         kinds = [name.partition(":")[0] for name in blueprints]
         plant = next((name for name in FIXED_BLUEPRINTS if name in kinds), kinds[-1])

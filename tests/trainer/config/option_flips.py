@@ -216,6 +216,7 @@ FLIPS: dict[str, Flip | Elsewhere] = {
         "tests/trainer/policy/test_actor.py::test_constant_schedule_plants_what_it_names",
     ),
     "policy.learn": Flip("false", shrinks(counts("ppo.update"))),
+    "policy.temperature": Flip("0.05", changes("epoch:op"), with_=("policy.learn=false",)),
     "policy.greedy": Flip("true", changes("epoch:op"), with_=("policy.learn=false",)),
     "evaluation.rounds": Flip("1", grows(counts("evaluation.finished")), with_=("evaluation.hosts=2",)),
     "evaluation.hosts": Flip("3", tells("evaluation.finished:hosts", 3), with_=EVALUATED),

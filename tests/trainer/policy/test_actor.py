@@ -90,3 +90,34 @@ def test_greedy_network_acts_alike_whatever_the_round() -> None:
 def test_greedy_policy_that_learns_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"policy\.greedy = true: .* set policy\.learn=false"):
         settings.load(sets=["policy.greedy=true"])
+
+
+def test_temperature_sharpens_what_is_drawn() -> None:
+    n, network = 400, ActorCritic(ActionSpace(SLOTS, 4), 16, 1)
+    with torch.no_grad():
+        network.heads["op"].weight.mul_(100.0)
+    table, measured = SlotTable.empty(n, SLOTS), Measurements.unmeasured(n, SLOTS)
+
+    def drawn(*sets: str) -> torch.Tensor:
+        cfg = settings.load(sets=["policy.learn=false", f"envs.count={n}", *sets])
+        actor = Actor(cfg, network, slots=SLOTS, host_parameters=100)
+        actor.begin_episode(1)
+        return actor.act(table, measured, Lifecycle(cfg).legal(table, measured), 0).actions[:, 0]
+
+    first, greedy = drawn(), drawn("policy.greedy=true")
+    assert torch.equal(drawn("policy.temperature=0.01"), greedy)
+    shares = [float((drawn(f"policy.temperature={t}") == greedy).float().mean()) for t in (0.3, 1.0, 3.0)]
+    assert shares[0] > shares[1] > shares[2], shares
+    assert shares[1] == float((first == greedy).float().mean())
+
+
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        ([], r"set policy\.learn=false"),
+        (["policy.learn=false", "policy.greedy=true"], r"leave out policy\.greedy"),
+    ],
+)
+def test_temperature_without_effect_is_refused(sets: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=rf"policy\.temperature = 0\.5: .*{told}"):
+        settings.load(sets=[*sets, "policy.temperature=0.5"])
