@@ -22,7 +22,7 @@ from protocol.version import __version__
 
 from .first_frame import FirstFrame
 from .hangup import leave_on_hangup
-from .render.notifier import CHOICES, QuietHours, parse_quiet_hours
+from .render.notifier import CHOICES
 from .render.palettes import PALETTES
 from .render.view_state import REFRESH_RATES, SORTS
 from .settings.sources import read_settings
@@ -65,13 +65,6 @@ class _View(_Text):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         return self._choice.shell_complete(ctx, param, incomplete)
-
-
-def _quiet_hours(_ctx: click.Context, _option: click.Parameter, text: str | None) -> QuietHours | None:
-    try:
-        return None if text is None else parse_quiet_hours(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command(cls=_Command)
@@ -139,8 +132,7 @@ def _quiet_hours(_ctx: click.Context, _option: click.Parameter, text: str | None
 @click.option(
     "--quiet",
     metavar="HH:MM-HH:MM",
-    callback=_quiet_hours,
-    help="No bell and no notification in these hours, such as 22:00-07:00.",
+    help="No bell and no notification in these hours, such as 22:00-07:00; off = in none.  [default: off]",
 )
 @click.option(
     "--serve", is_flag=True, help="Show it in a browser: serve it on this machine's loopback address."
@@ -178,7 +170,7 @@ def main(
     theme: str | None,
     mouse: bool | None,
     notify: str | None,
-    quiet: QuietHours | None,
+    quiet: str | None,
     serve: bool,
     port: int,
     refresh: str | None,
@@ -199,7 +191,7 @@ def main(
         raise click.UsageError("--json and --after-round go with --once")
     address = run_address(name, ssh=ssh[0] if ssh else None, key=key)
     chosen: dict[str, Value | None] = {"theme": theme, "mouse": mouse, "notify": notify, "view": view}
-    chosen |= {"sort": sort, "read_only": read_only}
+    chosen |= {"sort": sort, "read_only": read_only, "quiet": quiet}
     chosen |= {"refresh": float(refresh) if refresh else None, "glyphs": "ascii" if ascii else None}
     settings = read_settings(os.environ, chosen)
     if not once:
@@ -210,9 +202,7 @@ def main(
         from .watch import WatchOptions, print_once, watch
 
         has_colour = not (no_color or os.environ.get("NO_COLOR"))
-        options = WatchOptions(
-            name, others, ssh, address, remote_command, thin, replay, speed, has_colour, quiet
-        )
+        options = WatchOptions(name, others, ssh, address, remote_command, thin, replay, speed, has_colour)
         if once:
             print_once(options, settings, after_round=after_round or 0, as_json=as_json)
         else:

@@ -19,7 +19,7 @@ from .first_frame import FirstFrame
 from .panels import PANELS
 from .render.layout import MIN_HEIGHT, MIN_WIDTH, compose_screen
 from .render.link_text import link_text
-from .render.notifier import QuietHours, TerminalNotifier, choose_outlet
+from .render.notifier import TerminalNotifier, choose_outlet, chosen_quiet_hours
 from .render.palettes import automatic_theme
 from .render.summary import summary
 from .render.theme import chosen_glyphs
@@ -49,7 +49,6 @@ class WatchOptions:
     """A run or a file whose recording is played."""
     speed: float
     colour: bool
-    quiet: QuietHours | None
 
 
 def _first_view(settings: Settings) -> ViewState:
@@ -120,7 +119,9 @@ def _run_app(
     theme = settings.text("theme")
     theme = automatic_theme(os.environ) if theme == "auto" else theme
     app = OverwatchApp(session, colour=options.colour, theme=theme, choice=choice, settings=settings)
-    app.notifier = TerminalNotifier(choose_outlet(settings.text("notify"), os.environ), options.quiet)
+    app.notifier = TerminalNotifier(
+        choose_outlet(settings.text("notify"), os.environ), chosen_quiet_hours(settings.text("quiet"))
+    )
     app.collection = IdleCollection()
     app.collection.take_over()
     if frame.is_shown:

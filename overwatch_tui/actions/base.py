@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
 import select
 import sys
 import time
+from pathlib import Path
 
 from rich.console import RenderableType
 from textual.app import App
@@ -225,6 +227,23 @@ class PaintedApp(App[None]):
     def show_message(self, message: str) -> None:
         """Show a message in the footer for a few seconds."""
         self.session.view.show_message(message)
+
+    def hand_over(self, name: str, text: str) -> str:
+        """Write a file that is not there yet into the working folder; a page gives it to its browser instead.
+
+        Returns:
+            Where it is.
+
+        Raises:
+            OSError: the folder does not take it.
+        """
+        if self.is_web:
+            self.deliver_text(io.StringIO(text), save_filename=name)
+            return f"{name}, which the browser has downloaded"
+        path = Path.cwd() / name
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+        return str(path)
 
     def action_leave(self) -> None:
         self._is_leaving = True

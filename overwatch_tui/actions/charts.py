@@ -116,5 +116,6 @@ class ChartActions(MomentActions):
             self.show_message("nothing to pin: this row has no chart")
         else:
             self.show_message(charts.toggle_pins(names))
-            self.pin_file.write(charts.pins)
+            if not self.is_web:
+                self.pin_file.write(charts.pins)
         self.paint()

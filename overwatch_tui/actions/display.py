@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import time
-from pathlib import Path
 
 from overwatch_tui.screens.screenshot import self_contained
 
@@ -57,18 +57,18 @@ class DisplayActions(PaintedApp):
         self.paint()
 
     def action_write_screen(self) -> None:
-        """Write the screen as SVG and as text into the working directory."""
+        """Write the screen as SVG and as text."""
         width, height = self.size
-        stem = Path(f"esper-{self.session.link.name or 'overwatch'}-{time.strftime('%Y%m%d-%H%M%S')}")
+        run = re.sub(r"[^\w.-]", "_", self.session.link.name or "overwatch")
+        stem = f"esper-{run}-{time.strftime('%Y%m%d-%H%M%S')}"
+        svg = self.export_screenshot(title=f"esper-tui {self.session.link.name or ''}")
+        text = self.screen_layout(width, height).text(width, height)
         try:
-            svg = self.export_screenshot(title=f"esper-tui {self.session.link.name or ''}")
-            stem.with_suffix(".svg").write_text(
-                self_contained(svg, is_light=self.palette.is_light), encoding="utf-8"
-            )
-            text = self.screen_layout(width, height).text(width, height)
-            stem.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
+            self.hand_over(f"{stem}.svg", self_contained(svg, is_light=self.palette.is_light))
+            self.hand_over(f"{stem}.txt", text + "\n")
         except OSError as error:
             self.show_message(f"no screenshot: {stem}: {error.strerror}")
         else:
-            self.show_message(f"wrote {stem}.svg and .txt")
+            done = "the browser has downloaded" if self.is_web else "wrote"
+            self.show_message(f"{done} {stem}.svg and .txt")
         self.paint()

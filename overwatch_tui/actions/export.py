@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from overwatch_tui.render.export import (
     ChartRecorder,
@@ -66,7 +65,7 @@ class ExportActions(MoveActions):
         if suffix in ("csv", "json") and not records:
             return f"{name} has neither rows nor curves to write as {suffix.upper()}: take text or SVG"
         run = re.sub(r"[^\w.-]", "_", self.session.link.name or "overwatch")
-        path = Path(f"esper-{run}-{name}-{time.strftime('%Y%m%d-%H%M%S')}.{suffix}")
+        file = f"esper-{run}-{name}-{time.strftime('%Y%m%d-%H%M%S')}.{suffix}"
         if suffix == "csv":
             text = as_csv(records)
         elif suffix == "json":
@@ -77,9 +76,6 @@ class ExportActions(MoveActions):
             drawn = as_svg(lines, self.palette, f"{run} {name}")
             text = self_contained(drawn, is_light=self.palette.is_light)
         try:
-            path = Path.cwd() / path
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
+            return f"wrote {self.hand_over(file, text)}"
         except OSError as error:
-            return f"not written: {path}: {error.strerror}"
-        return f"wrote {path}"
+            return f"not written: {file}: {error.strerror}"

@@ -80,7 +80,8 @@ class LineActions(MoveActions, CommandActions):
         def take(text: str | None) -> None:
             parsed = None if text is None else parse_line(text, loop)
             if text is not None and parsed is not None:
-                history.add(text)
+                if not self.is_web:
+                    history.add(text)
                 self._carry_out(parsed, text.strip())
             self.paint()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from overwatch_tui.render.notifier import chosen_quiet_hours
 from overwatch_tui.render.palettes import automatic_theme
 from overwatch_tui.render.theme import chosen_glyphs
 from overwatch_tui.screens.settings import SettingsScreen
@@ -26,7 +27,7 @@ class SettingActions(PaintedApp):
             self.palette,
             lambda: self.session.view.glyphs,
             self._apply,
-            is_kept=not self.choice.read_only,
+            not_kept="read-only" if self.choice.read_only else "in a browser" if self.is_web else "",
         )
         self.push_screen(screen, lambda _: self.call_next(self.paint))
 
@@ -38,5 +39,7 @@ class SettingActions(PaintedApp):
             view.rate = float(value)
         elif name == "glyphs":
             view.glyphs = chosen_glyphs(str(value), os.environ)
+        elif name == "quiet":
+            self.notifier.quiet = chosen_quiet_hours(str(value))
         elif name == "sort":
             view.sort = str(value)

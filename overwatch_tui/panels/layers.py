@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from overwatch_tui.model.columns import at_or_none
+from overwatch_tui.model.filters import Value
 from overwatch_tui.render.format import format_compact, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -135,4 +136,10 @@ def _line(inputs: PanelInputs, found: LayerRow, column: int, width: int, *, sele
     return restyle(line, "select") if selected else line
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, orders=ORDERS)
+def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+    """What an export has of each layer of every env that was measured."""
+    envs = range(inputs.state.num_envs)
+    return [{"env": env, **row._asdict()} for env in envs for row in layer_rows(inputs, env)]
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, orders=ORDERS, records=records)

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from shlex import quote
 from typing import Any
 
+from overwatch_tui.model.filters import Value
 from overwatch_tui.render.format import format_bytes, format_count, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -108,4 +109,9 @@ def _line(inputs: PanelInputs, found: dict[str, Any], width: int, *, selected: b
     return restyle(line, "select") if selected else line
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, keys=keys, orders=ORDERS)
+def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+    """What an export has of each operator."""
+    return [{**row, "us_per_call": _per_call(row)} for row in operators(inputs)]
+
+
+RENDERER = Renderer(title=title, body=body, needs=needs, keys=keys, orders=ORDERS, records=records)

@@ -208,8 +208,21 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each row."""
-    return [_fields_of(inputs, env, slot) for env, slot in living(inputs)]
+    """What an export has of each seed, living or ended; of one alone, its epochs."""
+    story = _selected_story(inputs) if inputs.view.detail else None
+    if story is not None:
+        return [point._asdict() for point in story.points]
+    state = inputs.state
+    found = [
+        {**_fields_of(inputs, env, slot), "round": state.epoch_ctx.round, "ended": None}
+        for env, slot in living(inputs)
+    ]
+    return found + [_record_of_ended(story) for story in ended(inputs)]
+
+
+def _record_of_ended(story: SeedStory) -> dict[str, Value]:
+    more = {"round": story.round, "ended": story.end_epoch, "born": story.born_epoch, "by": story.by}
+    return {**_fields_of_ended(story), **more, "parameters": story.parameters}
 
 
 RENDERER = Renderer(

@@ -62,6 +62,11 @@ def parse_quiet_hours(text: str) -> QuietHours:
     return hours
 
 
+def chosen_quiet_hours(setting: str) -> QuietHours | None:
+    """The hours of a setting; None for `off`."""
+    return None if setting == "off" else parse_quiet_hours(setting)
+
+
 class Outlet(NamedTuple):
     """How this terminal is notified."""
 

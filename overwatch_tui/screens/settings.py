@@ -13,6 +13,7 @@ from overwatch_tui.render.theme import Glyphs, Theme
 from overwatch_tui.settings.sources import Chosen, Settings, write_setting
 from overwatch_tui.settings.table import SETTINGS, BadSetting, Setting, Value, format_value
 
+from .input_line import InputLine
 from .line_widget import LinePanel
 
 _NAME, _VALUE = 12, 16
@@ -27,7 +28,7 @@ class SettingsScreen(ModalScreen[None]):
         theme: for the lines.
         glyphs: of the moment.
         on_change: called with the name and the new value of a setting that shows at once.
-        is_kept: False changes this terminal only; the file stays as it is.
+        not_kept: why a change concerns this terminal only and the file stays as it is; empty = it is written.
     """
 
     AUTO_FOCUS = ""
@@ -37,7 +38,8 @@ class SettingsScreen(ModalScreen[None]):
         ("k,up", "move(-1)", ""),
         ("g,home", "move(-100)", ""),
         ("G,end", "move(100)", ""),
-        ("enter,l,right,space", "step(1)", ""),
+        ("enter", "choose", ""),
+        ("l,right,space", "step(1)", ""),
         ("h,left", "step(-1)", ""),
         ("x,delete", "unset", ""),
     ]
@@ -49,14 +51,15 @@ class SettingsScreen(ModalScreen[None]):
         glyphs: Callable[[], Glyphs],
         on_change: Callable[[str, Value], None],
         *,
-        is_kept: bool,
+        not_kept: str,
     ) -> None:
         super().__init__()
         self._settings = settings
         self._panel = LinePanel(theme, id="settings")
+        self._theme = theme
         self._glyphs = glyphs
         self._on_change = on_change
-        self._is_kept = is_kept
+        self._not_kept = not_kept
         self._at = 0
         self._message = ""
 
@@ -78,8 +81,38 @@ class SettingsScreen(ModalScreen[None]):
     def action_step(self, by: int) -> None:
         """The next value of the selected setting."""
         setting = self._setting
-        at = setting.choices.index(self._settings[setting.name])
-        self._change(setting, setting.choices[(at + by) % len(setting.choices)])
+        value, choices = self._settings[setting.name], setting.choices
+        at = choices.index(value) + by if value in choices else 0
+        self._change(setting, choices[at % len(choices)])
+
+    def action_choose(self) -> None:
+        """The next value of the selected setting, or where it is any text, the line to type it in."""
+        setting = self._setting
+        if setting.read is None:
+            self.action_step(1)
+            return
+
+        def check(text: str) -> str:
+            try:
+                setting.check(text.strip(), setting.name)
+            except BadSetting as error:
+                return str(error)
+            return ""
+
+        def take(text: str | None) -> None:
+            if text is not None:
+                self._change(setting, text.strip())
+
+        value = format_value(self._settings[setting.name])
+        line = InputLine(
+            f"{setting.name} ",
+            lambda _: f"{setting.help} {setting.allowed}",
+            self._theme,
+            self._glyphs(),
+            text=value,
+            check=check,
+        )
+        self.app.push_screen(line, take)
 
     def action_unset(self) -> None:
         """Take the selected setting out of the file."""
@@ -90,8 +123,8 @@ class SettingsScreen(ModalScreen[None]):
 
     def _change(self, setting: Setting, value: Value | None) -> None:
         before, settings = self._settings.chosen[setting.name], self._settings
-        if not self._is_kept and not setting.is_live:
-            self._message = f"read-only: {setting.name} is not changed"
+        if self._not_kept and not setting.is_live:
+            self._message = f"{self._not_kept}: {setting.name} is not changed"
             self._draw()
             return
         try:
@@ -109,9 +142,9 @@ class SettingsScreen(ModalScreen[None]):
         setting = SETTINGS[name]
         shown = setting.default if value is None else value
         source = "default" if value is None else "file"
-        if not self._is_kept:
+        if self._not_kept:
             settings.chosen[name] = Chosen(shown, "this terminal")
-            return f"read-only: {name} = {format_value(shown)} in this terminal only"
+            return f"{self._not_kept}: {name} = {format_value(shown)} in this terminal only"
         write_setting(settings.path, name, value)
         settings.chosen[name] = Chosen(shown, source)
         done = f"took {name} out of the file" if value is None else f"wrote {name} = {format_value(value)}"
@@ -142,6 +175,8 @@ def settings_lines(settings: Settings, at: int, message: str, width: int, glyphs
     remapped = ", ".join(settings.remapped) or "none"
     lines.append(Row().put("   ").put("keys", "bold", _NAME).put(f"changed: {remapped}", "dim").line(width))
     chosen = list(SETTINGS.values())[at]
+    if message:
+        lines += [EMPTY, *_wrapped(message, "key", width)]
     lines.append(EMPTY)
     texts = [chosen.help, f"Values: {chosen.allowed}. Default: {format_value(chosen.default)}."]
     texts.append("A change shows at once." if chosen.is_live else "A change shows at the next start.")
@@ -149,8 +184,6 @@ def settings_lines(settings: Settings, at: int, message: str, width: int, glyphs
         lines += [Row().put(f"   {part}").line(width) for part in textwrap.wrap(text, max(20, width - 4))]
     lines += [EMPTY, *_wrapped(f"file: {settings.path}", "dim", width)]
     lines += _wrapped("command line over ESPER_TUI_NAME over file over default", "dim", width)
-    if message:
-        lines += [EMPTY, *_wrapped(message, "key", width)]
     return sign_cuts(lines, glyphs.cut)
 
 

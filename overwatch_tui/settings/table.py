@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from overwatch_tui.render.notifier import CHOICES
+from overwatch_tui.render.notifier import CHOICES, parse_quiet_hours
 from overwatch_tui.render.palettes import PALETTES
 from overwatch_tui.render.view_state import REFRESH_RATES, SORTS
 from protocol.errors import EsperError
@@ -37,11 +37,13 @@ class Setting:
 
     name: str
     values: tuple[Value, ...] | Callable[[], tuple[Value, ...]]
-    """All that it can have, or what gives them where that takes time."""
+    """All that it can have, or what gives them where that takes time; some, where `read` takes others."""
     default: Value
     help: str
     is_live: bool = True
     """Whether a change in the settings screen shows at once; else at the next start."""
+    read: Callable[[str], object] | None = None
+    """Takes any text but those that it refuses by a ValueError; None = the values are all."""
 
     @property
     def choices(self) -> tuple[Value, ...]:
@@ -63,6 +65,12 @@ class Setting:
             is_same_type = isinstance(choice, float) if is_number else type(choice) is type(value)
             if is_same_type and choice == value:
                 return choice
+        if self.read is not None and isinstance(value, str):
+            try:
+                self.read(value)
+            except ValueError as error:
+                raise BadSetting(f"{where}: {self.name} = {value!r}: must be {self.allowed}") from error
+            return value
         near = nearest(str(value), [format_value(choice) for choice in self.choices])
         raise BadSetting(f"{where}: {self.name} = {value!r}: must be {self.allowed}{near}")
 
@@ -82,6 +90,8 @@ class Setting:
     def allowed(self) -> str:
         """Its values in words."""
         texts = [format_value(choice) for choice in self.choices]
+        if self.read is not None:
+            return f"{texts[0]}, or such as {texts[1]}"
         return f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
@@ -130,6 +140,13 @@ SETTINGS: dict[str, Setting] = {
             "auto",
             "How a new critical anomaly is told: bell, or also a notification of the desktop.",
             is_live=False,
+        ),
+        Setting(
+            "quiet",
+            ("off", "22:00-07:00"),
+            "off",
+            "Hours of the day, by the local clock, in which no bell rings and no notification is sent.",
+            read=parse_quiet_hours,
         ),
         Setting("view", _views, "envs", "View that is shown first.", is_live=False),
         Setting("sort", SORTS, "attention", "Order of the envs."),

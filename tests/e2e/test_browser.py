@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyte
@@ -27,10 +29,10 @@ COLUMNS, LINES = 240, 100
 
 
 @contextmanager
-def served(house: House, *arguments: str) -> Iterator[str]:
-    """`esper-tui --serve` on a free port; its printed address."""
+def served(house: House, *arguments: str, folder: Path | None = None) -> Iterator[str]:
+    """`esper-tui --serve` on a free port, started in a folder; its printed address."""
     command = [sys.executable, "-m", "overwatch_tui", *arguments, "--serve", "--port", "0"]
-    process = subprocess.Popen(command, env=house.environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=house.environment, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:
         assert process.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", process.stdout.readline())
@@ -118,6 +120,26 @@ def test_a_browser_shows_and_steers_a_live_run(house: House) -> None:
         page.page.get_by_text("Session ended").wait_for()  # type: ignore[attr-defined]
         assert page.foreign == []
     assert house.ask("status", "seen")["state"] == "TRAINING"
+
+
+def test_files_of_a_page_go_to_its_browser(house: House, tmp_path: Path) -> None:
+    house.spawn("seen")
+    with served(house, "seen", folder=tmp_path) as address, browser() as page:
+        page.page.goto(address)  # type: ignore[attr-defined]
+        page.wait_for(lambda text: " 03 " in text)
+        page.page.keyboard.press("Shift+E")  # type: ignore[attr-defined]
+        page.wait_for("export envs")
+        with page.page.expect_download() as given:  # type: ignore[attr-defined]
+            page.page.keyboard.press("c")  # type: ignore[attr-defined]
+        page.wait_for("wrote esper-seen-envs-")
+        assert given.value.suggested_filename.startswith("esper-seen-envs-")
+        rows = list(csv.DictReader(Path(given.value.path()).read_text().splitlines()))
+        assert {int(row["env"]) for row in rows} >= {0, 1, 2, 3}
+        page.page.keyboard.press("Escape")  # type: ignore[attr-defined]
+        with page.page.expect_download() as given:  # type: ignore[attr-defined]
+            page.page.keyboard.press("F8")  # type: ignore[attr-defined]
+        assert given.value.suggested_filename.startswith("esper-seen-2")
+    assert list(tmp_path.iterdir()) == [], "nothing is written where it is served"
 
 
 def _size_of(page: Page) -> tuple[int, int]:

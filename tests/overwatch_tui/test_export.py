@@ -12,8 +12,10 @@ from overwatch_tui.model.filters import parse_filter
 from overwatch_tui.panels import ALL_VIEWS, PANELS
 from overwatch_tui.render.export import as_csv, as_json
 from overwatch_tui.render.lines import plain
+from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.screens.export import ExportScreen
 from tests.overwatch_tui.harness import events, in_loop, panel_inputs, session, state
+from tests.overwatch_tui.scenes import measured
 from tests.overwatch_tui.test_app import LARGE, SMALL, app_of, press, within
 
 
@@ -118,3 +120,22 @@ def test_points_are_those_that_were_measured() -> None:
     assert points[0][0] <= history.first_ts < points[0][0] + 60_000_000
     assert points[-1][0] <= history.last_ts
     assert history.points(history.last_ts + 1_000_000) == []
+
+
+def test_ended_seeds_layers_and_operators_are_records() -> None:
+    known = measured()
+    seeds = PANELS["seeds"].renderer.records(panel_inputs(known))
+    assert {row["st"] for row in seeds} & {"PRUNED", "FOSSILIZED"}
+    assert any(row["ended"] is None for row in seeds)
+    assert len(seeds) == len(PANELS["seeds"].renderer.keys(panel_inputs(known)))
+    view = ViewState()
+    view.show_view("seeds")
+    view.detail = True
+    life = PANELS["seeds"].renderer.records(panel_inputs(known, view))
+    assert set(life[0]) == {"epoch", "ts", "alpha", "contribution", "grad_norm"}
+    layers = PANELS["layers"].renderer.records(panel_inputs(known))
+    assert {row["env"] for row in layers} == set(range(16))
+    assert {"name", "norm", "zero", "update"} <= set(layers[0])
+    operators = PANELS["profile"].renderer.records(panel_inputs(known))
+    assert [row["name"] for row in operators] == ["aten::conv2d", "aten::relu_", "aten::mm"]
+    assert operators[0]["us_per_call"] == 8_200.0 / 420

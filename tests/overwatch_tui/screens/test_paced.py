@@ -13,9 +13,13 @@ SIZE = (120, 40)
 
 
 class FixedPace(OutputPace):
-    """A pace whose room the test sets."""
+    """A pace whose room the test sets, for all frames together."""
 
     left: int | None = None
+
+    def note_cells(self, cells: int, count: int) -> None:
+        if self.left is not None:
+            self.left = max(0, self.left - int(cells * self.cell_bytes))
 
     @property
     def room(self) -> int | None:

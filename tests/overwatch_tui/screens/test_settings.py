@@ -9,7 +9,9 @@ from textual.pilot import Pilot
 
 from overwatch_tui.app import OverwatchApp
 from overwatch_tui.render.lines import plain
+from overwatch_tui.render.notifier import parse_quiet_hours
 from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.input_line import InputLine
 from overwatch_tui.screens.settings import SettingsScreen
 from overwatch_tui.settings.sources import Settings, read_settings
 from overwatch_tui.settings.table import SETTINGS
@@ -112,3 +114,21 @@ async def test_chosen_keys_work_and_are_shown(tmp_path: Path) -> None:
         assert not app._exit
         await press(pilot, "ctrl+q")
     assert app._exit
+
+
+@in_loop
+async def test_quiet_hours_are_typed_and_hold_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    app = _app(read_settings({}, path=path))
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "f2", *["j"] * list(SETTINGS).index("quiet"), "enter", "ctrl+u")
+        await press(pilot, *"25:00-7:00", "enter")
+        assert isinstance(app.screen, InputLine), "what is no time of day is not taken"
+        await press(pilot, "ctrl+u", *"23:00-6:30", "enter")
+        assert "wrote quiet = 23:00-6:30" in _text(app)
+        assert app.notifier.quiet == parse_quiet_hours("23:00-6:30")
+        await press(pilot, "l")
+        assert app.notifier.quiet is None
+        await press(pilot, "l")
+        assert app.notifier.quiet == parse_quiet_hours("22:00-07:00")
+    assert path.read_text() == 'quiet = "22:00-07:00"\n'

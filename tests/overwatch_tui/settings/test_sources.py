@@ -171,3 +171,13 @@ def test_remapped_key_leaves_its_usual_one_to_another() -> None:
     assert (keys["freeze"].keys, keys["freeze"].shown) == ("f5,Z", "F5 Z")
     assert keys["down"].keys == "space"
     assert isinstance(keys["quit" if "quit" in keys else "leave"], Key)
+
+
+def test_quiet_hours_are_any_that_can_be_read(tmp_path: Path) -> None:
+    path = _file(tmp_path, 'quiet = "21:30-06:15"\n')
+    assert read_settings({}, path=path).chosen["quiet"] == ("21:30-06:15", "file")
+    assert read_settings({"ESPER_TUI_QUIET": "off"}, {"quiet": "1:00-2:00"})["quiet"] == "1:00-2:00"
+    with pytest.raises(BadSetting, match=r"quiet = 'night': must be off, or such as 22:00-07:00"):
+        read_settings({"ESPER_TUI_QUIET": "night"})
+    with pytest.raises(BadSetting, match="quiet = 22: must be off"):
+        read_settings({}, path=_file(tmp_path, "quiet = 22\n"))
