@@ -28,6 +28,7 @@ from overwatch_tui.screens.main import MainScreen
 from overwatch_tui.screens.output_pace import OutputPace
 from overwatch_tui.screens.paced import ERASE_BELOW
 from overwatch_tui.session import Session
+from overwatch_tui.settings.keymap import usual_names
 
 DRAIN_SECONDS = 1 / 30
 DOUBLE_PRESS_SECONDS = 2.0
@@ -119,7 +120,16 @@ class PaintedApp(App[None]):
             await super().on_event(Key("escape", None))
             name = event.key.removeprefix("alt+")
             event = Key(name, name if len(name) == 1 else None)
+        if isinstance(event, Key) and getattr(self.screen_stack[-1], "takes_chosen_keys", False):
+            event = self._usual_key(event)
         await super().on_event(event)
+
+    def _usual_key(self, event: Key) -> Key:
+        """What the screens above the main one know a chosen key by."""
+        name = usual_names(self.session.view.keys).get(event.key)
+        if name is None:
+            return event
+        return Key(name, name if len(name) == 1 else " " if name == "space" else None)
 
     def _is_escape_and_key(self, name: str) -> bool:
         """Whether it is taken for two keys: on the main screen, where the operator has not chosen it."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import NamedTuple
 
+from overwatch_tui.model.filters import Value
 from overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
 from protocol.journal.overview import RunOverview
 
@@ -25,6 +27,7 @@ BAD_STATES = ("FAILED", "DIED")
 KEYS = (
     ("j k", "move"),
     ("Enter", "open"),
+    ("/", "filter"),
     ("R", "back"),
     ("r", "ask again"),
     ("?", "help"),
@@ -52,22 +55,64 @@ class RunListInputs(NamedTuple):
     def glyphs(self) -> Glyphs:
         return self.view.glyphs
 
+    @property
+    def entries(self) -> list[tuple[MachineRuns, ListedRun]]:
+        """Those that the filter shows, in their order."""
+        return [
+            (machine, run)
+            for machine, run in self.runs.entries
+            if self.view.passes("runs", partial(_fields_of, machine, run))
+        ]
 
-def keys(runs: RunList) -> list[Hashable]:
+
+FIELDS = ("name", "id", "host", "st", "kind", "round", "acc", "value", "crit", "warn", "error")
+"""What a filter may name."""
+
+
+def _fields_of(machine: MachineRuns, run: ListedRun) -> dict[str, Value]:
+    found = run.overview
+    fields: dict[str, Value] = {"name": run.name, "id": run.id, "host": machine.host}
+    fields |= {"st": run.state or "", "kind": run.kind}
+    if found is not None:
+        fields |= {"round": found.round, "crit": found.critical, "warn": found.warning, "error": found.error}
+        fields["acc"] = None if found.accuracy is None else 100 * found.accuracy
+        fields["value"] = found.values[-1] if found.values else None
+    return fields
+
+
+def keys(inputs: RunListInputs) -> list[Hashable]:
     """(host, id) of the rows, in their order."""
-    return [(machine.host, run.id) for machine, run in runs.entries]
+    return [(machine.host, run.id) for machine, run in inputs.entries]
+
+
+def key_at(inputs: RunListInputs, y: int) -> Hashable | None:
+    """The row that is drawn in a line of the screen; None where it has none."""
+    scroll = inputs.view.scroll.get("runs")
+    at = y - _first_line(inputs) + (scroll.start if scroll is not None else 0)
+    rows = keys(inputs)
+    is_shown = scroll is not None and at in range(*scroll.rows.indices(len(rows)))
+    return rows[at] if y >= _first_line(inputs) and is_shown else None
+
+
+def _problems(inputs: RunListInputs) -> list[str]:
+    return [f"{machine.host}: {machine.problem}" for machine in inputs.runs.machines if machine.problem]
+
+
+def _first_line(inputs: RunListInputs) -> int:
+    """Of the rows."""
+    return _TOP + len(_problems(inputs))
 
 
 def selected_run(inputs: RunListInputs) -> tuple[MachineRuns, ListedRun] | None:
     """The row that Enter opens; None where there is none."""
-    entries = inputs.runs.entries
-    return entries[inputs.view.selected_index("runs", keys(inputs.runs))] if entries else None
+    entries = inputs.entries
+    return entries[inputs.view.selected_index("runs", keys(inputs))] if entries else None
 
 
 def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]:
     """The whole screen, `height` lines; remembers in the view which rows were drawn."""
-    rows = keys(inputs.runs)
-    problems = [f"{machine.host}: {machine.problem}" for machine in inputs.runs.machines if machine.problem]
+    rows = keys(inputs)
+    problems = _problems(inputs)
     room = max(1, height - _TOP - _DETAIL - _BOTTOM - len(problems))
     scroll = inputs.view.visible_rows("runs", rows, room, top=_TOP + 1 + len(problems))
     inputs.view.scroll["runs"] = scroll
@@ -75,7 +120,7 @@ def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]
     columns = _columns(inputs.runs, width)
     lines = [_head(inputs, width), *_problem_lines(problems, width), EMPTY]
     lines.append(_headings(columns, inputs.runs).line(width))
-    for i, (machine, run) in enumerate(inputs.runs.entries[scroll.rows], scroll.start):
+    for i, (machine, run) in enumerate(inputs.entries[scroll.rows], scroll.start):
         line = _row(inputs, machine, run, columns, selected=i == at).line(width)
         lines.append(restyle(line, "select") if i == at else line)
     if not rows:
@@ -103,6 +148,9 @@ def _head(inputs: RunListInputs, width: int) -> Line:
         row.put(f"  {num_bad} died or failed", "critical")
     if not runs.is_answered:
         row.put("  asking ...", "warning")
+    chosen = inputs.view.filter_note("runs")
+    if chosen:
+        row.put(f"  {chosen}", "accent").put(f"  shows {len(inputs.entries)}, Esc all", "dim")
     hosts = [machine.host or "this machine" for machine in runs.machines]
     return row.right(" ".join(hosts), "dim", width - 1).line(width)
 
@@ -272,6 +320,9 @@ def _course_words(run: ListedRun) -> Row:
 def _nothing(inputs: RunListInputs, width: int) -> list[Line]:
     if not inputs.runs.is_answered:
         return [Row().put(" asking ...", "dim").line(width)]
+    if inputs.runs.entries:
+        text = f" no run passes {inputs.view.filter_note('runs')}; Esc shows all"
+        return [Row().put(text, "dim").line(width)]
     return [
         Row()
         .put(" no run yet; start one with: ", "dim")

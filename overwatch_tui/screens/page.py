@@ -19,6 +19,8 @@ class PageScreen(ModalScreen[None]):
     """
 
     AUTO_FOCUS = ""
+    takes_chosen_keys = True
+    """Whether a key of the operator's choice does here what the usual one does."""
     BINDINGS = [  # noqa: RUF012
         ("escape,question_mark,f1,q,enter", "close", ""),
         ("j,down", "scroll_by(1)", ""),

@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable
 
 from textual.app import ComposeResult
+from textual.events import Click
 from textual.screen import Screen
 
+from overwatch_tui.model.filters import FilterError, parse_filter
 from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH
 from overwatch_tui.render.lines import Row
-from overwatch_tui.render.run_rows import RunListInputs, keys, run_list_lines, selected_run
+from overwatch_tui.render.run_rows import FIELDS, RunListInputs, key_at, keys, run_list_lines, selected_run
 from overwatch_tui.render.theme import Theme
 from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
 
+from .input_line import InputLine
 from .line_widget import LinePanel
 
 POLL_SECONDS = 0.1
@@ -34,6 +37,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
     """
 
     AUTO_FOCUS = ""
+    takes_chosen_keys = True
     BINDINGS = [  # noqa: RUF012
         ("j,down", "move(1)", ""),
         ("k,up", "move(-1)", ""),
@@ -43,6 +47,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         ("pageup", "page(-1)", ""),
         ("enter", "open", ""),
         ("escape,R", "back", ""),
+        ("slash", "filter", ""),
         ("r", "ask_again", ""),
         ("u", "glyphs", ""),
         ("question_mark,f1", "app.help", ""),
@@ -63,6 +68,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
     ) -> None:
         super().__init__()
         self._panel = LinePanel(theme, id="runs")
+        self._theme = theme
         self._runs = runs
         self._view = view
         self._on_open = on_open
@@ -94,7 +100,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
             self._panel.show_lines([Row().put(text, "warning").line(width)])
             return
         self._panel.show_lines(run_list_lines(self._inputs(), width, height))
-        rows = keys(self._runs)
+        rows = keys(self._inputs())
         if rows:
             # What is selected stays so: a run that comes in above must not be what Enter opens.
             self._view.select("runs", rows[self._view.selected_index("runs", rows)])
@@ -103,7 +109,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         return RunListInputs(self._runs, self._view, time.time_ns() // 1000, self._is_something_open)
 
     def action_move(self, by: int) -> None:
-        self._view.move_selection("runs", keys(self._runs), by)
+        self._view.move_selection("runs", keys(self._inputs()), by)
         self.draw()
 
     def action_page(self, by: int) -> None:
@@ -115,8 +121,52 @@ class RunsScreen(Screen[None], inherit_bindings=False):
             self._on_open(*entry)
             self.draw()
 
+    def action_filter(self) -> None:
+        """Type which runs are shown; an empty line shows all."""
+
+        def check(text: str) -> str:
+            try:
+                parse_filter(text, FIELDS)
+            except FilterError as error:
+                return str(error)
+            return ""
+
+        def take(text: str | None) -> None:
+            if text is not None:
+                chosen = parse_filter(text, FIELDS)
+                self._view.filters.pop("runs", None)
+                if chosen is not None:
+                    self._view.filters["runs"] = chosen
+            self.draw()
+
+        old = self._view.filters.get("runs")
+        about = f"{' '.join(FIELDS)}   such as st:train acc>60 -name:test; empty shows all"
+        text = old.text if old is not None else ""
+        line = InputLine("/", lambda _: about, self._theme, self._view.glyphs, text=text, check=check)
+        self.app.push_screen(line, take)
+
+    def on_click(self, event: Click) -> None:
+        """The first click on a row selects it, one on the selected row opens it."""
+        inputs = self._inputs()
+        key = key_at(inputs, event.screen_y)
+        rows = keys(inputs)
+        if key is not None and rows.index(key) == self._view.selected_index("runs", rows):
+            self.action_open()
+        elif key is not None:
+            self._view.select("runs", key)
+            self.draw()
+
+    def on_mouse_scroll_down(self) -> None:
+        self.action_move(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.action_move(-1)
+
     def action_back(self) -> None:
-        if self._is_something_open:
+        """One step out: of the filter, then of the list."""
+        if self._view.filters.pop("runs", None) is not None:
+            self.draw()
+        elif self._is_something_open:
             self.dismiss()
         else:
             self._view.show_message("no run is open yet: Enter opens one, q quits")

@@ -32,6 +32,7 @@ class SettingsScreen(ModalScreen[None]):
     """
 
     AUTO_FOCUS = ""
+    takes_chosen_keys = True
     BINDINGS = [  # noqa: RUF012
         ("escape,f2,q", "close", ""),
         ("j,down", "move(1)", ""),

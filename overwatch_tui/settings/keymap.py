@@ -107,6 +107,16 @@ def remap_keys(chosen: Mapping[str, object], where: str, keys: Sequence[Key] = K
     return tuple(made)
 
 
+def usual_names(keys: Sequence[Key]) -> dict[str, str]:
+    """By each key that the operator has chosen the usual one of the same action."""
+    return {
+        name: usual.keys.split(",")[0]
+        for key, usual in zip(keys, KEYS, strict=True)
+        for name in key.keys.split(",")
+        if name not in usual.keys.split(",")
+    }
+
+
 def _read_keys(action: str, value: object, where: str) -> list[str]:
     texts = value if isinstance(value, list) else [value]
     words = [text for text in texts if isinstance(text, str)]

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from textual.events import MouseScrollDown
 
 from overwatch_tui.app import OverwatchApp
 from overwatch_tui.render.lines import plain
 from overwatch_tui.render.run_rows import RunListInputs, format_age, run_list_lines, spark_of
 from overwatch_tui.render.theme import ASCII, UNICODE
 from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.input_line import InputLine
 from overwatch_tui.screens.main import MainScreen
 from overwatch_tui.screens.runs import RunsScreen
 from overwatch_tui.session import Session
@@ -257,3 +259,33 @@ def test_start_screen_on_a_real_terminal(tmp_path: Path) -> None:
         assert terminal.process.wait(60) == 0
     finally:
         terminal.close()
+
+
+@in_loop
+async def test_list_is_filtered_and_takes_clicks_and_wheel() -> None:
+    machine = FakeMachine(RUNS)
+    app = started(machine)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.3)
+        await pilot.press("slash", *"sta:x", "enter")
+        assert isinstance(app.screen, InputLine), "there is no such field"
+        await pilot.press("ctrl+u", *"crit>1", "enter")
+        assert "/crit>1  shows 1" in text_of(app)
+        assert "beta" in text_of(app)
+        assert "gamma" not in text_of(app)
+        await pilot.press("escape")
+        assert "gamma" in text_of(app)
+        await pilot.press("slash", *"nobody", "enter")
+        assert "no run passes /nobody" in text_of(app)
+        await pilot.press("enter", "j", "escape")
+        rows = [line[2:].split(" ")[0] for line in text_of(app).split("\n")[3:7]]
+        await pilot.click(offset=(5, 5))
+        assert f"▶ {rows[2]}" in text_of(app)
+        app.screen.post_message(MouseScrollDown(None, 5, 5, 0, 1, 0, False, False, False))
+        await pilot.pause()
+        assert f"▶ {rows[3]}" in text_of(app)
+        await pilot.click(offset=(5, 30))
+        assert machine.opened == []
+        await pilot.click(offset=(5, 6))
+        await pilot.pause(0.2)
+        assert machine.opened == [rows[3]]

@@ -8,16 +8,22 @@ from typing import Any
 from textual.pilot import Pilot
 
 from overwatch_tui.app import OverwatchApp
+from overwatch_tui.panels import VIEWS
 from overwatch_tui.render.lines import plain
 from overwatch_tui.render.notifier import parse_quiet_hours
 from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.help import HelpScreen
 from overwatch_tui.screens.input_line import InputLine
+from overwatch_tui.screens.runs import RunsScreen
 from overwatch_tui.screens.settings import SettingsScreen
 from overwatch_tui.settings.sources import Settings, read_settings
 from overwatch_tui.settings.table import SETTINGS
+from overwatch_tui.source.run_list import RunList
 from overwatch_tui.start import RunChoice
 from tests.overwatch_tui.harness import events, in_loop, session
+from tests.overwatch_tui.runs import FakeMachine
 from tests.overwatch_tui.test_app import SMALL, press, shown
+from tests.overwatch_tui.test_runs import RUNS
 
 
 def _app(settings: Settings, **options: Any) -> OverwatchApp:
@@ -132,3 +138,31 @@ async def test_quiet_hours_are_typed_and_hold_at_once(tmp_path: Path) -> None:
         await press(pilot, "l")
         assert app.notifier.quiet == parse_quiet_hours("22:00-07:00")
     assert path.read_text() == 'quiet = "22:00-07:00"\n'
+
+
+@in_loop
+async def test_chosen_keys_act_in_every_view_and_modal(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    path.write_text('[keys]\ndown = "ctrl+n"\nlast_row = "f9"\nleave = "ctrl+q"\nfreeze = "f5"\n')
+    app = _app(read_settings({}, path=path), choice=RunChoice(RunList([FakeMachine(RUNS)])))
+    async with app.run_test(size=SMALL) as pilot:
+        for view in VIEWS:
+            app.session.view.show_view(view)
+            assert await _freeze_key(pilot, app, "f5"), view
+        await press(pilot, "1", "question_mark", "ctrl+n")
+        assert isinstance(app.screen, HelpScreen)
+        assert app.screen.top == 1
+        await press(pilot, "f9")
+        assert app.screen.top > 1
+        await press(pilot, "ctrl+q")
+        assert len(app.screen_stack) == 1, "what leaves closes a page, as q does"
+        await press(pilot, "f2", "ctrl+n", "ctrl+n")
+        assert isinstance(app.screen, SettingsScreen)
+        assert "▶ glyphs" in _text(app)
+        await press(pilot, "escape", "R")
+        assert isinstance(app.screen, RunsScreen)
+        first = app.choice.view.selected.get("runs")
+        await press(pilot, "ctrl+n")
+        assert app.choice.view.selected["runs"] != first
+        await press(pilot, "ctrl+q")
+    assert app._exit
