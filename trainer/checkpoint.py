@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from protocol.errors import first_line
 from protocol.storage.folders import replace_file, sync_folder
 
 from .checkpoint_files import (
@@ -84,19 +85,42 @@ def _find_damage(path: Path) -> str | None:
         return "the file" if archive.comment else archive.testzip()  # a comment is what is left of a seal
 
 
+def to_archive(state: dict[str, Any]) -> io.BytesIO:
+    """Tensors, numbers, texts and containers of them as bytes that have a checksum of the whole."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    _seal(buffer)
+    return buffer
+
+
+def read_archive(path: Path, noun: str) -> dict[str, Any]:
+    """Read what `to_archive` made onto the CPU, without running code.
+
+    Args:
+        noun: what the file is called in the error.
+
+    Raises:
+        CheckpointError: the file is damaged, or something else.
+    """
+    try:
+        damaged = _find_damage(path)
+        if damaged is not None:
+            raise CheckpointError(f"{noun} {path} is damaged ({damaged} fails its checksum)")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"{noun} {path} cannot be read: {error.strerror or error}") from None
+    except _UNREADABLE as error:
+        raise CheckpointError(f"{noun} {path} cannot be read: {first_line(error)}") from None
+    return state if isinstance(state, dict) else {}
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read one checkpoint onto the CPU.
 
     Raises:
         CheckpointError: the file is damaged or of another format.
     """
-    try:
-        damaged = _find_damage(path)
-        if damaged is not None:
-            raise CheckpointError(f"checkpoint {path} is damaged ({damaged} fails its checksum)")
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from None
+    state = read_archive(path, "checkpoint")
     if state.get("format") != FORMAT:
         raise CheckpointError(
             f"checkpoint {path} has format {state.get('format')}; this version reads {FORMAT}"
@@ -146,9 +170,7 @@ class Checkpoints:
         """
         for abandoned in self.folder.glob(".round-*"):  # by a daemon that was killed while it wrote
             abandoned.unlink(missing_ok=True)
-        buffer = io.BytesIO()
-        torch.save({"format": FORMAT, **state}, buffer)
-        _seal(buffer)
+        buffer = to_archive({"format": FORMAT, **state})
         path = self.folder / file_name(round, epoch, tag)
         index = self._enter(path.name, accuracy)
         replace_file(path, buffer.getbuffer())

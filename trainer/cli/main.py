@@ -19,6 +19,7 @@ from .export import export
 from .keys import keys
 from .mcp import mcp
 from .output import PROGRAM, ErrorGroup
+from .policy import policy
 from .query import query
 from .tensorboard import tensorboard
 
@@ -33,6 +34,6 @@ def main() -> None:
     """
 
 
-_OTHERS = (checkpoints, data, doctor, export, mcp, query, tensorboard, keys)
+_OTHERS = (checkpoints, data, doctor, export, mcp, policy, query, tensorboard, keys)
 for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS):
     main.add_command(_command)

@@ -38,6 +38,17 @@ from .run_argument import REMOTE_COMMAND, list_remotely
 @click.option("--seed", metavar="N", help="Seed of every random generator (short for --set seed=N).")
 @click.option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (short for --set device=…).")
 @click.option("--profile", metavar="N", help="Record the end of the Nth round (--set profiler.rounds=N).")
+@click.option(
+    "--policy",
+    metavar="FILE",
+    help="Begin with this policy, which `policy export` wrote (short for --set policy.file=FILE).",
+)
+@click.option("--no-learn", is_flag=True, help="Leave the policy as it is (--set policy.learn=false).")
+@click.option(
+    "--greedy",
+    is_flag=True,
+    help="Take the policy's most probable actions (--set policy.greedy=true); goes with --no-learn.",
+)
 @click.option("--detach", is_flag=True, help="Run in the background; return once the run is ready.")
 def start(
     name: str | None,
@@ -51,6 +62,9 @@ def start(
     seed: str | None,
     device: str | None,
     profile: str | None,
+    policy: str | None,
+    no_learn: bool,
+    greedy: bool,
     detach: bool,
 ) -> None:
     """Train a run; NAME is its name (generated where it is missing)."""
@@ -65,7 +79,10 @@ def start(
             name, resume = None, name
     if name is not None:
         check_name(name)  # before torch is loaded
+    if policy is not None and resume is not None:
+        raise click.UsageError("--policy begins a new run; one that is resumed goes on with its own")
     short = {"rounds": rounds, "seed": seed, "device": device, "profiler.rounds": profile}
+    short |= _policy_options(policy, no_learn=no_learn, greedy=greedy)
     sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
     if detach:
         from trainer.daemon.background import start_detached
@@ -86,6 +103,17 @@ def start(
             checkpoint=checkpoint,
         )
     )
+
+
+def _policy_options(file: str | None, *, no_learn: bool, greedy: bool) -> dict[str, str | None]:
+    """What `--policy`, `--no-learn` and `--greedy` set."""
+    if greedy and not no_learn:
+        raise click.UsageError("--greedy goes with --no-learn")
+    return {
+        "policy.file": file and str(Path(file).expanduser().absolute()),
+        "policy.learn": "false" if no_learn else None,
+        "policy.greedy": "true" if greedy else None,
+    }
 
 
 @click.command()

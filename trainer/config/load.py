@@ -61,13 +61,17 @@ class SourcedConfig:
 
     def with_task_value(self, key: str, value: Any) -> SourcedConfig:
         """The same where the task sets an option."""
+        return self.with_value(key, value, TASK)
+
+    def with_value(self, key: str, value: Any, source: str) -> SourcedConfig:
+        """The same with a checked value of an option, and where it comes from."""
         tree = msgspec.to_builtins(self.config)
         *path, leaf = key.split(".")
         node = tree
         for part in path:
             node = node[part]
         node[leaf] = value
-        return SourcedConfig(msgspec.convert(tree, Config), {**self.sources, key: TASK})
+        return SourcedConfig(msgspec.convert(tree, Config), {**self.sources, key: source})
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,14 @@ class PolicyConfig(Section, frozen=True):
             ),
         ),
     ] = ()
+    file: Annotated[
+        str,
+        Meta(
+            description=(
+                "File of a policy to begin with, as `esper-daemon policy export` writes it; empty = untrained"
+            )
+        ),
+    ] = ""
     learn: Annotated[bool, Meta(description="Whether PPO learns; if not, it acts as it is")] = True
     greedy: Annotated[
         bool,

@@ -203,6 +203,7 @@ class Daemon:
         point = None
         if resume is not None:
             point = ResumePoint.find(self.checkpoints, config, process_group.size, resume)
+            config = config if point is None else point.configure(config)
         self.trainer = Trainer(config, data, device, point.execution if point else None, process_group)
         execution = self.trainer.population.execution
         emitter = Emitter()

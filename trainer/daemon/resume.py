@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from protocol.errors import RunNotFound
 from protocol.runs import find_run
@@ -20,6 +21,7 @@ from trainer.checkpoint_files import CheckpointError, find_checkpoint
 from trainer.compute.execution_plan import Execution
 from trainer.config import load as settings
 from trainer.config.schema import Config
+from trainer.policy.saved_policy import with_policy_options
 
 CHANGEABLE_OPTIONS = (
     "rounds",
@@ -32,6 +34,7 @@ CHANGEABLE_OPTIONS = (
     "wire.",
     "metrics.",
     "evaluation.",
+    "policy.file",
     "envs.threads",
     "compile.",
     "cuda.",
@@ -50,12 +53,18 @@ def load_configuration(
 
     Raises:
         ConfigError: as `settings.load_sourced`.
+        PolicyMismatch: the policy that a new run is to begin with cannot be used.
         RunNotFound: the saved configuration cannot be read.
     """
     saved, sources = (None, None) if resumed is None else _saved_configuration(resumed)
-    return settings.load_sourced(
+    sourced = settings.load_sourced(
         preset=preset, file=file, environ=os.environ, sets=sets, saved=saved, saved_sources=sources
     )
+    if saved is None:
+        return with_policy_options(sourced)
+    if sourced.config.policy.file != saved.get("policy", {}).get("file", ""):
+        raise settings.ConfigError("policy.file: a resumed run goes on with its own policy; leave it out")
+    return sourced
 
 
 def save_configuration(folder: Path, sourced: settings.SourcedConfig) -> None:
@@ -128,6 +137,10 @@ class ResumePoint:
                 f"start it with torchrun --nproc-per-node {saved_ranks}"
             )
         return cls(path, state, damaged)
+
+    def configure(self, config: Config) -> Config:
+        """The configuration of the run that goes on here, whose policy is that of the checkpoint."""
+        return replace(config, policy=replace(config.policy, file=""))
 
     @property
     def execution(self) -> Execution | None:

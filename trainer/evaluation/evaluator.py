@@ -69,6 +69,8 @@ class Evaluator:
         self._played: dict[str, EpisodeTable] = {}
         """Of what is not trained, by its kind."""
         self._best_return = -math.inf
+        self._newest: dict[str, Any] | None = None
+        """Of the run's policy, in figures, for whoever reads a checkpoint."""
 
     @property
     def has_judged(self) -> bool:
@@ -98,7 +100,20 @@ class Evaluator:
             if network is None or not self._policy.learn:
                 self._played[kind] = table
             done.append(self._judge(table, time.perf_counter() - begun))
+            self._newest = self._figures(round_, done[-1])
         return done
+
+    def _figures(self, round_: int, evaluation: PolicyEvaluation) -> dict[str, Any]:
+        table = evaluation.table
+        return {
+            "round": round_,
+            "hosts": self._options.hosts,
+            "seed": self._options.seed,
+            "return": float(table.episode_return.mean()),
+            "test_accuracy": float(table.test_accuracy.mean()),
+            "added_parameters": float(table.added_parameters.mean()),
+            "leads": {rival: list(lead) for rival, lead in evaluation.leads.items()},
+        }
 
     def _judge(self, table: EpisodeTable, seconds: float) -> PolicyEvaluation:
         mean_return = float(table.episode_return.mean())
@@ -113,6 +128,7 @@ class Evaluator:
             "hosts": self._signature,
             "played": json.dumps({kind: table.to_builtins() for kind, table in self._played.items()}),
             "best_return": self._best_return,
+            "newest": self._newest,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -121,7 +137,7 @@ class Evaluator:
             return
         played = json.loads(state["played"])
         self._played = {kind: EpisodeTable.from_builtins(parts) for kind, parts in played.items()}
-        self._best_return = state["best_return"]
+        self._best_return, self._newest = state["best_return"], state.get("newest")
 
     @property
     def _signature(self) -> str:

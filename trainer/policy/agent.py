@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from protocol.errors import EsperError
 from trainer.compute.compiler import Compiler
 from trainer.compute.cuda_graphs import CudaGraphs
 from trainer.compute.process_group import ProcessGroup
@@ -18,12 +18,8 @@ from .actor import Actor
 from .network import ActorCritic
 from .observation import LAYOUT_VERSION
 from .ppo import PPO
-
-
-class PolicyMismatch(EsperError):
-    """A checkpoint's policy does not fit the run's configuration or this version."""
-
-    exit_code = 9
+from .saved_policy import PolicyMismatch as PolicyMismatch
+from .saved_policy import SavedPolicy
 
 
 class Agent(Actor):
@@ -41,6 +37,9 @@ class Agent(Actor):
 
     Attributes:
         ppo: the learner, or None where the policy is a fixed rule.
+
+    Raises:
+        PolicyMismatch: `policy.file` cannot be read, or does not fit.
     """
 
     def __init__(
@@ -59,7 +58,10 @@ class Agent(Actor):
         network = None
         if cfg.policy.kind == "ppo":
             space = ActionSpace(slots, len(cfg.seeds.blueprints), device)
-            network = ActorCritic(space, cfg.policy.hidden, cfg.seed).to(device)
+            network = ActorCritic(space, cfg.policy.hidden, cfg.seed)
+            if cfg.policy.file:
+                SavedPolicy.read(Path(cfg.policy.file)).load_into(network, cfg, slots)
+            network.to(device)
         super().__init__(
             cfg,
             network,

@@ -215,6 +215,10 @@ FLIPS: dict[str, Flip | Elsewhere] = {
         "it needs policy.kind=constant, which needs it",
         "tests/trainer/policy/test_actor.py::test_constant_schedule_plants_what_it_names",
     ),
+    "policy.file": Elsewhere(
+        "it needs the policy of another run",
+        "tests/e2e/test_policy_files.py::test_policy_of_small_hosts_decides_for_larger_ones",
+    ),
     "policy.learn": Flip("false", shrinks(counts("ppo.update"))),
     "policy.temperature": Flip("0.05", changes("epoch:op"), with_=("policy.learn=false",)),
     "policy.greedy": Flip("true", changes("epoch:op"), with_=("policy.learn=false",)),

@@ -152,6 +152,7 @@ FREE_TEXT: dict[str, tuple[str, ...]] = {
     "task.mixture": (),
     "task.data_dir": ("task.dataset=fashion-mnist",),
     "seeds.blueprints": (),
+    "policy.file": (),
     "policy.constant": ("policy.kind=constant",),
     "evaluation.constant": ("evaluation.rounds=1",),
 }
