@@ -10,7 +10,7 @@ import click
 
 from protocol.codec.addresses import is_remote_address, parse_ssh_address, ssh_address_of
 from protocol.errors import RunNotFound
-from protocol.runs import find_run
+from protocol.runs import choose_run, find_run
 from protocol.storage.folders import EVENTS_FILE
 
 from .render.view_state import ViewState
@@ -18,7 +18,7 @@ from .source.compared_runs import ComparedRuns
 from .source.feed import Feed, LiveFeed
 from .source.no_run import NoFeed
 from .source.replay import ReplayFeed
-from .source.run_list import LocalMachine, MachineRuns, RemoteMachine, RunList
+from .source.run_list import ListedRun, LocalMachine, MachineRuns, RemoteMachine, RunList
 
 
 @dataclass
@@ -76,11 +76,27 @@ def open_address(address: str | None, *, daemon: str | None, thin: bool | None) 
     return LiveFeed(address, thin=is_remote_address(address) if thin is None else thin, remote_daemon=daemon)
 
 
+def _ended_elsewhere(address: str | None, runs: RunList) -> tuple[MachineRuns, ListedRun] | None:
+    """The run that an address of `--ssh` names, where it has ended; None where it lives or is not known."""
+    if address is None or not address.startswith("ssh://"):
+        return None
+    wanted = parse_ssh_address(address)
+    if wanted.run is None or wanted.login not in [machine.host for machine in runs.machines]:
+        return None
+    runs.poll(batch=False)
+    runs.wait()
+    try:
+        run = choose_run([run for _, run in runs.entries], wanted.run)
+    except RunNotFound:
+        return None  # that machine says it, and what else there is
+    return None if run.live else next(entry for entry in runs.entries if entry[1] is run)
+
+
 def open_first(address: str | None, choice: RunChoice, *, daemon: str | None, thin: bool | None) -> Feed:
     """What is behind the first screen; makes the list that screen where there is a choice.
 
-    A run that is named is opened, and so is the only live one of the only machine. Where there is no run at
-    all, the first is waited for.
+    A run that is named is opened, one of another machine that has ended as a recording, which is fetched; so
+    is the only live one of the only machine. Where there is no run at all, the first is waited for.
 
     Raises:
         EsperError: another machine cannot be reached, or the recording cannot be read.
@@ -90,7 +106,8 @@ def open_first(address: str | None, choice: RunChoice, *, daemon: str | None, th
         not address.startswith("ssh://") or parse_ssh_address(address).run is not None
     )
     if is_named:
-        return open_address(address, daemon=daemon, thin=thin)
+        ended = _ended_elsewhere(address, choice.runs)
+        return open_address(address, daemon=daemon, thin=thin) if ended is None else ended[0].open(ended[1])
     choice.runs.wait()
     is_one = len(machines) == 1 and not machines[0].problem
     if is_one and (len(choice.runs.live) == 1 or not choice.runs.entries):

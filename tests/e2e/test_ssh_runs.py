@@ -60,6 +60,14 @@ def test_runs_of_two_machines_in_one_list(machines: tuple[Machine, Machine], tmp
         "TMPDIR": str(tmp_path),
     }
     loop = subprocess.Popen([sys.executable, "-c", LOOP], env=box.environment)
+    named = [sys.executable, "-m", "overwatch_tui", "--ssh", "box", "alpha"]
+    terminal = Terminal(named, here, columns=100, lines=30)
+    try:
+        terminal.wait_for(lambda text: "ENDED" in text and "STOPPED" in text, seconds=120)
+        terminal.press("q")
+        assert terminal.process.wait(60) == 0
+    finally:
+        terminal.close()
     command = [sys.executable, "-m", "overwatch_tui", "--ssh", "box", "--ssh", "crate"]
     terminal = Terminal(command, here, columns=100, lines=30)
     try:

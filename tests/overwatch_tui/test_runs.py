@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from textual.events import MouseScrollDown
 
+from overwatch_tui import start
 from overwatch_tui.app import OverwatchApp
 from overwatch_tui.render.lines import plain
 from overwatch_tui.render.run_rows import RunListInputs, format_age, run_list_lines, spark_of
@@ -20,7 +21,7 @@ from overwatch_tui.screens.runs import RunsScreen
 from overwatch_tui.session import Session
 from overwatch_tui.source.no_run import NoFeed
 from overwatch_tui.source.run_list import LocalMachine, RunList
-from overwatch_tui.start import RunChoice
+from overwatch_tui.start import RunChoice, open_first
 from protocol.errors import RunNotFound
 from tests.e2e.terminal import Terminal
 from tests.protocol.harness import until
@@ -289,3 +290,23 @@ async def test_list_is_filtered_and_takes_clicks_and_wheel() -> None:
         await pilot.click(offset=(5, 6))
         await pilot.pause(0.2)
         assert machine.opened == [rows[3]]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "opened"), [("beta", ["beta"]), ("bet", ["beta"]), ("id-gamma", ["gamma"])]
+)
+def test_ended_run_of_another_machine_is_fetched(wanted: str, opened: list[str]) -> None:
+    machine = FakeMachine(RUNS, host="me@box")
+    choice = RunChoice(RunList([machine]))
+    assert open_first(f"ssh://me@box/{wanted}", choice, daemon=None, thin=None) is machine.feed
+    assert machine.opened == opened
+
+
+def test_live_or_unknown_run_elsewhere_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[str | None] = []
+    monkeypatch.setattr(start, "open_address", lambda address, **_: followed.append(address))
+    machine = FakeMachine(RUNS, host="me@box")
+    for name in ("alpha", "nobody"):
+        open_first(f"ssh://me@box/{name}", RunChoice(RunList([machine])), daemon=None, thin=None)
+    assert followed == ["ssh://me@box/alpha", "ssh://me@box/nobody"]
+    assert machine.opened == []
