@@ -35,6 +35,7 @@ def _view(name: str, *, detail: bool = False, env: int = 7) -> ViewState:
     return view
 
 
+@cache
 def _paused() -> State:
     run = journal.Run(rounds=1)
     run.make()
@@ -258,6 +259,29 @@ for _name in VIEWS:
     SCENES[f"real-{_name}"] = partial(_draw_real, _name)
 
 
+STATES: dict[str, Callable[[], PanelInputs]] = {
+    "live": lambda: panel_inputs(state(envs=8, rounds=2)),
+    "critical": lambda: panel_inputs(state()),
+    **{name: FRAMES[name] for name in ("lost", "paused", "recording", "ended")},
+}
+"""What link and run can be in; of each a file a size has all views, one below the other."""
+
+
+def all_views(name: str, width: int, height: int) -> str:
+    """Every view in a state, each under its name."""
+    parts = []
+    for view in VIEWS:
+        made = STATES[name]()
+        made.view.show_view(view)
+        parts.append(f"=== {view}\n{draw(made, width, height)}\n")
+    return "".join(parts)
+
+
+def path_of_views(name: str, width: int, height: int) -> Path:
+    """Where the views in a state are kept."""
+    return FOLDER / "views" / f"{name}-{width}x{height}.txt"
+
+
 def path_of(name: str, width: int, height: int) -> Path:
     return FOLDER / f"{name}-{width}x{height}.txt"
 
@@ -269,11 +293,15 @@ def main() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob("*.txt"):
+    for old in FOLDER.rglob("*.txt"):
         old.unlink()
     for name, scene in SCENES.items():
         for width, height in SIZES:
             path_of(name, width, height).write_text(scene(width, height) + "\n", encoding="utf-8")
+    path_of_views("live", 0, 0).parent.mkdir(exist_ok=True)
+    for name in STATES:
+        for width, height in SIZES:
+            path_of_views(name, width, height).write_text(all_views(name, width, height), encoding="utf-8")
     print(f"wrote {len(SCENES) * len(SIZES)} pictures to {FOLDER}")
 
 

@@ -10,7 +10,7 @@ from overwatch_tui.render.lines import plain
 from overwatch_tui.render.view_state import ViewState
 
 from .harness import draw, panel_inputs
-from .scenes import FRAMES, KINDS, SCENES, SIZES, path_of
+from .scenes import FRAMES, KINDS, SCENES, SIZES, STATES, all_views, path_of, path_of_views
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
@@ -19,6 +19,13 @@ def test_picture(name: str, size: tuple[int, int]) -> None:
     width, height = size
     path = path_of(name, width, height)
     assert SCENES[name](width, height) + "\n" == path.read_text(encoding="utf-8"), f"see {path.name}"
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("name", STATES)
+def test_all_views_in_a_state(name: str, size: tuple[int, int]) -> None:
+    path = path_of_views(name, *size)
+    assert all_views(name, *size) == path.read_text(encoding="utf-8"), f"see {path.name}"
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -100,4 +107,5 @@ def test_ascii_is_ascii() -> None:
 
 def test_no_golden_file_is_left_over() -> None:
     known = {path_of(name, *size) for name in SCENES for size in SIZES}
-    assert set(path_of("empty", 80, 24).parent.glob("*.txt")) == known
+    known |= {path_of_views(name, *size) for name in STATES for size in SIZES}
+    assert set(path_of("empty", 80, 24).parent.rglob("*.txt")) == known
