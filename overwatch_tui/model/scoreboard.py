@@ -10,7 +10,7 @@ from protocol.journal.seed_lives import Life, Lives
 from protocol.messages.events import EpochFinished
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BlueprintTally:
     """What became of the seeds of one blueprint, by the events received."""
 

@@ -6,6 +6,7 @@ order and more than once. What belongs to one life is decided as `Lives` does, w
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -218,6 +219,7 @@ class SeedStories:
         place = (event.ctx.round, event.ctx.env, data.slot)
         facts = self._of(place)
         if facts is not None and len(facts.events) < MAX_FACTS:
+            _share_texts(data)
             facts.events[event.seq] = replace(event, line=b"")
             self._made.pop(place, None)
 
@@ -411,6 +413,17 @@ class _Stories:
 
 def _newest_end(story: SeedStory) -> tuple[int, bool, int, int]:
     return story.round, story.outcome != "round over", story.end_epoch or 0, story.ts
+
+
+def _share_texts(data: SeedStage | SeedGate) -> None:
+    """Keep the few texts that thousands of facts have in common once."""
+    data.slot = sys.intern(data.slot)
+    if isinstance(data, SeedGate):
+        data.gate = sys.intern(data.gate)
+        data.checks = {sys.intern(name): passed for name, passed in data.checks.items()}
+        return
+    data.from_stage, data.to_stage = sys.intern(data.from_stage), sys.intern(data.to_stage)
+    data.blueprint = None if data.blueprint is None else sys.intern(data.blueprint)
 
 
 def _halve(numbers: array[float]) -> array[float]:

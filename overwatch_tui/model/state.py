@@ -30,7 +30,6 @@ from .seed_stories import SeedStories
 from .time_series import History
 
 MAX_LOG_ENTRIES = 2000
-MAX_ROUNDS = 1000
 MAX_ENVS = 4096
 _COMMANDS_WITH_KEYS = ("escalate", "profile", "pause", "checkpoint", "stop")
 
@@ -98,7 +97,7 @@ class State:
     profiling: ev.ProfilerStarted | None = None
     escalation_until: int | None = None
     """Clock at which the escalation falls back; see `clock`."""
-    rounds: deque[ev.RoundFinished] = field(default_factory=lambda: deque(maxlen=MAX_ROUNDS))
+    last_round: ev.RoundFinished | None = None
     gates: dict[tuple[int, str], GateResult] = field(default_factory=dict)
     scoreboard: Scoreboard = field(default_factory=Scoreboard)
     stories: SeedStories = field(default_factory=SeedStories)
@@ -320,7 +319,7 @@ def _round_finished(state: State, event: Event) -> None:
     state.scoreboard.reach(event)
     state.stories.reach(event, is_over=True)
     data: ev.RoundFinished = event.data
-    state.rounds.append(data)
+    state.last_round = data
     state.rounds_done = max(state.rounds_done, event.ctx.round)
 
 

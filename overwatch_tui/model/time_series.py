@@ -23,6 +23,8 @@ RESOLUTIONS: tuple[tuple[int, int], ...] = (
 SHORT_RESOLUTIONS: tuple[tuple[int, int], ...] = ((10 * SECOND, 360),)
 """For the many and short-lived, such as seeds: 10 s for an hour."""
 
+SLACK = 64
+"""So many buckets more than its capacity are kept, so that the oldest are dropped that many at a time."""
 MAX_VALUE = 1e30
 """Values beyond are cut to it, so that single precision holds them."""
 
@@ -58,7 +60,7 @@ class _Ring:
         self.low = array("f")
         self.high = array("f")
         self.total = array("d")
-        self.count = array("l")
+        self.count = array("I")
 
     def copy(self) -> _Ring:
         twin = _Ring(self.dt, self.capacity)
@@ -86,7 +88,7 @@ class _Ring:
         self.count[at] += 1
 
     def _append(self, index: int, value: float) -> None:
-        if len(self.index) >= self.capacity + self.capacity // 4:
+        if len(self.index) >= self.capacity + SLACK:
             for column in (self.index, self.low, self.high, self.total, self.count):
                 del column[: len(column) - self.capacity + 1]
         self.index.append(index)

@@ -205,9 +205,9 @@ def _actions(inputs: PanelInputs, width: int) -> Line:
 
 def _returns(inputs: PanelInputs, width: int) -> Line:
     row = Row().put(" returns  ", "dim")
-    if not inputs.state.rounds:
+    last = inputs.state.last_round
+    if last is None:
         return row.put("no round has finished yet", "dim").line(width)
-    last = inputs.state.rounds[-1]
     row.put(f"p10 {last.return_p10:+.2f}  p50 {last.return_p50:+.2f}  p90 {last.return_p90:+.2f}")
     row.put(f"  acc {100 * last.accuracy_mean:.1f} best {100 * last.accuracy_best:.1f}", "bold")
     if last.test_accuracy_mean is not None:
@@ -218,7 +218,7 @@ def _returns(inputs: PanelInputs, width: int) -> Line:
 
 def _components(inputs: PanelInputs, width: int) -> list[Line]:
     """What the mean return of the last round consists of, in units of the return and as shares of it."""
-    last = inputs.state.rounds[-1] if inputs.state.rounds else None
+    last = inputs.state.last_round
     if last is None or not last.reward_components:
         return []
     row = Row().put(" return   ", "dim").put(format_number(last.return_mean, "+.3f"), "bold").put(" =", "dim")

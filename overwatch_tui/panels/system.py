@@ -130,8 +130,8 @@ def _trainer(inputs: PanelInputs, width: int) -> list[Line]:
     task.put(f"{run.envs} envs of {format_count(run.host_parameters)} parameters")
     trainer = _label("trainer").put(f"{link.trainer or inputs.state.run_state or '--'}, last beat {beat} ago")
     rows = [name, software, task, trainer]
-    if inputs.state.rounds:
-        rows.append(_stalls(inputs.state.rounds[-1]))
+    if inputs.state.last_round is not None:
+        rows.append(_stalls(inputs.state.last_round))
     return [row.line(width) for row in rows]
 
 

@@ -45,9 +45,9 @@ def summary(inputs: PanelInputs) -> dict[str, Any]:
 
 
 def _last_round(state: State) -> dict[str, Any] | None:
-    if not state.rounds:
+    if state.last_round is None:
         return None
-    return {name: getattr(state.rounds[-1], name) for name in _ROUND_FIELDS}
+    return {name: getattr(state.last_round, name) for name in _ROUND_FIELDS}
 
 
 def _anomaly(record: AnomalyRecord) -> dict[str, Any]:

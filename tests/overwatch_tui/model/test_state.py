@@ -42,7 +42,6 @@ def test_state_of_a_recorded_run() -> None:
     )
     assert known.num_envs == 16
     assert known.slots == ["r0c0", "r0c1", "r0c2"]
-    assert len(known.rounds) == 6
     assert known.drift_of("env07") == pytest.approx(0.05 + 0.06 * 24)
     assert known.drift_of("policy.blueprint") == 0.86, "told by another event than the envs' drift"
     assert known.escalation_left == 2

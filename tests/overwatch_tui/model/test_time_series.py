@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.model.time_series import RESOLUTIONS, SECOND, SHORT_RESOLUTIONS, History
+from overwatch_tui.model.time_series import RESOLUTIONS, SECOND, SHORT_RESOLUTIONS, SLACK, History
 
 
 def test_a_bucket_holds_minimum_mean_and_maximum() -> None:
@@ -57,7 +57,7 @@ def test_memory_is_bounded_and_the_coarse_rings_reach_far_back() -> None:
     for second in range(0, hours * 3600, 5):
         history.add(second * SECOND, float(second))
     for ring, (_, capacity) in zip(history._rings, RESOLUTIONS, strict=True):
-        assert len(ring.index) <= capacity * 5 // 4
+        assert len(ring.index) <= capacity + SLACK
     day = history.buckets(hours * 3600 * SECOND - 1, 24 * 3600 * SECOND, 48)
     assert all(bucket is not None for bucket in day)
 

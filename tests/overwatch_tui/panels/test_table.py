@@ -48,7 +48,11 @@ def test_drawing_changes_neither_view_nor_state(view: str, detail: bool) -> None
     inputs = panel_inputs(state().frozen_copy(), chosen)
     before = copy.deepcopy((chosen, inputs.state))
     compose_screen(PANELS, inputs, inputs, 120, 40)
-    assert (chosen, inputs.state.log, inputs.state.rounds) == (before[0], before[1].log, before[1].rounds)
+    assert (chosen, inputs.state.log, inputs.state.last_round) == (
+        before[0],
+        before[1].log,
+        before[1].last_round,
+    )
 
 
 def test_next_drawing_begins_where_the_last_one_was() -> None:
