@@ -2,10 +2,14 @@
 
 A real `esper-tui` on a real pseudo-terminal follows a real server at one frame a second, with 16 envs at
 120x40, 64 and 256 at 200x60; the server publishes a run with seeds that come and go. Measured after a
-warm-up: bytes written to the terminal and CPU time of the process, the time from a key to its frame while
-nothing comes in, CPU time until the first frame and the first table, memory, and what a recording of a day
-adds to it.
-nvitop and btop are measured in the same way where they are installed (nvitop needs a GPU).
+warm-up: bytes written to the terminal and CPU time of the process, on the main screen and on a page of charts
+of all 64 envs; the time from a key to its frame while nothing comes in, and while everything does; CPU time
+until the first frame and the first table; memory, and what a recording of a day adds to it.
+nvitop, btop and LEET are measured in the same way where they run.
+
+A key's time ends when the last byte of its frame has come. The cores may be shared: what of it the program
+and this one waited for a core is measured too, by the kernel. The screen that is read here is an emulator in
+Python, whose own time is told apart.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import statistics
 import sys
 import tempfile
@@ -22,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -31,6 +35,7 @@ from protocol.server.server import Server
 from tests.e2e.terminal import Terminal
 from tests.overwatch_tui import journal
 
+from .monitors import NAMES, NotHere, monitor
 from .report import finish
 
 SCREENS = ((16, 120, 40), (64, 200, 60), (256, 200, 60))
@@ -43,8 +48,10 @@ DAY_ROUNDS = 1440
 """One round a minute."""
 DAY: dict[str, int] = {"envs": 4, "episode_epochs": 6, "epoch_us": 10_000_000}
 PATIENCE_S = 120.0
-OTHERS = {"nvitop": ["nvitop", "-m", "full"], "btop": ["btop"]}
-"""Monitors for comparison, as they start by themselves."""
+FRAME_GAP_S = 0.02
+"""No byte for so long: the frame has ended."""
+CHARTS_OF_ALL = "3\ro"
+"""Keys: the view of drift, its charts, over all envs."""
 ROW = re.compile(r"^. +15 \w+ +\d", re.MULTILINE)
 """The row of an env, with its accuracy."""
 TARGETS = {
@@ -52,6 +59,8 @@ TARGETS = {
     "cpu_percent_16": ("<=", 5.0),
     "kib_per_s_64": ("<=", 25.0),
     "cpu_percent_64": ("<=", 8.0),
+    "kib_per_s_64_charts": ("<=", 25.0),
+    "cpu_percent_64_charts": ("<=", 8.0),
     "cpu_percent_256": ("<=", 10.0),
     "key_to_frame_p95_ms": ("<", 50.0),
     "first_frame_cpu_s": ("<", 0.3),
@@ -109,14 +118,25 @@ def overwatch(*arguments: str) -> list[str]:
 
 
 def steady(terminal: Terminal, seconds: float) -> tuple[float, float]:
-    """(KiB per second, percent of a core) over a while."""
-    process = psutil.Process(terminal.process.pid)
+    """(KiB per second, percent of a core) over a while, with what the process has started."""
     follow(terminal, WARM_UP_S)
-    bytes_before, cpu_before, wall = terminal.bytes, cpu(process), time.monotonic()
+    processes = family(terminal)
+    bytes_before, cpu_before, wall = terminal.bytes, sum(map(cpu, processes)), time.monotonic()
     follow(terminal, seconds)
     passed = time.monotonic() - wall
     kib = (terminal.bytes - bytes_before) / 1024 / passed
-    return kib, 100 * (cpu(process) - cpu_before) / passed
+    return kib, 100 * (sum(map(cpu, processes)) - cpu_before) / passed
+
+
+def family(terminal: Terminal) -> list[psutil.Process]:
+    """The process and those that it has started."""
+    process = psutil.Process(terminal.process.pid)
+    return [process, *process.children(recursive=True)]
+
+
+def resident(terminal: Terminal) -> float:
+    """MiB."""
+    return float(sum(process.memory_info().rss for process in family(terminal))) / 2**20
 
 
 def measure_screen(envs: int, columns: int, lines: int, seconds: float) -> dict[str, float]:
@@ -128,12 +148,20 @@ def measure_screen(envs: int, columns: int, lines: int, seconds: float) -> dict[
         with opened(overwatch("--refresh", "1"), columns, lines) as terminal:
             terminal.wait_for("LIVE", seconds=PATIENCE_S)
             figures[f"kib_per_s_{envs}"], figures[f"cpu_percent_{envs}"] = steady(terminal, seconds)
-            rss = psutil.Process(terminal.process.pid).memory_info().rss / 2**20
-            figures["rss_mib" if envs == SCREENS[0][0] else f"rss_mib_{envs}"] = rss
+            figures["rss_mib" if envs == SCREENS[0][0] else f"rss_mib_{envs}"] = resident(terminal)
+            if envs == SCREENS[1][0]:
+                for each in CHARTS_OF_ALL:
+                    terminal.press(each)
+                    follow(terminal, 0.5)
+                kib, percent = steady(terminal, seconds)
+                figures |= {f"kib_per_s_{envs}_charts": kib, f"cpu_percent_{envs}_charts": percent}
+                terminal.press("\x1b")
+                follow(terminal, 0.5)
             if envs == SCREENS[0][0]:
+                figures["key_to_frame_busy_p95_ms"] = press_keys(terminal)["key_to_frame_p95_ms"]
                 stop.set()
                 follow(terminal, 2.0)
-                figures["key_to_frame_p95_ms"] = p95([key(terminal, i) for i in range(KEYS)])
+                figures |= press_keys(terminal)
             terminal.press("q")
             terminal.process.wait(PATIENCE_S)
     return figures
@@ -179,46 +207,88 @@ def follow(terminal: Terminal, seconds: float) -> None:
         terminal.read(0.2)
 
 
-def key(terminal: Terminal, turn: int) -> float:
-    """Milliseconds from a view's key to its frame."""
+class KeyTimes(NamedTuple):
+    """Milliseconds from a view's key on."""
+
+    frame: float
+    """Until the last byte of its frame."""
+    screen: float
+    """The same with the time that the emulator takes to read it."""
+    waiting: float
+    """Of the first, how long threads of the program and this one waited for a core."""
+    cpu: float
+    """Of the program."""
+
+
+def press_keys(terminal: Terminal) -> dict[str, float]:
+    """Of switches between two views."""
+    times = [key(terminal, turn) for turn in range(KEYS)]
+    return {
+        "key_to_frame_p95_ms": p95([each.frame for each in times]),
+        "key_to_frame_median_ms": statistics.median(each.frame for each in times),
+        "key_to_frame_less_waiting_p95_ms": p95([max(0.0, each.frame - each.waiting) for each in times]),
+        "key_to_screen_p95_ms": p95([each.screen for each in times]),
+        "key_cpu_ms": statistics.mean(each.cpu for each in times),
+    }
+
+
+def key(terminal: Terminal, turn: int) -> KeyTimes:
     follow(terminal, 0.3)
     number, mark = (("3", "[3 Drift]"), ("4", "[4 Policy]"))[turn % 2]
-    pressed = time.monotonic()
+    process = psutil.Process(terminal.process.pid)
+    cpu_before, waited, pressed = cpu(process), waited_ms(process.pid), time.monotonic()
     terminal.press(number)
+    frame = screen = 0.0
     while mark not in terminal.text:
-        terminal.read(0.005)
-    return 1000 * (time.monotonic() - pressed)
+        pieces = [terminal.receive(PATIENCE_S)]
+        frame = time.monotonic()
+        while piece := terminal.receive(FRAME_GAP_S):
+            pieces.append(piece)
+            frame = time.monotonic()
+        waiting, used = waited_ms(process.pid) - waited, cpu(process) - cpu_before
+        began = time.monotonic()
+        terminal.show(b"".join(pieces))
+        screen += time.monotonic() - began
+    frame -= pressed
+    return KeyTimes(1000 * frame, 1000 * (frame + screen), waiting, 1000 * used)
+
+
+def waited_ms(pid: int) -> float:
+    """How long this thread and all of a process have been ready to run and had no core."""
+    found = 0
+    for path in (*Path(f"/proc/{pid}/task").glob("*/schedstat"), Path("/proc/thread-self/schedstat")):
+        with suppress(OSError):  # the thread has ended
+            found += int(path.read_text().split()[1])
+    return found / 1e6
 
 
 def measure_day(folder: Path) -> dict[str, float]:
     """Memory after a recorded day over that after a quarter of it."""
-    resident = []
+    found = []
     for part in (DAY_ROUNDS // 4, DAY_ROUNDS):
         path = journal.write(folder / f"day-{part}.jsonl", rounds=part, **DAY)
         with opened(overwatch("--replay", str(path), "--speed", "1000000")) as terminal:
             terminal.wait_for("ENDED", seconds=5 * PATIENCE_S)
             follow(terminal, 2.0)
-            resident.append(psutil.Process(terminal.process.pid).memory_info().rss / 2**20)
+            found.append(resident(terminal))
             terminal.press("q")
             terminal.process.wait(PATIENCE_S)
-    return {"rss_mib_day": resident[1], "day_growth": resident[1] / resident[0]}
+    return {"rss_mib_day": found[1], "day_growth": found[1] / found[0]}
 
 
-def measure_others(seconds: float) -> dict[str, float]:
+def measure_others(folder: Path, seconds: float) -> dict[str, float]:
     """The same figures of other monitors, at 120x40, as far as they run here."""
     figures: dict[str, float] = {}
-    for name, command in OTHERS.items():
-        if shutil.which(command[0]) is None:
-            print(f"{name} is not installed: not compared")
-            continue
-        with opened(command) as terminal:
-            follow(terminal, 3.0)
-            if terminal.process.poll() is not None:
-                print(f"{name} does not run here (exit {terminal.process.returncode}): not compared")
-                continue
-            figures[f"kib_per_s_{name}"], figures[f"cpu_percent_{name}"] = steady(terminal, seconds)
-            rss = psutil.Process(terminal.process.pid).memory_info().rss / 2**20
-            figures[f"rss_mib_{name}"] = rss
+    for name in NAMES:
+        try:
+            with monitor(name, folder / name) as command, opened(command) as terminal:
+                follow(terminal, 3.0)
+                if terminal.process.poll() is not None:
+                    raise NotHere(f"ended at once (exit {terminal.process.returncode})")
+                figures[f"kib_per_s_{name}"], figures[f"cpu_percent_{name}"] = steady(terminal, seconds)
+                figures[f"rss_mib_{name}"] = resident(terminal)
+        except NotHere as reason:
+            print(f"{name} {reason}: not compared")
     return figures
 
 
@@ -234,7 +304,7 @@ def main() -> None:
         for screen in SCREENS:
             figures |= measure_screen(*screen, seconds)
         figures |= measure_day(Path(folder))
-        figures |= measure_others(seconds)
+        figures |= measure_others(Path(folder), seconds)
     finish("tui", figures, TARGETS)
 
 

@@ -57,19 +57,27 @@ class Terminal:
         """Feed what comes within `seconds` to the screen."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            ready, _, _ = select.select([self._master], [], [], left)
-            if not ready:
-                return
-            try:
-                data = os.read(self._master, 65_536)
-            except OSError:
-                return
+            data = self.receive(left)
             if not data:
                 return
-            self.bytes += len(data)
-            self.output = (self.output + data)[-MAX_OUTPUT:]
-            self.on_output(data)
-            self._stream.feed(data)
+            self.show(data)
+
+    def receive(self, seconds: float) -> bytes:
+        """The next piece that comes within `seconds`, or nothing; the screen learns of it by `show`."""
+        ready, _, _ = select.select([self._master], [], [], seconds)
+        if not ready:
+            return b""
+        try:
+            return os.read(self._master, 65_536)
+        except OSError:
+            return b""
+
+    def show(self, data: bytes) -> None:
+        """Have the screen show what was received."""
+        self.bytes += len(data)
+        self.output = (self.output + data)[-MAX_OUTPUT:]
+        self.on_output(data)
+        self._stream.feed(data)
 
     @property
     def text(self) -> str:
