@@ -50,8 +50,8 @@ DAY: dict[str, int] = {"envs": 4, "episode_epochs": 6, "epoch_us": 10_000_000}
 PATIENCE_S = 120.0
 FRAME_GAP_S = 0.02
 """No byte for so long: the frame has ended."""
-CHARTS_OF_ALL = "3\ro"
-"""Keys: the view of drift, its charts, over all envs."""
+CHARTS_OF_ALL = "\r\ro"
+"""Keys: the selected env, its four charts, over all envs."""
 ROW = re.compile(r"^. +15 \w+ +\d", re.MULTILINE)
 """The row of an env, with its accuracy."""
 TARGETS = {
@@ -128,6 +128,19 @@ def steady(terminal: Terminal, seconds: float) -> tuple[float, float]:
     return kib, 100 * (sum(map(cpu, processes)) - cpu_before) / passed
 
 
+def steady_charts(terminal: Terminal, envs: int, seconds: float) -> tuple[float, float]:
+    """The same on the page of charts of an env, each with the curves of all; then back."""
+    terminal.wait_for(lambda text: ROW.search(text) is not None or "  0 ..." in text, seconds=PATIENCE_S)
+    follow(terminal, 2.0)
+    for each in CHARTS_OF_ALL:
+        terminal.press(each)
+        follow(terminal, 0.5)
+    terminal.wait_for(f"over {envs}", seconds=PATIENCE_S)
+    found = steady(terminal, seconds)
+    terminal.press("1")
+    return found
+
+
 def family(terminal: Terminal) -> list[psutil.Process]:
     """The process and those that it has started."""
     process = psutil.Process(terminal.process.pid)
@@ -147,16 +160,11 @@ def measure_screen(envs: int, columns: int, lines: int, seconds: float) -> dict[
             follow_starts(figures)
         with opened(overwatch("--refresh", "1"), columns, lines) as terminal:
             terminal.wait_for("LIVE", seconds=PATIENCE_S)
+            if envs == SCREENS[1][0]:
+                kib, percent = steady_charts(terminal, envs, seconds)
+                figures |= {f"kib_per_s_{envs}_charts": kib, f"cpu_percent_{envs}_charts": percent}
             figures[f"kib_per_s_{envs}"], figures[f"cpu_percent_{envs}"] = steady(terminal, seconds)
             figures["rss_mib" if envs == SCREENS[0][0] else f"rss_mib_{envs}"] = resident(terminal)
-            if envs == SCREENS[1][0]:
-                for each in CHARTS_OF_ALL:
-                    terminal.press(each)
-                    follow(terminal, 0.5)
-                kib, percent = steady(terminal, seconds)
-                figures |= {f"kib_per_s_{envs}_charts": kib, f"cpu_percent_{envs}_charts": percent}
-                terminal.press("\x1b")
-                follow(terminal, 0.5)
             if envs == SCREENS[0][0]:
                 figures["key_to_frame_busy_p95_ms"] = press_keys(terminal)["key_to_frame_p95_ms"]
                 stop.set()

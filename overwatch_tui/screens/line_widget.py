@@ -68,7 +68,7 @@ class LinePanel(Widget):
             line = self._lines[y] if y < len(self._lines) else ()
             style = self._theme.style
             spans = [(clean_cells(text), style(name)) for text, name in fit(line, width)]
-            strip = _LineStrip([Segment(text, span_style) for text, span_style in _joined(spans)], width)
+            strip = LineStrip([Segment(text, span_style) for text, span_style in _joined(spans)], width)
             self._strips[y] = strip
         return strip
 
@@ -82,8 +82,10 @@ class LinePanel(Widget):
         return [strip.crop(*crop.column_span) for strip in strips]
 
 
-class _LineStrip(Strip):
+class LineStrip(Strip):
     """A strip that does not remember itself as its only part: a cycle that waits for the collector."""
+
+    __slots__ = ()
 
     def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
         inside = [cut for cut in cuts if cut <= self.cell_length]
