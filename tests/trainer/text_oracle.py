@@ -5,6 +5,8 @@ Activations are [B, T, C] here. Shares no code with the engine but the names of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -133,14 +135,17 @@ class TextEnv(Env):
         self.seed, self.gate = nn.ModuleDict(), nn.ModuleDict()
         self.grafting = {}
         self._config, self._data = config, data
+        self.dropout: Callable[[Tensor, int], Tensor] = lambda h, _place: h
+        """What training makes of the embeddings (place 0) and of what each layer adds (2 i + 1, 2 i + 2)."""
 
     def forward(self, x: Tensor, without: int | None = None) -> Tensor:
         """Logits [B*T, V] from tokens [B, T]; with slot `without` as if its alpha were 0."""
-        h = self.token(x) + self.position(torch.arange(x.shape[1]))
+        drop = self.dropout if torch.is_grad_enabled() else lambda h, _place: h
+        h = drop(self.token(x) + self.position(torch.arange(x.shape[1])), 0)
         for i in range(self._config.host.depth):
-            for layers in (self.attention, self.mlp):
+            for place, layers in enumerate((self.attention, self.mlp), 2 * i + 1):
                 if len(layers):
-                    h = h + layers[i](normed(h))
+                    h = h + drop(layers[i](normed(h)), place)
             h = self._behind(i, h, () if without is None else (without,))
         return self.head(normed(h)).flatten(0, 1)
 

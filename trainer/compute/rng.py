@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     SHAPLEY = 10
     GENERATED = 11
     TASK = 12
+    DROPOUT = 13
 
 
 def _signed(value: int) -> int:

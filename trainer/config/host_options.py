@@ -51,6 +51,14 @@ class HostConfig(Section, frozen=True):
     tied_head: Annotated[
         bool, Meta(description="Whether a transformer host's head is the matrix of its token embeddings")
     ] = False
+    dropout: Annotated[
+        float,
+        number(
+            "Share that a transformer host drops, in training, of its embeddings and of what attention and "
+            "MLP add to its stream; 0 = nothing",
+            le=0.9,
+        ),
+    ] = 0.0
     slot_rows: Annotated[
         int,
         count(

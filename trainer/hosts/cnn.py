@@ -104,7 +104,13 @@ class CNN:
             specs[f"block{i}.norm.var"] = Init((block.channels,), fill=1.0)
         return specs
 
-    def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
+    def train_block(
+        self,
+        i: int,
+        x: Tensor,
+        weights: Parameters,
+        dropout_keys: Tensor | None = None,  # noqa: ARG002
+    ) -> Tensor:
         """Block i in training: [B, n*I, H, W] -> [B, n*C, h, w]."""
         return self._conv.batch_normed(self._pooled(i, x), *(weights[name] for name in self.block_names(i)))
 

@@ -44,9 +44,9 @@ COUNT_TOLERANCE = 0.01
 class _Programs(NamedTuple):
     """The parts of an epoch as they run: as written, compiled, or captured as CUDA graphs."""
 
-    forward: Callable[[Runs, Parameters, Tensor, Tensor], tuple[Tensor, Tensor]]
+    forward: Callable[[Runs, Parameters, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
     """See `HostGroup._forward`."""
-    step: Callable[[Runs, Tensor, Tensor], Parameters]
+    step: Callable[[Runs, Tensor, Tensor, Tensor | None], Parameters]
     """See `HostGroup._step`; calls `forward`."""
     summarise: Callable[[Parameters], tuple[Tensor, ...]]
     """See `HostGroup._summarise`."""
@@ -146,7 +146,7 @@ class HostGroup:
 
     def try_step(self, number: int = 0) -> None:
         """A training step, for the time and the memory it takes; `plan_epoch` comes first."""
-        self._step(self._runs, *self.batches.at(0, number))
+        self._step(self._runs, *self.batches.at(0, number), self.dropout_keys(0, number))
 
     def plan_epoch(self, topology: Topology, round_: int, epoch: int) -> None:
         """Plan an epoch for this topology; draw the weights of the seeds born in it."""
@@ -249,20 +249,26 @@ class HostGroup:
         for step in range(epoch * steps, (epoch + 1) * steps):
             x, labels = self.batches.at(round_, step)
             answers = labels.shape[1]
-            gradients = self._programs.step(self._runs, x, labels)
+            gradients = self._programs.step(self._runs, x, labels, self.dropout_keys(round_, step))
         accuracy = totals.correct.to(self._dtype) / (steps * answers)
         trained = self._trained(totals.loss / steps, accuracy, gradients, layers, x)
         if self.loss_scale is None:
             return trained
         return trained.without_overflows(totals.applied, totals.skipped.clone())
 
-    def _step(self, runs: Runs, x: Tensor, labels: Tensor) -> Parameters:
+    def dropout_keys(self, round_: int, step: int) -> Tensor | None:
+        """int64 [n], what a training step draws by; None where nothing is dropped."""
+        if not self._config.host.dropout:
+            return None
+        return rng.key(self._config.seed, rng.Purpose.DROPOUT, self.envs, round_, step)
+
+    def _step(self, runs: Runs, x: Tensor, labels: Tensor, dropout_keys: Tensor | None) -> Parameters:
         """One step of the weights, added to the epoch's totals; returns the gradients.
 
         Args:
             x, labels: see `gradients`.
         """
-        loss, hits, gradients = self.gradients(x, labels, runs)
+        loss, hits, gradients = self.gradients(x, labels, dropout_keys, runs)
         applied = None if self.loss_scale is None else self.loss_scale.update(gradients)
         self.optimizer.step(gradients, applied)
         self._totals.loss.add_(loss)
@@ -273,18 +279,20 @@ class HostGroup:
         return gradients
 
     def gradients(
-        self, x: Tensor, labels: Tensor, runs: Runs | None = None
+        self, x: Tensor, labels: Tensor, dropout_keys: Tensor | None = None, runs: Runs | None = None
     ) -> tuple[Tensor, Tensor, Parameters]:
         """Loss [n], correct answers [n] and the gradients of all weights that learn, for one batch.
 
         Args:
             x: [B, n*C, H, W], or [B, C, H, W] where all hosts see the same.
             labels: [n, L], the answers to them.
+            dropout_keys: see the method of that name.
             runs: of the seeds; None = those of the epoch that was planned last.
         """
         names = [*self._model.specs(), *(name for used in self._used for name in used)]
         weights = {name: self._leaves[name] for name in names}
-        loss, hits, rows = self._derive(self._runs if runs is None else runs, weights, x, labels)
+        runs = self._runs if runs is None else runs
+        loss, hits, rows = self._derive(runs, weights, x, labels, dropout_keys)
         gradients = dict(zip(names, rows, strict=True))
         for slot, used in enumerate(self._used if self._freezes else ()):
             frozen = self.table.pruning.narrow(1, slot, 1)
@@ -293,11 +301,11 @@ class HostGroup:
         return loss, hits, gradients
 
     def _derive(
-        self, runs: Runs, weights: Parameters, x: Tensor, labels: Tensor
+        self, runs: Runs, weights: Parameters, x: Tensor, labels: Tensor, dropout_keys: Tensor | None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Loss [n], correct answers [n] and the gradients of the weights, in their order."""
         with autocast(self._amp, self.envs.device):
-            loss, hits = self._programs.forward(runs, weights, x, labels)
+            loss, hits = self._programs.forward(runs, weights, x, labels, dropout_keys)
         scale = torch.ones_like(loss) if self.loss_scale is None else self.loss_scale.scale_N.to(loss.dtype)
         found = torch.autograd.grad(loss, list(weights.values()), scale)
         rows = tuple(row.view(self.weights[name].shape) for name, row in zip(weights, found, strict=True))
@@ -305,11 +313,13 @@ class HostGroup:
             self.loss_scale.unscale(rows)
         return loss.detach(), hits, rows
 
-    def _forward(self, runs: Runs, weights: Parameters, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self, runs: Runs, weights: Parameters, x: Tensor, labels: Tensor, dropout_keys: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Loss [n] and correct answers [n] of one batch."""
         n = labels.shape[0]
         for slot, planned in enumerate(runs):
-            x = self._model.train_block(slot, x, weights)
+            x = self._model.train_block(slot, x, weights, dropout_keys)
             x = self._pool.run(slot, x, n, planned, weights)
         logits = self._model.head(x, weights).to(self._dtype)
         if self._absent is not None:

@@ -54,11 +54,16 @@ class HostModel(Protocol):
         """Statistics that validation uses and `measure_block` measures; empty where there are none."""
         ...
 
-    def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
+    def train_block(
+        self, i: int, x: Tensor, weights: Parameters, dropout_keys: Tensor | None = None
+    ) -> Tensor:
         """Block i in training, from what left the slot before.
 
         Block 0 takes inputs, which are [B, C, H, W] where all hosts see the same. Vectors among the weights
         may come as [n*C] instead of [n, C], which saves views in the graph of the gradients.
+
+        Args:
+            dropout_keys: int64 [n], what this step draws by; None = nothing is dropped.
         """
         ...
 

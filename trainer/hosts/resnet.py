@@ -161,7 +161,13 @@ class ResNet:
             specs |= {mean: Init((layer.outputs,)), variance: Init((layer.outputs,), fill=1.0)}
         return specs
 
-    def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
+    def train_block(
+        self,
+        i: int,
+        x: Tensor,
+        weights: Parameters,
+        dropout_keys: Tensor | None = None,  # noqa: ARG002
+    ) -> Tensor:
         """Stage i in training: [B, n*I, H, W] -> [B, n*C, h, w]."""
 
         def run(layer: NormedConv, x: Tensor) -> Tensor:

@@ -39,9 +39,11 @@ class SlotRows:
         """Statistics of one host's batch norms."""
         return self._model.buffer_specs()
 
-    def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
+    def train_block(
+        self, i: int, x: Tensor, weights: Parameters, dropout_keys: Tensor | None = None
+    ) -> Tensor:
         """What is before slot i, in training."""
-        return x if i % self.rows else self._model.train_block(i // self.rows, x, weights)
+        return x if i % self.rows else self._model.train_block(i // self.rows, x, weights, dropout_keys)
 
     def measure_block(
         self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int

@@ -45,6 +45,7 @@ OPTIONS_OF_KIND: dict[str, Kind] = {
     "host.heads": "text",
     "host.mlp": "text",
     "host.tied_head": "text",
+    "host.dropout": "text",
 }
 """What examples an option is for, of those that are not for all; with others it has to be at its default."""
 OPTIONS_OF_ARCHITECTURE = {"host.kernel": "cnn", "host.blocks": "resnet"}
@@ -185,5 +186,12 @@ def _architecture(host: HostConfig, task: Task, conv: Conv) -> HostModel:
     if task.kind == "images":
         return CNN(host.channels, host.kernel, task.shape, task.classes, conv)
     return Transformer(
-        host.width, host.depth, host.heads, host.mlp, task.shape[1], task.classes, is_tied=host.tied_head
+        host.width,
+        host.depth,
+        host.heads,
+        host.mlp,
+        task.shape[1],
+        task.classes,
+        is_tied=host.tied_head,
+        dropout=host.dropout,
     )

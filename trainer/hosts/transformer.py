@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainer.compute import rng
 from trainer.compute.stacked_ops import (
     Init,
     Parameters,
@@ -47,6 +48,8 @@ class Transformer:
         classes: V, tokens there are.
         is_tied: the head is the matrix of the token embeddings (Press and Wolf, "Using the output embedding
             to improve language models", 2017), which then begin as small as a head does.
+        dropout: share that is dropped in training of the embeddings and of what attention and MLP add to the
+            stream; what stays is divided by the share that stays (Srivastava et al., "Dropout", 2014).
     """
 
     def __init__(
@@ -59,12 +62,13 @@ class Transformer:
         classes: int,
         *,
         is_tied: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         self.causal, self.rows = True, 1
         self._width, self._heads, self._mlp = width, heads, mlp
         self._context, self._classes = context, classes
         self.blocks = [TransformerBlock(width, (context, 1)) for _ in range(depth)]
-        self._is_tied = is_tied
+        self._is_tied, self._dropout = is_tied, dropout
         self.head_names: tuple[str, ...] = ("embed.token" if is_tied else "head.weight",)
         self.widest = context * max(3 * width, mlp, classes)
         """Numbers in the largest activation of one host and window."""
@@ -99,9 +103,11 @@ class Transformer:
         """None: nothing is measured."""
         return {}
 
-    def train_block(self, i: int, x: Tensor, weights: Parameters) -> Tensor:
+    def train_block(
+        self, i: int, x: Tensor, weights: Parameters, dropout_keys: Tensor | None = None
+    ) -> Tensor:
         """Block i: [B, n*C, T, 1] from the same; block 0 from tokens [B, n, T, 1] or [B, 1, T, 1]."""
-        return self.eval_block(i, x, *self.folded(i, weights, {}))
+        return self._block(i, x, self.folded(i, weights, {}), dropout_keys)
 
     def measure_block(
         self,
@@ -119,16 +125,30 @@ class Transformer:
         return tuple(weights[name] for name in self.block_names(i))
 
     def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:
-        """Block i with tensors as `folded` gives them."""
+        """Block i with tensors as `folded` gives them; nothing is dropped."""
+        return self._block(i, x, tensors, None)
+
+    def _block(self, i: int, x: Tensor, tensors: tuple[Tensor, ...], keys: Tensor | None) -> Tensor:
         n, left = tensors[0].shape[0], iter(tensors)
         if i == 0:
             x = embed(x, next(left), next(left))
         h = to_matrices(x, n)
+        if i == 0:
+            h = self._drop(h, keys, 0)
         if self._heads:
-            h = h + causal_attention(layer_norm(h), next(left), self._heads, self._context) @ next(left).mT
+            seen = causal_attention(layer_norm(h), next(left), self._heads, self._context) @ next(left).mT
+            h = h + self._drop(seen, keys, 2 * i + 1)
         if self._mlp:
-            h = h + F.gelu(layer_norm(h) @ next(left).mT, approximate="tanh") @ next(left).mT
+            made = F.gelu(layer_norm(h) @ next(left).mT, approximate="tanh") @ next(left).mT
+            h = h + self._drop(made, keys, 2 * i + 2)
         return from_matrices(h, x.shape)
+
+    def _drop(self, h: Tensor, keys: Tensor | None, place: int) -> Tensor:
+        """[n, B*T, C] with zeros drawn from the keys [n] of this step and a place in the network."""
+        if keys is None or not self._dropout:
+            return h
+        drawn = rng.uniform(rng.fold(keys, place), h.shape[1] * h.shape[2]).view(h.shape)
+        return h * ((drawn >= self._dropout).to(h.dtype) / (1.0 - self._dropout))
 
     def head(self, x: Tensor, weights: Parameters) -> Tensor:
         """Logits [n, B*T, V] from the last slot's output [B, n*C, T, 1]."""

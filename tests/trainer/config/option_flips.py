@@ -111,6 +111,7 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "host.blocks": Flip("1", changes(HOST, LOSS), with_=("host.family=resnet",)),
     "host.width": Flip("16", changes(HOST, LOSS), "text"),
     "host.depth": Flip("2", tells("run.started:slots", ["r0c0", "r0c1"], HOST), "text"),
+    "host.dropout": Flip("0.3", changes(LOSS, same=(HOST,)), "text"),
     "host.slot_rows": Flip(
         "2",
         tells("run.started:slots", [f"r{row}c{column}" for column in range(3) for row in range(2)], LOSS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from tests.trainer.hosts.plots import config, every_state, plant, rows
 from tests.trainer.oracle import env_from
 from tests.trainer.packages import POINTWISE, install
 from tests.trainer.text_oracle import TextEnv
+from trainer.compute import rng
 from trainer.config.schema import Config
 from trainer.data.text import Text
 from trainer.hosts.population import Population
@@ -130,16 +131,30 @@ def test_every_state_blueprint_and_style_trains_as_modules_do(planted: Made) -> 
     assert_trains_as_modules(planted)
 
 
+def masks(cfg: Config, env: int, step: int) -> Callable[[Tensor, int], Tensor]:
+    """The dropout of an env in a step of round 1, from its definition."""
+    if not cfg.host.dropout:
+        return lambda h, _place: h
+    key = rng.key(cfg.seed, rng.Purpose.DROPOUT, torch.tensor(env), 1, step)
+
+    def drop(h: Tensor, place: int) -> Tensor:
+        dropped = rng.uniform(rng.fold(key, place), h.numel(), h.dtype).view(h.shape) < cfg.host.dropout
+        return torch.where(dropped, 0.0, h / (1 - cfg.host.dropout))
+
+    return drop
+
+
 def assert_trains_as_modules(planted: Made) -> None:
     cfg, population = planted
     group = population.groups[0]
     sequential = oracles(cfg, population)
     for step in range(2):
         tokens, labels = group.batches.at(1, step)
-        loss, _, gradients = group.gradients(tokens, labels)
+        loss, _, gradients = group.gradients(tokens, labels, group.dropout_keys(1, step))
         group.optimizer.step(gradients)
         of, weights = population.pool.unpacked(gradients), population.pool.unpacked(group.weights)
         for env, (oracle, names_of) in enumerate(sequential):
+            oracle.dropout = masks(cfg, env, step)
             expected, _ = oracle.step(tokens[:, env, :, 0], labels[env])
             where = f"step {step}, {about(population, env)}"
             assert_close(loss[env], expected, f"loss, {where}")
@@ -163,7 +178,10 @@ def assert_validates_as_modules(planted: Made) -> None:
     test_loss, test_accuracy = population.test()
     for env, (oracle, _) in enumerate(sequential):
         what = about(population, env)
-        steps = [oracle.step(tokens[:, env, :, 0], labels[env]) for tokens, labels in batches]
+        steps = []
+        for step, (tokens, labels) in enumerate(batches):
+            oracle.dropout = masks(cfg, env, step)
+            steps.append(oracle.step(tokens[:, env, :, 0], labels[env]))
         loss, accuracy = oracle.scores(DATA.val)
         assert float(measurements.train_loss[env]) == pytest.approx(
             np.mean([s[0] for s in steps]), rel=1e-5
@@ -207,6 +225,24 @@ def test_hosts_with_a_tied_head_train_and_validate_as_modules(plan: str) -> None
 
 
 @pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_hosts_with_dropout_train_and_validate_as_modules(plan: str) -> None:
+    columns = rows(every_state(5), list(range(0, 45, 5)))
+    cfg, population = made = populate(columns, envs__plan=plan, host__dropout=0.3, envs__group_size=64)
+    dropped = masks(cfg, 0, 0)(torch.ones(100_000), 0) == 0
+    assert float(dropped.float().mean()) == pytest.approx(0.3, abs=0.01)
+    assert_trains_as_modules(made)
+    assert_validates_as_modules(made)
+    population.close()
+
+
+def test_nothing_is_drawn_where_nothing_is_dropped() -> None:
+    columns = rows(every_state(5), [3, 4])
+    keys = [populate(columns, host__dropout=p)[1].groups[0].dropout_keys(1, 0) for p in (0.0, 0.1)]
+    assert keys[0] is None
+    assert keys[1] is not None
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_hosts_with_rows_of_slots_train_and_validate_as_modules(plan: str) -> None:
     columns = rows(every_state(5, slots=6), list(range(0, 22, 2)))
     made = populate(columns, envs__plan=plan, host__slot_rows=2)
@@ -222,7 +258,8 @@ def test_grouping_does_not_matter(size: int, shared: bool) -> None:
     columns = rows(every_state(5), list(range(0, 45, 9)))
     results = []
     for group_size in (5, size):
-        _, population = populate(columns, envs__group_size=group_size, task__shared_batches=shared)
+        settings = {"task__shared_batches": shared, "host__dropout": 0.2 if shared else 0.0}
+        _, population = populate(columns, envs__group_size=group_size, **settings)
         population.run_epoch(1, 0)
         results.append((population.run_epoch(1, 1).measurements, population.state_dict()))
         population.close()
@@ -279,7 +316,7 @@ def test_no_prediction_depends_on_what_follows(plan: str) -> None:
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_a_resumed_population_goes_on_bit_for_bit(plan: str, kinds: tuple[str, ...]) -> None:
     columns = rows(every_state(5), [0, 7, 14, 21, 28])
-    settings = {"envs__plan": plan, "envs__group_size": 2, "seeds__blueprints": kinds}
+    settings = {"envs__plan": plan, "envs__group_size": 2, "seeds__blueprints": kinds, "host__dropout": 0.2}
     _, whole = populate(columns, torch.float32, **settings)
     whole.run_epoch(1, 0)
     _, resumed = populate(rows(every_state(5), [1, 2, 3, 4, 5]), torch.float32, **settings)
