@@ -62,7 +62,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"loop"},
         {"control"},
         {"ranks"},
-        {"doctor", "metrics", "query"},
+        {"compare", "doctor", "metrics", "query"},
         {"export", "mcp"},
         {"daemon"},
         {"cli"},

@@ -33,20 +33,29 @@ class EpisodeTable:
     """[N] seeds that are for good."""
     ops: NDArray[np.int64]
     """[N, ops] how often each op was chosen, in the order of `Op`."""
+    blueprint: NDArray[np.int64]
+    """[N, S] of the seeds at the end, by their place in the run's blueprints; -1 where there is none."""
+    style: NDArray[np.int64]
+    """[N, S] of these, `Style` codes."""
 
     def __len__(self) -> int:
         return len(self.task)
 
     def of_task(self, task: str) -> EpisodeTable:
         """The rows of the hosts that learned a task."""
-        chosen = np.array([name == task for name in self.task])
+        return self.of_tasks((task,))
+
+    def of_tasks(self, tasks: Sequence[str]) -> EpisodeTable:
+        """The rows of the hosts that learned one of these."""
+        chosen = np.array([name in tasks for name in self.task], dtype=np.bool_)
         columns: dict[str, Any] = {
             f.name: getattr(self, f.name)[chosen]
             for f in fields(self)
             if f.name not in ("task", "components")
         }
         components = {name: column[chosen] for name, column in self.components.items()}
-        return EpisodeTable(task=(task,) * int(chosen.sum()), components=components, **columns)
+        names = tuple(name for name in self.task if name in tasks)
+        return EpisodeTable(task=names, components=components, **columns)
 
     @classmethod
     def joined(cls, tables: Sequence[EpisodeTable]) -> EpisodeTable:
@@ -72,7 +81,7 @@ class EpisodeTable:
 
     @classmethod
     def from_builtins(cls, parts: dict[str, Any]) -> EpisodeTable:
-        whole = ("instance", "added_parameters", "fossilized", "ops")
+        whole = ("instance", "added_parameters", "fossilized", "ops", "blueprint", "style")
         columns: dict[str, Any] = {
             name: np.array(values, np.int64 if name in whole else np.float64)
             for name, values in parts.items()

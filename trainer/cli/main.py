@@ -13,6 +13,7 @@ from protocol.version import __version__
 
 from . import control, journal, start
 from .checkpoints import checkpoints
+from .compare import compare
 from .data import data
 from .doctor import doctor
 from .export import export
@@ -34,6 +35,6 @@ def main() -> None:
     """
 
 
-_OTHERS = (checkpoints, data, doctor, export, mcp, policy, query, tensorboard, keys)
+_OTHERS = (checkpoints, compare, data, doctor, export, mcp, policy, query, tensorboard, keys)
 for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS):
     main.add_command(_command)

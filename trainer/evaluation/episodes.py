@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from protocol.messages.vocabulary import Op, Stage
+from protocol.messages.vocabulary import WITH_SEED, Op, Stage
 from trainer.compute.execution_plan import Execution
 from trainer.compute.process_group import ProcessGroup
 from trainer.config.schema import Config
@@ -20,8 +20,8 @@ from trainer.episode_table import EpisodeTable as EpisodeTable
 from trainer.episode_table import PolicyEvaluation
 from trainer.episodes import Episodes
 from trainer.hosts.autotune import DoesNotFit, choose_execution, create_population
-from trainer.policy.actor import Actor
 from trainer.policy.update_statistics import UpdateStatistics
+from trainer.seeds.table import is_in
 from trainer.telemetry.transfer import HostFrame
 
 from .frozen_policy import FrozenPolicy
@@ -80,15 +80,21 @@ class HeldOutEpisodes:
         Raises:
             ConfigError: the policy's constant schedule does not fit.
         """
-        actor, population = self._actor(policy), self._population
+        cfg, population = policy.configure(self.cfg), self._population
+        actor = policy.make_actor(cfg, population, self._device, self._rows.start)
         seen = _Record(on_epoch)
-        episodes = Episodes(actor.cfg, self._data, population, actor)
+        episodes = Episodes(cfg, self._data, population, actor)
         episodes.play(seen)
         names = [(self._data.name, 0)] * self._rows.stop
         if isinstance(self._data, Mixture):
             names = self._data.names(self.cfg.seed, self._rows.stop, episodes.round)
         names = names[self._rows.start :]
         added = episodes.measurements.parameters - population.parameters_host
+        table = episodes.table
+        holds = is_in(table.stage, WITH_SEED)
+        blueprint, style = (
+            torch.where(holds, codes, -1).cpu().numpy() for codes in (table.blueprint, table.style)
+        )
         mine = EpisodeTable(
             task=tuple(task for task, _ in names),
             instance=np.array([instance for _, instance in names]),
@@ -99,18 +105,10 @@ class HeldOutEpisodes:
             components={name[7:]: column for name, column in seen.rewards.items() if name != "reward"},
             fossilized=(episodes.table.stage == Stage.FOSSILIZED).sum(1).cpu().numpy(),
             ops=seen.ops,
+            blueprint=blueprint,
+            style=style,
         )
         return self._of_all_ranks(mine)
-
-    def _actor(self, policy: FrozenPolicy) -> Actor:
-        return Actor(
-            policy.configure(self.cfg),
-            policy.network,
-            slots=self.slots,
-            host_parameters=self._population.parameters_host,
-            device=self._device,
-            first_env=self._rows.start,
-        )
 
     def _of_all_ranks(self, mine: EpisodeTable) -> EpisodeTable:
         if self._group.size == 1:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from msgspec.structs import replace
 
 from trainer.config.schema import Config
-from trainer.policy.actor import CONSTANT
+from trainer.hosts.population import Population
+from trainer.policy.actor import CONSTANT, Actor
 from trainer.policy.network import ActorCritic
 
 
@@ -48,3 +50,24 @@ class FrozenPolicy:
             "constant": self.plants,
         }
         return replace(cfg, policy=replace(cfg.policy, **policy))
+
+    def make_actor(
+        self, cfg: Config, population: Population, device: torch.device, first_env: int = 0
+    ) -> Actor:
+        """What decides for the hosts of a population.
+
+        Args:
+            cfg: of `configure`.
+            first_env: global index of the first host.
+
+        Raises:
+            ConfigError: a constant schedule does not fit.
+        """
+        return Actor(
+            cfg,
+            self.network,
+            slots=len(population.slots),
+            host_parameters=population.parameters_host,
+            device=device,
+            first_env=first_env,
+        )

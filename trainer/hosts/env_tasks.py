@@ -58,6 +58,15 @@ class EnvTasks:
         """Whether envs draw a task for each episode."""
         return self._mixture is not None
 
+    @property
+    def places(self) -> Tensor:
+        """int64 [N], what the envs learn, as places in `Mixture.datasets`; in host memory."""
+        return self._places
+
+    def assign_envs(self, envs: Tensor) -> None:
+        """Draw for other envs from now on: their global indices, int64 [N], in host memory."""
+        self._envs = envs
+
     def draw(self, round_: int) -> None:
         """What the envs learn in a round; the same whenever it is drawn."""
         if self._mixture is not None:

@@ -135,6 +135,22 @@ class Population:
         self.table.reset()
         self._executor.map(lambda i: self.groups[i].begin_episode(round_))
 
+    def assign_envs(self, envs: Tensor) -> None:
+        """Let the hosts be those of other envs from the next episode on.
+
+        Args:
+            envs: int64 [N], global indices, in host memory; several hosts may be of one env.
+        """
+        self.tasks.assign_envs(envs)
+        for (start, stop), group in zip(self._spans, self.groups, strict=True):
+            group.envs.copy_(envs[start:stop])
+            group.learn(self.tasks.splits(start, stop))
+
+    def draw_seeds(self, topology: Topology, round_: int) -> None:
+        """Draw the weights of seeds that are in stage GERMINATED before a first epoch; nothing is trained."""
+        for (start, stop), group in zip(self._spans, self.groups, strict=True):
+            group.plan_epoch(topology.rows(start, stop), round_, 0)
+
     def draw_tasks(self, round_: int) -> None:
         """Give each env of a mixture the task that it learns in a round."""
         if self.tasks.vary:

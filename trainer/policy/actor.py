@@ -105,6 +105,7 @@ class Actor:
 
     Attributes:
         greedy: whether the network's most probable actions are taken, none drawn.
+        rule: what decides where there is no network.
 
     Raises:
         ConfigError: `policy.constant` does not fit slots or blueprints.
@@ -130,9 +131,9 @@ class Actor:
         )
         if network is None:
             if cfg.policy.kind == CONSTANT:
-                self._rule = constant_rule(cfg.policy.constant, blueprints, slots)
+                self.rule = constant_rule(cfg.policy.constant, blueprints, slots)
             else:
-                self._rule = RULES[cfg.policy.kind]
+                self.rule = RULES[cfg.policy.kind]
         else:
             compiler = compiler or Compiler("off", torch.device(device))
             graphs = graphs or CudaGraphs(on=False)
@@ -176,7 +177,7 @@ class Actor:
         key = rng.key(self.cfg.seed, rng.Purpose.ACTION, self._envs, self._round, epoch)
         uniform = rng.uniform(key, len(HEAD_NAMES))
         if self.network is None:
-            logits = self._rule(self.space, legal, self._fixed_blueprint, observation)
+            logits = self.rule(self.space, legal, self._fixed_blueprint, observation)
             actions = self.space.sample(logits, legal, uniform)
             log_prob = self.space.evaluate(logits, actions, legal).log_prob
             value = torch.zeros_like(observation.base[:, 0])  # a rule expects nothing

@@ -1,0 +1,209 @@
+"""A whole comparison of small policies: same hosts for all, resumable, what the controls must show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from protocol.messages.vocabulary import Stage
+from tests.trainer.evaluation.test_episodes import CPU, MIXED, configuration
+from trainer.cli.main import main
+from trainer.compare.cells import CellStore
+from trainer.compare.comparison import ComparisonRequest, compare
+from trainer.compare.frozen_policies import PlanPolicy, StaticPolicy, draw_partners, shuffled
+from trainer.compare.hosts import SearchEpisodes, TrainingHosts
+from trainer.compare.plans import Plan, TooManySchedules, constant_schedules
+from trainer.compare.policy_words import UnknownPolicy, parse_policies
+from trainer.compare.progress import Progress
+from trainer.config.schema import Config
+from trainer.episode_table import EpisodeTable
+from trainer.episodes import Episodes
+from trainer.evaluation.episodes import HeldOutEpisodes
+from trainer.evaluation.frozen_policy import FrozenPolicy
+from trainer.evaluation.held_out import HeldOutHosts
+
+torch.set_num_threads(1)
+EMPTY, DEPTHWISE = Plan((-1, -1, -1)), Plan((2, -1, -1))
+
+
+def play(cfg: Config, policy: FrozenPolicy, count: int = 6) -> EpisodeTable:
+    held_out = HeldOutHosts(count=count)
+    episodes = HeldOutEpisodes(cfg, held_out.load(cfg.task, CPU), held_out, CPU)
+    try:
+        return episodes.play(policy)
+    finally:
+        episodes.close()
+
+
+def run(
+    folder: Path, words: str, cfg: Config | None = None, episodes: int = 4
+) -> tuple[dict[str, Any], list[str]]:
+    said: list[str] = []
+    request = ComparisonRequest(parse_policies([words]), 2, episodes, HeldOutHosts(count=6))
+    progress = Progress(said.append, every=0.0)
+    return compare(cfg or configuration(*MIXED), request, CellStore(folder), CPU, progress), said
+
+
+def test_plan_does_what_the_constant_policy_does() -> None:
+    cfg = configuration(*MIXED, "episode_epochs=12")
+    mine = play(cfg, PlanPolicy.of([DEPTHWISE] * 6))
+    theirs = play(cfg, FrozenPolicy.constant("depthwise", "none", "none"))
+    assert mine.to_builtins() == theirs.to_builtins()
+    assert (mine.blueprint == [2, -1, -1]).all()
+
+
+def test_search_meets_the_hosts_that_it_names() -> None:
+    cfg = configuration(*MIXED, "envs.count=4")
+    hosts = TrainingHosts(1, 4)
+    episodes = SearchEpisodes(cfg, hosts.load(cfg.task, CPU), hosts, CPU)
+    together = episodes.play_plans([EMPTY, DEPTHWISE, EMPTY, EMPTY], [0, 1, 1, 5])
+    apart = [*episodes.play_plans([EMPTY], [0]), *episodes.play_plans([DEPTHWISE, EMPTY], [1, 1])]
+    again = episodes.play_plans([EMPTY, EMPTY], [5, 0])
+    episodes.close()
+    assert together[:3] == pytest.approx(apart)
+    assert again == pytest.approx([together[3], together[0]])
+    assert together[1] != together[2], "the plans differ on one host"
+
+
+@pytest.mark.slow
+def test_halving_drops_what_does_not_earn_its_rent() -> None:
+    cfg = configuration(*MIXED, "episode_epochs=24", "reward.rent=1.0")
+    kept = play(cfg, PlanPolicy.of([Plan((3, 3, 3))] * 6))
+    halved = play(cfg, PlanPolicy.of([Plan((3, 3, 3), halves=True)] * 6))
+    assert (kept.fossilized == 3).all()
+    assert halved.added_parameters.sum() < kept.added_parameters.sum()
+    assert (halved.fossilized >= 1).all(), "two halvings leave one of three"
+
+
+def test_static_hosts_hold_their_seeds_from_the_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = []
+    before = Episodes.transfer
+
+    def spy(self: Episodes, columns: dict[str, Any], *rest: object) -> None:
+        stages.append(self.table.stage.clone())
+        before(self, columns, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Episodes, "transfer", spy)
+    plan = [[3, -1, 2]] * 6
+    table = play(configuration(*MIXED), StaticPolicy.of(plan, [[0, -1, 0]] * 6))
+    wanted = torch.tensor([Stage.FOSSILIZED, Stage.DORMANT, Stage.FOSSILIZED])
+    assert all((stage == wanted).all() for stage in stages)
+    assert table.blueprint.tolist() == plan
+    none = play(configuration(*MIXED), FrozenPolicy("no_growth"))
+    assert (table.added_parameters > 0).all()
+    assert not np.array_equal(table.val_accuracy, none.val_accuracy), "the seeds compute"
+
+
+def test_shuffling_costs_a_constant_nothing() -> None:
+    cfg = configuration(*MIXED)
+    plain = play(cfg, PlanPolicy.of([DEPTHWISE] * 6))
+    other = play(cfg, shuffled(PlanPolicy.of([DEPTHWISE] * 6)))
+    assert plain.to_builtins() == other.to_builtins()
+
+
+def test_partner_is_never_oneself() -> None:
+    for count in range(2, 30):
+        partners = draw_partners(count, seed=count)
+        assert sorted(partners.tolist()) == list(range(count))
+        assert (partners != torch.arange(count)).all()
+
+
+@pytest.mark.slow
+def test_comparison_resumes_and_repeats(tmp_path: Path) -> None:
+    words = "no_growth,ppo,ppo+shuffled,ppo+told,static"
+    first, said = run(tmp_path / "a", words)
+    assert "cells, 0 of them known" in said[0]
+    again, said = run(tmp_path / "a", words)
+    assert again == first
+    assert "0 episodes to go" in said[0], "everything was kept"
+    cells = sorted((tmp_path / "a").iterdir())
+    for path in cells:
+        if path.name.startswith(("train-ppo-2", "play-ppo-2")):
+            path.unlink()
+    third, _ = run(tmp_path / "a", words)
+    for one in (*first["policies"], *third["policies"]):
+        one["training"].pop("seconds", None)
+    assert third == first, "what was lost is computed to the same"
+    names = [policy["name"] for policy in first["policies"]]
+    assert names == words.split(",")
+    assert [policy["seeds"] for policy in first["policies"]] == [1, 2, 2, 2, 2]
+
+
+@pytest.mark.slow
+def test_interrupted_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.compare.training.SAVE_SECONDS", 0.0)
+    whole, _ = run(tmp_path / "whole", "ppo", episodes=8)
+    rounds = []
+    before = Progress.advance
+
+    def interrupt(self: Progress, done: int) -> None:
+        before(self, done)
+        rounds.append(done)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "advance", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", "ppo", episodes=8)
+    assert rounds == [2, 4, 6]
+    cut, _ = run(tmp_path / "cut", "ppo", episodes=8)
+    assert rounds[3] == 6, "two rounds were saved, the third was not"
+    for one in (*whole["policies"], *cut["policies"]):
+        one["training"].pop("seconds", None)
+    assert cut == whole
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("ppo,nosuch", "--policy nosuch: is neither a file nor one of no_growth"),
+        ("fixed+told", "only ppo is trained"),
+        ("ppo+loud", "the controls are"),
+        ("oracle+shuffled", "looks at nothing"),
+    ],
+)
+def test_wrong_policies_are_refused(words: str, message: str) -> None:
+    with pytest.raises(UnknownPolicy, match=message.replace("+", r"\+")):
+        parse_policies([words])
+
+
+def test_too_many_schedules_are_refused() -> None:
+    assert len(constant_schedules(3, 4)) == 125
+    with pytest.raises(TooManySchedules, match="name fewer"):
+        constant_schedules(5, 16)
+
+
+def test_command_prints_json_and_a_page(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    sets = [word for option in ("task.batches_per_epoch=1", "task.batch_size=4", "episode_epochs=3",
+            "host.channels=2,2,2", "envs.threads=1", "device=cpu") for word in ("--set", option)]  # fmt: skip
+    arguments = [
+        "compare",
+        "--policy",
+        "no_growth,fixed",
+        "--hosts",
+        "2",
+        "--to",
+        str(tmp_path / "cells"),
+        *sets,
+    ]
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(main, [*arguments, "--json", "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert [policy["name"] for policy in summary["policies"]] == ["no_growth", "fixed"]
+    assert summary["tasks"] == ["digits"]
+    text = page.read_text()
+    assert "<svg" in text
+    assert "added parameters" in text
+    assert "http://" not in text.replace("http://www.w3.org", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("http://purl.org", "")
+    shown = CliRunner().invoke(main, arguments)
+    assert "Policies on 2 held-out hosts of digits" in shown.stdout

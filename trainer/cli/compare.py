@@ -1,0 +1,132 @@
+"""`esper-daemon compare`: policies on the same held-out hosts, with intervals, a figure and a page."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from protocol.errors import MissingExtra
+from protocol.storage.folders import write_atomically
+from trainer.compare.page import render_page
+from trainer.compare.policy_words import DEFAULT_POLICIES, parse_policies
+from trainer.compare.tables import make_tables
+from trainer.config import load as settings
+
+from .options import JSON, config_options
+from .output import format_table, print_json, print_lines, print_note
+
+INTERRUPTED_EXIT = 130
+
+
+@click.command()
+@config_options
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME,...",
+    help="Policies: ppo, a file that `policy export` wrote, or a rival; default: ppo and every rival.",
+)
+@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Trainings of ppo.")
+@click.option(
+    "--episodes",
+    type=click.IntRange(min=1),
+    default=4000,
+    show_default=True,
+    help="Episodes of each training and of each search.",
+)
+@click.option(
+    "--hosts",
+    type=click.IntRange(min=1),
+    default=40,
+    show_default=True,
+    help="Held-out hosts, the same for all policies.",
+)
+@click.option("--host-seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of these.")
+@click.option(
+    "--tasks", metavar="NAME,...", help="Tasks of the held-out hosts; default: those that ppo is trained on."
+)
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder of the results; what it holds already is not computed again.",
+)
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with the figure.")
+@JSON
+def compare(
+    preset: str | None,
+    file: Path | None,
+    sets: tuple[str, ...],
+    policies: tuple[str, ...],
+    seeds: int,
+    episodes: int,
+    hosts: int,
+    host_seed: int,
+    tasks: str | None,
+    folder: Path,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare policies on held-out hosts: return, test accuracy, added parameters, paired differences.
+
+    Rivals: no_growth, random, heuristic, fixed, constant (the best of all constant schedules), halving,
+    oracle (the best constant of each task), static (the seeds that ppo ends with, from the first epoch).
+    Controls: ppo+shuffled (measurements of another host), ppo+told (the task is shown), constant+shuffled.
+    Ctrl-C ends it; the same command goes on.
+    """
+    cfg = settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
+    if html is not None:
+        _require_matplotlib()
+    from trainer.compare.cells import CellStore
+    from trainer.compare.comparison import ComparisonRequest
+    from trainer.compare.comparison import compare as compute
+    from trainer.compare.progress import Progress
+    from trainer.compute.device import limit_threads, resolve_device
+    from trainer.evaluation.held_out import HeldOutHosts
+
+    limit_threads()
+    words = parse_policies(policies or DEFAULT_POLICIES)
+    named = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
+    request = ComparisonRequest(words, seeds, episodes, HeldOutHosts(host_seed, hosts, named))
+    store = CellStore(folder)
+    try:
+        summary = compute(cfg, request, store, resolve_device(cfg.device, 0), Progress(print_note))
+    except KeyboardInterrupt:
+        print_note(f"interrupted; go on with: {shlex.join(['esper-daemon', *sys.argv[1:]])}")
+        raise SystemExit(INTERRUPTED_EXIT) from None
+    if html is not None:
+        write_atomically(html, render_page(summary).encode())
+    if as_json:
+        print_json(summary)
+    else:
+        print_lines(format_summary(summary))
+        if html is not None:
+            print_lines(["", f"page: {html}"])
+
+
+def format_summary(summary: dict[str, Any]) -> list[str]:
+    """The tables, a title before each."""
+    lines = []
+    for table in make_tables(summary):
+        last = len(table.header) - table.is_worded
+        lines += [table.title, "", *format_table(table.header, table.rows, right_aligned=range(1, last)), ""]
+    return [*lines, f"Intervals: {summary['method']}."]
+
+
+def _require_matplotlib() -> None:
+    """Before hours of work, not after.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise MissingExtra("--html needs matplotlib; install it with: pip install 'esper-overwatch[compare]'")

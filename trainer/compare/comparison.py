@@ -1,0 +1,121 @@
+"""Runs a comparison: computes the cells that its store does not hold yet, and puts the results together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.config.schema import Config
+from trainer.episode_table import EpisodeTable
+from trainer.evaluation.held_out import HeldOutHosts
+
+from .cells import CellStore
+from .policy_words import Word
+from .progress import Progress
+from .results import PolicyResult, summarise
+from .steps import Step, Steps
+from .workbench import Workbench
+
+PPO = Word("ppo")
+
+
+@dataclass(frozen=True)
+class ComparisonRequest:
+    """What is compared.
+
+    Attributes:
+        words: the policies.
+        seeds: those that are trained have the seeds 1 to `seeds`.
+        episodes: of each training, and of each search.
+        held_out: hosts that all are played on.
+    """
+
+    words: tuple[Word, ...]
+    seeds: int
+    episodes: int
+    held_out: HeldOutHosts
+
+
+def compare(
+    cfg: Config, request: ComparisonRequest, store: CellStore, device: torch.device, progress: Progress
+) -> dict[str, Any]:
+    """Compute what is missing; all figures, see `results.summarise`.
+
+    Args:
+        cfg: what is trained and searched with; its seed and rounds are replaced.
+
+    Raises:
+        EsperError: a policy cannot be trained, read or played here.
+    """
+    bench = Workbench(cfg, request.held_out, device)
+    steps = Steps(bench, request.episodes, store, progress)
+    try:
+        plays = {word: _plays_of(word, request, steps, bench) for word in request.words}
+        _compute(_in_order(step for of_word in plays.values() for step in of_word), store, progress)
+    finally:
+        bench.close()
+    results = [_result_of(word, of_word, steps) for word, of_word in plays.items()]
+    unseen = [task for task in bench.tasks if task not in bench.trained_tasks]
+    return summarise(results, unseen) | {"seeds": request.seeds, "episodes": request.episodes}
+
+
+def _plays_of(word: Word, request: ComparisonRequest, steps: Steps, bench: Workbench) -> list[Step]:
+    """A policy's episodes on the held-out hosts: of each seed, or once."""
+    episodes = request.episodes
+    if word.base == "ppo":
+        seeds = range(1, request.seeds + 1)
+        return [steps.play(word, (steps.training(word.control, seed),), seed) for seed in seeds]
+    if word.base == "static":
+        of = PPO if PPO in request.words else Word("constant")
+        others = _plays_of(of, request, steps, bench)
+        return [steps.play(word, (other,), number) for number, other in enumerate(others, start=1)]
+    if word.base == "oracle":
+        share = max(1, episodes // len(bench.tasks))
+        return [steps.play(word, tuple(steps.search("constant", (t,), share) for t in bench.tasks))]
+    if word.base in ("constant", "halving"):
+        return [steps.play(word, (steps.search(word.base, bench.trained_tasks, episodes),))]
+    return [steps.play(word)]
+
+
+def _in_order(plays: Iterable[Step]) -> Iterator[Step]:
+    """All steps, each once, after what it needs."""
+    seen: set[str] = set()
+    for step in plays:
+        for one in (*_in_order(step.needs), step):
+            if one.cell.file not in seen:
+                seen.add(one.cell.file)
+                yield one
+
+
+def _compute(steps: Iterator[Step], store: CellStore, progress: Progress) -> None:
+    every = list(steps)
+    missing = [step for step in every if store.load(step.cell) is None]
+    progress.begin(sum(step.episodes for step in missing), len(every), len(every) - len(missing))
+    for step in missing:
+        store.save(step.cell, step.compute(store.load_part(step.cell)))
+        progress.end_step()
+
+
+def _result_of(word: Word, plays: Sequence[Step], steps: Steps) -> PolicyResult:
+    results = [steps.result(play) for play in plays]
+    training: dict[str, Any] = {}
+    if word.base == "ppo":
+        figures = [steps.result(play.needs[0]) for play in plays]
+        training = {
+            "episodes": figures[0]["episodes"],
+            "seconds": [one["seconds"] for one in figures],
+            "explained_variance_within": [_last_quarter(one["curve"]) for one in figures],
+        }
+    tables = [EpisodeTable.from_builtins(result["table"]) for result in results]
+    return PolicyResult(str(word), tables, str(results[0]["note"]), training)
+
+
+def _last_quarter(curve: Sequence[Mapping[str, float | None]]) -> float | None:
+    """Mean explained variance within epochs over the last quarter of the rounds; None where there is none."""
+    values = [row["explained_variance_within"] for row in curve[math.floor(0.75 * len(curve)) :]]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,154 @@
+"""Policies that are only compared: plans, hosts that begin with all their seeds, controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from protocol.messages.vocabulary import Stage
+from trainer.compute import rng
+from trainer.config.schema import Config
+from trainer.evaluation.frozen_policy import FrozenPolicy
+from trainer.hosts.population import Population
+from trainer.hosts.slot_plan import Topology
+from trainer.policy.actor import Actor
+from trainer.policy.network import ActorCritic
+from trainer.policy.observation import Observation, ObservationBuilder
+
+from .observations import ChangedObservations, RevealedTasks, shuffle_measurements
+from .plans import NO_SEED, Plan, plan_rule
+
+
+@dataclass(frozen=True)
+class PlanPolicy(FrozenPolicy):
+    """A plan for each host."""
+
+    plans: tuple[Plan, ...] = ()
+
+    @classmethod
+    def of(cls, plans: Sequence[Plan]) -> PlanPolicy:
+        """Host i follows `plans[i]`."""
+        return cls("no_growth", plans=tuple(plans))
+
+    def make_actor(
+        self, cfg: Config, population: Population, device: torch.device, first_env: int = 0
+    ) -> Actor:
+        actor = super().make_actor(cfg, population, device, first_env)
+        actor.rule = plan_rule(self.plans, cfg.reward.rent, device)
+        return actor
+
+
+@dataclass(frozen=True)
+class StaticPolicy(FrozenPolicy):
+    """Every host has its seeds, blended and for good, before its first epoch; nothing is done to them.
+
+    Attributes:
+        blueprint: [hosts, S] by place in the run's; `NO_SEED` where there is none.
+        style: [hosts, S] of these.
+    """
+
+    blueprint: tuple[tuple[int, ...], ...] = ()
+    style: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def of(cls, blueprint: Sequence[Sequence[int]], style: Sequence[Sequence[int]]) -> StaticPolicy:
+        """Seeds as `EpisodeTable.blueprint` and `style` have them."""
+        rows, styles = (
+            tuple(tuple(int(code) for code in row) for row in table) for table in (blueprint, style)
+        )
+        return cls("no_growth", blueprint=rows, style=styles)
+
+    def make_actor(
+        self, cfg: Config, population: Population, device: torch.device, first_env: int = 0
+    ) -> Actor:
+        assert first_env == 0, "all hosts are in this process"
+        return _StaticActor(cfg, population, torch.tensor(self.blueprint), torch.tensor(self.style), device)
+
+
+class _StaticActor(Actor):
+    """Waits, and fossilises the seeds of fresh hosts before anything is trained."""
+
+    def __init__(
+        self, cfg: Config, population: Population, blueprint: Tensor, style: Tensor, device: torch.device
+    ) -> None:
+        self._population, self._blueprint, self._style = population, blueprint, style
+        super().__init__(
+            cfg, slots=len(population.slots), host_parameters=population.parameters_host, device=device
+        )
+
+    def begin_episode(self, round: int) -> None:
+        super().begin_episode(round)
+        if round > 0:
+            plant_static_seeds(self._population, self._blueprint, self._style, round)
+
+
+def plant_static_seeds(population: Population, blueprint_NS: Tensor, style_NS: Tensor, round_: int) -> None:
+    """Give fresh hosts seeds that are born, blended and fossilised before the first epoch.
+
+    Args:
+        blueprint_NS: `NO_SEED` where there is none.
+        style_NS: of those there are.
+    """
+    table, device = population.table, population.table.stage.device
+    planted = (blueprint_NS != NO_SEED).to(device)
+    table.blueprint.copy_(blueprint_NS)
+    table.style.copy_(style_NS.clamp_min(0))
+    table.stage.masked_fill_(planted, int(Stage.GERMINATED))
+    population.draw_seeds(Topology.of(table.stage.cpu(), table.blueprint.cpu(), table.style.cpu()), round_)
+    table.stage.masked_fill_(planted, int(Stage.FOSSILIZED))
+    for column in (table.alpha, table.alpha_target):
+        column.masked_fill_(planted, 1.0)
+
+
+@dataclass(frozen=True)
+class ControlledPolicy(FrozenPolicy):
+    """A policy whose observations are changed; see `observations`.
+
+    Attributes:
+        policy: which.
+        build: the changed builder of its observations.
+    """
+
+    policy: FrozenPolicy = field(default_factory=lambda: FrozenPolicy("no_growth"))
+    build: Callable[[ObservationBuilder, Population], ObservationBuilder] = lambda inner, _: inner
+
+    def configure(self, cfg: Config) -> Config:
+        return self.policy.configure(cfg)
+
+    def make_actor(
+        self, cfg: Config, population: Population, device: torch.device, first_env: int = 0
+    ) -> Actor:
+        actor = self.policy.make_actor(cfg, population, device, first_env)
+        actor.observation_builder = self.build(actor.observation_builder, population)
+        return actor
+
+
+def shuffled(policy: FrozenPolicy, seed: int = 0) -> FrozenPolicy:
+    """Each host is shown what another one measures, the same other one for the whole episode."""
+
+    def build(inner: ObservationBuilder, population: Population) -> ObservationBuilder:
+        order = draw_partners(population.table.shape[0], seed)
+        change: Callable[[Observation], Observation] = shuffle_measurements(order)
+        return ChangedObservations(inner, change)
+
+    return ControlledPolicy(policy.kind, policy=policy, build=build)
+
+
+def draw_partners(count: int, seed: int) -> Tensor:
+    """Another host for each: int64 [count], a permutation that leaves none of several in its place."""
+    order = rng.permutation(rng.key(seed, rng.Purpose.ORDER, 0), count)
+    partners = torch.empty_like(order)
+    partners[order] = order.roll(-1)
+    return partners
+
+
+def told(network: ActorCritic, task_of_dataset: Sequence[int]) -> FrozenPolicy:
+    """A network that is shown each host's task, as in its training."""
+
+    def build(inner: ObservationBuilder, population: Population) -> ObservationBuilder:
+        return RevealedTasks(inner, population, task_of_dataset)
+
+    return ControlledPolicy("ppo", policy=FrozenPolicy.learned(network), build=build)

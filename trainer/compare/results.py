@@ -1,0 +1,144 @@
+"""What a comparison found: means by policy and by task, and paired differences with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainer.episode_table import EpisodeTable
+
+from .intervals import METHOD, Interval, Matrix, mean_interval, paired_interval
+from .policy_words import RIVALS
+
+COLUMNS = {
+    "return": "episode_return",
+    "test_accuracy": "test_accuracy",
+    "added": "added_parameters",
+    "fossilized": "fossilized",
+}
+"""Figures that are told of each policy, and the columns of an episode table that they are means of."""
+DIFFERENCES = ("return", "test_accuracy", "added")
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """A policy's episodes on the held-out hosts.
+
+    Attributes:
+        name: as it was asked for.
+        tables: one for each training seed, or one where the policy was not trained; the same hosts in each.
+        note: what was chosen or loaded, in words.
+        training: what its training took, if it was trained.
+    """
+
+    name: str
+    tables: Sequence[EpisodeTable]
+    note: str = ""
+    training: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Of the hosts."""
+        return self.tables[0].task
+
+    def matrix(self, figure: str) -> Matrix:
+        """One of `COLUMNS`, float64 [seeds, hosts]."""
+        return np.array([getattr(table, COLUMNS[figure]) for table in self.tables], np.float64)
+
+    def of_tasks(self, tasks: Sequence[str]) -> PolicyResult:
+        """The same on the hosts of these tasks."""
+        tables = [table.of_tasks(tasks) for table in self.tables]
+        return PolicyResult(self.name, tables, self.note, self.training)
+
+
+def is_learned(name: str) -> bool:
+    """Whether a policy of this name is one whose lead is asked for: trained here, or loaded from a file."""
+    return name.partition("+")[0] not in RIVALS
+
+
+def summarise(results: Sequence[PolicyResult], unseen: Sequence[str] = ()) -> dict[str, Any]:
+    """All figures, as JSON has them.
+
+    Args:
+        unseen: tasks that no policy was trained on; what is told of all hosts leaves them out.
+    """
+    tasks = list(dict.fromkeys(results[0].tasks))
+    known = [task for task in tasks if task not in unseen]
+    groups = {"trained": known, "unseen": [task for task in tasks if task in unseen]}
+    return {
+        "method": METHOD,
+        "tasks": tasks,
+        "hosts": len(results[0].tasks),
+        "policies": [_figures(result, tasks) for result in results],
+        "differences": {
+            group: _differences([result.of_tasks(names) for result in results])
+            for group, names in groups.items()
+            if names
+        },
+    }
+
+
+def _figures(result: PolicyResult, tasks: Sequence[str]) -> dict[str, Any]:
+    means = {figure: mean_interval(result.matrix(figure), result.tasks).to_dict() for figure in COLUMNS}
+    by_task = {
+        task: {figure: float(result.of_tasks([task]).matrix(figure).mean()) for figure in COLUMNS}
+        for task in tasks
+    }
+    return {
+        "name": result.name,
+        "note": result.note,
+        "seeds": len(result.tables),
+        "figures": means,
+        "by_task": by_task,
+        "training": result.training,
+    }
+
+
+def _differences(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
+    """Of each learned policy and the others, of each control and its policy; the ways to the oracle."""
+    found = [
+        _difference(first, second)
+        for first in results
+        for second in results
+        if second is not first and _is_told(first.name, second.name)
+    ]
+    by_name = {result.name: result for result in results}
+    if {"constant", "oracle"} <= by_name.keys():
+        for result in results:
+            if is_learned(result.name):
+                found.append(_way_to_oracle(result, by_name["constant"], by_name["oracle"]))
+    return found
+
+
+def _difference(first: PolicyResult, second: PolicyResult) -> dict[str, Any]:
+    figures = {
+        figure: paired_interval(first.matrix(figure), second.matrix(figure), first.tasks).to_dict()
+        for figure in DIFFERENCES
+    }
+    return {"first": first.name, "second": second.name, **figures}
+
+
+def _way_to_oracle(result: PolicyResult, constant: PolicyResult, oracle: PolicyResult) -> dict[str, Any]:
+    """Its lead over a mark a third of the way from constant to oracle, and the share it has gone."""
+    low, high, mine = (one.matrix("return") for one in (constant, oracle, result))
+    mark = low + (high - low) / 3.0
+    headroom = float((high - low).mean())
+    share = float((mine.mean() - low.mean()) / headroom) if headroom > 0 else None
+    lead: Interval = paired_interval(mine, mark, result.tasks)
+    return {
+        "first": result.name,
+        "second": "a third of the way to oracle",
+        "return": lead.to_dict(),
+        "share": share,
+    }
+
+
+def _is_told(first: str, second: str) -> bool:
+    """Whether their difference is told: of a learned policy and another, of a control and its policy."""
+    base, is_control, _ = first.partition("+")
+    if is_control:
+        return second == base
+    return is_learned(first) and not second.startswith(f"{first}+")

@@ -1,0 +1,138 @@
+"""What the cells of a comparison share: the task, the hosts, the networks; made when first needed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from trainer.config.schema import Config
+from trainer.data.mixture import Mixture
+from trainer.data.registry import load_task
+from trainer.data.task import Task
+from trainer.evaluation.episodes import HeldOutEpisodes
+from trainer.evaluation.held_out import HeldOutHosts
+from trainer.hosts.task_defaults import build_model
+from trainer.policy.actions import ActionSpace
+from trainer.policy.network import ActorCritic
+from trainer.policy.saved_policy import SavedPolicy
+
+from .hosts import SearchEpisodes, TrainingHosts
+
+SEARCH_SEED = 1
+"""Of the hosts that schedules are searched on."""
+
+
+class Workbench:
+    """See the module.
+
+    Args:
+        cfg: of all cells.
+        held_out: hosts that policies are played on.
+        device: where everything lives.
+    """
+
+    def __init__(self, cfg: Config, held_out: HeldOutHosts, device: torch.device) -> None:
+        self.cfg, self.held_out, self.device = cfg, held_out, device
+        self._search: tuple[tuple[str, ...], SearchEpisodes] | None = None
+
+    @property
+    def trained_tasks(self) -> tuple[str, ...]:
+        """What policies are trained on."""
+        return self.cfg.task.mixture or (self.cfg.task.label,)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What they are played on."""
+        return self.held_out.tasks or self.trained_tasks
+
+    def task_of_host(self, host: int) -> str:
+        """What a held-out host learns."""
+        return self.tasks[host % len(self.tasks)]
+
+    @cached_property
+    def data(self) -> Task:
+        """What policies are trained on."""
+        return load_task(self.cfg.task, self.device)
+
+    @cached_property
+    def held_out_data(self) -> Task:
+        return self.held_out.load(self.cfg.task, self.device)
+
+    @cached_property
+    def slots(self) -> int:
+        """S."""
+        _, pool = build_model(self.cfg, self.held_out_data)
+        return len(pool.slots)
+
+    @cached_property
+    def held_out_episodes(self) -> HeldOutEpisodes:
+        return HeldOutEpisodes(self.cfg, self.held_out_data, self.held_out, self.device)
+
+    def search_episodes(self, tasks: Sequence[str]) -> SearchEpisodes:
+        """Hosts that learn these tasks, with the instances of training; as many at once as in training."""
+        tasks = tuple(tasks)
+        if self._search is None or self._search[0] != tasks:
+            self._close_search()
+            named = () if tasks == (self.cfg.task.label,) and not self.cfg.task.mixture else tasks
+            hosts = TrainingHosts(SEARCH_SEED, self.cfg.envs.count, named)
+            data = hosts.load(self.cfg.task, self.device)
+            self._search = tasks, SearchEpisodes(self.cfg, data, hosts, self.device)
+        return self._search[1]
+
+    def network(self, weights: dict[str, Tensor]) -> ActorCritic:
+        """A policy with these weights."""
+        space = ActionSpace(self.slots, len(self.cfg.seeds.blueprints), self.device)
+        network = ActorCritic(space, self.cfg.policy.hidden, self.cfg.seed).to(self.device)
+        network.load_state_dict(weights)
+        return network
+
+    def saved_network(self, path: Path) -> ActorCritic:
+        """The policy of a file.
+
+        Raises:
+            PolicyMismatch: it cannot be read, or does not fit the slots or blueprints here.
+        """
+        saved = SavedPolicy.read(path)
+        cfg = replace(self.cfg, policy=replace(self.cfg.policy, hidden=int(saved.about.policy["hidden"])))
+        space = ActionSpace(self.slots, len(cfg.seeds.blueprints), self.device)
+        network = ActorCritic(space, cfg.policy.hidden, cfg.seed).to(self.device)
+        saved.load_into(network, cfg, self.slots)
+        return network
+
+    def close(self) -> None:
+        """End the worker threads."""
+        self._close_search()
+        if "held_out_episodes" in vars(self):
+            self.held_out_episodes.close()
+
+    def _close_search(self) -> None:
+        if self._search is not None:
+            self._search[1].close()
+            self._search = None
+
+
+def task_numbers(data: Task, tasks: Sequence[str]) -> list[int]:
+    """For each dataset of a mixture its task's place in `tasks`; 0 where it is not among them."""
+    if not isinstance(data, Mixture):
+        return [0]
+    place = {name: number for number, name in enumerate(tasks)}
+    return [place.get(task.name, 0) for task in data.tasks for _ in task.datasets]
+
+
+def pack_weights(network: ActorCritic) -> bytes:
+    """As `unpack_weights` reads them."""
+    buffer = io.BytesIO()
+    torch.save({name: tensor.cpu() for name, tensor in network.state_dict().items()}, buffer)
+    return buffer.getvalue()
+
+
+def unpack_weights(content: bytes) -> dict[str, Tensor]:
+    """Tensors by name; nothing in the file is executed."""
+    weights: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return weights
