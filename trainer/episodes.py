@@ -15,6 +15,7 @@ from torch import Tensor
 from protocol.messages.vocabulary import HEAD_NAMES
 
 from .compute.compiler import Compiler
+from .compute.cuda_graphs import CudaGraphs
 from .config.schema import Config
 from .data.task import Task
 from .governor import Governor
@@ -25,7 +26,7 @@ from .policy.actor import Actor
 from .policy.rollout import Decision, Rollout
 from .reward.compute import Reward, total
 from .reward.modes import RunContext
-from .seeds.lifecycle import Lifecycle
+from .seeds.lifecycle import Checks, Lifecycle
 from .telemetry.columns import decision_columns, outcome_columns
 from .telemetry.transfer import HostFrame, Transfer
 
@@ -73,6 +74,17 @@ class Episodes:
         self.to_host = Transfer()
         self.round = 0
         self.epoch = 0
+        self._advance, self._execute = self.advance, self.execute
+
+    def capture(self, graphs: CudaGraphs) -> None:
+        """Let governor, transitions and actions be captured as CUDA graphs; not where each env has a task of
+        its own, of which they are told anew in each round."""
+        if self.population.tasks.vary:
+            return
+        self.governor.capture(graphs)
+        table = list(vars(self.table).values())
+        self._advance = graphs.wrap("the transitions", self.advance, changes=lambda: table)
+        self._execute = graphs.wrap("the actions", self.execute, changes=lambda: table)
 
     def play(self, hooks: Hooks) -> None:
         """One episode of all envs, from the present epoch on."""
@@ -128,35 +140,44 @@ class Episodes:
     def decide(self, hooks: Hooks) -> dict[str, Tensor]:
         """Apply automatic transitions, then the policy's actions; the columns describe both."""
         with hooks.phase("decide"):
-            before = self.table.stage.clone()
-            automatic = self.lifecycle.advance(self.table, self.measurements)
-            advanced = self.table.stage.clone()
-            legal, vetoes = self.legal_actions()
+            before, advanced, automatic, legal, vetoes = self._advance(self.measurements)
             self.decision = self.actor.act(self.table, self.measurements, legal, self.epoch)
-            blueprint = self.decision.actions[:, HEAD_NAMES.index("blueprint")]
-            gates = self.lifecycle.gates(self.table, self.measurements, blueprint) | automatic
         with hooks.phase("act"):
             actions = self.decision.actions
-            executed = self.lifecycle.apply(self.table, actions, legal, self.measurements)
+            gates, executed = self._execute(self.measurements, actions, legal)
             self.actor.record_action(self.decision)
         columns = decision_columns(
             stage_before=before,
             stage_advanced=advanced,
             table=self.table,
             actions=actions,
-            gates=gates,
+            gates=gates | automatic,
             executed=executed,
             vetoes=vetoes,
         )
         return columns | {"style": self.table.style, "contribution_age": self.table.contribution_age}
 
-    def legal_actions(self) -> tuple[Tensor, Tensor]:
+    def advance(self, measurements: Measurements) -> tuple[Tensor, Tensor, dict[str, Checks], Tensor, Tensor]:
+        """Apply automatic transitions: stages before and after them, their checks, `legal_actions`."""
+        before = self.table.stage.clone()
+        automatic = self.lifecycle.advance(self.table, measurements)
+        return before, self.table.stage.clone(), automatic, *self.legal_actions(measurements)
+
+    def execute(
+        self, measurements: Measurements, actions: Tensor, legal: Tensor
+    ) -> tuple[dict[str, Checks], Tensor]:
+        """Apply the actions int64 [N, heads]: the checks of all gates, and bool [N] which were executed."""
+        blueprint = actions[:, HEAD_NAMES.index("blueprint")]
+        gates = self.lifecycle.gates(self.table, measurements, blueprint)
+        return gates, self.lifecycle.apply(self.table, actions, legal, measurements)
+
+    def legal_actions(self, measurements: Measurements) -> tuple[Tensor, Tensor]:
         """What may be done now, bool [N, ops, S], and what else the gates allow and the governor forbids.
 
         The latter are codes of `governor.VetoReason`, int64 [N, ops, S].
         """
-        legal = self.lifecycle.legal(self.table, self.measurements)
-        vetoes = torch.where(legal, self.governor.vetoes(self.measurements), 0)
+        legal = self.lifecycle.legal(self.table, measurements)
+        vetoes = torch.where(legal, self.governor.vetoes(measurements), 0)
         return legal & (vetoes == 0), vetoes
 
     def transfer(self, columns: dict[str, Tensor], hooks: Hooks, layers: Sequence[str] = ()) -> None:

@@ -16,6 +16,7 @@ It also forbids what would undo a host at once, before it is done, see `Governor
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from protocol.messages.vocabulary import Op, Stage
 
+from .compute.cuda_graphs import CudaGraphs
 from .config.seed_options import GovernorConfig
 from .hosts.population import Population
 from .measurements import Guess, Measurements, UniformGuess
@@ -84,12 +86,22 @@ class Governor:
             "lowered": torch.zeros(n, slots, dtype=torch.int64, device=device),
         }
         """`raised` and `lowered`: epochs for which an alpha may not move that way again."""
+        self._epoch = torch.zeros((), dtype=torch.int64, device=device)
+        self._roll_back: Callable[[Measurements], dict[str, Tensor]] = self._roll_back_failed
 
     def begin_episode(self) -> None:
         """Fresh hosts: what they are born with is their first snapshot."""
         for name, tensor in self._state.items():
             tensor.fill_(math.inf if name == "best" else 0)
         self._population.snapshot(torch.ones_like(self._state["streak"], dtype=torch.bool))
+
+    def capture(self, graphs: CudaGraphs) -> None:
+        """Let `roll_back_failed` be captured as a CUDA graph."""
+        self._roll_back = graphs.wrap(
+            "the governor",
+            self._roll_back_failed,
+            changes=lambda: [*self._state.values(), *self._population.restorable()],
+        )
 
     def roll_back_failed(self, measurements: Measurements, epoch: int) -> dict[str, Tensor]:
         """Roll back the hosts that have failed, take a snapshot of the healthy ones.
@@ -102,6 +114,10 @@ class Governor:
             Columns int64 [N]: `governor.ill` (codes of `RollbackReason`), and `governor.restored` (the epoch
             of the snapshot that was restored).
         """
+        self._epoch.fill_(epoch)
+        return self._roll_back(measurements)
+
+    def _roll_back_failed(self, measurements: Measurements) -> dict[str, Tensor]:
         s, config = self._state, self._config
         loss = measurements.train_loss.double()
         finite = measurements.train_loss.isfinite() & measurements.val_loss.isfinite()
@@ -130,7 +146,7 @@ class Governor:
         s["failed"].copy_(failed)
         alpha.halt(self._population.table, failed.unsqueeze(1))
         self._population.snapshot(healthy)
-        s["kept"].masked_fill_(healthy, epoch)
+        s["kept"].masked_fill_(healthy, self._epoch)
         s["streak"].masked_fill_(failed, 0)
         return {"governor.ill": reason, "governor.restored": restored}
 

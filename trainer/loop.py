@@ -77,6 +77,7 @@ class Trainer(Episodes):
         self.evaluator: Evaluator | None = None
         if cfg.evaluation.rounds:
             self.evaluator = Evaluator(cfg, data, device, population.execution, process_group)
+        self.capture(self.graphs)
         self.gae = self.compiler.wrap("GAE", gae, loops=True)
         self.best_return = -math.inf
 

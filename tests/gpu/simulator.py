@@ -182,7 +182,7 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
         config, data, device, execution=execution, first_env=first
     )
 
-    def capture(work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def capture(work: Callable[[], Any], warm_up: object) -> tuple[Callable[[], None], Any]:
         section, calls.section = calls.section, "captures"
         out = work()
         calls.section = section

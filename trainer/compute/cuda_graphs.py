@@ -40,12 +40,13 @@ _EMPTY = "The CUDA Graph is empty"
 P = ParamSpec("P")
 R = TypeVar("R")
 Replay = Callable[[], None]
-Capture = Callable[[Callable[[], Any]], tuple[Replay, Any]]
+Capture = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Replay, Any]]
+"""Of what is captured, and of what warms up for it."""
 Check = Callable[[list[Tensor], list[Tensor]], str]
 Changes = Callable[[], Sequence[Tensor]]
 
 
-def capture_cuda(work: Callable[[], Any]) -> tuple[Replay, Any]:
+def capture_cuda(work: Callable[[], Any], warm_up: Callable[[], Any]) -> tuple[Replay, Any]:
     """Capture what `work` issues on the current device: what replays it, and the tensors it fills.
 
     A graph keeps the address of its stream's cuBLAS workspace. Groups replay theirs at once, so each captures
@@ -61,7 +62,7 @@ def capture_cuda(work: Callable[[], Any]) -> tuple[Replay, Any]:
         side.wait_stream(here)
     with torch.cuda.stream(side):
         for _ in range(NUM_WARM_UP_CALLS):
-            work()
+            warm_up()
     here.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     clear_cublas_workspaces()
@@ -114,12 +115,12 @@ class CudaGraphs:
         self.programs[name] = program
         return program
 
-    def capture(self, work: Callable[[], Any]) -> tuple[Replay, Any] | None:
+    def capture(self, work: Callable[[], Any], warm_up: Callable[[], Any]) -> tuple[Replay, Any] | None:
         """What replays `work`, and the tensors it fills; None where captures fail, which is logged once."""
         if self.failure:
             return None
         try:
-            return self._capture(work)
+            return self._capture(work, warm_up)
         except (RuntimeError, UserWarning) as error:
             self.failure = f"it cannot be captured: {first_line(error)}"
             return None
@@ -206,7 +207,16 @@ class CudaGraphProgram(Generic[P, R]):
             for i, arg in enumerate(args)
         ]
         after = self._state()
-        captured = self._owner.capture(lambda: self._function(*mine))  # type: ignore[call-arg, arg-type]
+
+        def work() -> R:
+            return self._function(*mine)  # type: ignore[call-arg, arg-type]
+
+        def warm_up() -> None:  # not twice from one state: what may be done once may be wrong the next time
+            self._put_back(before)
+            work()
+
+        self._put_back(before)
+        captured = self._owner.capture(work, warm_up)
         self._put_back(after)
         if captured is None:
             self.reason = "" if self._graphs else self._owner.failure

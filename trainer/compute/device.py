@@ -136,6 +136,11 @@ def upload(values: NDArray[Any], device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
 
 
+def filled(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """int64 [k] of so many numbers of the host, made on the device: nothing is copied."""
+    return torch.stack([torch.full((), number, dtype=torch.int64, device=device) for number in numbers])
+
+
 def upload_together(rows: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
     """`upload` of several rows of numbers in one copy, each of which costs a GPU's host some microseconds."""
     packed = upload(np.concatenate(rows), device)

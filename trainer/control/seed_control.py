@@ -130,7 +130,7 @@ class SeedControl:
         """Act on one of this rank's envs, where the gates allow it."""
         trainer, slot = self._trainer, action.heads["slot"]
         table, measurements = trainer.table, trainer.measurements
-        legal, vetoes = trainer.legal_actions()
+        legal, vetoes = trainer.legal_actions(trainer.measurements)
         veto = VetoReason(int(vetoes[row, action.heads["op"], slot]))
         if veto:
             return _Outcome(

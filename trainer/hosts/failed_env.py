@@ -21,16 +21,21 @@ class FailedEnvCapture:
 
     Args:
         device: of the population.
+        rows: of its envs, see `record`.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, rows: Rows) -> None:
         self._where = torch.full((3,), -1, dtype=torch.int64, device=device)
         """Env, round and epoch of what is kept; -1 = nothing yet."""
-        self._rows: dict[str, Tensor] = {}
+        self._rows = {name: torch.zeros_like(tensor[:1]).detach() for name, tensor, _ in rows}
 
     @torch.no_grad()
-    def record(self, envs: Tensor, position: tuple[int, int], rows: Rows) -> None:
-        """Keep the rows of the last env of bool [N]; where there is none, the former stays."""
+    def record(self, envs: Tensor, position: Tensor, rows: Rows) -> None:
+        """Keep the rows of the last env of bool [N]; where there is none, the former stays.
+
+        Args:
+            position: int64 [2], round and epoch.
+        """
         numbers = torch.arange(len(envs), device=envs.device)
         env = torch.where(envs, numbers, -1).amax(0, keepdim=True)
         spans: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -41,12 +46,13 @@ class FailedEnvCapture:
                 inside = (env >= 0) & (local >= 0) & (local < len(tensor))
                 spans[span] = local.clamp(0, len(tensor) - 1), inside[0]
             local, inside = spans[span]
-            kept = self._rows.get(name)
-            if kept is None:
-                kept = self._rows[name] = torch.zeros_like(tensor[:1])
+            kept = self._rows[name]
             torch.where(inside, tensor.index_select(0, local), kept, out=kept)
-        here = [torch.full_like(env, number) for number in position]
-        self._where.copy_(torch.where(env >= 0, torch.cat([env, *here]), self._where))
+        self._where.copy_(torch.where(env >= 0, torch.cat([env, position]), self._where))
+
+    def tensors(self) -> list[Tensor]:
+        """What `record` changes."""
+        return [self._where, *self._rows.values()]
 
     @torch.no_grad()
     def find(self, position: tuple[int, int], rows: Rows) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from protocol.messages.vocabulary import Stage
 from trainer.compute import rng
 from trainer.compute.compiler import MIXED_PRECISION_TOLERANCE, RELATIVE_TOLERANCE, Compiler
 from trainer.compute.cuda_graphs import CudaGraphs, copy_all_, iter_tensors, map_tensors
-from trainer.compute.device import is_known_empty
+from trainer.compute.device import filled, is_known_empty
 from trainer.compute.execution_plan import Amp
 from trainer.compute.schedules import schedule_share
 from trainer.compute.stacked_ops import Init, Parameters, initialise
@@ -196,15 +196,16 @@ class HostGroup:
         born = (topology.stage == Stage.GERMINATED).any(axis=0)
         if not born.any():
             return
-        keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, round_, epoch)
         if self._programs.germinate is not None:
-            self._programs.germinate(keys)
+            self._programs.germinate(filled((round_, epoch), self.envs.device))
             return
+        keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, round_, epoch)
         for slot in np.flatnonzero(born).tolist():
             self._pool.germinate(self.weights, topology, slot, rng.fold(keys, slot))
 
-    def _germinate(self, keys: Tensor) -> None:
-        """Draw the weights of the table's GERMINATED seeds, by their hosts' keys int64 [n]."""
+    def _germinate(self, place: Tensor) -> None:
+        """Draw the weights of the table's GERMINATED seeds in a round and epoch, int64 [2]."""
+        keys = rng.key(self._config.seed, rng.Purpose.SEED, self.envs, *place)
         for slot in range(len(self._pool.slots)):
             self._pool.germinate_where_born(self.weights, self.table, slot, rng.fold(keys, slot))
 

@@ -126,8 +126,9 @@ class Population:
         self._final_epochs = range(config.episode_epochs - config.reward.final_epochs, config.episode_epochs)
         self._kept: dict[str, dict[str, Tensor]] = {}
         self._kept = {k: part for k, part in self.state_dict().items() if k not in NOT_IN_SNAPSHOT}
-        self._failed_env = FailedEnvCapture(device)
+        self._failed_env = FailedEnvCapture(device, self._rows())
         self._position = (0, 0)
+        self._position_on_device = torch.zeros(2, dtype=torch.int64, device=device)
 
     def begin_episode(self, round_: int) -> None:
         """Freshly built hosts, dormant slots."""
@@ -225,6 +226,8 @@ class Population:
             return self.groups[i].validate(round_, epoch, counted)
 
         self._position = (round_, epoch)
+        for place, number in zip(self._position_on_device, self._position, strict=True):
+            place.fill_(number)
         begun = time.perf_counter()
         trained = self._executor.map(train)
         halfway = time.perf_counter()
@@ -304,12 +307,18 @@ class Population:
         """
         if is_known_empty(envs):
             return
-        self._failed_env.record(envs, self._position, self._rows())
+        self._failed_env.record(envs, self._position_on_device, self._rows())
         for kept, live, rows in self._snapshot_pairs():
             live.copy_(torch.where(expand_rows(envs[rows], live), kept, live))
         for (start, stop), group in zip(self._spans, self.groups, strict=True):
             for momentum in group.optimizer.momentum.values():
                 momentum.masked_fill_(expand_rows(envs[start:stop], momentum), 0.0)
+
+    def restorable(self) -> list[Tensor]:
+        """The tensors that `snapshot` and `restore` change."""
+        pairs = [t for kept, live, _ in self._snapshot_pairs() for t in (kept, live)]
+        momentum = [t for group in self.groups for t in group.optimizer.momentum.values()]
+        return [*pairs, *momentum, *self._failed_env.tensors()]
 
     def failed_env(self) -> dict[str, Any] | None:
         """The env whose numbers are not finite now, else the one restored last; None where all were healthy.

@@ -12,7 +12,7 @@ from protocol.messages.vocabulary import HEAD_NAMES
 from trainer.compute import rng
 from trainer.compute.compiler import Compiler
 from trainer.compute.cuda_graphs import CudaGraphs
-from trainer.compute.device import exact_float32
+from trainer.compute.device import exact_float32, filled
 from trainer.config.load import ConfigError
 from trainer.config.schema import Config
 from trainer.measurements import Measurements
@@ -134,9 +134,10 @@ class Actor:
                 self.rule = constant_rule(cfg.policy.constant, blueprints, slots)
             else:
                 self.rule = RULES[cfg.policy.kind]
-        else:
+        graphs = graphs or CudaGraphs(on=False)
+        self._draw = graphs.wrap("the draws", self._uniform)
+        if network is not None:
             compiler = compiler or Compiler("off", torch.device(device))
-            graphs = graphs or CudaGraphs(on=False)
             step = decide
             if cfg.policy.temperature != 1.0:
                 step = partial(decide, temperature=cfg.policy.temperature)
@@ -174,8 +175,7 @@ class Actor:
             epoch: 0-based in the episode.
         """
         observation = self.observation_builder.observe(table, measurements, epoch)
-        key = rng.key(self.cfg.seed, rng.Purpose.ACTION, self._envs, self._round, epoch)
-        uniform = rng.uniform(key, len(HEAD_NAMES))
+        uniform = self._draw(filled((self._round, epoch), self._envs.device))
         if self.network is None:
             logits = self.rule(self.space, legal, self._fixed_blueprint, observation)
             actions = self.space.sample(logits, legal, uniform)
@@ -196,6 +196,11 @@ class Actor:
             self._hidden = hidden[0], hidden[1]
         reset, self._reset = self._reset, torch.zeros_like(self._reset)
         return Decision(actions, observation, legal, log_prob, value, reset)
+
+    def _uniform(self, place: Tensor) -> Tensor:
+        """[N, heads], by which the actions of a round and epoch, int64 [2], are drawn."""
+        key = rng.key(self.cfg.seed, rng.Purpose.ACTION, self._envs, *place)
+        return rng.uniform(key, len(HEAD_NAMES))
 
     def record_action(self, decision: Decision) -> None:
         """Record what was done, for the next observation."""

@@ -151,7 +151,7 @@ def test_nothing_compiled_is_computed_after_a_stop(quick: None) -> None:
         assert programs["the PPO loss"].calls - before == statistics.minibatches + 1
 
 
-def replayed(work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+def replayed(work: Callable[[], Any], warm_up: object = None) -> tuple[Callable[[], None], Any]:
     """What a CUDA graph does, on a CPU: the same work on the same tensors, into the same results."""
     out = work()
 
