@@ -136,7 +136,8 @@ class CudaConfig(Section, frozen=True):
         bool,
         Meta(
             description=(
-                "Whether policy and, with envs.plan=masked, training steps are replayed as CUDA graphs"
+                "Whether policy, lifecycle, governor and, with envs.plan=masked, plans and training steps "
+                "are replayed as CUDA graphs"
             )
         ),
     ] = True
