@@ -23,7 +23,7 @@ HEAD_COLUMNS_WIDTH = 24
 THREE_CHARTS_WIDTH = 160
 HELD_OUT = "held-out"
 """Key of the row of the evaluation, below the signals."""
-MIN_CHART_LINES = 8
+MIN_CHART_LINES = 5
 """Lines left that are worth a chart."""
 MIN_ROUND_CHARTS = 5
 """The same beside other panels."""
