@@ -100,6 +100,12 @@ FINDINGS = {
     "DR-34": "What retention removes takes no names of slots and ops from SQL.",
     "DR-35": "A start that takes long says what it is doing.",
     "DR-36": "A sample of the machine has the allocator's memory, and a full device raises the warning.",
+    "DR-37": "Slots in rows train, validate and resume as modules in series; empty rows change no bit.",
+    "DR-38": "What is not finite is raised by its first reading, however long other anomalies wait.",
+    "DR-39": "A weight of zero removes its component of the reward and nothing else, in every mode.",
+    "DR-40": "Seeds that are credited with more than their host has gained are told, with the pattern.",
+    "DR-41": "Two ranks write the journal of one, also with clipped gradients, a mixture or rows of slots.",
+    "DR-42": "Dropout is drawn alike in any group and after a resume, and not at all in validation.",
 }
 
 

@@ -109,6 +109,7 @@ def test_a_command_reaches_all_ranks(house: House) -> None:
     assert f"checkpoint {Path(saved['path']).name} was made by 2 ranks, these are 1" in alone.stderr
 
 
+@pytest.mark.finding("DR-41")
 @pytest.mark.parametrize(
     "sets",
     [

@@ -15,6 +15,7 @@ OF_THE_BOOT = ("run.", "checkpoint.", "log", "system", "command.", "telemetry.",
 MIXED = ("--set", "task.mixture=digits,texture,histogram", "--set", "task.instances=2")
 
 
+@pytest.mark.finding("DR-37")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more",

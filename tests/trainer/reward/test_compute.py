@@ -269,6 +269,7 @@ def test_every_weight_is_known_here() -> None:
     assert others | WEIGHTS.keys() == set(RewardConfig.__struct_fields__)
 
 
+@pytest.mark.finding("DR-39")
 @pytest.mark.parametrize("weight", sorted(WEIGHTS))
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_weight_zero_removes_its_component_and_nothing_else(mode: str, weight: str) -> None:

@@ -146,6 +146,7 @@ def test_waiting_of_each_check_is_an_option(check: AnomalyCheck) -> None:
     assert told_at == [set(), set(), {True}, set(), set(), set(), set(), {False}]
 
 
+@pytest.mark.finding("DR-38")
 @pytest.mark.parametrize("check", [c for c in CHECKS if c.threshold == "nonfinite"], ids=lambda c: c.reading)
 def test_values_that_are_not_finite_never_wait(check: AnomalyCheck) -> None:
     cfg = load(sets=["anomalies.raise_after=9", "anomalies.clear_after=2"])

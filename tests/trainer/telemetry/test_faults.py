@@ -198,6 +198,7 @@ def test_raised_attributed_and_cleared(check: object) -> None:
     assert [e.data.source for e in cleared] == [injection.source]
 
 
+@pytest.mark.finding("DR-40")
 @pytest.mark.parametrize(
     ("accuracy", "contribution", "severity", "pattern"),
     [
