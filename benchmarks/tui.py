@@ -293,8 +293,12 @@ def measure_others(folder: Path, seconds: float) -> dict[str, float]:
                 follow(terminal, 3.0)
                 if terminal.process.poll() is not None:
                     raise NotHere(f"ended at once (exit {terminal.process.returncode})")
-                figures[f"kib_per_s_{name}"], figures[f"cpu_percent_{name}"] = steady(terminal, seconds)
-                figures[f"rss_mib_{name}"] = resident(terminal)
+                try:
+                    figures[f"kib_per_s_{name}"], figures[f"cpu_percent_{name}"] = steady(terminal, seconds)
+                    figures[f"rss_mib_{name}"] = resident(terminal)
+                finally:
+                    for process in family(terminal):  # LEET's own outlives the one that started it
+                        process.kill()
         except NotHere as reason:
             print(f"{name} {reason}: not compared")
     return figures
