@@ -135,10 +135,6 @@ def test_files_of_a_page_go_to_its_browser(house: House, tmp_path: Path) -> None
         assert given.value.suggested_filename.startswith("esper-seen-envs-")
         rows = list(csv.DictReader(Path(given.value.path()).read_text().splitlines()))
         assert {int(row["env"]) for row in rows} >= {0, 1, 2, 3}
-        page.page.keyboard.press("Escape")  # type: ignore[attr-defined]
-        with page.page.expect_download() as given:  # type: ignore[attr-defined]
-            page.page.keyboard.press("F8")  # type: ignore[attr-defined]
-        assert given.value.suggested_filename.startswith("esper-seen-2")
     assert list(tmp_path.iterdir()) == [], "nothing is written where it is served"
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 
 import pytest
 
+from overwatch_tui.app import OverwatchApp
 from overwatch_tui.model.filters import parse_filter
 from overwatch_tui.panels import ALL_VIEWS, PANELS
 from overwatch_tui.render.export import as_csv, as_json
@@ -139,3 +141,25 @@ def test_ended_seeds_layers_and_operators_are_records() -> None:
     operators = PANELS["profile"].renderer.records(panel_inputs(known))
     assert [row["name"] for row in operators] == ["aten::conv2d", "aten::relu_", "aten::mm"]
     assert operators[0]["us_per_call"] == 8_200.0 / 420
+
+
+@in_loop
+async def test_a_page_hands_its_files_to_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, str] = {}
+
+    def deliver(_app: object, file: io.StringIO, *, save_filename: str) -> None:
+        given[save_filename] = file.read()
+
+    monkeypatch.setattr(OverwatchApp, "is_web", property(lambda _: True))
+    monkeypatch.setattr(OverwatchApp, "deliver_text", deliver)
+    with within(tmp_path):
+        app = app_of()
+        async with app.run_test(size=SMALL) as pilot:
+            await press(pilot, "E", "c")
+            assert isinstance(app.screen, ExportScreen)
+            assert "which the browser has downloaded" in app.screen.said
+            await press(pilot, "escape", "f8")
+            assert "the browser has downloaded" in app.session.view.message
+    assert sorted(name.rpartition(".")[2] for name in given) == ["csv", "svg", "txt"]
+    assert all(given.values())
+    assert list(tmp_path.iterdir()) == []
