@@ -60,7 +60,11 @@ def compare(
         bench.close()
     results = [_result_of(word, of_word, steps) for word, of_word in plays.items()]
     unseen = [task for task in bench.tasks if task not in bench.trained_tasks]
-    return summarise(results, unseen) | {"seeds": request.seeds, "episodes": request.episodes}
+    return summarise(results, unseen) | {
+        "seeds": request.seeds,
+        "episodes": request.episodes,
+        "host_parameters": bench.host_parameters,
+    }
 
 
 def _plays_of(word: Word, request: ComparisonRequest, steps: Steps, bench: Workbench) -> list[Step]:

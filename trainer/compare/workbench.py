@@ -71,6 +71,12 @@ class Workbench:
         return len(pool.slots)
 
     @cached_property
+    def host_parameters(self) -> int:
+        """Of a host without seeds."""
+        model, _ = build_model(self.cfg, self.held_out_data)
+        return sum(spec.count for spec in model.specs().values())
+
+    @cached_property
     def held_out_episodes(self) -> HeldOutEpisodes:
         return HeldOutEpisodes(self.cfg, self.held_out_data, self.held_out, self.device)
 

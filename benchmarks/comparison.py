@@ -1,0 +1,130 @@
+"""PPO against its rivals on held-out hosts, with the targets as gates.
+
+    python -m benchmarks.comparison                       # PPO, random, no growth; 2 seeds: minutes
+    python -m benchmarks.comparison --full --to FOLDER    # preset mixture, all rivals, 5 seeds: hours
+
+What FOLDER holds already is not computed again: after Ctrl-C the same command goes on. docs/learning.md says
+what each policy is, and how the intervals are computed.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from trainer.cli.compare import format_summary
+from trainer.compare.cells import CellStore
+from trainer.compare.comparison import ComparisonRequest, compare
+from trainer.compare.policy_words import parse_policies
+from trainer.compare.progress import Progress
+from trainer.compute.device import limit_threads
+from trainer.config import load as settings
+from trainer.evaluation.held_out import HeldOutHosts
+
+from .report import finish
+
+FULL = (
+    "no_growth,random,heuristic,fixed,constant,halving,oracle,"
+    "ppo,ppo+shuffled,constant+shuffled,ppo+told,static"
+)
+SMALL = "no_growth,random,ppo"
+SMALL_OPTIONS = ("envs.count=16", "task.batches_per_epoch=6", "episode_epochs=16", "ppo.minibatches=4")
+"""Of the small comparison, on the digits."""
+Targets = dict[str, tuple[str, float]]
+
+
+def find_difference(summary: Mapping[str, Any], first: str, second: str) -> dict[str, Any]:
+    """The row of two policies, on the tasks that were trained on."""
+    rows = summary["differences"]["trained"]
+    found: dict[str, Any] = next(row for row in rows if (row["first"], row["second"]) == (first, second))
+    return found
+
+
+def lead_figures(summary: Mapping[str, Any], rivals: tuple[str, ...]) -> dict[str, float]:
+    """Of PPO over each rival: mean lead in return, and the lower limit of its interval."""
+    figures = {}
+    for rival in rivals:
+        lead = find_difference(summary, "ppo", rival)["return"]
+        figures[f"lead_over_{rival}"] = lead["mean"]
+        figures[f"lead_over_{rival}_low"] = math.nan if lead["low"] is None else lead["low"]
+    return figures
+
+
+def small_gates(summary: Mapping[str, Any]) -> tuple[dict[str, float], Targets]:
+    """PPO beats random and no growth."""
+    figures = lead_figures(summary, ("random", "no_growth"))
+    return figures, {f"lead_over_{rival}_low": (">", 0.0) for rival in ("random", "no_growth")}
+
+
+def full_gates(summary: Mapping[str, Any]) -> tuple[dict[str, float], Targets]:
+    """The targets of docs/learning.md."""
+    rivals = ("constant", "heuristic", "random", "no_growth")
+    figures = lead_figures(summary, rivals)
+    by_name = {policy["name"]: policy for policy in summary["policies"]}
+    way = find_difference(summary, "ppo", "a third of the way to oracle")
+    shuffled = find_difference(summary, "ppo+shuffled", "ppo")["return"]["mean"]
+    constant = find_difference(summary, "constant+shuffled", "constant")["return"]["mean"]
+    within = [value for value in by_name["ppo"]["training"]["explained_variance_within"] if value is not None]
+    tasks = by_name["ppo"]["by_task"]
+    growing = [task for task in tasks if by_name["oracle"]["by_task"][task]["added"] > 0]
+    resting = [task for task in tasks if task not in growing]
+    host = summary["host_parameters"]
+    figures |= {
+        "way_to_oracle": math.nan if way["share"] is None else way["share"],
+        "shuffling_costs_share_of_lead": -shuffled / figures["lead_over_constant"],
+        "shuffling_costs_constant": abs(constant),
+        "explained_variance_within": sum(within) / len(within) if within else math.nan,
+        "growth_where_none_helps": max((tasks[task]["added"] / host for task in resting), default=math.nan),
+        "fossilized_where_growing_pays": min(
+            (tasks[task]["fossilized"] for task in growing), default=math.nan
+        ),
+        "training_minutes": max(by_name["ppo"]["training"]["seconds"]) / 60,
+        "episodes": by_name["ppo"]["training"]["episodes"],
+    }
+    targets: Targets = {f"lead_over_{rival}_low": (">", 0.0) for rival in rivals}
+    targets |= {
+        "way_to_oracle": (">=", 1 / 3),
+        "shuffling_costs_share_of_lead": (">", 0.5),
+        "shuffling_costs_constant": ("<=", 0.0),
+        "explained_variance_within": (">", 0.3),
+        "growth_where_none_helps": ("<=", 0.1),
+        "fossilized_where_growing_pays": (">=", 1.0),
+    }
+    return figures, targets
+
+
+@click.command()
+@click.option("--full", is_flag=True, help="All rivals on the preset mixture, 5 seeds, 40 hosts.")
+@click.option(
+    "--to", "folder", type=click.Path(path_type=Path), help="Folder of the results; to be resumable."
+)
+@click.option("--episodes", type=int, help="Of each training and search.  [default: 4000, small: 320]")
+def main(full: bool, folder: Path | None, episodes: int | None) -> None:
+    """Compare, print the tables, and end with a JSON line."""
+    limit_threads()
+    preset, sets = ("mixture", ()) if full else (None, SMALL_OPTIONS)
+    cfg = settings.load(preset=preset, sets=("device=cpu", *sets))
+    request = ComparisonRequest(
+        parse_policies([FULL if full else SMALL]),
+        seeds=5 if full else 2,
+        episodes=episodes or (4000 if full else 320),
+        held_out=HeldOutHosts(count=40 if full else 16),
+    )
+    progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
+    with tempfile.TemporaryDirectory(prefix="esper-") as temporary:
+        store = CellStore(folder or Path(temporary))
+        summary = compare(cfg, request, store, torch.device("cpu"), progress)
+    print("\n".join(format_summary(summary)))
+    figures, targets = full_gates(summary) if full else small_gates(summary)
+    finish("comparison", figures, targets)
+
+
+if __name__ == "__main__":
+    main()
