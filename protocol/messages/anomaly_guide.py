@@ -215,7 +215,7 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         ),
         (
             "see what the return consists of: `esper-daemon query RUN 'SELECT * FROM returns'`",
-            "use `reward.mode=shaped` or `sparse`, whose returns are the accuracy less the rent",
+            "use `reward.mode=shaped` or `reward.mode=sparse`, whose returns are the accuracy less the rent",
             "lower the weights of the components that do not follow the accuracy",
         ),
     ),

@@ -133,8 +133,11 @@ void pack_gradient(const Call &call, const Loops &loops, const Layout &at, Facto
         set_less(call, by, g, call.to_shift + g * call.outputs, call.to_scale + g * call.outputs,
                  (double)call.batch * call.area());
     }
-    const Layout row{1, 1, (int)call.area(), 0, false, call.area(), 1};
-    for (int i = 0; i < images; i++) {
+    // A 1x1 kernel with batch norm has images of one pixel: all of them are one row.
+    const int together = call.kernel == 1 && call.norm == OF_BATCH ? images : 1;
+    const long width = call.area() * together;
+    const Layout row{1, 1, (int)width, 0, false, width, 1};
+    for (int i = 0; i < images; i += together) {
         const long from = call.output(g, b + i);
         if (call.norm == OF_GROUPS) {
             by.fill(call, g, ((b + i) * call.n + g) * call.norm_groups());
