@@ -72,10 +72,11 @@ class ReadingTools:
         """Query the journal of a run in SQL (DuckDB); nothing can be changed, and no file read.
 
         Views of the run: runs (its starts), rounds, episodes, epochs (a row per env and epoch), rewards,
-        ppo_updates, observations, decisions, phases, parameters, checkpoints. Of seeds: seeds (a row per
-        life), slots, stages, gates, gate_checks, shapley, interactions. Of trouble: anomalies, rollbacks,
-        drift, layers, system, logs, commands. Others: scalars (of a published loop), raw_events. `DESCRIBE
-        epochs` lists columns.
+        returns (by component), ppo_updates, observations, decisions, phases, parameters, checkpoints. Of
+        the policy on held-out hosts: evaluations, evaluation_leads, evaluation_tasks. Of seeds: seeds (a
+        row per life), slots, stages, gates, gate_checks, shapley, interactions. Of trouble: anomalies,
+        rollbacks, drift, layers, system, logs, commands. Others: scalars (of a published loop), raw_events.
+        `DESCRIBE epochs` lists columns.
 
         The first query of a long journal may answer that it is being indexed: try again in a moment.
 

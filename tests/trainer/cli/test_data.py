@@ -47,6 +47,7 @@ def test_register_then_list_then_check(tmp_path: Path) -> None:
         "text",
         "mnist",
         "fashion-mnist",
+        "fashion-8x8",
         "cifar10",
         "cifar100",
         "mine",
