@@ -40,6 +40,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": "false",
 }
 _CLOSED = ("SET TimeZone = 'UTC'", "SET enable_external_access = false", "SET lock_configuration = true")
+INTERRUPT_SECONDS = 0.05
 """SQL that somebody pastes reads and writes no file, installs nothing, and cannot open that again."""
 
 
@@ -126,10 +127,9 @@ class Database:
     @contextmanager
     def _alarm(self) -> Iterator[None]:
         """DuckDB's errors in one line; what takes longer than the limits is interrupted."""
-        alarm = None
+        over = threading.Event()
+        alarm = threading.Thread(target=self._interrupt_late, args=(over,), daemon=True)
         if self._end is not None:
-            alarm = threading.Timer(max(0.0, self._end - time.monotonic()), self._connection.interrupt)
-            alarm.daemon = True
             alarm.start()
         try:
             yield
@@ -138,8 +138,17 @@ class Database:
         except duckdb.Error as error:
             raise QueryError(_one_line(str(error))) from None
         finally:
-            if alarm is not None:
-                alarm.cancel()
+            over.set()
+            if self._end is not None:
+                alarm.join()
+
+    def _interrupt_late(self, over: threading.Event) -> None:
+        """Interrupt until the query is over: DuckDB forgets an interrupt that comes before it has begun."""
+        assert self._end is not None
+        wait = max(0.0, self._end - time.monotonic())
+        while not over.wait(wait):
+            self._connection.interrupt()
+            wait = INTERRUPT_SECONDS
 
     @functools.cached_property
     def columns(self) -> dict[str, dict[str, str]]:
