@@ -104,7 +104,7 @@ def _evaluation(curves: Curves, ts: int, data: ev.EvaluationFinished) -> None:
     for name, source in EVALUATION_SIGNALS.items():
         curves.add(name, ts, getattr(data, source))
     for rival, lead in data.leads.items():
-        curves.add(f"lead.{rival}", ts, lead["mean"])
+        curves.add(f"lead.{rival}", ts, lead.get("mean"))
 
 
 def _epoch(curves: Curves, ts: int, data: ev.EpochFinished) -> None:

@@ -242,7 +242,7 @@ def _held_out(
     row.put(f"  test {100 * last.test_accuracy_mean:.1f}", "bold").put(f" after round {round_}", "dim")
     row.put("  lead" if last.leads else "", "dim")
     for rival, lead in last.leads.items():
-        low, mean, high = lead["low"], lead["mean"], lead["high"]
+        low, mean, high = lead.get("low"), lead.get("mean"), lead.get("high")
         if mean is None:
             continue
         half = "" if low is None or high is None else f"{inputs.glyphs.plus_minus}{(high - low) / 2:.2f}"

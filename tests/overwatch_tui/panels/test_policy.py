@@ -92,3 +92,9 @@ def test_components_of_the_return_are_shown_with_shares() -> None:
     assert " return   +0.800 =  gain +1.000 125%  rent -0.200 -25%  rollback +0.000" in shown
     assert " return   " not in drawn(RoundFinished, return_mean=0.8), "an older run does not tell them"
     assert "gain +1.000" in drawn(RoundFinished, return_mean=0.0, reward_components=paid)
+
+
+def test_lead_of_a_daemon_that_tells_less_is_left_out() -> None:
+    page = draw(inputs(evaluation("ppo", 0.7, leads={"fixed": {}, "random": {"mean": 0.25}})), 120, 20)
+    assert "random +0.25" in page
+    assert "fixed" not in page
