@@ -103,7 +103,8 @@ class ProcessGroup:
         hosts = config.evaluation.hosts
         if config.evaluation.rounds and hosts % self.size:
             raise RanksError(f"evaluation.hosts = {hosts}: {self.size} ranks need a multiple of {self.size}")
-        envs, parts = config.envs.count, config.ppo.minibatches
+        envs = config.envs.count
+        parts = config.ppo.minibatches if config.policy.kind == "ppo" else 1
         if envs % self.size or self.size * parts > envs:
             raise RanksError(
                 f"envs.count = {envs}: {self.size} ranks need a multiple of {self.size}, and at least "

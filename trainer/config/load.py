@@ -314,7 +314,7 @@ def _check_combinations(config: Config) -> None:
             f"{key}: the envs of task.mixture learn different images; leave it out, or task.mixture"
         )
     _check_policy(config)
-    if config.ppo.minibatches > config.envs.count:
+    if config.policy.kind == "ppo" and config.ppo.minibatches > config.envs.count:
         raise ConfigError(
             f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"
         )

@@ -48,7 +48,11 @@ class TelemetryConfig(Section, frozen=True):
     ] = "critical"
     escalate_epochs: Annotated[int, count("Epochs that an automatic escalation lasts")] = 5
     escalate_share: Annotated[
-        float, number("Largest share of a round's epochs that automatic escalations may take", le=1.0)
+        float,
+        number(
+            "Largest share of a round's epochs that automatic escalations take; less than one epoch: none",
+            le=1.0,
+        ),
     ] = 0.25
 
 

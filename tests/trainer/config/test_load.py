@@ -63,6 +63,12 @@ def test_bad_values_are_one_line(sets: list[str], words: list[str]) -> None:
         assert word in message
 
 
+def test_one_env_is_enough_for_a_rule() -> None:
+    assert load(sets=["envs.count=1", "policy.kind=fixed"]).envs.count == 1
+    with pytest.raises(ConfigError, match=r"ppo\.minibatches"):
+        load(sets=["envs.count=1"])
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

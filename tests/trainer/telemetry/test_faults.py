@@ -165,8 +165,16 @@ def test_every_check_has_an_injection() -> None:
     assert set(INJECTIONS) == {check.reading for check in CHECKS}
 
 
-@pytest.mark.finding("PD-06")
 @pytest.mark.finding("LH-01")
+@pytest.mark.parametrize("state", ["lstm_h_rms", "lstm_c_rms"])
+def test_nan_in_the_state_of_the_lstm_is_raised(state: str) -> None:
+    rig = warmed_up()
+    updated(**{state: float("nan")})(rig)
+    (event,) = [e for e in rig.take("anomaly") if e.data.kind == "nonfinite"]
+    assert (event.data.source, event.data.active, event.data.value) == ("policy", True, 1.0)
+
+
+@pytest.mark.finding("PD-06")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.reading)
 def test_raised_attributed_and_cleared(check: object) -> None:
     reading, kind = check.reading, check.kind  # type: ignore[attr-defined]
