@@ -78,8 +78,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """Signals in pairs with their curves, then what the policy did and got."""
     ppo = inputs.state.ppo
     if ppo is None:
-        text = " no update yet: the first comes when the first round ends"
-        return Drawn([Row().put(text, "dim").line(width)])
+        return Drawn(_without_updates(inputs, width, height))
     at = inputs.view.selected_index("policy", keys(inputs))
     tail = [line(inputs, width) for line in (_actions, _returns, _settings, _phases)]
     tail[2:2] = _components(inputs, width)
@@ -110,6 +109,26 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if height - len(lines) >= MIN_ROUND_CHARTS:
         lines += _rounds_below(inputs, width, height - len(lines))
     return Drawn(lines)
+
+
+def _without_updates(inputs: PanelInputs, width: int, height: int) -> list[Line]:
+    """Of a policy that has not learned yet, or never does: what it got."""
+    run = inputs.state.run
+    text = " no update yet: the first comes when the first round ends"
+    if run is not None and run.policy != "ppo":
+        text = f" no updates: the policy {run.policy} is a rule"
+    elif run is not None and run.config.get("policy", {}).get("learn") is False:
+        text = " no updates: the policy stays as it is (policy.learn=false)"
+    lines = [Row().put(text, "dim").line(width)]
+    evaluation = _evaluation(inputs)
+    if inputs.state.last_round is not None or evaluation is not None:
+        lines += [_returns(inputs, width), *_components(inputs, width)]
+    if evaluation is not None:
+        at = inputs.view.selected_index("policy", keys(inputs))
+        lines.append(_held_out(inputs, *evaluation, width, selected=at == len(SIGNALS)))
+    if inputs.state.last_round is not None and height - len(lines) >= MIN_ROUND_CHARTS:
+        lines += _rounds_below(inputs, width, height - len(lines))
+    return lines
 
 
 def _rounds_below(inputs: PanelInputs, width: int, height: int) -> list[Line]:

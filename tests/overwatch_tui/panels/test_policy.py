@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from overwatch_tui.panels import policy
 from overwatch_tui.render.signals import signal_of
 from overwatch_tui.render.view_state import ViewState
@@ -98,3 +100,21 @@ def test_lead_of_a_daemon_that_tells_less_is_left_out() -> None:
     page = draw(inputs(evaluation("ppo", 0.7, leads={"fixed": {}, "random": {"mean": 0.25}})), 120, 20)
     assert "random +0.25" in page
     assert "fixed" not in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"policy": "fixed"}, "no updates: the policy fixed is a rule"),
+        ({"config": {"policy": {"learn": False}}}, "no updates: the policy stays as it is"),
+        ({}, "no update yet"),
+    ],
+)
+def test_policy_without_updates_shows_what_it_got(changes: dict[str, Any], told: str) -> None:
+    made = inputs(evaluation("ppo", 0.5, leads=LEAD))
+    state = made.state
+    state.ppo, state.run = None, replace(state.run, **changes)
+    page = draw(panel_inputs(state, made.view), 160, 40)
+    assert told in page
+    assert "held-out return +0.50" in page
+    assert "returns  p10" in page
