@@ -50,7 +50,7 @@ docs: .venv/dev
 
 .venv/dev: .venv/trainer
 	@echo "== installing the development tools"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,text,export,metrics,compare,lightning,huggingface,sb3,serve,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,text,export,metrics,compare,sweep,lightning,huggingface,sb3,serve,dev]'
 	@touch $@
 
 clean:

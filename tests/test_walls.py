@@ -62,7 +62,7 @@ FLOORS: dict[str, list[set[str]]] = {
         {"loop"},
         {"control"},
         {"ranks"},
-        {"compare", "doctor", "metrics", "query"},
+        {"compare", "doctor", "metrics", "query", "sweep"},
         {"export", "mcp"},
         {"daemon"},
         {"cli"},

@@ -22,6 +22,7 @@ from .mcp import mcp
 from .output import PROGRAM, ErrorGroup
 from .policy import policy
 from .query import query
+from .sweep import sweep
 from .tensorboard import tensorboard
 
 
@@ -35,6 +36,6 @@ def main() -> None:
     """
 
 
-_OTHERS = (checkpoints, compare, data, doctor, export, mcp, policy, query, tensorboard, keys)
+_OTHERS = (checkpoints, compare, data, doctor, export, mcp, policy, query, sweep, tensorboard, keys)
 for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS):
     main.add_command(_command)

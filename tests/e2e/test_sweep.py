@@ -1,0 +1,125 @@
+"""Sweeps with real daemons: every trial a run, pruned by evaluations, gone on with after an interruption."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import SMALL, House, eventually
+
+pytest.importorskip("optuna")
+pytestmark = pytest.mark.slow
+
+BAD, GOOD = 1e-6, 0.05
+"""Learning rates of the hosts; with the first they learn nothing."""
+ROUNDS = 24
+COMMON = (
+    *SMALL,
+    "envs.threads=1",
+    "task.batches_per_epoch=8",
+    "evaluation.hosts=4",
+    "evaluation.rivals=",
+    "evaluation.rounds=2",
+    f"rounds={ROUNDS}",
+)
+SETS = [word for item in COMMON for word in ("--set", item)]
+
+
+def draw_seed(folder: Path) -> int:
+    """One of a sweep whose first trial draws GOOD, and the second BAD."""
+    from trainer.sweep.space import Dimension
+    from trainer.sweep.study import FINISHED, SweepStudy, SweepTerms
+
+    space = (Dimension("host.learning_rate", choices=(BAD, GOOD)),)
+    for seed in range(40):
+        terms = SweepTerms(space, "test_accuracy", 1, seed, {})
+        study = SweepStudy.create(folder / str(seed), "draws", terms)
+        drawn = []
+        for _ in range(2):
+            trial = study.next_trial(terms)
+            drawn.append(trial.options["host.learning_rate"])
+            trial.report(2, 0.5)
+            trial.end(FINISHED)
+        if drawn == [GOOD, BAD]:
+            return seed
+    raise AssertionError("no seed draws so")
+
+
+def test_sweep_prunes_and_goes_on_after_interruption(house: House, tmp_path: Path) -> None:
+    space = tmp_path / "rates.toml"
+    space.write_text(f"host.learning_rate = {{choices = [{BAD}, {GOOD}]}}\n")
+    seed = str(draw_seed(tmp_path))
+    words = ["sweep", "--space", str(space), "--trials", "2", "--startup", "1", "--draw-seed", seed, *SETS]
+    words += ["--objective", "test_accuracy"]
+
+    def trials(which: str = "rates") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = house.ask("sweep", "show", which)["trials"]
+        return found
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainer", *words],
+        env=house.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        house.processes.append(process)
+        database = house.home / "sweeps" / "rates" / "study.db"
+        eventually(lambda: process.poll() is not None or (database.exists() and house.journal("rates-1")))
+        eventually(lambda: process.poll() is not None or trials()[0]["evaluations"])
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=300)
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1].startswith("esper-daemon: interrupted; go on with: esper-daemon sweep ")
+    (first,) = trials()
+    assert first["state"] == "interrupted"
+    before = first["evaluations"]
+    assert 0 < len(before) < ROUNDS // 2
+
+    done = house.daemon(*words, "--json", timeout=540)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    first, second = summary["trials"]
+    assert first["state"] == "finished"
+    assert [int(round_) for round_ in first["evaluations"]] == list(range(2, ROUNDS + 1, 2))
+    assert before.items() <= first["evaluations"].items()
+    assert first["options"] == {"host.learning_rate": GOOD}
+    assert (second["state"], list(second["evaluations"])) == ("pruned", ["2"])
+    assert summary["best"] == first
+    assert len(house.journal("rates-1", "run.started")) == 2, "it was resumed, not begun anew"
+    _check_what_others_see(house, summary, words)
+
+
+def _check_what_others_see(house: House, summary: dict[str, Any], words: list[str]) -> None:
+    listed = {run["name"]: run["state"] for run in house.ask("list", "--all")}
+    assert listed == {"rates-1": "STOPPED", "rates-2": "STOPPED"}
+    assert house.ask("sweep", "show", "rates") == summary
+    assert house.ask("sweep", "show", summary["folder"]) == summary
+    shown = house.daemon("sweep", "show", "rates").stdout.splitlines()
+    assert [line.split()[:2] for line in shown[1:3]] == [["rates-1", "finished"], ["rates-2", "pruned"]]
+    assert shown[-1].endswith(f"--set host.learning_rate={GOOD}")
+
+    absent = house.daemon("sweep", "show", "rate")
+    assert absent.returncode == 3
+    assert "there are: rates" in absent.stderr
+    other = house.daemon(*words, "--set", "episode_epochs=7")
+    assert other.returncode == 9
+    assert "was begun with episode_epochs = 6, now 7" in other.stderr
+    assert house.daemon(*words).returncode == 0, "nothing is left to do"
+    assert house.ask("sweep", "show", "rates") == summary
+
+
+def test_trials_that_cannot_start_end_the_sweep(house: House, tmp_path: Path) -> None:
+    space = tmp_path / "odd.toml"
+    space.write_text("ppo.minibatches = {choices = [64, 128]}\n")
+    sets = [word for item in COMMON if "minibatches" not in item for word in ("--set", item)]
+    done = house.daemon("sweep", "--space", str(space), "--to", str(tmp_path / "odd"), *sets, timeout=540)
+    assert done.returncode == 11, done.stderr
+    trials = house.ask("sweep", "show", str(tmp_path / "odd"))["trials"]
+    assert [trial["state"] for trial in trials] == ["failed"] * 3
+    assert "must not exceed envs.count = 4" in trials[0]["reason"]

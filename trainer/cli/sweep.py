@@ -1,0 +1,152 @@
+"""`esper-daemon sweep`: search options with Optuna, every trial a run; and look at what was found."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from protocol.runs import check_name
+from trainer.config import load as settings
+from trainer.config.schema import Config
+from trainer.sweep.space import Objective, SpaceError, read_space
+
+from .options import JSON, config_options
+from .output import format_table, print_json, print_lines, print_note
+
+if TYPE_CHECKING:
+    from trainer.sweep.study import SweepStudy
+
+INTERRUPTED_EXIT = 130
+
+
+@click.group(invoke_without_command=True)
+@config_options
+@click.option(
+    "--space",
+    "space_file",
+    type=click.Path(path_type=Path),
+    help="TOML file: an option's name to {low, high}, {low, high, log}, {low, high, step} or {choices}.",
+)
+@click.option("--name", help="Name of the sweep; its runs are NAME-1, NAME-2 …; default: that of the space.")
+@click.option("--trials", type=click.IntRange(min=1), default=20, show_default=True, help="Trials in all.")
+@click.option(
+    "--objective",
+    type=click.Choice(["return", "test_accuracy"]),
+    default="return",
+    show_default=True,
+    help="Mean over the held-out hosts that trials are compared by.",
+)
+@click.option(
+    "--startup",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Finished trials before one is pruned.",
+)
+@click.option(
+    "--draw-seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of what is drawn."
+)
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the sweep; default: sweeps/NAME beside the runs.",
+)
+@JSON
+@click.pass_context
+def sweep(
+    context: click.Context,
+    preset: str | None,
+    file: Path | None,
+    sets: tuple[str, ...],
+    space_file: Path | None,
+    name: str | None,
+    trials: int,
+    objective: Objective,
+    startup: int,
+    draw_seed: int,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """Search options: every trial is a run, judged by its evaluations on held-out hosts.
+
+    --preset, --config and --set are for all trials; rounds and evaluation.rounds must be set. A trial whose
+    best value is below the median of the finished ones is pruned. Ctrl-C ends it; the same command goes on.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if space_file is None:
+        raise click.UsageError("give --space FILE, or: sweep show NAME")
+    cfg = settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
+    name = name or space_file.stem
+    check_name(f"{name}-{trials}")
+    try:
+        space = read_space(space_file, objective, [item.partition("=")[0].strip() for item in sets])
+    except SpaceError as error:
+        print_lines([f"esper-daemon: {problem}" for problem in error.problems], to_stderr=True)
+        raise SystemExit(error.exit_code) from None
+    _check_evaluations(cfg)
+    from trainer.sweep.study import SweepStudy, SweepTerms, sweeps_folder
+    from trainer.sweep.sweep import Sweep
+
+    terms = SweepTerms(space, objective, startup, draw_seed, msgspec.to_builtins(cfg))
+    study = SweepStudy.create(folder or sweeps_folder() / name, name, terms)
+    given = [("--preset", preset), ("--config", file and file.resolve()), *(("--set", one) for one in sets)]
+    words = [word for option, value in given if value is not None for word in (option, str(value))]
+    search = Sweep(study, terms, words, cfg.rounds, print_note)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: search.interrupt())
+    if not search.run(trials):
+        print_note(f"interrupted; go on with: {shlex.join(['esper-daemon', *sys.argv[1:]])}")
+        raise SystemExit(INTERRUPTED_EXIT)
+    _print_summary(study, as_json)
+
+
+@sweep.command()
+@click.argument("which", metavar="NAME|FOLDER")
+@JSON
+def show(which: str, as_json: bool) -> None:
+    """Print the trials of a sweep, running or not, and the best."""
+    _print_summary(_find(which), as_json)
+
+
+def _find(which: str) -> SweepStudy:
+    from trainer.sweep.study import SweepStudy, sweeps_folder
+
+    folder = Path(which).expanduser()
+    named = sweeps_folder() / which
+    return SweepStudy.open(folder if folder.is_dir() and not named.is_dir() else named)
+
+
+def _check_evaluations(cfg: Config) -> None:
+    """Raises ConfigError where trials would have no end or no value."""
+    every = cfg.evaluation.rounds
+    if every == 0:
+        raise settings.ConfigError(
+            "evaluation.rounds = 0: trials are judged by evaluations; set it, as --set evaluation.rounds=10"
+        )
+    if cfg.rounds < every:
+        what = "trials train without end" if cfg.rounds == 0 else "trials end before they are evaluated"
+        raise settings.ConfigError(
+            f"rounds = {cfg.rounds}: {what}; set rounds to evaluation.rounds = {every} or more"
+        )
+
+
+def _print_summary(study: SweepStudy, as_json: bool) -> None:
+    from trainer.sweep.summary import best_line, make_rows, summarise
+
+    summary: dict[str, Any] = summarise(study)
+    if as_json:
+        print_json(summary)
+        return
+    header, rows = make_rows(summary)
+    print_lines(
+        [*format_table(header, rows, right_aligned=range(2, len(header) - 1)), "", best_line(summary)]
+    )
