@@ -104,6 +104,13 @@ def _check_what_others_see(house: House, summary: dict[str, Any], words: list[st
     assert [line.split()[:2] for line in shown[1:3]] == [["rates-1", "finished"], ["rates-2", "pruned"]]
     assert shown[-1].endswith(f"--set host.learning_rate={GOOD}")
 
+    plot = house.home / "rates.svg"
+    assert house.daemon("sweep", "show", "rates", "--plot", str(plot)).returncode == 0
+    assert all(
+        word in plot.read_text() for word in ("host.learning_rate", "test_accuracy", "rates-1, the best")
+    )
+    assert "ends in .png" in house.daemon("sweep", "show", "rates", "--plot", "rates.gif").stderr
+
     absent = house.daemon("sweep", "show", "rate")
     assert absent.returncode == 3
     assert "there are: rates" in absent.stderr

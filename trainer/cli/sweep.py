@@ -111,10 +111,22 @@ def sweep(
 
 @sweep.command()
 @click.argument("which", metavar="NAME|FOLDER")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw evaluations by round and values by option into FILE.png, FILE.svg or FILE.pdf.",
+)
 @JSON
-def show(which: str, as_json: bool) -> None:
+def show(which: str, plot: Path | None, as_json: bool) -> None:
     """Print the trials of a sweep, running or not, and the best."""
-    _print_summary(_find(which), as_json)
+    study = _find(which)
+    if plot is not None:
+        from trainer.sweep.figure import check_plot_file, write_plot
+        from trainer.sweep.summary import summarise
+
+        check_plot_file(plot)
+        write_plot(summarise(study), plot)
+    _print_summary(study, as_json)
 
 
 def _find(which: str) -> SweepStudy:
