@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from .conftest import SMALL, House, eventually
+from .conftest import SMALL, House
 
 pytest.importorskip("optuna")
 pytestmark = pytest.mark.slow
 
 BAD, GOOD = 1e-6, 0.05
 """Learning rates of the hosts; with the first they learn nothing."""
-ROUNDS = 24
+ROUNDS = 40
 COMMON = (
     *SMALL,
     "envs.threads=1",
@@ -69,17 +69,17 @@ def test_sweep_prunes_and_goes_on_after_interruption(house: House, tmp_path: Pat
         text=True,
     ) as process:
         house.processes.append(process)
-        database = house.home / "sweeps" / "rates" / "study.db"
-        eventually(lambda: process.poll() is not None or (database.exists() and house.journal("rates-1")))
-        eventually(lambda: process.poll() is not None or trials()[0]["evaluations"])
+        assert process.stderr is not None
+        assert any(" after round 2 of " in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=300)
+        said = process.stderr.read()
+        process.wait()
     assert process.returncode == 130, said
     assert said.splitlines()[-1].startswith("esper-daemon: interrupted; go on with: esper-daemon sweep ")
     (first,) = trials()
     assert first["state"] == "interrupted"
     before = first["evaluations"]
-    assert 0 < len(before) < ROUNDS // 2
+    assert before
 
     done = house.daemon(*words, "--json", timeout=540)
     assert done.returncode == 0, done.stderr
