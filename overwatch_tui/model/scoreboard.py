@@ -71,7 +71,8 @@ class Scoreboard:
         round_, limit = event.ctx.round, event.ctx.epoch + (event.type == "round.finished")
         kept = [old for old in self._events if old.ctx.round == round_ and old.ctx.epoch < limit]
         told: list[tuple[int, Event | _Measured]] = [(old.ts, old) for old in kept]
-        told += [(old[0], old) for old in self._measured if old[1] == round_ and old[2] < limit]
+        last = event.ctx.epoch - (event.type == "epoch")  # stages follow the epoch that they name
+        told += [(old[0], old) for old in self._measured if old[1] == round_ and old[2] <= last]
         self._rounds = {number: tallies for number, tallies in self._rounds.items() if number < round_}
         if self._round < round_:
             self._close_round()
