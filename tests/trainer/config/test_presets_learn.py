@@ -32,8 +32,24 @@ STEPS = {
     "mixture": ("envs.count=10", "envs.group_size=10", "task.batches_per_epoch=60"),
     "synthetic-32": ("task.batches_per_epoch=24",),
     "text": ("task.batches_per_epoch=60",),
+    "tinystories": ("task.batch_size=1",),
 }
-"""Within so many steps; where a step is long, of a quarter of the images at a quarter of the rate."""
+"""Within so many steps; where a step is long, of a quarter of the images at a quarter of the rate, or of one
+window of text instead of 16."""
+ANIMALS, MOODS = ("cat", "dog", "bird", "fox"), ("happy", "sad", "brave", "tired")
+
+
+def write_stories(path: Path) -> Path:
+    """Stories of one form, predictable but for names; there are enough names to fill the vocabulary."""
+    syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+    picks = rng.bits(rng.key(3, rng.Purpose.SYNTHETIC, 0), 6 * 30_000).view(-1, 6)
+    told = []
+    for row in picks.tolist():
+        name = "".join(syllables[i % len(syllables)] for i in row[: 3 + row[5] % 3])
+        animal, mood = ANIMALS[row[4] % len(ANIMALS)], MOODS[row[3] % len(MOODS)]
+        told.append(f"Once upon a time there was a {animal} named {name}. So {name} was {mood}.")
+    path.write_text("\n<|endoftext|>\n".join(told), encoding="utf-8")
+    return path
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +58,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.finding("DR-27")
-@pytest.mark.parametrize("name", sorted(presets().keys() - {"tinystories"}))
+@pytest.mark.parametrize("name", sorted(presets()))
 def test_hosts_come_above_chance(name: str, tmp_path: Path) -> None:
     sets = [*ONE_HOST, *STEPS[name]]
     if name == "fashion-mnist" and not FASHION_MNIST.is_dir():
@@ -51,6 +67,8 @@ def test_hosts_come_above_chance(name: str, tmp_path: Path) -> None:
         classes = int(name.removeprefix("cifar"))
         register("made", folders.learnable_cifar_folder(tmp_path / "files", classes, 2000, 1000))
         sets += ["task.dataset=made"]
+    if name == "tinystories":
+        register(name, write_stories(tmp_path / "TinyStories-train.txt"))
     sourced = load_sourced(preset=name, sets=sets)
     data = load_task(sourced.config.task, torch.device("cpu"))
     config = resolve_task_defaults(sourced, data.name, data.kind).config
@@ -69,21 +87,9 @@ def test_hosts_come_above_chance(name: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.fixture
-def stories(tmp_path: Path) -> Path:
-    """A text with more words than the vocabulary of the preset, in the form of TinyStories."""
-    syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
-    picks = rng.bits(rng.key(3, rng.Purpose.SYNTHETIC, 0), 6 * 30_000).view(-1, 6).remainder(len(syllables))
-    words = ["".join(syllables[i] for i in row[: 3 + row[5] % 3]) for row in picks.tolist()]
-    lines = [" ".join(words[at : at + 12]) for at in range(0, len(words), 12)]
-    path = tmp_path / "TinyStories-train.txt"
-    path.write_text("\n<|endoftext|>\n".join(lines * 2), encoding="utf-8")
-    return path
-
-
 @pytest.mark.finding("DR-27")
-def test_thirty_million_parameters_learn_a_fixed_batch(stories: Path) -> None:
-    register("tinystories", stories)
+def test_thirty_million_parameters_learn_a_fixed_batch(tmp_path: Path) -> None:
+    register("tinystories", write_stories(tmp_path / "TinyStories-train.txt"))
     sets = ["envs.count=1", "ppo.minibatches=1", "task.batch_size=2", "seeds.blueprints=norm,lora"]
     sourced = load_sourced(preset="tinystories", sets=sets)
     data = load_task(sourced.config.task, torch.device("cpu"))
@@ -102,10 +108,10 @@ def test_thirty_million_parameters_learn_a_fixed_batch(stories: Path) -> None:
     group.plan_epoch(population._topology, 1, 0)
     batch = group.batches.at(1, 0)
     losses = []
-    for _ in range(6):
+    for _ in range(5):
         loss, _, gradients = group.gradients(*batch)
         group.optimizer.step(gradients)
         losses.append(float(loss))
     population.close()
-    assert losses[-1] < losses[0] - 0.5, losses
+    assert losses[-1] < losses[0] - 5, losses
     assert all(later < earlier for earlier, later in pairwise(losses)), losses
