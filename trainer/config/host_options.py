@@ -110,7 +110,7 @@ class EnvsConfig(Section, frozen=True):
             description=(
                 "How hosts and seeds convolve: one grouped convolution of torch, a kernel compiled at the "
                 "installation (a CPU's), or unfolded pixels and matrix products; auto = native where it is "
-                "there, else grouped; on a GPU grouped or unfold, measured"
+                "there and compile.mode = off, else grouped; on a GPU grouped or unfold, measured"
             )
         ),
     ] = "auto"

@@ -165,6 +165,8 @@ def choose_execution(config: Config, data: Task, device: torch.device) -> Execut
         return measure_execution(config, data, device)
     execution = _as_configured(config, device)
     if config.envs.convolution == "auto" and data.kind == "images" and execution.amp == "off":
+        if config.compile.mode != "off":
+            reason = "torch.compile does not trace the fused operators of the kernel"
         if reason:
             logger.info("hosts convolve by torch, not natively: %s", reason)
         else:
