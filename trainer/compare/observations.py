@@ -16,8 +16,6 @@ from trainer.measurements import Measurements
 from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation, ObservationBuilder
 from trainer.seeds.table import SlotTable
 
-MAX_REVEALED_TASKS = len(BASE_COLUMNS.measured)
-
 
 class ChangedObservations(ObservationBuilder):
     """Builds what another builder does, changed.

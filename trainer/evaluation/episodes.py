@@ -121,17 +121,6 @@ class HeldOutEpisodes:
         self._population.close()
 
 
-def play_episodes(
-    cfg: Config, data: Task, policy: FrozenPolicy, held_out: HeldOutHosts, device: torch.device
-) -> EpisodeTable:
-    """One episode of a policy on held-out hosts; `HeldOutEpisodes` keeps the hosts for several policies."""
-    episodes = HeldOutEpisodes(cfg, data, held_out, device)
-    try:
-        return episodes.play(policy)
-    finally:
-        episodes.close()
-
-
 class _Record:
     """The `Hooks` of an evaluation: keep what was paid and chosen."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from trainer.config import load as settings
 from trainer.config.load import ConfigError
 from trainer.config.schema import Config
 from trainer.data.registry import load, load_task
-from trainer.evaluation.episodes import EpisodeTable, HeldOutEpisodes, play_episodes
+from trainer.evaluation.episodes import EpisodeTable, HeldOutEpisodes
 from trainer.evaluation.frozen_policy import FrozenPolicy
 from trainer.evaluation.held_out import HeldOutHosts
 from trainer.loop import Trainer
@@ -43,7 +44,8 @@ def configuration(*sets: str) -> Config:
 
 
 def played(cfg: Config, policy: FrozenPolicy, held_out: HeldOutHosts) -> EpisodeTable:
-    return play_episodes(cfg, held_out.load(cfg.task, CPU), policy, held_out, CPU)
+    with closing(HeldOutEpisodes(cfg, held_out.load(cfg.task, CPU), held_out, CPU)) as episodes:
+        return episodes.play(policy)
 
 
 def same(one: EpisodeTable, other: EpisodeTable) -> bool:
