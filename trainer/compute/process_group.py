@@ -9,6 +9,7 @@ Tensors travel over gloo on a CPU and NCCL between GPUs (torch.distributed); mes
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import time
@@ -56,6 +57,7 @@ class ProcessGroup:
     def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
         self._places: list[tuple[str, int]] = []
+        self._lost = False
 
     @classmethod
     def join(cls) -> ProcessGroup:
@@ -74,9 +76,22 @@ class ProcessGroup:
             # torchrun may keep its store over a restart; the addresses in it are then those of the dead.
             store = PrefixStore(f"attempt-{group._restarts}", store)
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
+        atexit.register(group.leave)
         place = msgspec.json.encode((socket.gethostname(), os.getpid()))
         group._places = [msgspec.json.decode(p, type=tuple[str, int]) for p in group.all_gather_bytes(place)]
         return group
+
+    def leave(self) -> None:
+        """End what torch runs for the group; at the process's exit this is done by itself.
+
+        A thread of gloo may hold the tensors of the last exchange for longer than it takes to end the
+        interpreter, whose lock it then asks for: that aborts the process (pytorch/pytorch#179291).
+        """
+        if not dist.is_initialized():
+            return
+        if self._lost and "nccl" in dist.get_backend_config():
+            return  # it would wait for the lost rank
+        dist.destroy_process_group()
 
     @property
     def restarted(self) -> bool:
@@ -211,6 +226,7 @@ class ProcessGroup:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            self._lost = True
             gone = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in self.dead_processes())
             reason = first_line(error)[:200]
             what = f"{gone} is gone" if gone else f"a rank does not answer: {reason}"

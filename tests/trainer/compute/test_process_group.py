@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,7 +15,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from protocol.errors import RequestError
@@ -110,7 +111,7 @@ def one_of_two(rank: int, port: int, folder: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
     world = ProcessGroup.join()
     train(world, folder)
-    dist.destroy_process_group()
+    world.leave()
 
 
 def free_port() -> int:
@@ -203,7 +204,7 @@ def one_of_two_by_hand(rank: int, port: int, folder: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
     world = ProcessGroup.join()
     act_by_hand(world, folder)
-    dist.destroy_process_group()
+    world.leave()
 
 
 @pytest.mark.slow
@@ -265,6 +266,40 @@ def test_reports_merge_columns_by_env_and_layers_by_name() -> None:
     nan = float("nan")
     expected = [[0, 0, 2, 2], [0, 0, nan, nan], [nan, nan, 2, 2]]
     np.testing.assert_array_equal(whole["layer.grad_norm"], np.array(expected, np.float32))
+
+
+LAST_EXCHANGE = """
+from trainer.compute.process_group import ProcessGroup
+
+group = ProcessGroup.join()
+for _ in range(20):
+    group.receive_order() if group.rank else group.broadcast_order(b"order")
+"""
+
+
+@pytest.mark.slow
+def test_ranks_exit_right_after_an_exchange() -> None:
+    for _ in range(3):  # one exit in two aborted
+        port = str(free_port())
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", LAST_EXCHANGE],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(sys.path),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": port,
+                    "RANK": str(rank),
+                    "WORLD_SIZE": "2",
+                },
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        for process in ranks:
+            _, told = process.communicate(timeout=300)
+            assert process.returncode == 0, told
 
 
 def test_layers_that_a_rank_lacks_are_nan() -> None:
