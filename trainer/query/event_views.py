@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from .event_columns import RAW, Boot, PartSummary
-from .timeline import AT_ROUND_END, OF_ROUND, REPEATED_TYPES, Position
+from .timeline import AT_ROUND_END, ROUND_END_ORDER, REPEATED_TYPES, Position, order_in_epoch
 
 _END = 2**62
 _LISTS = ("ops", "slots", "stages", "blueprints")
@@ -34,11 +34,11 @@ class Boots:
             number = sum(boot.place < first.place for boot in self.all) - 1
             if number < 0 or starts[number] is not None:
                 continue
-            boot, at_end = self.all[number], first.type in OF_ROUND
-            if first.round == 0 and at_end and boot.resumed_round is not None:
-                starts[number] = (boot.resumed_round + 1, boot.episode_epochs, 1)
+            boot, order = self.all[number], order_in_epoch(first.type)
+            if first.round == 0 and order == ROUND_END_ORDER and boot.resumed_round is not None:
+                starts[number] = (boot.resumed_round + 1, boot.episode_epochs, order)
             else:
-                starts[number] = (first.round, first.epoch, int(at_end))
+                starts[number] = (first.round, first.epoch, order)
         self.starts = starts
         """Where each began to play; None where it has not."""
         self._limits: list[Position | None] = []
@@ -85,12 +85,12 @@ class Boots:
         """SQL: whether an event counts."""
         if type_ not in REPEATED_TYPES:
             return "true"
-        at_end = int(type_ in OF_ROUND)
+        order = order_in_epoch(type_)
         undone = []
         for (first, end), limit in zip(self._spans, self._limits, strict=True):
             if limit is not None:
-                round_, epoch, limit_at_end = limit
-                same = "true" if at_end >= limit_at_end else "false"
+                round_, epoch, limit_order = limit
+                same = "true" if order >= limit_order else "false"
                 undone.append(
                     f"(place >= {first} AND place < {end} AND (ctx_round > {round_} OR (ctx_round = {round_} "
                     f"AND (ctx_epoch > {epoch} OR (ctx_epoch = {epoch} AND {same})))))"

@@ -33,7 +33,7 @@ from .event_columns import RAW, SCHEMAS, EventColumns, PartSummary
 
 logger = logging.getLogger(__name__)
 
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 """Raised when the files have another form."""
 _SUMMARY = "summary.json"
 SEEDS_FOLDER = "seeds"

@@ -12,10 +12,9 @@ from protocol.journal.reader import oldest_numbers, read
 from protocol.messages.events import RunStarted
 
 Position = tuple[int, int, int]
-"""Round, epochs finished, and 1 at the round's end."""
-_OF_EPOCH = frozenset(
-    {"round.started", "epoch", "rank.epoch", "layers", "seed.stage", "seed.gate", "governor.rollback"}
-)
+"""Round, epochs finished, and the order of what has this clock: `order_in_epoch`."""
+_OUTCOMES = frozenset({"epoch", "rank.epoch", "layers", "governor.rollback"})
+_DECISIONS = frozenset({"seed.stage", "seed.gate", "governor.veto"})
 OF_ROUND = frozenset(
     {
         "ppo.update",
@@ -26,16 +25,28 @@ OF_ROUND = frozenset(
         "evaluation.finished",
     }
 )
-REPEATED_TYPES = _OF_EPOCH | OF_ROUND
+REPEATED_TYPES = {"round.started"} | _OUTCOMES | _DECISIONS | OF_ROUND
 """Types that a resumed boot emits again: those of an epoch, and those that come after a round's last."""
-FIRST_TYPES = frozenset({"round.started", "epoch", "round.finished"})
+FIRST_TYPES = frozenset({"round.started", "epoch", "seed.stage", "seed.gate", "round.finished"})
 """The first of these says where a boot began to play."""
 AT_ROUND_END = OF_ROUND | {"anomaly", "checkpoint.saved"}
 
 
+ROUND_END_ORDER = 3
+"""`order_in_epoch` of the types of `OF_ROUND`."""
+
+
+def order_in_epoch(type_: str) -> int:
+    """What comes first of events with the same clock: the round's start, an epoch's outcome, then what is
+    decided upon it, then the round's end."""
+    if type_ in OF_ROUND:
+        return ROUND_END_ORDER
+    return 2 if type_ in _DECISIONS else int(type_ in _OUTCOMES)
+
+
 def position(event: Event) -> Position:
     """Where in the run an event belongs."""
-    return event.ctx.round, event.ctx.epoch, int(event.type in OF_ROUND)
+    return event.ctx.round, event.ctx.epoch, order_in_epoch(event.type)
 
 
 def _place(event: Event, started: object) -> Event:
