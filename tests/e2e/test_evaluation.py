@@ -31,7 +31,7 @@ def table(house: House, sql: str) -> list[dict[str, str]]:
 
 
 def evaluations(house: House, name: str) -> list[dict[str, Any]]:
-    """Those of the journal that no later boot has played anew, without the clock."""
+    """Those of the journal that no later boot has repeated, without the clock."""
     told: dict[tuple[int, str], dict[str, Any]] = {}
     for line in house.journal(name, "evaluation.finished"):
         data = {key: value for key, value in line["data"].items() if key != "seconds"}

@@ -91,7 +91,7 @@ def test_sweep_prunes_and_goes_on_after_interruption(house: House, tmp_path: Pat
     assert first["options"] == {"host.learning_rate": GOOD}
     assert (second["state"], list(second["evaluations"])) == ("pruned", ["2"])
     assert summary["best"] == first
-    assert len(house.journal("rates-1", "run.started")) == 2, "it was resumed, not begun anew"
+    assert len(house.journal("rates-1", "run.started")) == 2, "it was resumed, not started again"
     _check_what_others_see(house, summary, words)
 
 

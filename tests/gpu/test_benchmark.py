@@ -1,4 +1,4 @@
-"""What `benchmarks.gpu` reads off a trace, and what it says where there is no device."""
+"""What `benchmarks.gpu` reads from a trace, and what it says where there is no device."""
 
 from __future__ import annotations
 

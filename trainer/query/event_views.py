@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from .event_columns import RAW, Boot, PartSummary
-from .timeline import AT_ROUND_END, ROUND_END_ORDER, REPEATED_TYPES, Position, order_in_epoch
+from .timeline import AT_ROUND_END, REPEATED_TYPES, ROUND_END_ORDER, Position, order_in_epoch
 
 _END = 2**62
 _LISTS = ("ops", "slots", "stages", "blueprints")

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import shutil
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +18,8 @@ from protocol.codec.json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, Batch, 
 from protocol.errors import WireError
 from protocol.messages import events as ev
 from protocol.messages.vocabulary import LEVELS, STREAMS
+from tests.extensions import build_extension
 from tests.protocol.values import events_of
-
-ROOT = Path(__file__).parents[3]
 
 
 class Item(NamedTuple):
@@ -43,27 +36,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The writer that is installed, or one built for these tests."""
     with pytest.MonkeyPatch.context() as patch:
         if json_lines.write_lines is None:
-            built = build(tmp_path_factory.mktemp("built"))
+            built = build_extension("_line_writer", tmp_path_factory.mktemp("built"))
             patch.setattr(json_lines, "write_lines", built.write_lines)
         yield
-
-
-def build(folder: Path) -> ModuleType:
-    """Compile the module as an installation does."""
-    if not shutil.which("c++") and not shutil.which("g++"):
-        pytest.skip("no compiler of C++ is installed")
-    command = "from setuptools import setup; setup()"
-    where = ["--build-lib", str(folder), "--build-temp", str(folder / "temp")]
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", command, "-q", "build_ext", *where], cwd=ROOT, check=True
-    )
-    (path,) = folder.rglob("_line_writer*.so")
-    spec = importlib.util.spec_from_file_location("_line_writer", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def write_all(items: list[Item]) -> list[Batch]:

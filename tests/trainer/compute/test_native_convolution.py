@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.extensions import build_extension
 from trainer.compute import native_convolution as native
 from trainer.compute.convolutions import CONVOLUTIONS, GROUPED
 
 torch.set_num_threads(1)
-ROOT = Path(__file__).parents[3]
 NATIVE = CONVOLUTIONS["native"]
 
 
@@ -30,28 +25,12 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The kernel that is installed, or one compiled for these tests."""
     with pytest.MonkeyPatch.context() as patch:
         if native.kernel is None:
-            patch.setattr(native, "kernel", build(tmp_path_factory.mktemp("built")))
+            patch.setattr(
+                native, "kernel", build_extension("_native_convolution", tmp_path_factory.mktemp("built"))
+            )
         if native.absence():
             pytest.skip(native.absence())
         yield
-
-
-def build(folder: Path) -> object:
-    """Compile the module as an installation does."""
-    if not shutil.which("c++") and not shutil.which("g++"):
-        pytest.skip("no compiler of C++ is installed")
-    command = "from setuptools import setup; setup()"
-    where = ["--build-lib", str(folder), "--build-temp", str(folder / "temp")]
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", command, "-q", "build_ext", *where], cwd=ROOT, check=True
-    )
-    (path,) = folder.rglob("_native_convolution*.so")
-    spec = importlib.util.spec_from_file_location("_native_convolution", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 Case = tuple[Tensor, Tensor, Tensor, int]
