@@ -77,19 +77,19 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "masked": {
         "begin": (1, 7, 1_940, 0, 0),
-        "epoch 0": (1, 6, 9_040, 4_960, 110),
-        "epoch 1": (1, 6, 3_110, 490, 110),
-        "epoch 2": (1, 14, 590, 30, 210),
-        "epoch 3": (1, 18, 450, 30, 230),
+        "epoch 0": (1, 2, 10_080, 4_960, 1_150),
+        "epoch 1": (1, 2, 3_890, 490, 890),
+        "epoch 2": (1, 2, 400, 20, 20),
+        "epoch 3": (1, 2, 230, 20, 20),
         "update": (5, 18, 4_320, 0, 0),
         "test": (3, 19, 120, 0, 0),
     },
     "fp16": {
         "begin": (1, 7, 1_940, 0, 0),
-        "epoch 0": (1, 6, 10_060, 5_950, 130),
-        "epoch 1": (1, 6, 3_140, 490, 130),
-        "epoch 2": (1, 14, 640, 30, 240),
-        "epoch 3": (1, 18, 510, 30, 280),
+        "epoch 0": (1, 2, 11_260, 5_950, 1_330),
+        "epoch 1": (1, 2, 4_030, 490, 1_030),
+        "epoch 2": (1, 2, 410, 30, 20),
+        "epoch 3": (1, 2, 240, 30, 20),
         "update": (5, 18, 4_320, 0, 0),
         "test": (3, 19, 150, 0, 0),
     },
@@ -113,19 +113,19 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "masked, 16 envs": {
         "begin": (1, 7, 1_940, 0, 0),
-        "epoch 0": (1, 6, 7_400, 3_320, 110),
-        "epoch 1": (1, 6, 3_140, 520, 110),
-        "epoch 2": (1, 20, 730, 60, 300),
-        "epoch 3": (1, 27, 610, 60, 350),
+        "epoch 0": (1, 2, 8_440, 3_320, 1_150),
+        "epoch 1": (1, 2, 3_920, 520, 890),
+        "epoch 2": (1, 2, 430, 60, 20),
+        "epoch 3": (1, 2, 260, 60, 20),
         "update": (17, 30, 14_120, 0, 0),
         "test": (3, 28, 200, 0, 0),
     },
     "masked, 64 envs": {
         "begin": (1, 7, 1_940, 0, 0),
-        "epoch 0": (1, 6, 6_970, 2_880, 110),
-        "epoch 1": (1, 6, 3_140, 520, 110),
-        "epoch 2": (1, 33, 1_180, 210, 580),
-        "epoch 3": (1, 46, 1_000, 60, 720),
+        "epoch 0": (1, 2, 8_010, 2_880, 1_150),
+        "epoch 1": (1, 2, 3_920, 520, 890),
+        "epoch 2": (1, 2, 580, 210, 20),
+        "epoch 3": (1, 2, 260, 60, 20),
         "update": (17, 30, 14_120, 0, 0),
         "test": (3, 46, 370, 0, 0),
     },
@@ -137,6 +137,8 @@ an epoch's transfer; in an update one for each minibatch, as ppo.target_kl has i
 in a test the topology, its accuracies, and the returns. In their first two calls graphs are captured and
 compared: in epochs 0 and 1, those of births later.
 """
+MAX_EPOCH_LAUNCHES = 1_000
+"""Aim for an epoch whose graphs are captured, at 64 envs of the default preset."""
 
 
 @pytest.mark.finding("HP-1")
@@ -147,6 +149,8 @@ def test_round_waits_copies_and_launches_no_more_than_written_down(library: Path
         for kind, limit in zip(KINDS, limits, strict=True):
             found = counts[section].get(kind, 0)
             assert found <= limit, f"{section}: {found} {kind}, at most {limit}; {places.get(section)}"
+    if case.startswith("masked"):
+        assert max(counts[f"epoch {epoch}"]["launches"] for epoch in (2, 3)) < MAX_EPOCH_LAUNCHES
     assert counts["epoch 0"]["waits"] == 1, "that of the transfer is seen"
     captured = counts["captures"]
     assert set(captured) == {"launches"}, f"a capture holds no copy from or to the host: {places['captures']}"

@@ -136,8 +136,8 @@ class CudaConfig(Section, frozen=True):
         bool,
         Meta(
             description=(
-                "Whether policy, lifecycle, governor and, with envs.plan=masked, plans and training steps "
-                "are replayed as CUDA graphs"
+                "Whether policy, lifecycle, governor and, with envs.plan=masked, plans, training steps "
+                "and validation are replayed as CUDA graphs"
             )
         ),
     ] = True

@@ -28,6 +28,7 @@ from . import slot_plan as plan
 from .env_tasks import DatasetSplits
 from .gradients import LayerTensors
 from .group_statistics import GroupStatistics, TrainResult
+from .masked_validation import MaskedTree, MaskedValidation
 from .model import HostModel
 from .optimizer import ParameterGroup, StackedSGD, padded_zeros
 from .precision import LossScale, autocast
@@ -118,6 +119,9 @@ class HostGroup:
         self._freezes = True
         """Whether a seed may be frozen in this epoch."""
         self._validation = Validation(model, pool, device, is_shared=task.shared_batches)
+        self._masked_validation: MaskedValidation | None = None
+        """Where validation is replayed as CUDA graphs."""
+        self._topology: Topology | None = None
         zeros_n = torch.zeros_like(self.envs)
         self._totals = _Totals(zeros_n.to(dtype), zeros_n, zeros_n.clone(), zeros_n.bool())
         self._statistics = GroupStatistics(model, pool, table, config.gates, amp)
@@ -172,7 +176,9 @@ class HostGroup:
                 self._used[slot] = self._pool.trained_modules(slot, self._runs[slot])
             self.optimizer.groups[SEEDS].decay = self._seed_decay()
         self._draw_newborns(topology, round_, epoch)
-        self._validation.plan(topology, slots)
+        self._topology = topology
+        if self._masked_validation is None:
+            self._validation.plan(topology, slots)
 
     def _prepare(self) -> tuple[Runs, dict[str, Tensor]]:
         """Where all seeds are computed: clear what is not used; the runs, and the decay of the seeds."""
@@ -355,6 +361,11 @@ class HostGroup:
         weights, momentum, totals = self.weights, self.optimizer.momentum, vars(self._totals)
         seeds = [weights[name] for name in self._pool.specs()]
         germinate = graphs.wrap(f"the newborn of {name}", self._germinate, changes=lambda: seeds)
+        count, budget = self._config.envs.count, self._config.validation.counterfactual_budget
+        tree = MaskedTree(len(self), len(self._pool.slots), len(self._pool.kinds), count, budget)
+        state = self.weights, self.buffers
+        self._masked_validation = MaskedValidation(self._validation, tree, self.table, state, self._amp)
+        self._masked_validation.capture(name, graphs, tolerance)
         return self._programs._replace(
             step=graphs.wrap(
                 f"the training step of {name}",
@@ -381,9 +392,13 @@ class HostGroup:
         Args:
             topology: of what is validated; None = of what was trained.
         """
+        inputs = self._calibration_batches(round_, epoch)
+        if self._masked_validation is not None:
+            topology = topology or self._topology
+            assert topology is not None, "plan_epoch comes first"
+            return self._masked_validation.validate(topology, self._val, inputs)
         if topology is not None:
             self._validation.plan(topology, SlotColumns.of(topology, self.table, self._dtype))
-        inputs = self._calibration_batches(round_, epoch)
         with autocast(self._amp, self.envs.device):
             return self._validation.validate(self._val, inputs, self.weights, self.buffers)
 

@@ -64,6 +64,15 @@ class Coalitions:
     removed: Codes
     """[M], bit s set where the seed of slot s is left out; only blended ones can be."""
 
+    @classmethod
+    def of(cls, topology: Topology) -> Coalitions:
+        """The hosts, then those that are measured for their contributions, then those for interactions."""
+        hosts = np.arange(len(topology.stage))
+        owners, slots = np.nonzero(topology.is_measured)
+        both, first, second = np.nonzero(topology.pairs)
+        removed = np.concatenate([np.zeros_like(hosts), 1 << slots, 1 << first | 1 << second])
+        return cls(np.concatenate([hosts, owners, both]), removed)
+
     def at(self, slot: int) -> Codes:
         """[M], distinct for each prefix of coalitions up to a slot."""
         return pack(self.owners, self.removed & ((1 << (slot + 1)) - 1))
@@ -71,7 +80,10 @@ class Coalitions:
 
 @dataclass(frozen=True)
 class AblationSplit:
-    """One slot of a pass: R rows come in; the ones that keep its seed go out, then the ones without."""
+    """One slot of a pass: R rows come in; the ones that keep its seed go out, then the ones without.
+
+    Where `following` says so, other rows go out, in another order.
+    """
 
     rows: int
     """R."""
@@ -82,6 +94,8 @@ class AblationSplit:
     """int64, rows that go on as the slot leaves them; None where all do."""
     spawn: Tensor
     """int64, rows that go on without the slot's seed."""
+    following: Tensor | None = None
+    """int64, places among the R rows and, from R on, the spawned ones; None = all of them in this order."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +105,12 @@ class ValidationPass:
     forks: list[AblationSplit]
     owners: Tensor
     """int64 [R], whose host each row of the logits is."""
+
+
+@dataclass(frozen=True)
+class CoalitionPass(ValidationPass):
+    """A pass of which the host knows what its rows are."""
+
     coalitions: Coalitions
     """The R rows of the logits."""
 
@@ -109,21 +129,16 @@ class Validation:
         )
         self._n = 0
         self._columns: list[SlotColumns] = []
-        self._plain: ValidationPass | None = None
-        self._forked: ValidationPass | None = None
+        self._plain: CoalitionPass | None = None
+        self._forked: CoalitionPass | None = None
 
     def plan(self, topology: Topology, columns: list[SlotColumns]) -> None:
         """Plan the passes for an epoch's topology."""
         self._n = topology.stage.shape[0]
         self._columns = columns
         hosts = np.arange(self._n)
-        owners, slots = np.nonzero(topology.is_measured)
-        both, first, second = np.nonzero(topology.pairs)
         self._plain = self._plan(Coalitions(hosts, np.zeros_like(hosts)))
-        self._forked = self._plain
-        if len(owners):
-            removed = np.concatenate([np.zeros_like(hosts), 1 << slots, 1 << first | 1 << second])
-            self._forked = self._plan(Coalitions(np.concatenate([hosts, owners, both]), removed))
+        self._forked = self._plan(Coalitions.of(topology)) if topology.is_measured.any() else self._plain
 
     @torch.no_grad()
     def validate(
@@ -132,11 +147,11 @@ class Validation:
         """Score all hosts, and what their blended seeds contribute, on the same examples.
 
         Args:
-            inputs: batches to measure statistics on, see `_measure`.
+            inputs: batches to measure statistics on, see `measure`.
             buffers: take those of the hosts with all their seeds.
         """
         assert self._forked is not None, "plan comes first"
-        statistics = self._measure(inputs, self._forked, weights)
+        statistics = self.measure(inputs, self._forked, weights)
         for name, values in buffers.items():
             values.copy_(statistics[name][: self._n])
         return self._run(examples, self._forked, weights, statistics)
@@ -154,7 +169,7 @@ class Validation:
         """Accuracy of each coalition: float64 [M] on the device, in the order they were asked for.
 
         Args:
-            inputs: batches to measure statistics on, see `_measure`.
+            inputs: batches to measure statistics on, see `measure`.
         """
         parts, places = [], []
         for place in self._portions(inputs, wanted):
@@ -186,7 +201,7 @@ class Validation:
         self, examples: Examples, inputs: Sequence[Tensor], weights: Parameters, wanted: Coalitions
     ) -> Tensor:
         planned = self._plan(wanted)
-        statistics = self._measure(inputs, planned, weights)
+        statistics = self.measure(inputs, planned, weights)
         widest = max(len(planned.owners), *(fork.rows for fork in planned.forks))
         correct = torch.zeros_like(planned.owners)
         for labels, logits in self._chunks(examples, planned, weights, statistics, widest):
@@ -198,7 +213,7 @@ class Validation:
         place = upload(rows, correct.device)
         return correct[place].double() / _by_row(examples.answers, planned.owners[place])
 
-    def _measure(self, inputs: Sequence[Tensor], planned: ValidationPass, weights: Parameters) -> Parameters:
+    def measure(self, inputs: Sequence[Tensor], planned: ValidationPass, weights: Parameters) -> Parameters:
         """Statistics of batch norms by name, [R, ...] for the R rows that come into their block.
 
         Args:
@@ -218,20 +233,17 @@ class Validation:
         return statistics
 
     def _run(
-        self, examples: Examples, planned: ValidationPass, weights: Parameters, statistics: Parameters
+        self, examples: Examples, planned: CoalitionPass, weights: Parameters, statistics: Parameters
     ) -> Score:
         losses, correct = [], torch.zeros_like(planned.owners)
         for labels, logits in self._chunks(examples, planned, weights, statistics, rows=self._n):
-            own = labels.repeat(self._n) if labels.dim() == 1 else labels[: self._n].flatten()
-            predicted = logits[: self._n].flatten(0, 1)
-            each = F.cross_entropy(predicted, own, reduction="none", ignore_index=NO_LABEL)
-            losses.append(each.view(self._n, -1))
+            losses.append(host_losses(labels, logits, self._n))
             correct += (logits.argmax(2) == labels).sum(1)
         by_host, answers = torch.cat(losses, dim=1), examples.answers
         loss = by_host.mean(1) if isinstance(answers, int) else by_host.sum(1) / answers
         return self._score(loss, correct, answers, planned)
 
-    def _plan(self, wanted: Coalitions) -> ValidationPass:
+    def _plan(self, wanted: Coalitions) -> CoalitionPass:
         """The tree of the coalitions' prefixes; hosts with all their seeds come first, in order."""
         device = self._columns[0].device
         owners = np.unique(wanted.owners)
@@ -240,7 +252,7 @@ class Validation:
         for slot, column in enumerate(self._columns):
             owners, _ = unpack(rows)
             following = wanted.at(slot)
-            kept, spawn = _are_in(rows, following), _are_in(rows | 1 << slot, following)
+            kept, spawn = are_in(rows, following), are_in(rows | 1 << slot, following)
             running = column.blended[owners] & kept
             spawned, owned, staying = upload_together(
                 [np.flatnonzero(spawn), owners, np.flatnonzero(kept)], device
@@ -256,7 +268,7 @@ class Validation:
             )
             rows = np.concatenate([rows[kept], rows[spawn] | 1 << slot])
         ends = Coalitions(*unpack(rows))
-        return ValidationPass(forks, upload(ends.owners, device), ends)
+        return CoalitionPass(forks, upload(ends.owners, device), ends)
 
     def _chunks(
         self,
@@ -270,19 +282,35 @@ class Validation:
 
         As many examples at a time as fit a CPU's cache for `rows`, or a share of a GPU's memory.
         """
+        for x, labels in self.spans(examples, rows, weights):
+            yield self.logits(x, labels, examples.absent, planned, weights, statistics)
+
+    def spans(self, examples: Examples, rows: int, weights: Parameters) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and labels of as many examples at a time as fit for so many rows."""
         dtype = weights[self._model.head_names[0]].dtype
         size = max(1, self._max_chunk_bytes // (rows * self._model.widest * dtype.itemsize))
         for start in range(0, len(examples), size):
-            x, labels = examples.span(start, start + size)
-            first = planned.forks[0].owners
-            if labels.dim() > 1:
-                labels = labels[planned.owners]
-                x = x if first is None else to_channels(to_rows(x, self._n).index_select(3, first))
-            logits = self._forward(x, planned, weights, statistics).to(dtype)
-            if examples.absent is not None:
-                absent = examples.absent[planned.owners].unsqueeze(1)
-                logits = logits.masked_fill(absent, torch.finfo(dtype).min)
-            yield labels, logits
+            yield examples.span(start, start + size)
+
+    def logits(
+        self,
+        x: Tensor,
+        labels: Tensor,
+        absent: Tensor | None,
+        planned: ValidationPass,
+        weights: Parameters,
+        statistics: Parameters,
+    ) -> tuple[Tensor, Tensor]:
+        """Labels [L] or [R, L] and logits [R, L, classes] of some examples, see `Examples`."""
+        dtype = weights[self._model.head_names[0]].dtype
+        first = planned.forks[0].owners
+        if labels.dim() > 1:
+            labels = labels[planned.owners]
+            x = x if first is None else to_channels(to_rows(x, self._n).index_select(3, first))
+        logits = self._forward(x, planned, weights, statistics).to(dtype)
+        if absent is not None:
+            logits = logits.masked_fill(absent[planned.owners].unsqueeze(1), torch.finfo(dtype).min)
+        return labels, logits
 
     def _forward(
         self, x: Tensor, planned: ValidationPass, weights: Parameters, statistics: Parameters
@@ -308,9 +336,10 @@ class Validation:
             return x
         going = to_rows(x, fork.rows)
         going = going if fork.kept is None else going.index_select(3, fork.kept)
-        return to_channels(torch.cat([going, without], dim=3))
+        going = torch.cat([going, without], dim=3)
+        return to_channels(going if fork.following is None else going.index_select(3, fork.following))
 
-    def _score(self, loss: Tensor, correct: Tensor, answers: int | Tensor, planned: ValidationPass) -> Score:
+    def _score(self, loss: Tensor, correct: Tensor, answers: int | Tensor, planned: CoalitionPass) -> Score:
         accuracy = correct.double() / _by_row(answers, planned.owners)
         device, slots = accuracy.device, len(planned.forks)
         absent = planned.coalitions.removed[:, None] >> np.arange(slots) & 1
@@ -332,12 +361,24 @@ class Validation:
         return Score(loss.float(), accuracy[: self._n].float(), contribution.float(), interaction.float())
 
 
+def host_losses(labels: Tensor, logits: Tensor, n: int) -> Tensor:
+    """[n, L] of the first n rows; 0 where a label does not count.
+
+    Args:
+        labels: [L], or [R, L].
+        logits: [R, L, classes].
+    """
+    own = labels.repeat(n) if labels.dim() == 1 else labels[:n].flatten()
+    predicted = logits[:n].flatten(0, 1)
+    return F.cross_entropy(predicted, own, reduction="none", ignore_index=NO_LABEL).view(n, -1)
+
+
 def _by_row(answers: int | Tensor, owners: Tensor) -> int | Tensor:
     """Of each row's host, where they differ."""
     return answers if isinstance(answers, int) else answers[owners]
 
 
-def _are_in(values: Codes, known: Codes) -> NDArray[np.bool_]:
+def are_in(values: Codes, known: Codes) -> NDArray[np.bool_]:
     """np.isin for few numbers, of which it takes five times as long."""
     ordered = np.sort(known)
     places = np.searchsorted(ordered, values)

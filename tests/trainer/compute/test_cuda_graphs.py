@@ -234,14 +234,17 @@ def same(one: Trainer, other: Trainer, tolerance: float = 0.0) -> None:
         torch.testing.assert_close(found, value, atol=tolerance, rtol=0)
 
 
-OF_THE_GROUP = ("the gradients of hosts 0 to 3", "the newborn of hosts 0 to 3", "the plan of hosts 0 to 3")
+OF_THE_GROUP = tuple(f"the {part} of hosts 0 to 3" for part in ("gradients", "newborn", "plan"))
 EACH_EPOCH = (
     "the actions",
+    "the contributions of hosts 0 to 3",
     "the draws",
     "the governor",
     "the policy",
+    "the statistics of hosts 0 to 3",
     "the training step of hosts 0 to 3",
     "the transitions",
+    "the validation of hosts 0 to 3",
 )
 """Programs that two rounds of two epochs call often enough to replay them."""
 

@@ -1,0 +1,104 @@
+"""Validation of which graphs are made measures what validation by the tree of the epoch's seeds does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.messages.vocabulary import Stage
+from tests.trainer.compute.test_cuda_graphs import record
+from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
+from trainer.compute.compiler import Compiler
+from trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
+from trainer.hosts import validation
+from trainer.hosts.contribution_schedule import select_contributions, select_pairs
+from trainer.hosts.masked_validation import MaskedTree
+from trainer.hosts.population import Population
+from trainer.hosts.slot_plan import Topology
+from trainer.seeds.table import SlotTable
+
+torch.set_num_threads(1)
+CPU = torch.device("cpu")
+DATA = tiny()
+HOSTS, EPOCHS = 5, 3
+CASES: dict[str, dict[str, Any]] = {
+    "cnn": {},
+    "few contributions": {"validation__counterfactual_budget": 0.25},
+    "all of them": {"validation__counterfactual_budget": 100.0},
+    "two groups": {"envs__group_size": 3},
+    "resnet": {"host__family": "resnet", "host__blocks": 2},
+    "two rows of slots": {"host__slot_rows": 2, "host__channels": (8, 4)},
+    "fossils": {"reward__only_fossilized": True, "reward__final_epochs": 9},
+}
+
+
+def population(**changes: Any) -> Population:
+    made = Population(config(HOSTS, envs__plan="masked", **changes), DATA, CPU, dtype=torch.float64)
+    plant(made, rows(every_state(slots=len(made.slots)), list(range(HOSTS))))
+    return made
+
+
+def play(made: Population, epochs: int) -> list[dict[str, torch.Tensor]]:
+    """Epochs of changing seeds: what each measured, and the statistics of the batch norms after it."""
+    found = []
+    table = made.table
+    for epoch in range(epochs):
+        columns = (table.stage, table.blueprint, table.style, table.contribution_age)
+        made.set_topology(*(column.numpy() for column in columns))
+        measured = vars(made.run_epoch(1, epoch).measurements)
+        found.append({k: v.clone() for k, v in measured.items()} | made.state_dict()["buffers"])
+        table.stage[epoch, 1:] = int(Stage.DORMANT)
+        table.blueprint[epoch, 1:] = -1
+        table.alpha[epoch, 1:] = 0.0
+    return found
+
+
+@pytest.mark.parametrize(
+    "case", [case if case == "cnn" else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
+def test_replayed_validation_measures_what_the_tree_does(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    monkeypatch.setattr(validation, "MAX_CHUNK_BYTES", 10 * 4 * HOSTS * 512 * 8)  # two chunks and a rest
+    plain, replayed = population(**CASES[case]), population(**CASES[case])
+    graphs = CudaGraphs(on=True, capture=record)
+    replayed.compile(Compiler("off", CPU), graphs)
+    for expected, found in zip(play(plain, EPOCHS), play(replayed, EPOCHS), strict=True):
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, equal_nan=True, atol=1e-6, rtol=1e-6, msg=name)
+    programs = graphs.programs
+    assert {program.reason for program in programs.values()} == {""}
+    chunks = [p.replays for name, p in programs.items() if name.startswith("the validation of")]
+    assert chunks == [replays for replays in chunks if replays >= EPOCHS - NUM_CHECKED_CALLS] != []
+    for mine, theirs in zip(plain.test(), replayed.test(), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-6)
+
+
+@given(
+    st.integers(1, 5), st.integers(1, 4), st.floats(0.01, 6.0), st.integers(0, 2**32 - 1), st.integers(0, 3)
+)
+@settings(max_examples=80, deadline=None)
+def test_tree_has_room_for_what_a_budget_allows(
+    n: int, slots: int, budget: float, seed: int, epoch: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    stage = generator.choice([int(Stage.HOLDING), int(Stage.TRAINING)], (2 * n, slots), p=[0.8, 0.2])
+    topology = Topology.of(stage, np.zeros_like(stage), np.zeros_like(stage))
+    measured = select_contributions(topology.blended, np.full(stage.shape, -1), budget)
+    pairs = select_pairs(measured, epoch, budget)
+    whole = Topology(topology.stage, topology.blueprint, topology.style, measured, pairs)
+    tree = MaskedTree(n, slots, 1, 2 * n, budget)
+    for start in (0, n):
+        part = whole.rows(start, start + n)
+        packed = torch.from_numpy(tree.pack(part))
+        made = tree.unpack(packed, SlotTable.empty(n, slots, CPU), torch.float32)
+        assert made.owners.shape == (tree.rows[-1],)
+        hosts, slot = np.nonzero(part.is_measured)
+        places = made.single.numpy()[hosts, slot]
+        assert (made.owners.numpy()[places] == hosts).all()
+        assert ((made.single.numpy() >= 0) == part.is_measured).all()
+        both = part.pairs | part.pairs.transpose(0, 2, 1)
+        assert ((made.pairs.numpy() >= 0) == both).all()

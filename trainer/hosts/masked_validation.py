@@ -1,0 +1,279 @@
+"""Validation by operations that never change, whatever the topology, to be replayed as CUDA graphs.
+
+The tree of `validation`, with as many rows at each slot as the budget of contributions allows at most; a row
+that an epoch does not need is the first host once more. Each row runs every blueprint and picks by masks.
+What varies with the epoch is one row of numbers, copied to the device at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protocol.messages.vocabulary import Style
+from trainer.compute.cuda_graphs import CudaGraphs
+from trainer.compute.device import upload
+from trainer.compute.execution_plan import Amp
+from trainer.compute.stacked_ops import Parameters
+from trainer.data.task import Examples
+from trainer.reward.shapley import pack, unpack
+from trainer.seeds.blend import RowBlock, SeedSegment
+from trainer.seeds.table import SlotTable
+
+from .precision import autocast
+from .slot_plan import Codes, SlotRun, Topology
+from .validation import AblationSplit, Coalitions, Score, Validation, ValidationPass, are_in, host_losses
+
+COUNT_TOLERANCE = 0.01
+"""Share of correct answers by which a replayed chunk may differ: near ties, rounded otherwise."""
+
+
+@dataclass(frozen=True)
+class MaskedPass(ValidationPass):
+    """A pass whose number of rows says nothing of the topology."""
+
+    single: Tensor
+    """int64 [n, S], row of the host without the seed of that slot; -1 = not measured."""
+    pairs: Tensor
+    """int64 [n, S, S], row of the host without those two; -1 = not measured."""
+
+
+class MaskedTree:
+    """Where the rows of a pass come from, for n hosts with S slots.
+
+    Args:
+        hosts: n.
+        slots: S.
+        kinds: blueprints on offer.
+        population: hosts among which the budget is spent.
+        budget: see `contribution_schedule.select_contributions`.
+
+    Attributes:
+        rows: [S + 1], rows that come into each slot, and into the head.
+    """
+
+    def __init__(self, hosts: int, slots: int, kinds: int, population: int, budget: float) -> None:
+        self._n, self._slots, self._kinds = hosts, slots, kinds
+        self.rows, self._spawns = [hosts], []
+        for slot in range(slots):
+            # A coalition without the seed of this slot goes on through all blocks behind it, one of them the
+            # head; +1, since one is measured in any case, and since quotients are rounded.
+            affordable = int(budget * population * (slots + 1) / (slots - slot)) + 1
+            self._spawns.append(min(hosts * (slot + 1), affordable))
+            self.rows.append(hosts + min(hosts * (slot + 1) * (slot + 2) // 2, affordable))
+        self._parts: list[tuple[int, ...]] = [(slots, hosts)] * 3
+        for spawned, leaving in zip(self._spawns, self.rows[1:], strict=True):
+            self._parts += [(spawned,), (leaving,), (leaving,)]
+        self._parts += [(hosts, slots), (hosts, slots, slots)]
+
+    def pack(self, topology: Topology) -> Codes:
+        """What `unpack` needs to know of an epoch's topology, as one row of numbers."""
+        columns = (topology.blended, topology.blueprint, topology.style)
+        parts: list[Codes] = [column.T.astype(np.int64) for column in columns]
+        wanted = Coalitions.of(topology)
+        rows = pack(np.arange(self._n), np.zeros(self._n, dtype=np.int64))
+        for slot in range(self._slots):
+            following = wanted.at(slot)
+            spawn = np.flatnonzero(are_in(rows | 1 << slot, following))
+            kept = np.flatnonzero(are_in(rows, following))
+            going = np.concatenate([kept, self.rows[slot] + np.arange(len(spawn))])
+            rows = np.concatenate([rows[kept], rows[spawn] | 1 << slot])
+            room = self.rows[slot + 1]
+            parts += [
+                _padded(spawn, self._spawns[slot]),
+                _padded(going, room),
+                _padded(unpack(rows)[0], room),
+            ]
+        single, pairs = np.full((self._n, self._slots), -1), np.full((self._n, self._slots, self._slots), -1)
+        order = np.argsort(rows)
+
+        def find(hosts: Codes, removed: Codes) -> Codes:
+            return order[np.searchsorted(rows, pack(hosts, removed), sorter=order)]
+
+        hosts, first = np.nonzero(topology.is_measured)
+        single[hosts, first] = find(hosts, 1 << first)
+        hosts, first, second = np.nonzero(topology.pairs)
+        pairs[hosts, first, second] = pairs[hosts, second, first] = find(hosts, 1 << first | 1 << second)
+        parts += [single, pairs]
+        assert [part.shape for part in parts] == self._parts
+        return np.concatenate([part.reshape(-1) for part in parts])
+
+    def unpack(self, packed: Tensor, table: SlotTable, dtype: torch.dtype) -> MaskedPass:
+        """The pass over the hosts of the table, whose alphas are read."""
+        sizes = [int(np.prod(shape)) for shape in self._parts]
+        views = [
+            part.view(shape) for part, shape in zip(torch.split(packed, sizes), self._parts, strict=True)
+        ]
+        blended, blueprint, style, *moves, single, pairs = views
+        forks, owners = [], None
+        for slot in range(self._slots):
+            columns = [blended[slot] != 0, blueprint[slot], style[slot], table.alpha[:, slot].to(dtype)]
+            if owners is not None:
+                columns = [column.index_select(0, owners) for column in columns]
+            spawn, following, next_owners = moves[3 * slot : 3 * slot + 3]
+            run = self._run(self.rows[slot], owners, *columns)
+            forks.append(AblationSplit(self.rows[slot], [run], owners, None, spawn, following))
+            owners = next_owners
+        assert owners is not None
+        return MaskedPass(forks, owners, single, pairs)
+
+    def _run(
+        self,
+        rows: int,
+        owners: Tensor | None,
+        blended: Tensor,
+        blueprint: Tensor,
+        style: Tensor,
+        alpha: Tensor,
+    ) -> SlotRun:
+        """Every blueprint on every row; columns are [rows]."""
+        block = RowBlock(0, rows, None, style == Style.MULTIPLY, isolated=False)
+        return SlotRun(
+            segment=SeedSegment(rows=None, attached=blended, blocks=(block,)),
+            blueprints=tuple((b, blended & (blueprint == b)) for b in range(self._kinds)),
+            owners=owners,
+            alpha=torch.where(blended, alpha, 0.0),
+            gated=style == Style.GATE,
+        )
+
+
+def _padded(rows: Codes, room: int) -> Codes:
+    return np.concatenate([rows, np.zeros(room - len(rows), dtype=np.int64)])
+
+
+class MaskedValidation:
+    """Scores the hosts of a group as `Validation.validate` does, in replayed graphs.
+
+    Args:
+        validation: whose blocks and chunks these are.
+        tree: of its rows.
+        table: of these hosts.
+        state: weights and buffers of the hosts, always the same tensors.
+        amp: what forward passes compute in.
+    """
+
+    def __init__(
+        self,
+        validation: Validation,
+        tree: MaskedTree,
+        table: SlotTable,
+        state: tuple[Parameters, Parameters],
+        amp: Amp,
+    ) -> None:
+        self._validation, self._tree, self._table, self._amp = validation, tree, table, amp
+        self._weights, self._buffers = state
+        self._dtype = next(iter(self._weights.values())).dtype
+        self._statistics: Parameters = {}
+        device = table.stage.device
+        self._packed = torch.zeros(0, dtype=torch.int64, device=device)
+        self._loss = torch.zeros(tree.rows[0], dtype=self._dtype, device=device)
+        self._correct = torch.zeros(tree.rows[-1], dtype=torch.int64, device=device)
+        self._programs = self._measure, self._add, self._score
+
+    def capture(self, name: str, graphs: CudaGraphs, tolerance: float) -> None:
+        """Let its parts be replayed as graphs.
+
+        Args:
+            name: of the group, as logs show it.
+            tolerance: of losses and statistics.
+        """
+        self._programs = (
+            graphs.wrap(
+                f"the statistics of {name}",
+                self._measure,
+                tolerance=tolerance,
+                changes=lambda: [self._packed, self._loss, self._correct, *self._held_statistics()],
+            ),
+            graphs.wrap(
+                f"the validation of {name}",
+                self._add,
+                tolerance=tolerance,
+                count_tolerance=COUNT_TOLERANCE,
+                changes=lambda: [self._loss, self._correct],
+            ),
+            graphs.wrap(f"the contributions of {name}", self._score, lends=True),
+        )
+
+    @torch.no_grad()
+    def validate(self, topology: Topology, examples: Examples, inputs: Sequence[Tensor]) -> Score:
+        """Score all hosts, and what their blended seeds contribute, on the same examples.
+
+        Args:
+            inputs: batches to measure statistics on, see `Validation.measure`.
+        """
+        measure, add, score = self._programs
+        packed = upload(self._tree.pack(topology), self._table.stage.device)
+        self._make_room(packed, inputs)
+        measure(packed, list(inputs))
+        for x, labels in self._validation.spans(examples, max(self._tree.rows[:-1]), self._weights):
+            add(x, labels, examples.absent)
+        answers = examples.answers
+        if isinstance(answers, int):
+            answers = torch.full_like(self._correct[: self._tree.rows[0]], answers)
+        return score(answers)
+
+    def _make_room(self, packed: Tensor, inputs: Sequence[Tensor]) -> None:
+        """Memory of what an epoch measures, which graphs know: made once."""
+        if len(self._packed):
+            return
+        self._packed = packed.clone()
+        with autocast(self._amp, packed.device):
+            made = self._validation.measure(inputs[:1], self._planned(), self._weights)
+        self._statistics = {name: torch.zeros_like(values) for name, values in made.items()}
+
+    def _held_statistics(self) -> list[Tensor]:
+        return [*self._statistics.values(), *self._buffers.values()]
+
+    def _planned(self) -> MaskedPass:
+        return self._tree.unpack(self._packed, self._table, self._dtype)
+
+    @torch.no_grad()
+    def _measure(self, packed: Tensor, inputs: list[Tensor]) -> None:
+        """Begin an epoch: statistics of batch norms by these inputs, nothing counted yet."""
+        self._packed.copy_(packed)
+        self._loss.zero_()
+        self._correct.zero_()
+        with autocast(self._amp, packed.device):
+            made = self._validation.measure(inputs, self._planned(), self._weights)
+        for name, values in made.items():
+            self._statistics[name].copy_(values)
+            self._buffers[name].copy_(values[: self._tree.rows[0]])
+
+    @torch.no_grad()
+    def _add(self, x: Tensor, labels: Tensor, absent: Tensor | None) -> None:
+        """Add the losses and right answers of some examples."""
+        with autocast(self._amp, x.device):
+            labels, logits = self._validation.logits(
+                x, labels, absent, self._planned(), self._weights, self._statistics
+            )
+            self._loss.add_(host_losses(labels, logits, self._tree.rows[0]).sum(1))
+            self._correct.add_((logits.argmax(2) == labels).sum(1))
+
+    @torch.no_grad()
+    def _score(self, answers: Tensor) -> Score:
+        """Of all that was added.
+
+        Args:
+            answers: int64 [n], labels that a mean is over.
+        """
+        planned = self._planned()
+        accuracy = self._correct.double() / answers[planned.owners]
+        whole = accuracy[: len(answers)]
+        contribution = _less(whole[:, None], accuracy, planned.single)
+        lost = _less(whole[:, None, None], accuracy, planned.pairs)
+        interaction = contribution.unsqueeze(2) + contribution.unsqueeze(1) - lost
+        return Score(
+            loss=(self._loss / answers).float(),
+            accuracy=whole.float(),
+            contribution=contribution.float(),
+            interaction=interaction.float(),
+        )
+
+
+def _less(whole: Tensor, accuracy: Tensor, rows: Tensor) -> Tensor:
+    """`whole` less the accuracy of these rows; NaN where there is none."""
+    return (whole - accuracy[rows.clamp_min(0)]).where(rows >= 0, float("nan"))
