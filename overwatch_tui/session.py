@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +24,11 @@ from .render.link_text import link_text
 from .render.panel import PanelInputs
 from .render.view_state import ViewState
 from .source.backfill import FULL_REACHES, THIN_REACHES, Backfill
-from .source.cursor import SEEK_SECONDS, LiveCursor, RecordedCursor
+from .source.cursor import SEEK_SECONDS, RecordedCursor
 from .source.feed import Feed, LiveFeed
 from .source.link_status import LinkStatus
+from .source.live_cursor import LiveCursor
+from .source.past import Past, make_past
 from .source.replay import ReplayFeed
 
 RATE_WINDOW_SECONDS = 10
@@ -61,7 +63,7 @@ class Session:
         self.view = view
         self.state = State()
         self.link = LinkStatus()
-        self.cursor = RecordedCursor(feed) if isinstance(feed, ReplayFeed) else LiveCursor()
+        self.cursor = RecordedCursor(feed) if isinstance(feed, ReplayFeed) else LiveCursor(self._make_past)
         self.backfill: Backfill | None = None
         """Asks for what was before joining; None of a recording."""
         if isinstance(feed, LiveFeed):
@@ -117,7 +119,16 @@ class Session:
         arrived = self.cursor.step(SEEK_SECONDS)
         if arrived is not None:
             self.state = arrived
+        if self.cursor.notice:
+            self.view.show_message(self.cursor.notice)
+            self.cursor.notice = ""
         self.needs_paint = True
+
+    def _make_past(self, numbers: Mapping[str, int]) -> Past | None:
+        feed = self.feed
+        if not isinstance(feed, LiveFeed):
+            return None
+        return make_past(feed.journal, self.ask, numbers, is_thin=feed.is_thin)
 
     @property
     def _is_rewound(self) -> bool:
@@ -282,5 +293,6 @@ class Session:
         return PanelInputs(moment.state, self.view, self.link, moment.ts)
 
     def close(self) -> None:
-        """Close the feed."""
+        """Close the feed, and what the cursor has opened."""
+        self.cursor.close()
         self.feed.close()

@@ -1,22 +1,19 @@
-"""The time cursor: the moment that every view shows, in a live run and in a recorded one.
+"""The time cursor: the moment that every view shows; that of a live run is in `live_cursor`.
 
-A live run is folded on while the cursor stands in its past: the moment is a state of its own. In a recording
-the cursor is where the recording has been played to: going back folds it again from a keyframe.
+In a recording it is where the recording has been played to: going back folds it again from a keyframe.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
-from overwatch_tui.model.event_memory import EventMemory
 from overwatch_tui.model.state import State
 from overwatch_tui.model.time_target import TimeTarget
 from overwatch_tui.model.timeline import Folding, Marks, RunTimeline, Seek, SeekTarget, is_trouble
-from protocol.client.items import Item, Reset
+from protocol.client.items import Reset
 from protocol.codec.json_lines import Event
 from protocol.messages.events import EpochFinished, RunStarted
 from protocol.messages.thresholds import Threshold
@@ -45,6 +42,8 @@ class Cursor:
         self.timeline = RunTimeline()
         self.moment: Moment | None = None
         """What is shown instead of the newest state."""
+        self.notice = ""
+        """What came of a move that took time, for the operator; whoever shows it empties it."""
         self._folding = Folding()
         self._seek: Seek | None = None
 
@@ -93,117 +92,18 @@ class Cursor:
         here = self.timeline.epoch_at(self.position) if marks is self.timeline.epochs else self.position
         position = self.timeline.neighbour(marks, here, by)
         if position is not None:
-            return self._go(SeekTarget(position=position))
-        if by < 0:
-            return f"no {what} before this moment{self._since()}"
-        return self._step_beyond(what)
+            return self.go(SeekTarget(position=position))
+        return self._step_before(what) if by < 0 else self._step_beyond(what)
+
+    def _step_before(self, what: str) -> str:
+        return f"no {what} before this moment"
 
     def _step_beyond(self, what: str) -> str:
         raise NotImplementedError
 
-    def _since(self) -> str:
-        return ""
-
-    def _go(self, target: SeekTarget) -> str:
+    def go(self, target: SeekTarget) -> str:
+        """Go to a moment that the timeline knows, or on from here to the first that meets the target."""
         raise NotImplementedError
-
-
-class LiveCursor(Cursor):
-    """Over the events that have come since the terminal joined."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.memory = EventMemory()
-        self._is_joining = True
-
-    def rejoin(self, *, is_new_run: bool) -> None:
-        """A snapshot follows: of the same run or of another."""
-        self._is_joining = True
-        if is_new_run:
-            self.timeline, self._folding, self.memory = RunTimeline(), Folding(), EventMemory()
-            self._seek = self.moment = None
-
-    def caught_up(self, state: State) -> None:
-        """All of the snapshot has been folded: from here on there are moments to go back to."""
-        if self._is_joining and self._folding.position:
-            self._is_joining = False
-            self._folding.state = state
-            self.timeline.add_keyframe(self._folding)
-
-    def fold(self, state: State, event: Event) -> None:
-        self._folding.state = state
-        self.timeline.fold(self._folding, event, is_joining=self._is_joining)
-        self.memory.append(event)
-        self.timeline.drop_before(self.memory.first)
-
-    def hold(self, state: State, now: int) -> None:
-        """Stand still at this moment while the run goes on; called again, back to it."""
-        if self.moment is not None:
-            self.to_end()
-        else:
-            self.moment = Moment(state.frozen_copy(), now, self._folding.position)
-
-    def to_end(self) -> str:
-        """Show the run as it is now."""
-        self._seek = self.moment = None
-        return ""
-
-    def go_to(self, target: TimeTarget) -> str:
-        """Go to a moment."""
-        if target.is_end:
-            return self.to_end()
-        if target.clock is not None:
-            position = self.timeline.clock_position(*target.clock)
-            if position is None:
-                return f"round {target.clock[0]} epoch {target.clock[1]} is not held{self._since()}"
-            return self._go(SeekTarget(position=position))
-        assert target.ts is not None
-        if target.ts >= self._folding.ts:
-            return self.to_end()
-        return self._go(SeekTarget(ts=target.ts))
-
-    def change_speed(self, by: int) -> str:  # noqa: ARG002
-        """A live run has no speed."""
-        return "a live run has one speed; recordings have speeds: esper-tui --replay NAME"
-
-    def _go(self, target: SeekTarget) -> str:
-        keyframe = self.timeline.keyframe_before(position=target.position, ts=target.ts)
-        if keyframe is None:
-            return f"that moment is not held{self._since()}"
-        reader = _MemoryReader(self.memory.read(keyframe.position))
-        self._seek = Seek(self.timeline, self.timeline.start(keyframe), reader, target)
-        return ""
-
-    def _since(self) -> str:
-        return ": joined later; --replay shows the whole run"
-
-    def _step_beyond(self, what: str) -> str:
-        if self.moment is None:
-            return f"no {what} after this moment: this is live"
-        return self.to_end()
-
-    def step(self, seconds: float) -> None:
-        """Go on towards a moment."""
-        if self._seek is None or not self._seek.step(seconds):
-            return
-        found, target = self._seek.folding, self._seek.target
-        self.moment = Moment(found.state, target.ts or found.ts, found.position)
-        self._seek = None
-
-
-class _MemoryReader:
-    """An iterator whose next event can be looked at."""
-
-    def __init__(self, events: Iterator[Event]) -> None:
-        self._events = events
-        self._next = next(events, None)
-
-    def peek(self) -> Event | None:
-        return self._next
-
-    def take(self) -> list[Item]:
-        event, self._next = self._next, next(self._events, None)
-        return [] if event is None else [event]
 
 
 class RecordedCursor(Cursor):
@@ -216,6 +116,12 @@ class RecordedCursor(Cursor):
     def __init__(self, feed: ReplayFeed) -> None:
         super().__init__()
         self._feed = feed
+
+    def begin_with(self, run: RunStarted) -> None:
+        """Have the recording, of which nothing was played, begin in the midst of a boot."""
+        self._feed.rewind({}, position=0, ts=self._feed.now(), run=run)
+        state = self._folding.state
+        state.run, state.rounds_planned = run, run.rounds
 
     @property
     def is_held(self) -> bool:
@@ -230,17 +136,17 @@ class RecordedCursor(Cursor):
 
     def to_end(self) -> str:
         """Go to the end of the recording."""
-        return self._go(SeekTarget())
+        return self.go(SeekTarget())
 
     def go_to(self, target: TimeTarget) -> str:
         """Go to a moment, which may lie behind what has been played."""
         if target.is_end:
             return self.to_end()
         if target.clock is None:
-            return self._go(SeekTarget(ts=target.ts))
+            return self.go(SeekTarget(ts=target.ts))
         position = self.timeline.clock_position(*target.clock)
         if position is not None:
-            return self._go(SeekTarget(position=position))
+            return self.go(SeekTarget(position=position))
         wanted = target.clock
         if self.timeline.epochs and self.timeline.epochs.clocks[-1] > wanted:
             return f"round {wanted[0]} epoch {wanted[1]} is not in the recording"
@@ -248,7 +154,21 @@ class RecordedCursor(Cursor):
         def reached(event: Event) -> bool:
             return isinstance(event.data, EpochFinished) and (event.ctx.round, event.ctx.epoch) >= wanted
 
-        return self._go(SeekTarget(until=reached))
+        return self.go(SeekTarget(until=reached))
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The newest number of each stream at the moment."""
+        return self._folding.numbers
+
+    @property
+    def now(self) -> int:
+        """Time of the moment, microseconds."""
+        return self._feed.now()
+
+    def close(self) -> None:
+        """Close the recording."""
+        self._feed.close()
 
     def change_speed(self, by: int) -> str:
         """Play faster (+1) or slower."""
@@ -261,7 +181,7 @@ class RecordedCursor(Cursor):
             feed.speed = faster[0]
         return f"speed {speed_name(feed.speed)}"
 
-    def _go(self, target: SeekTarget) -> str:
+    def go(self, target: SeekTarget) -> str:
         feed, present = self._feed, self._folding
         if self._seek is not None:
             present = self._seek.folding
@@ -294,7 +214,7 @@ class RecordedCursor(Cursor):
 
     def _step_beyond(self, what: str) -> str:
         stop = is_trouble if what == "anomaly" else _is_epoch
-        return self._go(SeekTarget(until=stop))
+        return self.go(SeekTarget(until=stop))
 
     def step(self, seconds: float) -> State | None:
         """Go on towards a moment; gives the state at it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, Protocol
 
 from overwatch_tui.model.time_series import SECOND
@@ -107,6 +108,12 @@ class LiveFeed:
     @property
     def boot(self) -> str | None:
         return self._subscriber.boot
+
+    @property
+    def journal(self) -> Path | None:
+        """The run's `events.jsonl`, where it is on this machine."""
+        run = self._subscriber.run
+        return run.journal if run is not None else None
 
     @property
     def thresholds(self) -> dict[str, dict[str, Any]]:

@@ -21,8 +21,8 @@ from overwatch_tui.panels import PANELS
 from overwatch_tui.render.layout import compose_screen
 from overwatch_tui.render.panel import PanelInputs
 from overwatch_tui.render.view_state import WINDOWS, ViewState
-from overwatch_tui.source.cursor import _MemoryReader
 from overwatch_tui.source.link_status import LinkStatus
+from overwatch_tui.source.live_cursor import _MemoryReader
 from protocol.codec.json_lines import Event
 from tests.overwatch_tui import journal
 

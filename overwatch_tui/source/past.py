@@ -1,0 +1,249 @@
+"""What was before a terminal joined a live run, as a recording: the journal, or what the daemon answers."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from protocol.client.items import RequestOutcome
+from protocol.errors import EsperError
+from protocol.messages.events import EVENTS
+from protocol.messages.vocabulary import STREAMS, Stream
+from protocol.storage.folders import EVENTS_FILE
+
+from .replay import ReplayFeed
+
+Ask = Callable[[str, dict[str, Any], Callable[[RequestOutcome], None]], None]
+"""Ask the daemon something; the answer is handed over when it comes."""
+RUN_BEGINS = "the run begins here"
+JOURNAL_BEGINS = "the journal no longer reaches back further"
+WARM_UP_EPOCHS = EVENTS["epoch"].keep
+"""So many epochs before the first moment that is shown: a snapshot has as many for a terminal that joins."""
+
+
+class Past(Protocol):
+    """Where the recording comes from."""
+
+    @property
+    def from_ts(self) -> float:
+        """Moments before are not whole, microseconds."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether `ask_more` brings nothing more."""
+
+    @property
+    def begins(self) -> str:
+        """Why there is nothing older."""
+
+    @property
+    def progress(self) -> str:
+        """How much has come."""
+
+    def step(self) -> bool:
+        """Go on with what was asked for; whether all of it is there.
+
+        Raises:
+            EsperError: it does not come.
+        """
+
+    def ask_more(self) -> bool:
+        """Have `step` bring older events, for another `open`; False where there are none to be had."""
+
+    def open(self) -> ReplayFeed:
+        """The recording.
+
+        Raises:
+            EsperError: it cannot be read.
+        """
+
+    def close(self) -> None:
+        """Remove what was fetched."""
+
+
+class JournalPast:
+    """The run's journal, on this machine.
+
+    Args:
+        journal: path of `events.jsonl`.
+    """
+
+    from_ts = 0.0
+    is_spent = True
+    progress = "0%"
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self.begins = RUN_BEGINS
+
+    def step(self) -> bool:
+        return True
+
+    def ask_more(self) -> bool:
+        return False
+
+    def open(self) -> ReplayFeed:
+        feed = ReplayFeed(self._journal, math.inf)
+        first = feed.peek()
+        self.begins = RUN_BEGINS if first is not None and first.seq == 1 else JOURNAL_BEGINS
+        return feed
+
+    def close(self) -> None:
+        """Nothing was fetched."""
+
+
+class _Head(msgspec.Struct):
+    seq: int
+    ts: int
+    type: str
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+
+
+class WirePast:
+    """What a daemon on another machine answers to `history`, from the newest back, as far as it is needed.
+
+    The stream `metric` is asked for step by step, each time as much as before; `trace` and `log` as far back;
+    of `life` everything, and of what is rare in `metric` the newest before that.
+
+    Args:
+        ask: sends a question.
+        before: the newest number of each stream that is not asked for.
+        num_bytes: of `metric` to ask for at first.
+        max_bytes: of each stream, altogether.
+        answer_bytes: of one answer.
+    """
+
+    def __init__(
+        self, ask: Ask, before: Mapping[str, int], *, num_bytes: int, max_bytes: int, answer_bytes: int
+    ) -> None:
+        self._ask = ask
+        self._before = {stream: before.get(stream, 0) + 1 for stream in STREAMS}
+        self._lines: dict[Stream, list[bytes]] = {stream: [] for stream in STREAMS}
+        """The newest first."""
+        self._rare: tuple[bytes, ...] = ()
+        """Of `metric`, from before all others."""
+        self._is_rare_known = False
+        self._bytes = dict.fromkeys(STREAMS, 0)
+        self._held = {stream: self._before[stream] > 1 for stream in STREAMS}
+        """Whether the daemon has older ones."""
+        self._wanted, self._max, self._answer = num_bytes, max_bytes, answer_bytes
+        self._is_asking = False
+        self._error = ""
+        self._folder: Path | None = None
+
+    @property
+    def _is_metric_whole(self) -> bool:
+        return not self._held["metric"]
+
+    @property
+    def from_ts(self) -> float:
+        if self._is_metric_whole:
+            return 0.0
+        heads = [_decode_head(line) for line in reversed(self._lines["metric"])]
+        epochs = [head for head in heads if head.type == "epoch"] or heads
+        return epochs[WARM_UP_EPOCHS].ts if len(epochs) > WARM_UP_EPOCHS else math.inf
+
+    @property
+    def is_spent(self) -> bool:
+        return self._is_metric_whole or self._bytes["metric"] >= self._max
+
+    @property
+    def begins(self) -> str:
+        if self._is_metric_whole:
+            return RUN_BEGINS if self._before["metric"] <= 1 else JOURNAL_BEGINS
+        return f"no more than {self._max >> 10} KiB are fetched; esper-tui --replay there shows the whole run"
+
+    @property
+    def progress(self) -> str:
+        return f"{sum(self._bytes.values()) >> 10} KiB"
+
+    def ask_more(self) -> bool:
+        if self.is_spent:
+            return False
+        self._wanted = min(2 * self._wanted, self._max)
+        self._is_rare_known = False
+        return True
+
+    def step(self) -> bool:
+        if self._error:
+            error, self._error = self._error, ""
+            raise EsperError(f"what was before joining cannot be read: {error}")
+        if self._is_asking:
+            return False
+        for stream in ("metric", "life", "trace", "log"):
+            if self._is_wanted(stream):
+                self._ask_history(stream, {"interval": 0.0, "bytes": self._answer}, self._take)
+                return False
+        if not self._is_metric_whole and not self._is_rare_known:
+            self._ask_history("metric", {"interval": 3600.0, "bytes": self._answer}, self._take_rare)
+            return False
+        return True
+
+    def _is_wanted(self, stream: Stream) -> bool:
+        if not self._held[stream]:
+            return False
+        num_bytes = self._bytes[stream]
+        if stream == "metric":
+            return num_bytes < self._wanted
+        if num_bytes >= self._max:
+            return False
+        if stream == "life" or not self._lines["metric"] or not self._lines[stream]:
+            return True
+        return _decode_head(self._lines[stream][-1]).ts > _decode_head(self._lines["metric"][-1]).ts
+
+    def _ask_history(self, stream: Stream, params: dict[str, Any], take: Callable[..., None]) -> None:
+        def answered(reply: RequestOutcome) -> None:
+            self._is_asking = False
+            if reply.result is None:
+                self._error = str(reply.error)
+            else:
+                take(stream, reply.result, reply.lines)
+
+        self._is_asking = True
+        self._ask("history", {"stream": stream, "before": self._before[stream], **params}, answered)
+
+    def _take(self, stream: Stream, result: dict[str, Any], lines: tuple[bytes, ...]) -> None:
+        self._lines[stream] += reversed(lines)
+        self._bytes[stream] += sum(map(len, lines))
+        self._before[stream] = min(self._before[stream] - 1, int(result["first"]))
+        self._held[stream] = bool(result["more"]) and self._before[stream] > 1
+
+    def _take_rare(self, stream: Stream, result: dict[str, Any], lines: tuple[bytes, ...]) -> None:  # noqa: ARG002
+        self._rare, self._is_rare_known = lines, True
+
+    def open(self) -> ReplayFeed:
+        found = [*self._rare, *(line for lines in self._lines.values() for line in reversed(lines))]
+        found.sort(key=lambda line: _decode_head(line).ts)
+        self._folder = self._folder or Path(tempfile.mkdtemp(prefix="esper-past-"))
+        path = self._folder / EVENTS_FILE
+        path.write_bytes(b"".join(line + b"\n" for line in found))
+        return ReplayFeed(path, math.inf)
+
+    def close(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def make_past(journal: Path | None, ask: Ask, before: Mapping[str, int], *, is_thin: bool) -> Past:
+    """What reads the past of a live run.
+
+    Args:
+        journal: where it is on this machine.
+        ask: asks its daemon.
+        before: the newest number of each stream that is known.
+        is_thin: the link is slow.
+    """
+    if journal is not None:
+        return JournalPast(journal)
+    if is_thin:
+        return WirePast(ask, before, num_bytes=32 << 10, max_bytes=256 << 10, answer_bytes=8 << 10)
+    return WirePast(ask, before, num_bytes=512 << 10, max_bytes=8 << 20, answer_bytes=256 << 10)

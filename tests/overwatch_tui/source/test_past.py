@@ -1,0 +1,316 @@
+"""A terminal that joins late goes back to before: what it shows there is what the recording shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.model.state import State
+from overwatch_tui.model.time_target import TimeTarget
+from overwatch_tui.panels import VIEWS
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.session import Session
+from overwatch_tui.source.feed import LiveFeed
+from overwatch_tui.source.live_cursor import LiveCursor
+from overwatch_tui.source.past import JournalPast, Past, WirePast
+from overwatch_tui.source.replay import ReplayFeed
+from protocol.client.items import LinkChanged, RequestOutcome, Reset
+from protocol.codec.addresses import with_key
+from protocol.codec.json_lines import Event
+from protocol.errors import RequestError
+from protocol.runs import RunFolder
+from protocol.server.history import thin_lines
+from protocol.server.server import Server
+from protocol.storage.folders import EVENTS_FILE
+from protocol.storage.keys import make_client
+from tests.overwatch_tui import harness, journal
+from tests.overwatch_tui.harness import ListFeed, draw, in_loop, panel_inputs
+from tests.overwatch_tui.test_app import LARGE, SMALL, press, shown
+from tests.overwatch_tui.test_moments import clock, walk
+from tests.protocol.harness import until
+from tests.protocol.sshd import free_ports
+
+ENVS = 4
+
+
+def events() -> tuple[Event, ...]:
+    """Five rounds; the terminal joins at the end of the third."""
+    return harness.events(envs=8, rounds=5)
+
+
+def written(folder: Path) -> Path:
+    return journal.write(folder / EVENTS_FILE, envs=8, rounds=5)
+
+
+@pytest.fixture
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of a port, with a key that is let in."""
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    make_client("laptop", server=None, role="viewer")
+    return f"tcp://127.0.0.1:{free_ports(3)}"
+
+
+@pytest.fixture
+def server(address: str) -> Iterator[Server]:
+    server = Server(RunFolder.claim("alpha"), hello={}, listen=address)
+    server.start()
+    server.set_state("TRAINING")
+    yield server
+    server.close()
+    server.run.release()
+
+
+def tell(server: Server, found: list[Event]) -> None:
+    for event in found:
+        server.emitter.set_clock(round=event.ctx.round, epoch=event.ctx.epoch, level=event.ctx.level)
+        server.emitter.emit(event.data, env=event.ctx.env)
+    assert server.flush(60)
+
+
+def rounds(first: int, last: int) -> list[Event]:
+    return [e for e in journal.events(envs=ENVS, rounds=last) if first <= 1 or e.ctx.round >= first]
+
+
+def pictures(state: State) -> dict[str, str]:
+    """Every view of a state, with the same link; without what the terminal itself noted in the log."""
+    notes = [each for each in state.log if each.stream == "view"]
+    for note in notes:
+        state.log.remove(note)
+
+    def drawn(name: str) -> str:
+        view = ViewState(env=1, is_env_chosen=True)
+        view.show_view(name)
+        return draw(panel_inputs(state, view), 120, 40)
+
+    return {name: drawn(name) for name in VIEWS}
+
+
+async def go(app: OverwatchApp, pilot: object, *keys: str) -> State:
+    """Press keys; the state that is shown when the cursor has arrived."""
+    await press(pilot, *keys)
+    until(lambda: (app.tick(), not app.session.cursor.is_seeking)[1])
+    app.tick()
+    app.paint()
+    return app.session.shown_inputs().state
+
+
+async def as_recorded(path: Path, *moments: str) -> list[dict[str, str]]:
+    """All views of the recording at moments."""
+    app = OverwatchApp(Session(ReplayFeed(path, math.inf), ViewState(read_only=True)))
+    async with app.run_test(size=LARGE) as pilot:
+        until(lambda: (app.tick(), app.session.link.state == "ended")[1])
+        return [pictures(await go(app, pilot, "g", "t", *moment, "enter")) for moment in moments]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["journal", "wire"])
+@in_loop
+async def test_late_joiner_steps_to_what_the_recording_shows(server: Server, address: str, way: str) -> None:
+    tell(server, rounds(1, 3))
+    session = Session(LiveFeed("alpha" if way == "journal" else with_key(address, "laptop")), ViewState())
+    app = OverwatchApp(session)
+    try:
+        until(lambda: (session.tick(), session.link.is_caught_up and session.state.is_measured)[1])
+        tell(server, rounds(4, 4))
+        until(lambda: (session.tick(), session.state.epoch_ctx.round == 4)[1])
+        async with app.run_test(size=LARGE) as pilot:
+            found = [await go(app, pilot, "g", "t", *"r2e5", "enter")]
+            assert clock(app) == (2, 5), "it joined at the end of round 3"
+            assert "FROZEN" in shown(app)
+            await go(app, pilot, "g", "t", *"r4e1", "enter", "comma")
+            assert clock(app) == (3, 24), "the moment of joining"
+            found.append(await go(app, pilot, "comma"))
+            assert clock(app) == (3, 23)
+            await go(app, pilot, "full_stop")
+            assert clock(app) == (3, 24)
+            await go(app, pilot, "0")
+            assert clock(app) == (4, 24)
+        path = server.run.path / EVENTS_FILE
+        assert [pictures(each) for each in found] == await as_recorded(path, "r2e5", "r3e23")
+    finally:
+        session.close()
+
+
+def live(make_past: Callable[[Mapping[str, int]], Past | None], *, envs: int = 8, joined: int = 4) -> Session:
+    found = harness.events(envs=envs, rounds=5)
+    first = next(i for i, event in enumerate(found) if event.ctx.round == joined)
+    feed = ListFeed([LinkChanged("live"), Reset("run digits-7f3a, boot b1"), *found[:first]])
+    session = Session(feed, ViewState())
+    session.cursor = LiveCursor(make_past)
+    session.tick()
+    feed.items = list(found[first:])
+    session.tick()
+    return session
+
+
+def go_to(session: Session, clock: tuple[int, int]) -> str:
+    """Go to a (round, epoch); what the operator is told."""
+    return follow(session, session.cursor.go_to(TimeTarget(clock=clock)))
+
+
+def step(session: Session, by: int) -> str:
+    return follow(session, session.cursor.step_epochs(by))
+
+
+def follow(session: Session, message: str) -> str:
+    """Until the cursor has arrived."""
+    session.view.message = ""
+    until(lambda: (session.tick(), not session.cursor.is_seeking)[1])
+    return message or session.view.message
+
+
+def shown_clock(session: Session) -> tuple[int, int]:
+    ctx = session.shown_inputs().state.epoch_ctx
+    return ctx.round, ctx.epoch
+
+
+@in_loop
+async def test_steps_cross_the_joining_both_ways(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    app = OverwatchApp(live(lambda _: JournalPast(path)))
+    async with app.run_test(size=SMALL) as pilot:
+        assert await walk(app, pilot, "g", "t", *"r4e1", "enter", *["comma"] * 3) == (3, 22)
+        newer = sum(1 for e in events() if (e.ctx.round, e.ctx.epoch) > (3, 22))
+        after = app.session.cursor.num_after
+        assert newer <= after <= newer + 8, "what came with that epoch, after it"
+        assert await walk(app, pilot, *["full_stop"] * 3) == (4, 1)
+        assert app.session.cursor.is_held
+        await walk(app, pilot, "g", "t", *"start", "enter")
+        assert app.session.shown_inputs().state.epoch is None
+        assert await walk(app, pilot, "full_stop") == (1, 1)
+        await walk(app, pilot, "comma")
+        assert "no epoch before this moment: the run begins here" in shown(app)
+        assert clock(app) == (1, 1), "where it stood"
+        assert await walk(app, pilot, "end") == (5, 24)
+        assert "FROZEN" not in shown(app)
+
+
+def test_anomalies_before_joining_are_stepped_to(tmp_path: Path) -> None:
+    path = journal.write(tmp_path / EVENTS_FILE, rounds=5)
+    session = live(lambda _: JournalPast(path), envs=16, joined=5)
+    found = harness.events(rounds=5)
+    raised = [e for e in found if e.type == "anomaly" and e.data.active and e.data.severity != "info"]
+    newest = max(e.ts for e in raised if e.ctx.round < 5)
+    go_to(session, (5, 1))
+    while (ts := session.shown_inputs().state.ts) > newest:
+        follow(session, session.cursor.step_anomalies(-1))
+        assert session.shown_inputs().state.ts < ts
+    assert ts == newest
+    follow(session, session.cursor.step_anomalies(1))
+    assert session.shown_inputs().state.ts > ts
+
+
+def test_journal_that_was_cut_says_where_it_begins(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    first = next(i for i, event in enumerate(events()) if event.ctx.round == 2)
+    path.write_bytes(b"".join(lines[first:]))
+    session = live(lambda _: JournalPast(path))
+    ends = "the journal no longer reaches back further"
+    assert go_to(session, (1, 3)) == f"round 1 epoch 3 is not held: {ends}"
+    assert not session.cursor.is_held
+    assert go_to(session, (2, 1)) == ""
+    assert shown_clock(session) == (2, 1)
+    found = session.shown_inputs().state
+    assert found.run == events()[0].data, "what the terminal knows of the boot"
+    assert step(session, -1) == f"no epoch before this moment: {ends}"
+    assert shown_clock(session) == (2, 1)
+    path.unlink()
+    session = live(lambda _: JournalPast(path))
+    assert "cannot read the journal" in go_to(session, (2, 1))
+
+
+class Wire:
+    """A daemon that answers `history` at once, as the server does, for as far as it holds."""
+
+    def __init__(self, held_from: int = 1) -> None:
+        self.held_from = held_from
+        self.asked = 0
+        self.is_mute = False
+
+    def ask(self, method: str, params: dict[str, object], answered: Callable[[RequestOutcome], None]) -> None:
+        assert method == "history"
+        self.asked += 1
+        if self.is_mute:
+            error = RequestError("no_reply", "no answer within 10 s")
+            answered(RequestOutcome("q", method, None, error, 10.0))
+            return
+        lines = [
+            (e.seq, e.line)
+            for e in events()
+            if e.stream == params["stream"] and self.held_from <= e.seq < params["before"]  # type: ignore[operator]
+        ]
+        kept = thin_lines(lines, types=(), interval_seconds=params["interval"], limit=params["bytes"])  # type: ignore[arg-type]
+        result = {"first": kept.first, "more": bool(lines) and kept.first > lines[0][0]}
+        answered(RequestOutcome("q", method, result, None, 0.01, tuple(kept.lines)))
+
+    def past(self, numbers: Mapping[str, int], num_bytes: int, max_bytes: int) -> WirePast:
+        return WirePast(
+            self.ask, numbers, num_bytes=num_bytes, max_bytes=max_bytes, answer_bytes=max(1, num_bytes // 4)
+        )
+
+
+def test_wire_is_asked_no_further_than_needed() -> None:
+    wire = Wire()
+    session = live(lambda numbers: wire.past(numbers, 280_000, 1 << 20))
+    assert go_to(session, (4, 1)) + step(session, -1) + step(session, -1) == ""
+    assert shown_clock(session) == (3, 23)
+    asked = wire.asked
+    assert step(session, -1) == ""
+    assert wire.asked == asked
+    assert go_to(session, (1, 3)) == ""
+    assert shown_clock(session) == (1, 3)
+    assert wire.asked > asked
+    assert go_to(session, (3, 20)) == ""
+    assert shown_clock(session) == (3, 20)
+
+
+def test_fetched_moments_equal_the_recorded_ones(tmp_path: Path) -> None:
+    wire = Wire()
+    fetched = live(lambda numbers: wire.past(numbers, 100_000, 1 << 20))
+    path = written(tmp_path)
+    read = live(lambda _: JournalPast(path))
+    tables = []
+    for session in (fetched, read):
+        go_to(session, (3, 20))
+        drawn = pictures(session.shown_inputs().state)["envs"].splitlines()
+        tables.append(drawn[3:14])
+    assert tables[0] == tables[1]
+    assert "07" in "".join(tables[0])
+
+
+def test_end_of_what_is_fetched_is_said() -> None:
+    wire = Wire()
+    session = live(lambda numbers: wire.past(numbers, 10_000, 70_000))
+    message = go_to(session, (1, 3))
+    assert message.startswith("round 1 epoch 3 is not held: no more than 68 KiB are fetched")
+    assert not session.cursor.is_held
+    held = Wire(held_from=30)
+    session = live(lambda numbers: held.past(numbers, 20_000, 1 << 20))
+    assert "the journal no longer reaches back further" in go_to(session, (1, 3))
+    held.is_mute = True
+    session = live(lambda numbers: held.past(numbers, 20_000, 1 << 20))
+    assert go_to(session, (1, 3)) == "what was before joining cannot be read: no answer within 10 s"
+
+
+def test_freeze_stops_on_the_way_to_the_past(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    session = live(lambda _: JournalPast(path))
+    cursor = session.cursor
+    cursor.go_to(TimeTarget(clock=(1, 3)))
+    session.show_cursor()
+    assert cursor.is_seeking
+    assert session.view.seeking
+    cursor.hold(session.state, session.feed.now())
+    assert not cursor.is_seeking
+    assert not cursor.is_held
+    cursor.go_to(TimeTarget(clock=(1, 3)))
+    until(lambda: (session.tick(), not cursor.is_seeking)[1])
+    wanted = [e for e in events() if e.type == "epoch"][2]
+    assert session.shown_inputs().state.epoch == wanted.data
