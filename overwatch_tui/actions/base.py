@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from rich.console import RenderableType
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
 from textual.events import Event, InputEvent, Key, Resize
 from textual.screen import Screen
@@ -26,7 +27,8 @@ from overwatch_tui.screens.idle_collection import IdleCollection
 from overwatch_tui.screens.line_widget import LinePanel
 from overwatch_tui.screens.main import MainScreen
 from overwatch_tui.screens.output_pace import OutputPace
-from overwatch_tui.screens.paced import ERASE_BELOW
+from overwatch_tui.screens.paced import ERASE_BELOW, ERASED_FROM
+from overwatch_tui.screens.shown_cells import DifferenceUpdate, ShownCells
 from overwatch_tui.session import Session
 from overwatch_tui.settings.keymap import usual_names
 
@@ -55,6 +57,7 @@ class PaintedApp(App[None]):
         self.session = session
         self.palette = Theme(colour=colour, name=theme)
         self.pace = OutputPace()
+        self.shown = ShownCells()
         self._paint_at = 0.0
         self._interrupted = -DOUBLE_PRESS_SECONDS
         self._full_since: float | None = None
@@ -88,7 +91,10 @@ class PaintedApp(App[None]):
         driver.write = counted  # type: ignore[method-assign]
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        """Send a frame, and ask the terminal when it has been shown."""
+        """Send what a frame changes, and ask the terminal when it has been shown."""
+        if isinstance(renderable, ChopsUpdate | LayoutUpdate):
+            self.shown.resize(*self.size)
+            renderable = DifferenceUpdate(renderable, self.shown)  # type: ignore[assignment]
         super()._display(screen, renderable)
         question = self.pace.ask()
         if question and self._driver is not None:
@@ -104,6 +110,7 @@ class PaintedApp(App[None]):
         """Blank the panels at once; they are sent line by line after it."""
         if self._driver is not None and not self.is_headless:
             self._driver.write(ERASE_BELOW)
+            self.shown.erase_from(ERASED_FROM)
 
     def on_terminal_supports_synchronized_output(self) -> None:
         """An answer, also to what was asked after a frame."""
@@ -261,6 +268,7 @@ class PaintedApp(App[None]):
 
     def action_redraw(self) -> None:
         """Send the whole screen: a shell or another program may have written over it."""
+        self.shown.forget()
         self.paint()
         self.screen.refresh()
 

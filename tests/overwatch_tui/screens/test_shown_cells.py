@@ -1,0 +1,168 @@
+"""What is sent of a frame makes a terminal show all of it, whatever it showed before."""
+
+from __future__ import annotations
+
+import pyte
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.color import ColorSystem
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from overwatch_tui.screens.shown_cells import ShownCells
+
+WIDTH, HEIGHT = 60, 4
+STYLES = [
+    Style.parse(text)
+    for text in ("", "color(75)", "bold color(75)", "color(247)", "on color(235)", "bold", "reverse")
+]
+STYLES += [
+    Style.parse("color(247) on color(235)"),
+    Style.parse("underline"),
+    Style.parse("default on default"),
+]
+
+Frame = list[list[Segment]]
+segments = st.builds(
+    Segment,
+    st.one_of(st.text("ab⣿│ ", min_size=1, max_size=12), st.integers(1, 40).map(" ".__mul__)),
+    st.sampled_from([None, *STYLES]),
+    st.none(),
+)
+lines = st.lists(segments, max_size=20).map(lambda line: list(Strip(line).adjust_cell_length(WIDTH)))
+
+
+@st.composite
+def next_frames(draw: st.DrawFn, frame: Frame) -> Frame:
+    """The frame with lines replaced, and parts of lines moved."""
+    found = []
+    for line in frame:
+        kind = draw(st.sampled_from(["same", "other", "moved"]))
+        if kind == "other":
+            line = draw(lines)
+        elif kind == "moved":
+            begin = draw(st.integers(0, WIDTH - 1))
+            end, by = draw(st.integers(begin + 1, WIDTH)), draw(st.integers(1, 3))
+            cut = Strip(line)
+            parts = [
+                cut.crop(0, begin),
+                cut.crop(min(end, begin + by), end),
+                Strip(draw(lines)),
+                cut.crop(end),
+            ]
+            parts[2] = parts[2].crop(
+                0, WIDTH - sum(part.cell_length for part in parts if part is not parts[2])
+            )
+            line = list(Strip.join(parts))
+        found.append(line)
+    return found
+
+
+def visible_cells(screen: pyte.Screen) -> list[list[tuple[object, ...]]]:
+    """Every cell of a screen; of a blank only what can be seen."""
+    found = []
+    for y in range(screen.lines):
+        row = []
+        for x in range(screen.columns):
+            cell = screen.buffer[y][x]
+            seen = cell.reverse or cell.underscore
+            row.append(
+                (" ", cell.bg)
+                if cell.data == " " and not seen
+                else (cell.data, cell.fg, cell.bg, cell.bold, cell.reverse, cell.underscore)
+            )
+        found.append(row)
+    return found
+
+
+class Terminals:
+    """One that is sent what differs, and for each frame a new one that is sent all of it."""
+
+    def __init__(self) -> None:
+        self.screen = pyte.Screen(WIDTH, HEIGHT)
+        self._stream = pyte.Stream(self.screen)
+        self.shown = ShownCells()
+        self.shown.resize(WIDTH, HEIGHT)
+
+    def show(self, frame: Frame, begin: int = 0) -> str:
+        spans = []
+        for y, line in enumerate(frame):
+            spans.append((y, begin, list(Strip(line).crop(begin, WIDTH))))
+        data = self.shown.update(spans, ColorSystem.TRUECOLOR)
+        self._stream.feed(data)
+        return data
+
+    def fresh(self, frame: Frame) -> list[list[tuple[object, ...]]]:
+        screen = pyte.Screen(WIDTH, HEIGHT)
+        stream = pyte.Stream(screen)
+        for y, line in enumerate(frame):
+            stream.feed(f"\x1b[{y + 1};1H")
+            for text, style, _ in line:
+                stream.feed(Strip.render_style(style or Style.null(), text, ColorSystem.TRUECOLOR))
+        return visible_cells(screen)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_any_frame_after_any_other_is_shown_whole(data: st.DataObject) -> None:
+    terminals = Terminals()
+    frame = data.draw(st.lists(lines, min_size=HEIGHT, max_size=HEIGHT))
+    terminals.show(frame)
+    assert visible_cells(terminals.screen) == terminals.fresh(frame)
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame = data.draw(next_frames(frame))
+        terminals.show(frame)
+        assert visible_cells(terminals.screen) == terminals.fresh(frame)
+    assert terminals.show(frame) == ""
+
+
+def curve(first: int, size: int) -> str:
+    """Columns of a chart, by absolute time."""
+    return "".join(
+        chr(0x2800 + (column * 37 + column // 7) % 255 + 1) for column in range(first, first + size)
+    )
+
+
+def test_a_chart_that_moved_on_costs_little() -> None:
+    terminals, style = Terminals(), Style.parse("color(74)")
+    table = Segment("r17 ok │")
+    for now in range(5):
+        frame = [[table, Segment(curve(now, 40), style), Segment("│ 1234567890")]] * HEIGHT
+        data = terminals.show(frame)
+        assert visible_cells(terminals.screen) == terminals.fresh(frame)
+    assert len(data.encode()) < HEIGHT * 40
+
+
+def test_what_another_program_wrote_over_is_sent_again() -> None:
+    terminals = Terminals()
+    frame = [list(Strip([Segment("word")]).adjust_cell_length(WIDTH))] * HEIGHT
+    terminals.show(frame)
+    terminals.screen.erase_in_display(2)
+    assert terminals.show(frame) == ""
+    terminals.shown.forget()
+    terminals.show(frame)
+    assert visible_cells(terminals.screen) == terminals.fresh(frame)
+
+
+def test_erased_lines_are_taken_for_blank() -> None:
+    terminals = Terminals()
+    frame = [list(Strip([Segment("word")]).adjust_cell_length(WIDTH))] * HEIGHT
+    terminals.show(frame)
+    terminals.screen.reset_mode(1)
+    terminals.screen.cursor_position(2, 1)
+    terminals.screen.erase_in_display(0)
+    terminals.shown.erase_from(1)
+    blank = [frame[0], *[[Segment(" " * WIDTH)]] * (HEIGHT - 1)]
+    assert terminals.show(blank) == ""
+    terminals.show(frame)
+    assert visible_cells(terminals.screen) == terminals.fresh(frame)
+
+
+def test_a_part_of_a_line_is_sent_alone() -> None:
+    terminals = Terminals()
+    frame = [[Segment("a" * 20 + "b" * 40)]] * HEIGHT
+    terminals.show(frame)
+    changed = [[Segment("x" * 20 + "y" * 40)]] * HEIGHT
+    terminals.show(changed, begin=20)
+    assert "".join(cell.data for _, cell in sorted(terminals.screen.buffer[0].items())) == "a" * 20 + "y" * 40
