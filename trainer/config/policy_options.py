@@ -90,6 +90,22 @@ class PPOConfig(Section, frozen=True):
             "Rounds over which the entropy coefficient moves linearly to ppo.entropy_final; 0 = never", ge=0
         ),
     ] = 0
+    sharpen_rounds: Annotated[
+        int,
+        count(
+            "Rounds in whose second half the multiple of the policy's logits grows to ppo.sharpen_factor, so "
+            "that what PPO draws comes to be what it would do greedily; 0 = never",
+            ge=0,
+        ),
+    ] = 0
+    sharpen_factor: Annotated[
+        float,
+        number(
+            "Multiple of the policy's logits after ppo.sharpen_rounds rounds; unused where those are 0",
+            ge=1.0,
+            le=100.0,
+        ),
+    ] = 4.0
     head_entropy: Annotated[
         HeadValues,
         Meta(

@@ -74,6 +74,17 @@ def entropy_coefficient(cfg: PPOConfig, updates: int) -> float:
     return min(max(blend, min(first, final)), max(first, final))
 
 
+def sharpness(cfg: PPOConfig, updates: int) -> float:
+    """What the logits are multiplied by after `updates` finished ones: 1 / temperature.
+
+    s_k = s^d with d = min(1, max(0, 2 k / R - 1)): from 1 to s = `cfg.sharpen_factor` in the second half of
+    R = `cfg.sharpen_rounds`, evenly on a logarithmic scale. With R = 0 it stays 1.
+    """
+    if cfg.sharpen_rounds == 0:
+        return 1.0
+    return float(cfg.sharpen_factor ** min(1.0, max(0.0, 2.0 * updates / cfg.sharpen_rounds - 1.0)))
+
+
 def value_coefficient(cfg: PPOConfig, updates: int) -> float:
     """Weight of the value loss after `updates` finished ones.
 

@@ -25,7 +25,7 @@ from trainer.compute.process_group import ProcessGroup
 from trainer.config.policy_options import PPOConfig
 
 from .actions import ActionSpace
-from .coefficients import Coefficients
+from .coefficients import Coefficients, sharpness
 from .early_stop import EarlyStop
 from .feature_statistics import feature_statistics
 from .learning_rate import scheduled_rate
@@ -255,6 +255,8 @@ class PPO:
             ),
         }
         self.network.learn_normalisers(rollout.observation)
+        if self.cfg.sharpen_rounds:
+            self.network.sharpness.fill_(sharpness(self.cfg, self.updates))
         step, numbers = to_host(steps, overall | {"nonfinite_in_a_row": early_stop.longest})
         if (streak := int(numbers.pop("nonfinite_in_a_row"))) >= MAX_NONFINITE_STEPS:
             raise PolicyDiverged(

@@ -256,6 +256,10 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "ppo.entropy_rounds": Flip(
         "2", measured(course("ppo.update:entropy_coefficient"), [0.05, 0.05], [0.05, 0.0275])
     ),
+    "ppo.sharpen_rounds": Flip("1", changes("ppo.update:entropy", first=1)),
+    "ppo.sharpen_factor": Flip(
+        "100", changes("ppo.update:entropy", first=1), with_=("ppo.sharpen_rounds=1",)
+    ),
     "ppo.head_entropy": Flip(
         "op:0.5,tempo:0", tells("ppo.update:head_entropy_coefficient.op", 0.025, UPDATE)
     ),

@@ -15,6 +15,7 @@ from trainer.policy.coefficients import (
     by_head,
     entropy_coefficient,
     floors,
+    sharpness,
     value_coefficient,
 )
 from trainer.policy.update_statistics import UpdateStatistics
@@ -56,6 +57,12 @@ def test_value_loss_ramps_from_a_tenth_to_the_whole() -> None:
     assert found == pytest.approx([0.05, 0.275, 0.455, 0.5, 0.5])
 
 
+def test_logits_grow_in_the_second_half_and_stay() -> None:
+    cfg = PPOConfig(sharpen_rounds=4, sharpen_factor=9.0)
+    assert [sharpness(cfg, k) for k in range(7)] == pytest.approx([1, 1, 1, 3, 9, 9, 9])
+    assert sharpness(PPOConfig(sharpen_factor=9.0), 10**6) == 1.0
+
+
 def test_floors_fall_to_zero_exactly() -> None:
     cfg = PPOConfig(floor=("op:0.02", "alpha_curve:0.1"), floor_rounds=4)
     assert by_head(cfg.floor, 0.0) == [0.02, 0, 0, 0, 0, 0, 0, 0.1]
@@ -74,6 +81,7 @@ SCHEDULES = (
     "ppo.floor=op:0.06,blueprint:0.03",
     "ppo.floor_rounds=3",
     "ppo.head_entropy=op:2,tempo:0",
+    "ppo.sharpen_rounds=3",
 )
 
 

@@ -26,6 +26,7 @@ ONE_STEP = ("ppo.epochs=1", "ppo.minibatches=1")
 """An update whose only step begins with the policy that acted: its ratios are those of epoch 0."""
 COURSES = (
     "ppo.entropy_rounds=5",
+    "ppo.sharpen_rounds=5",
     "ppo.value_warmup_rounds=5",
     "ppo.floor=op:0.05,blueprint:0.1",
     "ppo.floor_rounds=5",

@@ -428,3 +428,15 @@ def test_a_resumed_run_goes_on_bit_for_bit() -> None:
             assert torch.equal(value.nan_to_num(-9), events[1][1][name].nan_to_num(-9)), name
     mine, theirs = agent.state_dict()["network"], resumed.state_dict()["network"]
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_sharpened_policy_learns_from_its_own_draws() -> None:
+    sets = ("ppo.sharpen_rounds=2", "ppo.sharpen_factor=100", "ppo.minibatches=1", "ppo.epochs=1")
+    agent, reward = make(load(sets=[*SETS, *sets]))
+    entropy = []
+    for round in (1, 2, 3):
+        rollout, _ = play(agent, reward, round)
+        statistics = learn(agent, rollout)
+        assert (statistics.ratio_min, statistics.ratio_max) == pytest.approx((1.0, 1.0), abs=1e-4)
+        entropy.append(statistics.entropy)
+    assert entropy[2] < entropy[1] - 0.2, "the logits of round 3 are a hundred times those of round 2"
