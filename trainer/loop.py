@@ -56,12 +56,11 @@ class Trainer(Episodes):
     ) -> None:
         self.process_group = process_group = process_group or ProcessGroup()
         first, cfg = process_group.rows(cfg.envs.count).start, _share(cfg, process_group)
-        population = create_population(
-            cfg, data, device, execution or choose_execution(cfg, data, device), first
-        )
-        self.compiler = Compiler(cfg.compile.mode, device, cfg.episode_epochs)
         own = cfg.compile.mode in ("reduce-overhead", "max-autotune")  # these make CUDA graphs themselves
         self.graphs = CudaGraphs(on=cfg.cuda.graphs and device.type == "cuda" and not own)
+        execution = execution or choose_execution(cfg, data, device, self.graphs)
+        population = create_population(cfg, data, device, execution, first)
+        self.compiler = Compiler(cfg.compile.mode, device, cfg.episode_epochs)
         population.compile(self.compiler, self.graphs)
         self.agent = Agent(
             cfg,

@@ -22,6 +22,7 @@ from trainer.compute.device import prepare_device, resolve_device
 from trainer.config import load as settings
 from trainer.config.host_options import CudaConfig
 from trainer.data.registry import load
+from trainer.hosts.autotune import choose_execution
 from trainer.loop import Trainer
 
 NUM_DEVICES = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -157,6 +158,16 @@ def test_deterministic_run_repeats_and_resumes_bit_for_bit(plan: str) -> None:
     rest.load_state_dict(torch.load(saved, map_location="cpu", weights_only=True))
     rest.run(Quiet())  # type: ignore[arg-type]
     same(whole, rest)
+
+
+def test_plan_is_measured_once_and_kept() -> None:
+    sets = [name for name in SMALL if not name.startswith("envs.plan")]
+    config = settings.load(sets=sets)
+    data = load("digits", DEVICE)
+    graphs = CudaGraphs(on=True)
+    execution = choose_execution(config, data, DEVICE, graphs)
+    assert not graphs.failure
+    assert Trainer(config, data, DEVICE, execution).population.execution == execution
 
 
 def train_on_two_ranks(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:

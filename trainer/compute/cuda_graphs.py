@@ -88,6 +88,12 @@ class CudaGraphs:
         self.failure = ""
         self.programs: dict[str, CudaGraphProgram[Any, Any]] = {}
 
+    def trial(self) -> CudaGraphs:
+        """Others like these, for programs that will not last."""
+        trial = CudaGraphs(on=self.on, capture=self._capture)
+        trial.failure = self.failure
+        return trial
+
     def wrap(
         self,
         name: str,

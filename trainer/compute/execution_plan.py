@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainer.config.schema import Config
 
 Convolution = Literal["grouped", "native", "unfold"]
 Amp = Literal["off", "bf16", "fp16"]
+Plan = Literal["gather", "masked"]
 
 
 class Execution(Struct, frozen=True, kw_only=True):
@@ -25,6 +27,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     """By which operations hosts and seeds convolve, see `stacked_ops.conv`."""
     amp: Amp = "off"
     """What forward passes compute in; see `hosts.precision`."""
+    plan: Plan = "gather"
+    """Which seeds are computed, see `hosts.slot_plan`."""
 
     @classmethod
     def as_configured(cls, config: Config) -> Execution:
@@ -34,7 +38,12 @@ class Execution(Struct, frozen=True, kw_only=True):
             group_size=min(envs.group_size or envs.count, envs.count),
             convolution="grouped" if envs.convolution == "auto" else envs.convolution,
             amp="off" if config.amp.dtype == "auto" else config.amp.dtype,
+            plan="gather" if envs.plan == "auto" else envs.plan,
         )
+
+    def obeying(self, config: Config) -> Execution:
+        """The same by the plan that is configured, where one is; checkpoints of old name none."""
+        return self if config.envs.plan == "auto" else replace(self, plan=config.envs.plan)
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Execution:
@@ -48,4 +57,7 @@ class Execution(Struct, frozen=True, kw_only=True):
 
     def as_options(self) -> str:
         """The options that give another run the same."""
-        return f"envs.group_size={self.group_size} envs.convolution={self.convolution} amp.dtype={self.amp}"
+        return (
+            f"envs.group_size={self.group_size} envs.convolution={self.convolution} amp.dtype={self.amp} "
+            f"envs.plan={self.plan}"
+        )

@@ -115,9 +115,14 @@ class EnvsConfig(Section, frozen=True):
         ),
     ] = "auto"
     plan: Annotated[
-        Literal["gather", "masked"],
-        Meta(description="Which seeds are computed: gather = live ones, masked = all, selected by masks"),
-    ] = "gather"
+        Literal["auto", "gather", "masked"],
+        Meta(
+            description=(
+                "Which seeds are computed: gather = live ones, masked = all, selected by masks; auto = "
+                "gather, on a GPU with cuda.graphs whichever is measured to be faster"
+            )
+        ),
+    ] = "auto"
 
 
 class AmpConfig(Section, frozen=True):

@@ -2,26 +2,32 @@
 
 More hosts in a group mean fewer operations to issue, but a working set that falls out of the caches. On a CPU
 rules decide, so that two runs with one seed are the same bit for bit. On a GPU it is measured: throwaway
-groups of growing size take a few real steps, and the growing ends where it no longer pays. What is chosen is
-tried before the run begins: it has to fit into memory.
+groups of growing size take a few real steps, and the growing ends where it no longer pays. Groups of that
+size then try both convolutions and, as whole epochs, both plans: masked ones are replayed as CUDA graphs.
+What is chosen is tried before the run begins: it has to fit into memory.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import get_args
 
 import torch
 from msgspec import structs
 
 from protocol.errors import EsperError
 from trainer.compute import native_convolution
+from trainer.compute.compiler import Compiler
 from trainer.compute.cpu import count_cores
+from trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
 from trainer.compute.device import is_out_of_memory, return_freed_memory
-from trainer.compute.execution_plan import Convolution, Execution
+from trainer.compute.execution_plan import Convolution, Execution, Plan
 from trainer.config.load import ConfigError
 from trainer.config.schema import Config
 from trainer.data.task import Task
@@ -47,6 +53,10 @@ NUM_SWEEPS = 3
 decide."""
 MAX_UNFOLD_RATIO = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
+NUM_EPOCHS = 3
+"""Least epochs per plan, those not counted in which graphs are captured and compared."""
+CLEAR_RATIO = 1.25
+"""A plan that is so many times as fast is chosen at once; nearer ones are measured `NUM_SWEEPS` times."""
 MAX_ACTIVATION_BYTES = 8 << 20
 """Bytes of the largest activation of a group of more than two hosts on a CPU, at most: far beyond its caches
 larger groups are slower, by how much depends on what else the machine does, and take memory without need."""
@@ -109,6 +119,7 @@ class StepTimer:
     data: Task
     device: torch.device
     convolution: Convolution = "grouped"
+    plan: Plan = "gather"
 
     def seconds_per_host(self, sizes: list[int]) -> Iterator[tuple[int, float]]:
         """Of a training step in a group of each size, for as long as the memory lasts."""
@@ -120,16 +131,59 @@ class StepTimer:
                     raise
                 return
 
-    def _step(self, size: int) -> float:
-        """Seconds of one step: the best of some."""
+    def seconds_of_epoch(self, size: int, graphs: CudaGraphs) -> float:
+        """Of a whole epoch of one group, as a run has it; infinite where the memory does not last.
+
+        Args:
+            graphs: a trial of the run's; a failure of theirs is noted there.
+        """
+        try:
+            seconds = self._epoch(size, graphs)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            seconds = math.inf
+        graphs.programs.clear()
+        if self.device.type == "cuda":
+            gc.collect()  # graphs hold their memory, and what they were made of holds them in a circle
+            torch.cuda.empty_cache()
+        return seconds
+
+    def _epoch(self, size: int, graphs: CudaGraphs) -> float:
+        """Seconds of one epoch, with a seed in every second slot: the best of some."""
+        population = self._population(size)
+        times: list[float] = []
+
+        def run(epoch: int) -> None:
+            population.set_topology(topology.stage, topology.blueprint, topology.style)
+            population.run_epoch(0, epoch % self.config.episode_epochs)
+
+        try:
+            population.compile(Compiler("off", self.device), graphs)
+            topology = population.fully_seeded_topology(every=2)
+            for epoch in range(NUM_CHECKED_CALLS + NUM_EPOCHS):
+                times.append(self._timed(partial(run, epoch)))
+        finally:
+            population.close()
+        return min(times[NUM_CHECKED_CALLS:])
+
+    def _population(self, size: int) -> Population:
+        """One group of so many hosts."""
         envs = structs.replace(
-            self.config.envs, count=size, group_size=size, threads=1, convolution=self.convolution
+            self.config.envs,
+            count=size,
+            group_size=size,
+            threads=1,
+            convolution=self.convolution,
+            plan=self.plan,
         )
         config = structs.replace(self.config, envs=envs)
-        execution = structs.replace(
-            Execution.as_configured(config), amp=precision.resolve_amp(config, self.device)
-        )
-        population = Population(config, self.data, self.device, execution=execution)
+        execution = _as_configured(config, self.device)
+        return Population(config, self.data, self.device, execution=execution)
+
+    def _step(self, size: int) -> float:
+        """Seconds of one step: the best of some."""
+        population = self._population(size)
         try:
             group = population.groups[0]
             group.plan_epoch(population.fully_seeded_topology(every=2), 0, 0)
@@ -152,8 +206,13 @@ class StepTimer:
         return time.perf_counter() - begun
 
 
-def choose_execution(config: Config, data: Task, device: torch.device) -> Execution:
+def choose_execution(
+    config: Config, data: Task, device: torch.device, graphs: CudaGraphs | None = None
+) -> Execution:
     """How to execute a new run here: as configured, and what that leaves open by rule or by measurement.
+
+    Args:
+        graphs: of the run; None = without.
 
     Raises:
         ConfigError: native convolutions are asked for where they cannot be had.
@@ -162,7 +221,7 @@ def choose_execution(config: Config, data: Task, device: torch.device) -> Execut
     if config.envs.convolution == "native" and reason:
         raise ConfigError(f"envs.convolution = native: {reason}; or choose grouped")
     if device.type != "cpu":
-        return measure_execution(config, data, device)
+        return measure_execution(config, data, device, graphs or CudaGraphs(on=False))
     execution = _as_configured(config, device)
     if config.envs.convolution == "auto" and data.kind == "images" and execution.amp == "off":
         if config.compile.mode != "off":
@@ -175,21 +234,40 @@ def choose_execution(config: Config, data: Task, device: torch.device) -> Execut
     return structs.replace(execution, group_size=min(size, config.envs.count))
 
 
-def measure_execution(config: Config, data: Task, device: torch.device) -> Execution:
-    """The same by the clock; takes a second or two for small hosts, more for large ones."""
+def measure_execution(config: Config, data: Task, device: torch.device, graphs: CudaGraphs) -> Execution:
+    """The same by the clock; takes a second or two for small hosts, more for large ones.
+
+    Args:
+        graphs: of the run; after a capture that fails here it makes none.
+    """
     execution = _as_configured(config, device)
-    bench = StepTimer(config, data, device)
+    bench = StepTimer(config, data, device, plan=execution.plan)
     if not config.envs.group_size:
         sizes = candidate_sizes(largest_size(config, data, device))
         sweeps = (bench.seconds_per_host(sizes) for _ in range(NUM_SWEEPS))
         size = choose_size(sweeps) if len(sizes) > 1 else sizes[0]
         execution = structs.replace(execution, group_size=size or sizes[0])
     if config.envs.convolution == "auto":
-        execution = structs.replace(
-            execution, convolution=_faster(bench, min(execution.group_size, MIN_GROUP_SIZE))
-        )
+        execution = structs.replace(execution, convolution=_faster(bench, execution.group_size))
+    if config.envs.plan == "auto" and graphs.on:
+        bench = replace(bench, convolution=execution.convolution)
+        execution = structs.replace(execution, plan=_faster_plan(bench, execution.group_size, graphs))
     return_freed_memory()
     return execution
+
+
+def _faster_plan(bench: StepTimer, size: int, graphs: CudaGraphs) -> Plan:
+    """`masked` only where its graphs are faster, near ties in every trial: two starts should choose alike."""
+    for _ in range(NUM_SWEEPS):
+        trial = graphs.trial()
+        gather, masked = (replace(bench, plan=plan).seconds_of_epoch(size, trial) for plan in get_args(Plan))
+        graphs.failure = trial.failure
+        logger.info("an epoch of %d hosts: gather %.4g s, masked %.4g s", size, gather, masked)
+        if trial.failure or masked >= gather:
+            return "gather"
+        if masked * CLEAR_RATIO <= gather:
+            break
+    return "masked"
 
 
 def _as_configured(config: Config, device: torch.device) -> Execution:

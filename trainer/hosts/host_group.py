@@ -17,7 +17,7 @@ from trainer.compute import rng
 from trainer.compute.compiler import MIXED_PRECISION_TOLERANCE, RELATIVE_TOLERANCE, Compiler
 from trainer.compute.cuda_graphs import CudaGraphs, copy_all_, iter_tensors, map_tensors
 from trainer.compute.device import filled, is_known_empty
-from trainer.compute.execution_plan import Amp
+from trainer.compute.execution_plan import Execution
 from trainer.compute.schedules import schedule_share
 from trainer.compute.stacked_ops import Init, Parameters, initialise
 from trainer.config.schema import Config
@@ -76,7 +76,7 @@ class HostGroup:
     Args:
         envs: int64 [n], global indices of the hosts, on the device.
         table: the population's slot table, the rows of these hosts; a view.
-        amp: what forward passes compute in.
+        execution: which seeds are computed, and in what.
     """
 
     def __init__(
@@ -88,10 +88,11 @@ class HostGroup:
         envs: Tensor,
         table: SlotTable,
         dtype: torch.dtype,
-        amp: Amp = "off",
+        execution: Execution,
     ) -> None:
         self.envs, self.table = envs, table
-        self._amp: Amp = amp
+        self._amp = amp = execution.amp
+        self._is_masked = execution.plan == "masked"
         self.loss_scale = LossScale(len(envs), envs.device) if amp == "fp16" else None
         self._config, self._model, self._pool, self._dtype = config, model, pool, dtype
         n, device = len(envs), envs.device
@@ -164,7 +165,7 @@ class HostGroup:
         )
         self._freezes = not is_known_empty(self.table.pruning)
         slots = SlotColumns.of(topology, self.table, self._dtype)
-        if self._config.envs.plan == "masked":
+        if self._is_masked:
             runs, decay = self._programs.prepare()
             self._keep(runs, decay)
         else:
@@ -337,7 +338,7 @@ class HostGroup:
     def compile(self, compiler: Compiler, graphs: CudaGraphs) -> None:
         """Compile and capture the training step, where its operations do not change with the seeds."""
         reason = ""
-        if self._config.envs.plan != "masked":
+        if not self._is_masked:
             reason = "its operations change with the seeds; envs.plan=masked keeps them the same"
         elif len(self) == 1:
             reason = "torch compiles a group of one host to wrong gradients"
@@ -352,7 +353,7 @@ class HostGroup:
             unless=reason,
         )
         self._programs = self._programs._replace(forward=forward)
-        if self._config.envs.plan == "masked" and graphs.on:
+        if self._is_masked and graphs.on:
             self._programs = self._graphed(name, graphs, tolerance)
 
     def _graphed(self, name: str, graphs: CudaGraphs, tolerance: float) -> _Programs:

@@ -90,7 +90,7 @@ class Population:
         execution: Execution | None = None,
     ) -> None:
         device = torch.device(device)
-        self.execution = execution or Execution.as_configured(config)
+        self.execution = (execution or Execution.as_configured(config)).obeying(config)
         self.model, self.pool = build_model(config, data, self.execution.convolution)
         self.slots = self.pool.slots
         n = config.envs.count
@@ -114,7 +114,7 @@ class Population:
                 envs[a:b],
                 self.table.rows(a, b),
                 dtype,
-                self.execution.amp,
+                self.execution,
             )
             for a, b in self._spans
         ]

@@ -134,10 +134,7 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "envs.group_size": Flip("1", tells("run.started:execution.group_size", 1)),
     "envs.threads": Flip("2", sees(workers=2), "endless", look=workers(2)),
     "envs.convolution": Flip("unfold", tells("run.started:execution.convolution", "unfold")),
-    "envs.plan": Elsewhere(
-        "both plans train the same bit for bit, so that no journal may differ; the masked one is compiled",
-        "tests/trainer/compute/test_compiler.py::test_policy_loss_gae_reward_and_masked_step_run_compiled",
-    ),
+    "envs.plan": Flip("masked", tells("run.started:execution.plan", "masked")),
     "amp.dtype": Flip("bf16", tells("run.started:execution.amp", "bf16", LOSS)),
     "compile.mode": Elsewhere(
         "a compiler takes minutes",

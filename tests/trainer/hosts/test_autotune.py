@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.compute.test_cuda_graphs import record
 from trainer.compute import native_convolution
 from trainer.compute import stacked_ops as stacked
+from trainer.compute.compiler import Compiler
+from trainer.compute.cuda_graphs import CudaGraphs
 from trainer.compute.execution_plan import Execution
 from trainer.config.load import ConfigError
 from trainer.hosts.autotune import (
@@ -28,6 +34,7 @@ from .plots import config, every_state, plant, rows, tiny
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
+NO_GRAPHS = CudaGraphs(on=False)
 
 
 @given(hosts=st.integers(1, 200), size=st.integers(1, 200))
@@ -136,10 +143,10 @@ def test_a_measurement_takes_real_steps_and_a_set_size_none(monkeypatch: pytest.
     costs = dict(StepTimer(config(8), tiny(), CPU).seconds_per_host([2, 8]))
     assert set(costs) == {2, 8}
     assert all(cost > 0 for cost in costs.values())
-    assert measure_execution(config(8), tiny(), CPU).group_size in (2, 4, 8)
+    assert measure_execution(config(8), tiny(), CPU, NO_GRAPHS).group_size in (2, 4, 8)
     monkeypatch.setattr(StepTimer, "_step", lambda *_: pytest.fail("measured"))
     cfg = config(8, envs__group_size=3, envs__convolution="unfold")
-    assert measure_execution(cfg, tiny(), CPU) == Execution(group_size=3, convolution="unfold")
+    assert measure_execution(cfg, tiny(), CPU, NO_GRAPHS) == Execution(group_size=3, convolution="unfold")
 
 
 def test_population_keeps_its_measured_execution_and_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +172,7 @@ def test_memory_that_runs_out_ends_the_measurement(monkeypatch: pytest.MonkeyPat
         return take(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(StepTimer, "_step", short)
-    assert measure_execution(config(8), tiny(), CPU).group_size == 2
+    assert measure_execution(config(8), tiny(), CPU, NO_GRAPHS).group_size == 2
 
 
 @pytest.mark.parametrize(("share", "chosen"), [(1.2, "grouped"), (0.9, "grouped"), (0.5, "unfold")])
@@ -174,7 +181,7 @@ def test_unfolded_convolutions_are_chosen_where_they_win_by_far(
 ) -> None:
     costs = {"grouped": 1.0, "unfold": share}
     monkeypatch.setattr(StepTimer, "_step", lambda self, size: size * costs[self.convolution])
-    assert measure_execution(config(4, envs__group_size=4), tiny(), CPU).convolution == chosen
+    assert measure_execution(config(4, envs__group_size=4), tiny(), CPU, NO_GRAPHS).convolution == chosen
 
 
 @pytest.mark.parametrize("plan", ["gather", "masked"])
@@ -223,4 +230,80 @@ def test_one_lucky_measurement_does_not_choose_the_convolution(
         return 0.1 if self.convolution == "unfold" and next(unfolded) < wins else 1.0
 
     monkeypatch.setattr(StepTimer, "_step", step)
-    assert measure_execution(config(8), tiny(), CPU).convolution == chosen
+    assert measure_execution(config(8), tiny(), CPU, NO_GRAPHS).convolution == chosen
+
+
+def plan_of(graphs: CudaGraphs) -> str:
+    """Chosen by measurement, where nothing else is to be measured."""
+    small = {"task__batches_per_epoch": 1, "seeds__blueprints": ["norm"]}
+    cfg = config(4, (4,), envs__group_size=4, envs__convolution="grouped", **small)
+    return measure_execution(cfg, tiny(), CPU, graphs).plan
+
+
+@pytest.mark.parametrize(
+    ("costs", "chosen", "trials"),
+    [
+        ([1.0, 0.5], "masked", 1),
+        ([1.0, 1.0], "gather", 1),
+        ([1.0, 0.9, 1.0, 0.9, 1.0, 1.1], "gather", 3),
+        ([1.0, 0.9, 1.0, 0.9, 1.0, 0.9], "masked", 3),
+        ([1.0, math.inf], "gather", 1),
+        ([math.inf, 1.0], "masked", 1),
+    ],
+)
+def test_masked_plan_is_chosen_where_its_graphs_win(
+    monkeypatch: pytest.MonkeyPatch, costs: list[float], chosen: str, trials: int
+) -> None:
+    left = list(costs)
+
+    def epoch(self: StepTimer, size: int, graphs: CudaGraphs) -> float:
+        assert (self.plan, size) == (("gather", "masked")[len(left) % 2], 4)
+        if math.isinf(cost := left.pop(0)):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return cost
+
+    monkeypatch.setattr(StepTimer, "_epoch", epoch)
+    assert plan_of(CudaGraphs(on=True)) == chosen
+    assert len(costs) - len(left) == 2 * trials
+    assert plan_of(NO_GRAPHS) == "gather"
+
+
+def test_plans_are_measured_in_real_epochs_with_graphs() -> None:
+    captured = []
+
+    def capture(*works: Callable[[], Any]) -> Any:
+        captured.append(works)
+        return record(*works)
+
+    assert plan_of(CudaGraphs(on=True, capture=capture)) in ("gather", "masked")
+    assert captured
+
+
+def test_capture_that_fails_while_measured_is_the_last() -> None:
+    def capture(*works: object) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    graphs = CudaGraphs(on=True, capture=capture)
+    assert plan_of(graphs) == "gather"
+    assert "not permitted" in graphs.failure
+
+
+@pytest.mark.parametrize(
+    ("configured", "saved", "runs"),
+    [
+        ("auto", {"plan": "masked"}, "masked"),
+        ("auto", {}, "gather"),
+        ("masked", {}, "masked"),
+        ("gather", {"plan": "masked"}, "gather"),
+    ],
+)
+def test_run_goes_on_by_its_plan_also_from_old_checkpoints(
+    configured: str, saved: dict[str, str], runs: str
+) -> None:
+    execution = Execution.from_dict({"group_size": 2, "convolution": "grouped", "amp": "off", **saved})
+    population = Population(config(2, envs__plan=configured), tiny(), CPU, execution=execution)
+    assert population.execution.plan == runs
+    graphs = CudaGraphs(on=True, capture=record)
+    population.compile(Compiler("off", CPU), graphs)
+    assert bool(graphs.programs) == (runs == "masked")
+    population.close()
