@@ -2,20 +2,22 @@
 
 A cell's file is named after what it is and after a hash of all that its result depends on: with other options
 it is another cell, and what was computed before stays. What is half done is kept beside it, and removed once
-the cell is.
+the cell is. Several processes share a folder: each cell is computed by one that holds its lock.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from protocol.errors import FolderError
 from protocol.storage.folders import write_atomically
+from protocol.storage.lock import Lock, LockHeld
 
 HASH_DIGITS = 12
 
@@ -112,6 +114,28 @@ class CellStore:
             FolderError: the disk refused.
         """
         write_atomically(self._path(cell, "part"), content)
+
+    @contextmanager
+    def claim(self, cell: Cell) -> Iterator[bool]:
+        """Keep other processes from computing a cell; False where one does so now.
+
+        Raises:
+            FolderError: the disk refused.
+        """
+        path = self._path(cell, "lock")
+        try:
+            lock = Lock(path)
+        except LockHeld:
+            yield False
+            return
+        except OSError as error:
+            raise FolderError(f"cannot make {path}: {error.strerror}") from None
+        try:
+            yield True
+        finally:
+            if self._path(cell, "json").exists():  # whoever waits for the deleted file finds the result
+                path.unlink(missing_ok=True)
+            lock.release()
 
     def _path(self, cell: Cell, ending: str) -> Path:
         return self.folder / f"{cell.file}.{ending}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from .steps import Step, Steps
 from .workbench import Workbench
 
 PPO = Word("ppo")
+WAIT_SECONDS = 2.0
+"""Between two looks at what other processes compute."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +99,32 @@ def _in_order(plays: Iterable[Step]) -> Iterator[Step]:
 
 
 def _compute(steps: Iterator[Step], store: CellStore, progress: Progress) -> None:
+    """Compute what is missing, beside other processes that do the same in this folder."""
     every = list(steps)
     missing = [step for step in every if store.load(step.cell) is None]
     progress.begin(sum(step.episodes for step in missing), len(every), len(every) - len(missing))
+    while missing:
+        mine = _compute_free(missing, store, progress)
+        left = [step for step in missing if store.load(step.cell) is None]
+        progress.leave_out(sum(step.episodes for step in missing if step not in (*left, *mine)))
+        missing = left
+        if missing and not mine:
+            progress.wait_for([step.cell.name for step in missing])
+            time.sleep(WAIT_SECONDS)
+
+
+def _compute_free(missing: Sequence[Step], store: CellStore, progress: Progress) -> list[Step]:
+    """Compute the steps that have what they need and that no other process computes; which these were."""
+    mine = []
     for step in missing:
-        store.save(step.cell, step.compute(store.load_part(step.cell)))
-        progress.end_step()
+        if any(store.load(need.cell) is None for need in step.needs):
+            continue
+        with store.claim(step.cell) as is_free:
+            if is_free and store.load(step.cell) is None:
+                store.save(step.cell, step.compute(store.load_part(step.cell)))
+                progress.end_step()
+                mine.append(step)
+    return mine
 
 
 def _result_of(word: Word, plays: Sequence[Step], steps: Steps) -> PolicyResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 EVERY_SECONDS = 15.0
 
@@ -50,6 +50,16 @@ class Progress:
         """The cell is done."""
         self._finished += self._step_episodes
         self._now = 0
+
+    def leave_out(self, episodes: int) -> None:
+        """Another process has done so many."""
+        self._total -= episodes
+
+    def wait_for(self, names: Sequence[str]) -> None:
+        """Nothing is to do until other processes have done these cells."""
+        if self._clock() - self._said >= self._every:
+            self._said = self._clock()
+            self._say(f"waiting for another process: {', '.join(names)}")
 
     def line(self) -> str:
         """Cell, share and time left."""

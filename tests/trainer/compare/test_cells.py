@@ -30,6 +30,20 @@ def test_part_is_kept_until_the_cell_is_done(tmp_path: Path) -> None:
     assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
 
 
+def test_cell_is_claimed_by_one_at_a_time(tmp_path: Path) -> None:
+    store, other = CellStore(tmp_path), CellStore(tmp_path)
+    with store.claim(CELL) as mine:
+        assert mine
+        with other.claim(CELL) as theirs:
+            assert not theirs
+        with other.claim(Cell("play-ppo-2", {})) as theirs:
+            assert theirs
+    with other.claim(CELL) as theirs:
+        assert theirs, "what was given up is free"
+        other.save(CELL, {})
+    assert not list(tmp_path.glob("play-ppo-1*.lock")), "a cell that is done needs no lock"
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"key": {}, "result": {}}', b"\xff"])
 def test_damaged_cell_counts_as_missing(tmp_path: Path, content: bytes) -> None:
     store = CellStore(tmp_path)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +160,30 @@ def test_interrupted_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     for one in (*whole["policies"], *cut["policies"]):
         one["training"].pop("seconds", None)
     assert cut == whole
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_cells(tmp_path: Path) -> None:
+    sets = [word for option in (*MIXED, "envs.count=2", "envs.threads=1", "ppo.minibatches=1", "device=cpu",
+            "envs.group_size=2", "envs.convolution=grouped") for word in ("--set", option)]  # fmt: skip
+    command = [sys.executable, "-m", "trainer", "compare", "--policy", "ppo,random,no_growth,ppo+shuffled"]
+    size = ["--seeds", "3", "--episodes", "8", "--hosts", "2", "--to", str(tmp_path / "cells"), "--json"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    both = [
+        subprocess.Popen(
+            [*command, *size, *sets],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for _ in range(2)
+    ]
+    told, said = zip(*(process.communicate(timeout=500) for process in both), strict=True)
+    assert [process.returncode for process in both] == [0, 0], said
+    assert json.loads(told[0]) == json.loads(told[1])
+    begun = [line for text in said for line in text.splitlines() if line.endswith(" episodes")]
+    assert len(begun) == len(set(begun)) == 3 + 3 + 3 + 1 + 1, "each cell is computed once"
 
 
 @pytest.mark.parametrize(
