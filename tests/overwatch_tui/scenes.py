@@ -137,7 +137,8 @@ def published_events() -> list[Event]:
     return [decode_line(line) for line in run.lines]
 
 
-def _published() -> State:
+def published_state() -> State:
+    """What is known of that run."""
     return folded(published_events())
 
 
@@ -182,7 +183,7 @@ KINDS: dict[str, Callable[[], State]] = {
     "256 envs": partial(state, envs=256, rounds=1),
     "profiled": measured,
     "recorded": real_state,
-    "published": _published,
+    "published": published_state,
 }
 """What runs there are."""
 NO_RUN = "no live run found; start one with: esper-daemon start"
@@ -205,10 +206,10 @@ FRAMES: dict[str, Callable[[], PanelInputs]] = {
     "one-env": lambda: panel_inputs(state(envs=1, rounds=2)),
     "envs-256": lambda: panel_inputs(state(envs=256, rounds=1)),
     "ten-slots": lambda: panel_inputs(state(envs=8, rounds=1, slots=10)),
-    "published": lambda: panel_inputs(_published()),
-    "published-charts": lambda: panel_inputs(_published(), _view("charts")),
-    "published-about": lambda: panel_inputs(_published(), _view("about")),
-    "published-chart": lambda: panel_inputs(_published(), _view("metrics", detail=True)),
+    "published": lambda: panel_inputs(published_state()),
+    "published-charts": lambda: panel_inputs(published_state(), _view("charts")),
+    "published-about": lambda: panel_inputs(published_state(), _view("about")),
+    "published-chart": lambda: panel_inputs(published_state(), _view("metrics", detail=True)),
     "overlay-envs": lambda: _charts("accuracy/7", "drift/env07", overlay="all"),
     "overlay-quantiles": lambda: _charts("accuracy/7", "return/7", overlay="quantiles", smoothing=0.6),
     "log-axis": lambda: _charts("norm/env07", is_log=True),
@@ -262,9 +263,9 @@ for _name in VIEWS:
 STATES: dict[str, Callable[[], PanelInputs]] = {
     "live": lambda: panel_inputs(state(envs=8, rounds=2)),
     "critical": lambda: panel_inputs(state()),
-    **{name: FRAMES[name] for name in ("lost", "paused", "recording", "ended")},
+    "paused": FRAMES["paused"],
 }
-"""What link and run can be in; of each a file a size has all views, one below the other."""
+"""States of which a file a size has all views, one below the other; `snapshots` has more, packed."""
 
 
 def all_views(name: str, width: int, height: int) -> str:
@@ -290,6 +291,8 @@ def main() -> None:
     """Write all golden files anew."""
     import os
 
+    from .snapshots import write_packs
+
     os.environ["TZ"] = "UTC"
     time.tzset()
     FOLDER.mkdir(exist_ok=True)
@@ -302,6 +305,7 @@ def main() -> None:
     for name in STATES:
         for width, height in SIZES:
             path_of_views(name, width, height).write_text(all_views(name, width, height), encoding="utf-8")
+    write_packs()
     print(f"wrote {len(SCENES) * len(SIZES)} pictures to {FOLDER}")
 
 
