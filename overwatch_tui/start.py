@@ -93,7 +93,7 @@ def _ended_elsewhere(address: str | None, runs: RunList) -> tuple[MachineRuns, L
 
 
 def open_first(address: str | None, choice: RunChoice, *, daemon: str | None, thin: bool | None) -> Feed:
-    """What is behind the first screen; makes the list that screen where there is a choice.
+    """The feed to begin with; where there is a choice, none, and the list of runs is the first screen.
 
     A run that is named is opened, one of another machine that has ended as a recording, which is fetched; so
     is the only live one of the only machine. Where there is no run at all, the first is waited for.

@@ -73,7 +73,7 @@ class LinePanel(Widget):
         return strip
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The lines as they are: there is no border, padding or opacity to be added to them."""
+        """The lines as they are: no border, padding or opacity is to be applied to them."""
         strips = [self.render_line(y) for y in crop.line_range]
         for each in self.get_line_filters():
             strips = [strip.apply_filter(each, self.background_colors[1]) for strip in strips]
