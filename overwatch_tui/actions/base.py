@@ -127,12 +127,15 @@ class PaintedApp(App[None]):
             await super().on_event(Key("escape", None))
             name = event.key.removeprefix("alt+")
             event = Key(name, name if len(name) == 1 else None)
-        if isinstance(event, Key) and getattr(self.screen_stack[-1], "takes_chosen_keys", False):
+        if isinstance(event, Key):
             event = self._usual_key(event)
         await super().on_event(event)
 
     def _usual_key(self, event: Key) -> Key:
-        """What the screens above the main one know a chosen key by."""
+        """What the screens above the main one know a chosen key by; keys of their own stay what they are."""
+        screen = self.screen_stack[-1]
+        if not getattr(screen, "takes_chosen_keys", False) or event.key in getattr(screen, "own_keys", ()):
+            return event
         name = usual_names(self.session.view.keys).get(event.key)
         if name is None:
             return event

@@ -48,6 +48,11 @@ class CallScreen(ModalScreen[LoopCall | None]):
         self._typed: dict[str, str] = {}
         self._error = ""
 
+    @property
+    def takes_chosen_keys(self) -> bool:
+        """In the list; where parameters are typed, a character is a character."""
+        return self._chosen is None
+
     def compose(self) -> ComposeResult:
         yield self._panel
 
@@ -72,6 +77,10 @@ class CallScreen(ModalScreen[LoopCall | None]):
             self._at = min(self._at + 1, len(self._commands) - 1)
         elif key in ("k", "up", "shift+tab"):
             self._at = max(self._at - 1, 0)
+        elif key in ("g", "home", "pageup"):
+            self._at = 0
+        elif key in ("G", "end", "pagedown"):
+            self._at = len(self._commands) - 1
         elif key == "enter":
             self._chosen, self._field, self._typed = self._commands[self._at], 0, {}
             if not self._chosen.parameters:

@@ -31,6 +31,9 @@ class ExportScreen(ModalScreen[None]):
     """
 
     AUTO_FOCUS = ""
+    takes_chosen_keys = True
+    own_keys = frozenset(FORMS)
+    """These choose a form, whatever the operator has chosen them for elsewhere."""
 
     def __init__(self, title: str, write: Callable[[str], str], theme: Theme, glyphs: Glyphs) -> None:
         super().__init__()

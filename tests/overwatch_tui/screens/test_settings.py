@@ -12,6 +12,8 @@ from overwatch_tui.panels import VIEWS
 from overwatch_tui.render.lines import plain
 from overwatch_tui.render.notifier import parse_quiet_hours
 from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.screens.call import CallScreen
+from overwatch_tui.screens.export import ExportScreen
 from overwatch_tui.screens.help import HelpScreen
 from overwatch_tui.screens.input_line import InputLine
 from overwatch_tui.screens.runs import RunsScreen
@@ -22,7 +24,8 @@ from overwatch_tui.source.run_list import RunList
 from overwatch_tui.start import RunChoice
 from tests.overwatch_tui.harness import events, in_loop, session
 from tests.overwatch_tui.runs import FakeMachine
-from tests.overwatch_tui.test_app import SMALL, press, shown
+from tests.overwatch_tui.scenes import published_events
+from tests.overwatch_tui.test_app import SMALL, press, shown, within
 from tests.overwatch_tui.test_runs import RUNS
 
 
@@ -166,3 +169,54 @@ async def test_chosen_keys_act_in_every_view_and_modal(tmp_path: Path) -> None:
         assert app.choice.view.selected["runs"] != first
         await press(pilot, "ctrl+q")
     assert app._exit
+
+
+@in_loop
+async def test_chosen_keys_close_the_export_and_choose_no_form(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    path.write_text('[keys]\nleave = "f6"\nexport = "f7"\ndown = "c"\n')
+    with within(tmp_path):
+        app = _app(read_settings({}, path=path))
+        async with app.run_test(size=SMALL) as pilot:
+            for close in ("f6", "f7", "q", "escape"):
+                await press(pilot, "f7")
+                assert isinstance(app.screen, ExportScreen)
+                await press(pilot, close)
+                assert len(app.screen_stack) == 1, close
+            await press(pilot, "f7", "c")
+            assert isinstance(app.screen, ExportScreen)
+            assert "wrote" in app.screen.said, "a letter of the box means what the box says"
+        assert not app._exit
+    assert len(list(tmp_path.glob("*.csv"))) == 1
+
+
+@in_loop
+async def test_chosen_keys_act_in_the_list_of_commands_only(tmp_path: Path) -> None:
+    path = tmp_path / "tui.toml"
+    path.write_text(
+        '[keys]\ndown = ["n", "ctrl+n"]\nnext_anomaly = "f9"\nup = "b"\ncall = "f7"\nleave = "f6"\n'
+    )
+    view = ViewState(keys=read_settings({}, path=path).keys)
+    app = OverwatchApp(session(published_events(), view))
+    app.session.state.loop_commands = {
+        "save": {},
+        "set_lr": {"parameters": {"name": {"type": "str"}}},
+        "stop": {},
+    }
+    async with app.run_test(size=SMALL) as pilot:
+        for close in ("f7", "f6", "escape"):
+            await press(pilot, "f7")
+            assert isinstance(app.screen, CallScreen)
+            await press(pilot, close)
+            assert len(app.screen_stack) == 1, close
+        await press(pilot, "f7", "n", "ctrl+n", "b", "enter", *"nb")
+        assert isinstance(app.screen, CallScreen)
+        assert "set_lr" in _lines(app.screen)[1], "the second of three"
+        assert any("nb_" in line for line in _lines(app.screen)), "what is typed is typed"
+        await press(pilot, "escape", "escape")
+        assert len(app.screen_stack) == 1
+    assert not app._exit
+
+
+def _lines(screen: CallScreen) -> list[str]:
+    return [plain(line) for line in screen._panel.lines]
