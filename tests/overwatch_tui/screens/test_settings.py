@@ -174,7 +174,7 @@ async def test_chosen_keys_act_in_every_view_and_modal(tmp_path: Path) -> None:
 @in_loop
 async def test_chosen_keys_close_the_export_and_choose_no_form(tmp_path: Path) -> None:
     path = tmp_path / "tui.toml"
-    path.write_text('[keys]\nleave = "f6"\nexport = "f7"\ndown = "c"\n')
+    path.write_text('[keys]\nleave = "f6"\nexport = "f7"\ndown = "c"\ncall = "f9"\n')
     with within(tmp_path):
         app = _app(read_settings({}, path=path))
         async with app.run_test(size=SMALL) as pilot:
