@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isfinite
 
 from protocol.codec.json_lines import Event
@@ -144,7 +145,13 @@ MAX_ROUNDS_APART = 1000
 
 
 def _count(lives: list[Life]) -> SlotTallies:
-    return _sum(*({(life.blueprint, life.slot): _tally(life)} for life in lives if life.blueprint))
+    return _sum(*({_name(life.blueprint, life.slot): _tally(life)} for life in lives if life.blueprint))
+
+
+@lru_cache(maxsize=4096)
+def _name(blueprint: str, slot: str) -> tuple[str, str]:
+    """One for all rounds: as read from events each would be another."""
+    return blueprint, slot
 
 
 def _tally(life: Life) -> BlueprintTally:

@@ -6,10 +6,9 @@ order and more than once. What belongs to one life is decided as `Lives` does, w
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from protocol.messages.events import EpochFinished, SeedGate, SeedStage
 from protocol.messages.vocabulary import WITH_SEED
 
 from .columns import at_or_none
+from .seed_facts import COLUMNS, SeedFacts
 
 MAX_PLACES = 2000
 """Slots of envs in a round of which facts are kept; those of the oldest round go first."""
@@ -30,8 +30,6 @@ MAX_BOOTS = 16
 MAX_ENDED = 200
 """Ended lives that are listed."""
 _WITH_SEED = frozenset(stage.name for stage in WITH_SEED)
-_COLUMNS = 5
-"""Numbers of an epoch: epoch, time, alpha, contribution, gradient norm."""
 
 SeedKey = tuple[int, int, str, int]
 """(round, env, slot, how many lives were in this slot before in the round)."""
@@ -126,21 +124,6 @@ class SeedStory:
         return None if last is None or self.born_epoch is None else max(0, last - self.born_epoch)
 
 
-class _Facts:
-    """Of one slot of an env in a round."""
-
-    def __init__(self, owner: object) -> None:
-        self.owner = owner
-        self.events: dict[int, Event] = {}
-        """Stages and gates by their number."""
-        self.numbers = array("d")
-
-    def copy(self, owner: object) -> _Facts:
-        twin = _Facts(owner)
-        twin.events, twin.numbers = dict(self.events), self.numbers[:]
-        return twin
-
-
 class _Boot:
     """A daemon that began at a time: what it repeats replaces what was before."""
 
@@ -154,7 +137,7 @@ class SeedStories:
     """Facts of many seeds."""
 
     def __init__(self) -> None:
-        self._places: dict[_Place, _Facts] = {}
+        self._places: dict[_Place, SeedFacts] = {}
         self._boots: list[_Boot] = []
         self._finished: dict[int, int] = {}
         """When rounds were over, microseconds."""
@@ -176,15 +159,18 @@ class SeedStories:
         """Those of the events up to a time, microseconds."""
         twin = SeedStories()
         for place, facts in self._places.items():
-            kept = _Facts(twin._owner)
-            kept.events = {seq: event for seq, event in facts.events.items() if event.ts <= until}
-            for at in range(0, len(facts.numbers), _COLUMNS):
+            kept, newest = SeedFacts(twin._owner), 0
+            for event in facts.events(*place):
+                if event.ts <= until:
+                    kept.add(event)
+                    newest = max(newest, event.ts)
+            for at in range(0, len(facts.numbers), COLUMNS):
                 if facts.numbers[at + 1] <= until:
-                    kept.numbers.extend(facts.numbers[at : at + _COLUMNS])
+                    kept.numbers.extend(facts.numbers[at : at + COLUMNS])
                     twin._newest = max(twin._newest, (int(facts.numbers[at + 1]), place[0]))
-            if kept.events or kept.numbers:
+            if len(kept) or kept.numbers:
                 twin._places[place] = kept
-                twin._newest = max([twin._newest, *((event.ts, place[0]) for event in kept.events.values())])
+                twin._newest = max(twin._newest, (newest, place[0]))
         twin._boots = [_Boot(boot.ts, boot.clock) for boot in self._boots if boot.ts <= until]
         twin._finished = {round_: ts for round_, ts in self._finished.items() if ts <= until}
         return twin
@@ -218,9 +204,8 @@ class SeedStories:
             return
         place = (event.ctx.round, event.ctx.env, data.slot)
         facts = self._of(place)
-        if facts is not None and len(facts.events) < MAX_FACTS:
-            _share_texts(data)
-            facts.events[event.seq] = replace(event, line=b"")
+        if facts is not None and len(facts) < MAX_FACTS:
+            facts.add(event)
             self._made.pop(place, None)
 
     def epoch(self, event: Event, slots: list[str], with_seed: frozenset[int]) -> None:
@@ -246,16 +231,16 @@ class SeedStories:
                 columns = (data.alpha, data.contribution, data.seed_grad_norm)
                 values = (at_or_none(at_or_none(column, env), slot) for column in columns)
                 facts.numbers.extend((epoch, ts, *(nan if v is None else v for v in values)))
-                if len(facts.numbers) > MAX_POINTS * _COLUMNS:
+                if len(facts.numbers) > MAX_POINTS * COLUMNS:
                     facts.numbers = _halve(facts.numbers)
 
-    def _of(self, place: _Place) -> _Facts | None:
+    def _of(self, place: _Place) -> SeedFacts | None:
         """The facts of a place, to be changed; None where its round is too old to be kept."""
         facts = self._places.get(place)
         if facts is None:
             if len(self._places) >= MAX_PLACES and not self._make_room(place[0]):
                 return None
-            facts = self._places[place] = _Facts(self._owner)
+            facts = self._places[place] = SeedFacts(self._owner)
         elif facts.owner is not self._owner:
             facts = self._places[place] = facts.copy(self._owner)
         return facts
@@ -305,10 +290,10 @@ class SeedStories:
         self._add_points(stories, facts.numbers)
         return stories[number]
 
-    def _tell(self, place: _Place, facts: _Facts) -> list[SeedStory]:
+    def _tell(self, place: _Place, facts: SeedFacts) -> list[SeedStory]:
         """The lives that were in this place, in the order of birth."""
         round_, env, slot = place
-        told = sorted(facts.events.values(), key=lambda event: event.seq)
+        told = sorted(facts.events(*place), key=lambda event: event.seq)
         told = [one for one in told if not self._is_void(round_, one.ctx.epoch, one.ts)]
         lives, stories = Lives(), _Stories(place)
         for event in told:
@@ -320,7 +305,7 @@ class SeedStories:
         if not stories.all and facts.numbers:
             stories.begin_unknown()
         if self._is_over(round_):
-            last = max((int(epoch) for epoch in facts.numbers[::_COLUMNS]), default=0)
+            last = max((int(epoch) for epoch in facts.numbers[::COLUMNS]), default=0)
             for story in stories.all:
                 if story.end_stage is None:
                     story.end_stage = story.stage or "unknown"
@@ -331,8 +316,8 @@ class SeedStories:
         """Give each epoch to the life whose stage was the newest at its time."""
         begins = sorted((step.ts, i) for i, story in enumerate(stories) for step in story.stages)
         points = {}
-        for at in range(0, len(numbers), _COLUMNS):
-            epoch, ts, *values = numbers[at : at + _COLUMNS]
+        for at in range(0, len(numbers), COLUMNS):
+            epoch, ts, *values = numbers[at : at + COLUMNS]
             if not self._is_void(stories[0].round, epoch, int(ts)):
                 alpha, contribution, grad = (v if isfinite(v) else None for v in values)
                 points[int(epoch), int(ts)] = Point(int(epoch), int(ts), alpha, contribution, grad)
@@ -415,20 +400,9 @@ def _newest_end(story: SeedStory) -> tuple[int, bool, int, int]:
     return story.round, story.outcome != "round over", story.end_epoch or 0, story.ts
 
 
-def _share_texts(data: SeedStage | SeedGate) -> None:
-    """Keep the few texts that thousands of facts have in common once."""
-    data.slot = sys.intern(data.slot)
-    if isinstance(data, SeedGate):
-        data.gate = sys.intern(data.gate)
-        data.checks = {sys.intern(name): passed for name, passed in data.checks.items()}
-        return
-    data.from_stage, data.to_stage = sys.intern(data.from_stage), sys.intern(data.to_stage)
-    data.blueprint = None if data.blueprint is None else sys.intern(data.blueprint)
-
-
 def _halve(numbers: array[float]) -> array[float]:
     """Every second epoch."""
     kept = array("d")
-    for at in range(0, len(numbers), 2 * _COLUMNS):
-        kept.extend(numbers[at : at + _COLUMNS])
+    for at in range(0, len(numbers), 2 * COLUMNS):
+        kept.extend(numbers[at : at + COLUMNS])
     return kept

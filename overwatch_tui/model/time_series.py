@@ -19,12 +19,12 @@ RESOLUTIONS: tuple[tuple[int, int], ...] = (
     (10 * SECOND, 1080),
     (60 * SECOND, 10_080),
 )
-"""(bucket, how many): 1 s for 15 min, 10 s for 3 h, 60 s for a week."""
+"""(bucket, how many of time): 1 s for 15 min, 10 s for 3 h, 60 s for a week."""
 SHORT_RESOLUTIONS: tuple[tuple[int, int], ...] = ((10 * SECOND, 360),)
 """For the many and short-lived, such as seeds: 10 s for an hour."""
 
 SLACK = 64
-"""So many buckets more than its capacity are kept, so that the oldest are dropped that many at a time."""
+"""Buckets may be older by so many than the capacity, so that the oldest are dropped several at a time."""
 MAX_VALUE = 1e30
 """Values beyond are cut to it, so that single precision holds them."""
 
@@ -49,7 +49,7 @@ class HistorySpan(NamedTuple):
 
 
 class _Ring:
-    """Newest `capacity` buckets of `dt` microseconds, oldest first."""
+    """Buckets of `dt` microseconds, oldest first, of a time of `capacity` of them."""
 
     __slots__ = ("capacity", "count", "dt", "high", "index", "low", "total")
 
@@ -77,7 +77,7 @@ class _Ring:
         if index < self.index[-1]:
             at = bisect_left(self.index, index)
             if self.index[at] != index:
-                if at > 0 or len(self.index) < self.capacity:
+                if index > self.index[-1] - self.capacity:
                     self._insert(at, index, value)
                 return
         if value < self.low[at]:
@@ -88,9 +88,10 @@ class _Ring:
         self.count[at] += 1
 
     def _append(self, index: int, value: float) -> None:
-        if len(self.index) >= self.capacity + SLACK:
+        if self.index and index - self.index[0] >= self.capacity + SLACK:
+            old = bisect_left(self.index, index - self.capacity + 1)
             for column in (self.index, self.low, self.high, self.total, self.count):
-                del column[: len(column) - self.capacity + 1]
+                del column[:old]
         self.index.append(index)
         self.low.append(value)
         self.high.append(value)

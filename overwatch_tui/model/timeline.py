@@ -7,7 +7,9 @@ positions, shorten it. A keyframe has neither curves nor counts: those are cut f
 
 from __future__ import annotations
 
+import pickle
 import time
+import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -35,6 +37,8 @@ KEYFRAME_EVENTS = 4096
 NEAR_KEYFRAME_EVENTS = 512
 """Between those that are kept where the cursor has been last."""
 MAX_KEYFRAMES, MAX_NEAR_KEYFRAMES = 128, 16
+MAX_MARKS = 65_536
+"""Epochs, and anomalies, that can be stepped to: of a day with an epoch a second, in 2 MiB."""
 KEYFRAME_LOG_ENTRIES = 200
 """So much of the log goes with a keyframe."""
 
@@ -69,6 +73,9 @@ class Keyframe:
     """Values of the curves before this time belong to it."""
     numbers: dict[str, int]
     state: State
+    """Without curves, counts, stories and log."""
+    log: bytes
+    """The newest entries of the log, packed: nothing else would hold them any more."""
 
 
 class Marks:
@@ -77,22 +84,40 @@ class Marks:
     def __init__(self) -> None:
         self.positions = array("q")
         self.times = array("q")
-        self.clocks: list[tuple[int, int]] = []
-        """(round, epoch)."""
+        self._rounds = array("q")
+        self._epochs = array("q")
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def add(self, position: int, ts: int, clock: tuple[int, int]) -> None:
-        """Enter the next one."""
+        """Enter the next one; the oldest are forgotten where there are too many."""
+        if len(self) >= MAX_MARKS:
+            self._drop(MAX_MARKS // 8)
         self.positions.append(position)
         self.times.append(ts)
-        self.clocks.append(clock)
+        self._rounds.append(clock[0])
+        self._epochs.append(clock[1])
+
+    @property
+    def newest_clock(self) -> tuple[int, int]:
+        """(round, epoch) of the newest; there has to be one."""
+        return self._rounds[-1], self._epochs[-1]
+
+    def find(self, round_: int, epoch: int) -> int | None:
+        """Position of the newest one of a round and an epoch; None = not known."""
+        for i in reversed(range(len(self))):
+            if self._rounds[i] == round_ and self._epochs[i] == epoch:
+                return self.positions[i]
+        return None
 
     def drop_before(self, position: int) -> None:
         """Forget what can no longer be reached."""
-        count = bisect_left(self.positions, position)
-        del self.positions[:count], self.times[:count], self.clocks[:count]
+        self._drop(bisect_left(self.positions, position))
+
+    def _drop(self, count: int) -> None:
+        for column in (self.positions, self.times, self._rounds, self._epochs):
+            del column[:count]
 
 
 class SeekTarget(NamedTuple):
@@ -184,6 +209,7 @@ class RunTimeline:
         state.curves = self._curves.cut(keyframe.curves_until)
         state.anomaly_history = self._history.cut(keyframe.ts)
         state.stories = self._stories.cut(keyframe.ts)
+        state.log.extend(pickle.loads(zlib.decompress(keyframe.log)))
         return Folding(state, keyframe.position, keyframe.ts, dict(keyframe.numbers))
 
     def drop_before(self, position: int) -> None:
@@ -207,11 +233,7 @@ class RunTimeline:
 
     def clock_position(self, round_: int, epoch: int) -> int | None:
         """Position right after an epoch; where a resumed boot repeated it, the newest. None = not known."""
-        clocks = self.epochs.clocks
-        return next(
-            (self.epochs.positions[i] for i in reversed(range(len(clocks))) if clocks[i] == (round_, epoch)),
-            None,
-        )
+        return self.epochs.find(round_, epoch)
 
 
 def is_trouble(event: Event) -> bool:
@@ -230,17 +252,20 @@ def _limits_exceeded(state: State) -> frozenset[AnomalyKey]:
 
 def _keyframe(folding: Folding, curves_until: int) -> Keyframe:
     state = folding.state
-    curves, log, history = state.curves, state.log, state.anomaly_history
-    stories, state.stories = state.stories, SeedStories()
-    state.anomaly_history = AnomalyHistory()
-    state.curves, state.log = Curves(), deque(islice(reversed(log), KEYFRAME_LOG_ENTRIES), log.maxlen)
-    state.log.reverse()
+    full = state.curves, state.log, state.anomaly_history, state.stories
+    newest = list(islice(reversed(state.log), KEYFRAME_LOG_ENTRIES))[::-1]
+    state.curves, state.log, state.anomaly_history = (
+        Curves(),
+        deque(maxlen=state.log.maxlen),
+        AnomalyHistory(),
+    )
+    state.stories = SeedStories()
     try:
         copied = state.frozen_copy()
     finally:
-        state.curves, state.log, state.anomaly_history = curves, log, history
-        state.stories = stories
-    return Keyframe(folding.position, folding.ts, curves_until, dict(folding.numbers), copied)
+        state.curves, state.log, state.anomaly_history, state.stories = full
+    log = zlib.compress(pickle.dumps(newest), 1)
+    return Keyframe(folding.position, folding.ts, curves_until, dict(folding.numbers), copied, log)
 
 
 class EventReader(Protocol):

@@ -148,7 +148,7 @@ class RecordedCursor(Cursor):
         if position is not None:
             return self.go(SeekTarget(position=position))
         wanted = target.clock
-        if self.timeline.epochs and self.timeline.epochs.clocks[-1] > wanted:
+        if self.timeline.epochs and self.timeline.epochs.newest_clock > wanted:
             return f"round {wanted[0]} epoch {wanted[1]} is not in the recording"
 
         def reached(event: Event) -> bool:

@@ -116,8 +116,8 @@ class LiveCursor(Cursor):
         if position is not None:
             return self.go(SeekTarget(position=position))
         text = f"round {round_} epoch {epoch} is not held"
-        clocks = self.timeline.epochs.clocks
-        if clocks and (round_, epoch) > clocks[-1]:
+        epochs = self.timeline.epochs
+        if epochs and (round_, epoch) > epochs.newest_clock:
             return f"{text}: it has not come so far"
         return self._go_before(lambda past: past.to_clock((round_, epoch)), text)
 

@@ -11,6 +11,7 @@ import pytest
 
 from overwatch_tui.model import seed_stories
 from overwatch_tui.model.late_events import fold_late
+from overwatch_tui.model.seed_facts import SeedFacts
 from overwatch_tui.model.seed_stories import SeedStory
 from overwatch_tui.model.state import State
 from protocol.codec.json_lines import Event
@@ -180,3 +181,27 @@ def test_copy_and_cut_are_not_changed_by_later_events() -> None:
     assert [copied.get(story.key) for story in copied.ended()] == before
     cut = state.stories.cut(found[half - 1].ts)
     assert [cut.get(story.key) for story in cut.ended()] == before
+
+
+def test_facts_of_a_place_are_packed_and_come_back() -> None:
+    found = [e for e in events(envs=4, rounds=3) if isinstance(e.data, SeedStage | SeedGate)]
+    assert len(found) > 50
+    places = [(e.ctx.round, e.ctx.env, e.data.slot) for e in found]
+    round_, env, slot = max(places, key=places.count)
+    wanted = [e for e, place in zip(found, places, strict=True) if place == (round_, env, slot)]
+    owner = object()
+    facts = SeedFacts(owner)
+    for event in [*wanted, *wanted]:
+        facts.add(event)
+    assert len(facts) == len(wanted) > 2, "each once"
+    assert env is not None
+    kept = list(facts.copy(owner).events(round_, env, slot))
+    assert [(e.seq, e.ts, e.type, e.stream, e.ctx) for e in kept] == [
+        (e.seq, e.ts, e.type, e.stream, e.ctx) for e in wanted
+    ]
+    for before, after in zip(wanted, kept, strict=True):
+        if isinstance(before.data, SeedStage):
+            assert after.data == replace(before.data, action=None, command=None)
+        else:
+            assert (after.data.gate, after.data.passed) == (before.data.gate, before.data.passed)
+            assert list(after.data.checks) == [c for c, passed in before.data.checks.items() if not passed]

@@ -62,6 +62,22 @@ def test_memory_is_bounded_and_the_coarse_rings_reach_far_back() -> None:
     assert all(bucket is not None for bucket in day)
 
 
+def test_seldom_measured_values_are_kept_as_long_as_others() -> None:
+    history = History()
+    for minute in range(24 * 60):
+        history.add(minute * 60 * SECOND, float(minute))
+    for ring, (dt, capacity) in zip(history._rings, RESOLUTIONS, strict=True):
+        assert ring.index[-1] - ring.index[0] < capacity + SLACK
+        assert len(ring.index) <= 1 + (capacity + SLACK) * dt // (60 * SECOND)
+    day = history.buckets(24 * 3600 * SECOND - 1, 24 * 3600 * SECOND, 1440)
+    assert [bucket.mean for bucket in day if bucket is not None] == list(range(1440))
+    history.add(23 * 3600 * SECOND, 5000.0)
+    assert history._rings[0].index[0] > 23 * 3600, "too old for the finest buckets"
+    late = history.buckets(24 * 3600 * SECOND - 1, 24 * 3600 * SECOND, 1440)[23 * 60]
+    assert late is not None
+    assert late.high == 5000.0
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 400), st.floats(-1e6, 1e6)), max_size=80),
     st.integers(0, 500),

@@ -128,6 +128,34 @@ def test_keyframes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(each.curves_until % MINUTE == 0 for each in timeline.keyframes[1:])
 
 
+def test_marks_are_bounded_and_keep_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_module, "MAX_MARKS", 40)
+    timeline, folding = RunTimeline(), Folding()
+    for event in events():
+        timeline.fold(folding, event)
+    marks = timeline.epochs
+    assert 30 <= len(marks) <= 40
+    assert len(marks._rounds) == len(marks._epochs) == len(marks.times) == len(marks)
+    assert marks.newest_clock == (12, 24)
+    newest = walked()[0].epochs
+    assert list(marks.positions) == list(newest.positions)[-len(marks) :]
+    assert timeline.clock_position(12, 5) == newest.find(12, 5)
+    assert timeline.clock_position(3, 5) is None
+    assert timeline.neighbour(marks, marks.positions[0], -1) is None
+
+
+def test_keyframe_brings_its_newest_log_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline_module, "KEYFRAME_EVENTS", 50)
+    timeline, folding = RunTimeline(), Folding()
+    for event in events():
+        timeline.fold(folding, event)
+    for keyframe in timeline.keyframes[1:]:
+        kept = timeline.start(keyframe).state.log
+        wanted = list(scratch(keyframe.position).log)[-timeline_module.KEYFRAME_LOG_ENTRIES :]
+        assert repr(list(kept)) == repr(wanted)
+        assert kept.maxlen == folding.state.log.maxlen
+
+
 @settings(max_examples=30)
 @given(st.data())
 def test_memory_gives_back_what_it_holds(data: st.DataObject) -> None:
