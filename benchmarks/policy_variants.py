@@ -64,6 +64,8 @@ HELD_OUT = 1 << 20
 """Number of the first of them."""
 
 REFERENCE = "defaults"
+FALLING = ("ppo.target_kl=0.03", "ppo.entropy_rounds=ROUNDS")
+SHARPENED = (*FALLING, "ppo.sharpen_rounds=ROUNDS")
 VARIANTS: dict[str, tuple[str, ...]] = {
     REFERENCE: (),
     "N=8": ("envs.count=8", "ppo.minibatches=2"),
@@ -79,10 +81,14 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "KL .03, per pass": ("ppo.target_kl=0.03", "ppo.kl_per=pass"),
     "KL .03, observe 1 round": ("ppo.target_kl=0.03", "ppo.observe_rounds=1"),
     "KL .03, entropy .01": ("ppo.target_kl=0.03", "ppo.entropy_coefficient=0.01"),
-    "KL .03, entropy .05 to .005": ("ppo.target_kl=0.03", "ppo.entropy_rounds=ROUNDS"),
+    "KL .03, entropy .05 to .005": FALLING,
+    "sharpened by 4": SHARPENED,
+    "sharpened by 10": (*SHARPENED, "ppo.sharpen_factor=10"),
+    "sharpened, linear": (*SHARPENED, "ppo.schedule=linear"),
+    "sharpened, linear from .002": (*SHARPENED, "ppo.schedule=linear", "ppo.learning_rate=0.002"),
 }
 """Settings beside `COMMON`; ROUNDS stands for the run's rounds."""
-COMMON = ("device=cpu", "ppo.target_kl=0.01", "ppo.entropy_rounds=0")
+COMMON = ("device=cpu", "ppo.target_kl=0.01", "ppo.entropy_rounds=0", "ppo.sharpen_rounds=0")
 """Preset `mixture` with PPO's defaults, whatever the preset has chosen since."""
 
 

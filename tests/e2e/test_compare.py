@@ -1,0 +1,49 @@
+"""Comparisons as real processes: ended by a signal and gone on with; a policy's file among the policies."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import SMALL, House, eventually
+
+pytestmark = pytest.mark.slow
+
+SETS = [word for item in (*SMALL, "envs.threads=1") for word in ("--set", item)]
+
+
+def test_interrupted_comparison_goes_on_where_it_was(house: House, tmp_path: Path) -> None:
+    assert house.daemon("start", "small", "--rounds", "1", *SETS, timeout=600).returncode == 0
+    file, cells = house.home / "mine.policy", tmp_path / "cells"
+    assert house.daemon("policy", "export", "small", str(file), timeout=600).returncode == 0
+    sizes = ["--seeds", "2", "--episodes", "64", "--hosts", "2"]
+    words = ["compare", "--policy", f"no_growth,{file},ppo", *sizes, "--to", str(cells), *SETS, "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainer", *words],
+        env=house.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        house.processes.append(process)
+        eventually(lambda: list(cells.glob("train-ppo-1-*.json")), seconds=600)
+        process.send_signal(signal.SIGINT)
+        printed, said = process.communicate()
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1].startswith("esper-daemon: interrupted; go on with: esper-daemon compare ")
+    assert not printed, "no figures of what is half done"
+    (trained,) = cells.glob("train-ppo-1-*.json")
+    before = trained.stat().st_mtime_ns
+    assert not list(cells.glob("play-ppo-2-*.json"))
+
+    resumed = house.daemon(*words, timeout=600)
+    assert resumed.returncode == 0, resumed.stderr
+    assert trained.stat().st_mtime_ns == before, "what was finished is not computed again"
+    policies = json.loads(resumed.stdout)["policies"]
+    assert [policy["name"] for policy in policies] == ["no_growth", str(file), "ppo"]
+    assert [policy["seeds"] for policy in policies] == [1, 1, 2]
