@@ -112,6 +112,11 @@ def _run_app(
 ) -> None:
     if not options.colour:
         os.environ["NO_COLOR"] = "1"
+    # The run answers while Textual is imported, in two parts: then the first frame has its table.
+    session.tick()
+    import textual.app  # noqa: F401
+
+    session.tick()
     from .app import OverwatchApp
     from .screens.driver import driver_after
     from .screens.idle_collection import IdleCollection
@@ -122,6 +127,7 @@ def _run_app(
     app.notifier = TerminalNotifier(
         choose_outlet(settings.text("notify"), os.environ), chosen_quiet_hours(settings.text("quiet"))
     )
+    session.tick()
     app.collection = IdleCollection()
     app.collection.take_over()
     if frame.is_shown:

@@ -30,7 +30,7 @@ def playing(folder: Path, *arguments: str, columns: int = 80, lines: int = 24) -
 
 
 def test_replay_takes_keys_and_restores_the_terminal(tmp_path: Path) -> None:
-    with playing(tmp_path, "--speed", "20") as tui:
+    with playing(tmp_path, "--speed", "1") as tui:
         text = tui.wait_for("REPLAY")
         tui.wait_for("r1")
         tui.press("3")
