@@ -17,6 +17,8 @@ from .line_widget import LinePanel
 
 WIDTH = 72
 MAX_ROWS = 12
+"""Commands or parameters at a time; the others come into view with the selection."""
+MAX_HELP_LINES = 3
 
 
 class LoopCall(NamedTuple):
@@ -134,10 +136,12 @@ class CallScreen(ModalScreen[LoopCall | None]):
     def _form(self, chosen: OfferedCommand) -> list[Line]:
         inner = WIDTH - 4
         lines = [Row().put(chosen.name, "bold").line(inner)]
-        lines += [Row().put(part, "dim").line(inner) for part in textwrap.wrap(chosen.help, inner)]
+        about = textwrap.wrap(chosen.help, inner, max_lines=MAX_HELP_LINES, placeholder=self._glyphs.cut)
+        lines += [Row().put(part, "dim").line(inner) for part in about]
         lines.append(EMPTY)
         width = max(len(one.name) for one in chosen.parameters) + 2
-        for i, one in enumerate(chosen.parameters):
+        top = max(0, min(self._field - MAX_ROWS + 1, len(chosen.parameters) - MAX_ROWS))
+        for i, one in enumerate(chosen.parameters[top : top + MAX_ROWS], top):
             row = Row().put(self._glyphs.cursor if i == self._field else " ", "focus").put(" ")
             row.put(one.name, "bold", width)
             typed = self._typed.get(one.name, "")

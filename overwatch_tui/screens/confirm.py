@@ -14,6 +14,8 @@ from overwatch_tui.render.theme import Glyphs, Theme
 from .line_widget import LinePanel
 
 WIDTH = 62
+MAX_LINES = 8
+"""Of the question, and of what follows from it: the box has to fit 24 lines."""
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -56,7 +58,7 @@ def box(texts: list[tuple[str, str]], glyphs: Glyphs) -> list[Line]:
     rows = [
         Row().put(part, style).line(inner)
         for text, style in texts
-        for part in textwrap.wrap(text, inner) or [""]
+        for part in textwrap.wrap(text, inner, max_lines=MAX_LINES, placeholder=f" {glyphs.cut}") or [""]
     ]
     for row in (*rows, answer):
         lines.append(Row().put(f"{glyphs.bar} ", "box").add(row).put(f" {glyphs.bar}", "box").line(WIDTH))

@@ -186,18 +186,6 @@ async def test_ctrl_z_is_textuals_own_suspension() -> None:
 
 
 @in_loop
-async def test_every_modal_closes_with_escape() -> None:
-    app = app_of()
-    async with app.run_test(size=SMALL) as pilot:
-        for name in ("question_mark", "f1", "T", "P", "X", "C", "ctrl+x", "slash", "colon", "ctrl+p"):
-            await press(pilot, name)
-            assert len(app.screen_stack) == 2, name
-            await press(pilot, "escape")
-            assert len(app.screen_stack) == 1, name
-    assert feed_of(app).requests == []
-
-
-@in_loop
 async def test_questions_stand_in_the_middle_of_the_screen() -> None:
     app = app_of(session(events(rounds=1)))
     async with app.run_test(size=SMALL) as pilot:

@@ -214,6 +214,7 @@ async def test_a_short_storm_of_keys_raises_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", SITUATIONS)
 @in_loop
 async def test_ten_thousand_random_keys_raise_nothing(name: str, tmp_path: Path) -> None:

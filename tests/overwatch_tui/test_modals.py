@@ -1,0 +1,219 @@
+"""Every screen and line above the main one: Esc closes it, it fits or scrolls, and its keys stay in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from overwatch_tui.app import OverwatchApp
+from overwatch_tui.render.lines import plain
+from overwatch_tui.screens.answer import AnswerScreen
+from overwatch_tui.screens.call import CallScreen
+from overwatch_tui.screens.confirm import ConfirmScreen
+from overwatch_tui.screens.export import ExportScreen
+from overwatch_tui.screens.help import HelpScreen
+from overwatch_tui.screens.input_line import InputLine
+from overwatch_tui.screens.line_widget import LinePanel
+from overwatch_tui.screens.runs import RunsScreen
+from overwatch_tui.screens.settings import SettingsScreen
+from overwatch_tui.settings.sources import Settings
+from overwatch_tui.settings.table import SETTINGS
+from overwatch_tui.source.run_list import RunList
+from overwatch_tui.start import RunChoice
+
+from .harness import ListFeed, events, in_loop, session
+from .runs import FakeMachine, listed
+from .scenes import published_events
+from .test_app import DOCUMENTED, SMALL, press, within
+
+TYPED = "3sTqE0+,[]RmvAXWc"
+"""Characters that all mean something on the main screen."""
+COMMANDS = {
+    **{f"command{i:02d}": {"help": "a word " * 80} for i in range(30)},
+    "zlast": {"help": "h " * 300, "parameters": {f"value{i:02d}": {"type": "str"} for i in range(30)}},
+}
+
+
+@dataclass(frozen=True)
+class Modal:
+    """What opens it, and what it is."""
+
+    opens: tuple[str, ...]
+    screen: type[Any]
+    has_own: frozenset[str] = frozenset()
+    """Keys that do something in it, or close it."""
+    is_published: bool = False
+    depth: int = 1
+    """So many screens above the main one."""
+
+
+PAGE = frozenset({"j", "k", "q", "g", "G", "question_mark", "f1", "enter", "escape", "space"})
+FORMS = frozenset({"c", "j", "s", "t", "q", "E", "enter", "escape"})
+LINE = frozenset({"enter", "escape", "ctrl+c"})
+SETTING = frozenset({"h", "l", "left", "right", "space", "x", "enter", "f2", "q", "escape"})
+LIST = frozenset({"q", "ctrl+c", "enter", "escape", "R", "slash", "question_mark", "f1"})
+CALL = frozenset({"q", "c", "enter", "escape"})
+MODALS = {
+    "help": Modal(("question_mark",), HelpScreen, PAGE),
+    "help by F1": Modal(("f1",), HelpScreen, PAGE),
+    "moment": Modal(("g", "t"), InputLine, LINE),
+    "filter": Modal(("slash",), InputLine, LINE),
+    "command line": Modal(("colon",), InputLine, LINE),
+    "answer": Modal(("colon", *"clients", "enter"), AnswerScreen, PAGE),
+    "run's name": Modal(("ctrl+x",), InputLine, LINE),
+    "thresholds": Modal(("2", "W"), InputLine, LINE),
+    "question": Modal(("C",), ConfirmScreen, frozenset((*DOCUMENTED, *TYPED))),
+    "export": Modal(("E",), ExportScreen, FORMS),
+    "written": Modal(("E", "c"), ExportScreen, FORMS),
+    "settings": Modal(("f2",), SettingsScreen, SETTING),
+    "setting": Modal(("f2", *["j"] * list(SETTINGS).index("quiet"), "enter"), InputLine, LINE, depth=2),
+    "list of runs": Modal(("R",), RunsScreen, LIST),
+    "filter of runs": Modal(("R", "slash"), InputLine, LINE, depth=2),
+    "own commands": Modal(("c",), CallScreen, CALL, is_published=True),
+    "parameters": Modal(("c", "G", "enter"), CallScreen, LINE, is_published=True),
+}
+"""By name; anomalies, evaluations and charts in detail are views, not screens of their own."""
+
+
+@contextmanager
+def opened(folder: Path, *, is_published: bool) -> Iterator[OverwatchApp]:
+    """An app of a run of either kind; what it writes goes into the folder."""
+    found = published_events() if is_published else events()
+    runs = [listed(f"run{i:02d}") for i in range(40)]
+    with within(folder):
+        app = OverwatchApp(
+            session(found),
+            choice=RunChoice(RunList([FakeMachine(runs)])),
+            settings=Settings(folder / "tui.toml"),
+        )
+        app.session.state.loop_commands = COMMANDS
+        yield app
+
+
+async def _open(app: OverwatchApp, pilot: Pilot[None], modal: Modal) -> None:
+    app.session.view.selected["anomalies"] = ("env07", "norm_drift")
+    await press(pilot, "1", *modal.opens)
+    feed = app.session.feed
+    assert isinstance(feed, ListFeed)
+    if modal.screen is AnswerScreen:
+        feed.answer({"clients": [{"name": f"viewer{i}"} for i in range(40)]})
+        app.tick()
+        await pilot.pause()
+    if isinstance(app.screen, RunsScreen):
+        app.choice.runs.poll()
+        app.screen.draw()
+    assert isinstance(app.screen, modal.screen), app.screen
+    assert len(app.screen_stack) == 1 + modal.depth
+
+
+def _known(app: OverwatchApp) -> tuple[object, ...]:
+    """What a key that leaks would change."""
+    view = app.session.view
+    chosen = (view.name, view.sort, view.is_reversed, view.is_frozen, view.detail, view.window, view.rate)
+    feed = app.session.feed
+    assert isinstance(feed, ListFeed)
+    waiting = app.session.state.anomalies.open_records(feed.now())
+    sent = [method for _, method, _ in feed.requests if method != "status"]
+    pins = list(view.charts.pins)
+    return (
+        *chosen,
+        dict(view.filters),
+        view.glyphs.name,
+        app.palette.name,
+        len(waiting),
+        sent,
+        pins,
+        app._exit,
+    )
+
+
+def _of_kind(*, is_published: bool) -> dict[str, Modal]:
+    return {name: modal for name, modal in MODALS.items() if modal.is_published == is_published}
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+@in_loop
+async def test_every_modal_fits_and_closes_with_escape(tmp_path: Path, is_published: bool) -> None:
+    with opened(tmp_path, is_published=is_published) as app:
+        async with app.run_test(size=SMALL) as pilot:
+            for name, modal in _of_kind(is_published=is_published).items():
+                await _open(app, pilot, modal)
+                (panel,) = app.screen.query(LinePanel)
+                assert panel.region.bottom <= SMALL[1], name
+                assert panel.region.right <= SMALL[0], name
+                assert len(panel.lines) <= panel.size.height, name
+                for left in reversed(range(modal.depth)):
+                    await press(pilot, *["escape"] * (2 if name == "parameters" else 1))
+                    assert len(app.screen_stack) == 1 + left, name
+            assert app.is_running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_published", [False, True])
+@in_loop
+async def test_no_key_of_a_modal_reaches_the_main_screen(tmp_path: Path, is_published: bool) -> None:
+    with opened(tmp_path, is_published=is_published) as app:
+        async with app.run_test(size=SMALL) as pilot:
+            for name, modal in _of_kind(is_published=is_published).items():
+                await _open(app, pilot, modal)
+                before = _known(app)
+                leaving = {*modal.has_own, "ctrl+z", "ctrl+c"}
+                for key in (*DOCUMENTED, *TYPED):
+                    if key not in leaving:
+                        await press(pilot, key)
+                assert isinstance(app.screen, modal.screen), name
+                assert _known(app) == before, name
+                while len(app.screen_stack) > 1:
+                    await press(pilot, "escape")
+                assert _known(app) == before, name
+
+
+def _shown(app: OverwatchApp) -> list[str]:
+    return [plain(line) for panel in app.screen.query(LinePanel) for line in panel.lines]
+
+
+SCROLLED = {
+    "help": ("G", "charts: cursor", "j k scroll"),
+    "answer": ("G", "viewer39", ":clients"),
+    "list of runs": ("G", "run00", "run39"),
+    "own commands": ("G", "zlast", "command00"),
+    "parameters": (("tab",) * 29, "value29", "value00"),
+}
+"""Name -> (keys to the end, what is there, what was at the beginning)."""
+
+
+@pytest.mark.parametrize("name", SCROLLED)
+@in_loop
+async def test_modal_with_more_than_fits_scrolls(tmp_path: Path, name: str) -> None:
+    modal, (keys, end, begin) = MODALS[name], SCROLLED[name]
+    with opened(tmp_path, is_published=modal.is_published) as app:
+        async with app.run_test(size=SMALL) as pilot:
+            await _open(app, pilot, modal)
+            assert any(begin in line for line in _shown(app))
+            assert not any(end in line for line in _shown(app))
+            await press(pilot, *keys)
+            assert any(end in line for line in _shown(app))
+            assert not any(begin in line for line in _shown(app))
+
+
+@in_loop
+async def test_long_question_is_cut_and_can_be_refused(tmp_path: Path) -> None:
+    with opened(tmp_path, is_published=True) as app:
+        async with app.run_test(size=SMALL) as pilot:
+            await press(pilot, "c", "G", "enter")
+            assert isinstance(app.screen, CallScreen)
+            app.screen._typed = {f"value{i:02d}": "x" * 40 for i in range(30)}
+            await press(pilot, "enter")
+            assert isinstance(app.screen, ConfirmScreen)
+            (panel,) = app.screen.query(LinePanel)
+            assert panel.region.bottom <= SMALL[1]
+            assert any("…" in line for line in _shown(app))
+            assert any("y/N" in line for line in _shown(app))
+            await press(pilot, "escape")
+            assert len(app.screen_stack) == 1
