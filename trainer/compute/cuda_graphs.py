@@ -108,7 +108,8 @@ class CudaGraphs:
         """Let a function be captured and replayed.
 
         Args:
-            function: of tensors and what holds them; reads nothing of the host that changes but the shapes.
+            function: of tensors and what holds them; reads nothing of the host that changes but the shapes
+                and the numbers among its arguments, to which a graph belongs.
             tolerance, count_tolerance: of the check, see `first_mismatch`.
             changes: the tensors that it changes in place, always the same ones.
             in_place: numbers of the arguments whose tensors are not copied, as they stay in one place.
@@ -177,7 +178,8 @@ class CudaGraphProgram(Generic[P, R]):
             return self._function(*args, **kwargs)
         inputs = self._inputs(args)
         places = [memory_key(x) for i in self._in_place for x in iter_tensors(args[i])]
-        key = (*((x.shape, x.dtype) for x in inputs), *places)
+        numbers = [n for i, arg in enumerate(args) if i not in self._in_place for n in iter_numbers(arg)]
+        key = (*((x.shape, x.dtype) for x in inputs), *places, *numbers)
         graph = self._graphs.get(key)
         if graph is None:
             return self._first(key, *args, **kwargs)
@@ -286,6 +288,21 @@ def iter_tensors(value: Any) -> Iterator[Tensor]:
     elif _holds(value):
         for field in fields(value):
             yield from iter_tensors(getattr(value, field.name))
+
+
+def iter_numbers(value: Any) -> Iterator[float | str]:
+    """The numbers and words of the host in containers and dataclasses, in order."""
+    if isinstance(value, float | int | str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from iter_numbers(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from iter_numbers(item)
+    elif _holds(value):
+        for field in fields(value):
+            yield from iter_numbers(getattr(value, field.name))
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -141,8 +141,8 @@ class CudaConfig(Section, frozen=True):
         bool,
         Meta(
             description=(
-                "Whether policy, lifecycle, governor and, with envs.plan=masked, plans, training steps "
-                "and validation are replayed as CUDA graphs"
+                "Whether policy, its minibatches, lifecycle, governor and, with envs.plan=masked, plans, "
+                "training steps and validation are replayed as CUDA graphs"
             )
         ),
     ] = True

@@ -33,7 +33,7 @@ class Agent(Actor):
         first_env: global index of the first env.
         process_group: the ranks that learn together.
         compiler: of forward pass and loss; None = uncompiled.
-        graphs: of the forward pass; None = without.
+        graphs: of forward pass and minibatches; None = without.
 
     Attributes:
         ppo: the learner, or None where the policy is a fixed rule.
@@ -74,7 +74,9 @@ class Agent(Actor):
         )
         self.ppo: PPO | None = None
         if network is not None:
-            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, process_group, compiler, cfg.rounds)
+            self.ppo = PPO(
+                network, self.space, cfg.ppo, cfg.seed, process_group, compiler, cfg.rounds, graphs
+            )
 
     @property
     def floor_H(self) -> Tensor | None:

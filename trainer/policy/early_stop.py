@@ -54,3 +54,67 @@ class EarlyStop:
         self.streak = torch.where(finite, torch.zeros_like(self.streak), self.streak + 1)
         self.longest = torch.maximum(self.longest, self.streak)
         return finite
+
+
+class MaskedStop:
+    """The same where steps are replayed: decided on the device, in memory that stays where it is.
+
+    Attributes:
+        stopped: bool [], whether the policy has moved too far in this update.
+        streak: int64 [], non-finite steps in a row up to now.
+        longest: int64 [], the longest streak seen in this update.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stopped = torch.zeros((), dtype=torch.bool, device=device)
+        self.streak, self.longest, self._num_finite = (
+            torch.zeros((), dtype=torch.int64, device=device) for _ in range(3)
+        )
+        self._kl = torch.zeros((), device=device)
+        """Of the minibatches of a pass whose loss is finite, the sum."""
+
+    def tensors(self) -> list[Tensor]:
+        """All that changes."""
+        return [self.stopped, self.streak, self.longest, self._num_finite, self._kl]
+
+    def begin(self, streak: Tensor) -> None:
+        """Begin an update after a streak, int64 []."""
+        self.streak.copy_(streak)
+        self.longest.copy_(streak)
+        for tensor in (self.stopped, self._num_finite, self._kl):
+            tensor.zero_()
+
+    def judge(
+        self, kl: Tensor, finite: Tensor, finite_gradient: Tensor, *, target_kl: float, kl_per: str
+    ) -> tuple[Tensor, Tensor]:
+        """bool [] each: whether the update has not stopped, and whether to apply a minibatch's step.
+
+        Args:
+            kl, finite: see `EarlyStop.stops_at`.
+            finite_gradient: bool [].
+        """
+        if target_kl > 0 and kl_per == "minibatch":
+            self.stopped.logical_or_((kl > target_kl) & finite)
+        elif target_kl > 0:
+            self._kl.add_(kl.where(finite, 0.0))
+            self._num_finite.add_(finite)
+        goes_on = ~self.stopped
+        applied = goes_on & finite & finite_gradient
+        self._count(applied, goes_on)
+        return goes_on, applied
+
+    def end_pass(self, target_kl: float) -> None:
+        """Stop where the mean KL of the pass that is over says so."""
+        self.stopped.logical_or_(self._kl > target_kl * self._num_finite)
+        self._num_finite.zero_()
+        self._kl.zero_()
+
+    def allows_step(self, finite: Tensor) -> Tensor:
+        """As `EarlyStop.allows_step`, for steps after a stop."""
+        self._count(finite, torch.ones_like(finite))
+        return finite
+
+    def _count(self, applied: Tensor, counts: Tensor) -> None:
+        following = torch.where(applied, 0, self.streak + 1)
+        self.streak.copy_(torch.where(counts, following, self.streak))
+        self.longest.copy_(torch.maximum(self.longest, self.streak))

@@ -3,13 +3,15 @@
 Complete sequences, minibatched over envs; each head of the factored action has its own ratio and clip.
 Whether a step is taken (loss and gradient are finite) is decided on the device, and one transfer at the end
 brings every statistic. With `target_kl` the host waits for one bit of each minibatch, between its forward and
-its backward pass: what comes after the policy has moved too far is not computed at all.
+its backward pass: what comes after the policy has moved too far is not computed at all. Where minibatches are
+replayed as CUDA graphs (`minibatch_program`) that bit stays on the device, and the host looks once a pass.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,18 +22,20 @@ from protocol.errors import EsperError
 from protocol.messages.vocabulary import HEAD_NAMES
 from trainer.compute import rng
 from trainer.compute.compiler import Compiler
+from trainer.compute.cuda_graphs import CudaGraphs
 from trainer.compute.device import exact_float32
 from trainer.compute.process_group import ProcessGroup
 from trainer.config.policy_options import PPOConfig
 
 from .actions import ActionSpace
 from .coefficients import Coefficients, sharpness
-from .early_stop import EarlyStop
+from .early_stop import EarlyStop, MaskedStop
 from .feature_statistics import feature_statistics
 from .learning_rate import scheduled_rate
+from .minibatch_program import MinibatchProgram
 from .network import ActorCritic
 from .rollout import Rollout
-from .update_statistics import UpdateStatistics, rollout_statistics, summarise, to_host
+from .update_statistics import UpdateStatistics, rollout_statistics, stack_steps, summarise, to_host
 
 MAX_NONFINITE_STEPS = 3
 """Steps in a row with a non-finite loss or gradient after which training ends."""
@@ -166,6 +170,7 @@ class PPO:
         process_group: the ranks that compute a minibatch together.
         compiler: of the loss; None = uncompiled.
         rounds: over which the learning rate is scheduled; 0 where it is constant.
+        graphs: of a minibatch, where no other rank computes a part of it; None = without.
     """
 
     def __init__(
@@ -177,6 +182,7 @@ class PPO:
         process_group: ProcessGroup | None = None,
         compiler: Compiler | None = None,
         rounds: int = 0,
+        graphs: CudaGraphs | None = None,
     ) -> None:
         self._rounds = rounds
         self.process_group = process_group or ProcessGroup()
@@ -198,6 +204,9 @@ class PPO:
             loops=True,
         )
         self.optimizer = torch.optim.Adam(network.parameters(), lr=cfg.learning_rate, eps=1e-5, fused=True)
+        self._program: MinibatchProgram | None = None
+        if graphs is not None and graphs.on and self.process_group.size == 1:
+            self._program = MinibatchProgram(network, self.optimizer, self._whole_loss, graphs)
 
     def configure(self, **changes: float) -> None:
         """Change coefficients, for the updates to come.
@@ -232,20 +241,15 @@ class PPO:
         scaled = (advantage - advantage.mean()) / scale
         if self.cfg.reevaluate:
             rollout = self._reevaluated(rollout)
-        early_stop = EarlyStop(self._streak, self.cfg)
-        passes = 1 if self._only_observes else self.cfg.epochs
-        minibatches = self._minibatches(returns.shape[1], passes)
-        steps = []
-        for minibatch in minibatches:
-            loss = self._loss_of(minibatch, rollout, scaled, target)
-            steps.append(self._step(loss, early_stop))
-            if len(steps) in range(self.cfg.minibatches, passes * self.cfg.minibatches, self.cfg.minibatches):
-                early_stop.check_pass()
-            if early_stop.stopped:
-                break
-        rest = list(minibatches) if early_stop.stopped and self.cfg.kl_stops == "policy" else []
+        early_stop: EarlyStop | MaskedStop
+        if self._program is None or self._only_observes:
+            early_stop = EarlyStop(self._streak, self.cfg)
+            steps, rest = self._take_steps(rollout, scaled, target, early_stop)
+        else:
+            early_stop = self._program.early_stop
+            steps, rest = self._replay_steps(self._program, rollout, scaled, target)
         self._teach_critic(rest, rollout, target, early_stop)
-        self._streak = early_stop.streak
+        self._streak = early_stop.streak.clone()
         self.updates += 1
         overall = rollout_statistics(rollout, advantage, returns, self.cfg.gamma)
         overall |= self.network.observed(rollout.observation) | {
@@ -257,22 +261,65 @@ class PPO:
         self.network.learn_normalisers(rollout.observation)
         if self.cfg.sharpen_rounds:
             self.network.sharpness.fill_(sharpness(self.cfg, self.updates))
+        overall["stopped"] = torch.full_like(early_stop.longest, 0) + early_stop.stopped
         step, numbers = to_host(steps, overall | {"nonfinite_in_a_row": early_stop.longest})
         if (streak := int(numbers.pop("nonfinite_in_a_row"))) >= MAX_NONFINITE_STEPS:
             raise PolicyDiverged(
                 f"PPO update {self.updates}: loss or gradient not finite in {streak} steps in a row, weights "
                 "kept from the last finite step; lower ppo.learning_rate or resume from an earlier checkpoint"
             )
+        stopped = bool(numbers.pop("stopped"))
+        if (ran := step.pop("ran", None)) is not None:
+            kept = max(1, int(ran.sum()))  # those after a stop were computed and not applied
+            step = {name: rows[:kept] for name, rows in step.items()}
         used = msgspec.structs.replace(self.cfg, learning_rate=rate)
         return summarise(
             step,
             numbers,
             used,
             self.updates - 1,
-            early_stop=early_stop.stopped,
+            early_stop=stopped,
             critic_minibatches=len(rest),
             seconds=time.perf_counter() - begun,
         )
+
+    def _take_steps(
+        self, rollout: Rollout, advantage: Tensor, target: Tensor, early_stop: EarlyStop
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Statistics [M, ...] of the steps up to a stop, and minibatches that then teach the critic."""
+        passes = 1 if self._only_observes else self.cfg.epochs
+        minibatches = self._minibatches(target.shape[1], passes)
+        steps = []
+        for minibatch in minibatches:
+            loss = self._loss_of(minibatch, rollout, advantage, target)
+            steps.append(self._step(loss, early_stop))
+            if len(steps) in range(self.cfg.minibatches, passes * self.cfg.minibatches, self.cfg.minibatches):
+                early_stop.check_pass()
+            if early_stop.stopped:
+                break
+        rest = list(minibatches) if early_stop.stopped and self.cfg.kl_stops == "policy" else []
+        return stack_steps(steps), rest
+
+    def _replay_steps(
+        self, program: MinibatchProgram, rollout: Rollout, advantage: Tensor, target: Tensor
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """The same, replayed: the host waits once a pass, and what was issued after a stop is not applied."""
+        cfg, stop = self.cfg, program.early_stop
+        stop.begin(self._streak)
+        rate = torch.full((), self.optimizer.param_groups[0]["lr"], device=self._device)
+        minibatches = list(self._minibatches(target.shape[1], cfg.epochs))
+        rows = []
+        for done, envs in enumerate(minibatches, 1):
+            rows.append(program.step(rollout, advantage, target, self.coefficients, cfg, rate, envs))
+            if cfg.target_kl > 0 and done % cfg.minibatches == 0 and done < len(minibatches):
+                if cfg.kl_per == "pass":
+                    stop.end_pass(cfg.target_kl)
+                if bool(stop.stopped):
+                    break
+        steps = program.unpack(rows)
+        if cfg.target_kl > 0 and cfg.kl_stops == "policy" and bool(stop.stopped):
+            return steps, minibatches[int(steps["ran"].sum()) :]
+        return steps, []
 
     @property
     def coefficients(self) -> Coefficients:
@@ -291,9 +338,9 @@ class PPO:
     def _minibatches(self, n: int, passes: int = 1) -> Iterator[Tensor]:
         """The passes' minibatches in turn: random partitions of the n envs, another one each pass."""
         updates = torch.full((), self.updates, dtype=torch.int64, device=self._device)
-        for epoch in range(passes):
-            key = rng.key(self.seed, rng.Purpose.MINIBATCH, updates, epoch)
-            yield from rng.permutation(key, n).tensor_split(self.cfg.minibatches)
+        keys = rng.key(self.seed, rng.Purpose.MINIBATCH, updates, torch.arange(passes, device=self._device))
+        for order in rng.permutation(keys, n):
+            yield from order.tensor_split(self.cfg.minibatches)
 
     def _loss_of(self, minibatch: Tensor, rollout: Rollout, advantage: Tensor, target: Tensor) -> Loss:
         """This rank's share of the loss of a minibatch of envs."""
@@ -303,6 +350,12 @@ class PPO:
         return self._loss(
             self.network, self.space, batch, advantage[:, envs], target[:, envs], self.coefficients, share
         )
+
+    def _whole_loss(
+        self, batch: Rollout, advantage: Tensor, target: Tensor, coefficients: Coefficients
+    ) -> Loss:
+        """Of a minibatch that no other rank computes a part of."""
+        return self._loss(self.network, self.space, batch, advantage, target, coefficients, 1.0)
 
     def _share(self, minibatch: Tensor) -> Tensor:
         """The envs of a minibatch that this rank computes."""
@@ -315,14 +368,14 @@ class PPO:
         Deciding runs other shapes, so its sums are rounded in another order; where products are rounded to
         TF32 as well, such a difference can grow a thousandfold.
         """
-        whole = rollout.envs(torch.arange(rollout.log_prob.shape[1], device=self._device))
+        log_prob = rollout.log_prob.clone()
         for minibatch in self._minibatches(rollout.log_prob.shape[1]):
             for envs in minibatch.tensor_split(self.process_group.size):
                 batch = rollout.envs(envs)
                 out = self.network(batch.observation, self.network.initial(len(envs)), batch.reset)
                 now = self.space.evaluate(out.logits, batch.actions, batch.legal, self.coefficients.floor_H)
-                whole.log_prob[:, envs] = now.log_prob.to(whole.log_prob.dtype)
-        return whole
+                log_prob[:, envs] = now.log_prob.to(log_prob.dtype)
+        return replace(rollout, log_prob=log_prob)
 
     def _step(self, loss: Loss, early_stop: EarlyStop) -> dict[str, Tensor]:
         """Take one Adam step if `early_stop` allows it; returns statistics by name, the same on all ranks."""
@@ -353,7 +406,11 @@ class PPO:
         }
 
     def _teach_critic(
-        self, minibatches: Sequence[Tensor], rollout: Rollout, target: Tensor, early_stop: EarlyStop
+        self,
+        minibatches: Sequence[Tensor],
+        rollout: Rollout,
+        target: Tensor,
+        early_stop: EarlyStop | MaskedStop,
     ) -> None:
         """Let the critic's output layer alone learn; the policy stays what it is, bit for bit."""
         if not minibatches:

@@ -123,17 +123,21 @@ def explained_within(reward_TN: Tensor, value_TN: Tensor, gamma: float) -> Tenso
     return (1 - error / spread).where(spread > 1e-12 * following.square().sum(), torch.nan)
 
 
-def to_host(steps: Sequence[dict[str, Tensor]], overall: dict[str, Tensor]) -> tuple[Arrays, Arrays]:
+def stack_steps(steps: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Statistics by name of each of M minibatches as [M, ...]."""
+    return {name: torch.stack([step[name] for step in steps]) for name in steps[0]}
+
+
+def to_host(stacked: dict[str, Tensor], overall: dict[str, Tensor]) -> tuple[Arrays, Arrays]:
     """Bring all statistics to the host: one transfer, whatever the number of minibatches.
 
     Args:
-        steps: by name, of each of M minibatches.
+        stacked: by name [M, ...], of M minibatches.
         overall: by name, of the update as one.
 
     Returns:
-        The same as float64 arrays; those of the steps stacked to [M, ...].
+        The same as float64 arrays.
     """
-    stacked = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}
     tensors = [*stacked.values(), *overall.values()]
     flat = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors]).cpu().numpy()
     pieces = np.split(flat, np.cumsum([tensor.numel() for tensor in tensors])[:-1])

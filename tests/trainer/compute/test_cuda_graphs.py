@@ -236,6 +236,7 @@ def same(one: Trainer, other: Trainer, tolerance: float = 0.0) -> None:
 
 OF_THE_GROUP = tuple(f"the {part} of hosts 0 to 3" for part in ("gradients", "newborn", "plan"))
 EACH_EPOCH = (
+    "a minibatch of the policy",
     "the actions",
     "the contributions of hosts 0 to 3",
     "the draws",
