@@ -1,6 +1,6 @@
 """PPO against its rivals on held-out hosts, with the targets as gates.
 
-    python -m benchmarks.comparison                       # PPO, random, no growth; 2 seeds: minutes
+    python -m benchmarks.comparison                       # PPO, random, no growth; 2 seeds: 2 minutes
     python -m benchmarks.comparison --full --to FOLDER    # preset mixture, all rivals, 5 seeds: hours
 
 What FOLDER holds already is not computed again: after Ctrl-C the same command goes on. docs/learning.md says
@@ -35,8 +35,15 @@ FULL = (
     "ppo,ppo+shuffled,constant+shuffled,ppo+told,static"
 )
 SMALL = "no_growth,random,ppo"
-SMALL_OPTIONS = ("envs.count=16", "task.batches_per_epoch=6", "episode_epochs=16", "ppo.minibatches=4")
-"""Of the small comparison, on the digits."""
+SMALL_OPTIONS = (
+    "envs.group_size=8",
+    "envs.threads=1",
+    "envs.convolution=grouped",
+    "task.batch_size=32",
+    "ppo.target_kl=0.03",
+    "ppo.sharpen_rounds=8",
+)
+"""Of the small comparison, on the digits: 8 rounds of 8 envs, executed in one way on every machine."""
 Targets = dict[str, tuple[str, float]]
 
 
@@ -105,7 +112,7 @@ def full_gates(summary: Mapping[str, Any]) -> tuple[dict[str, float], Targets]:
 @click.option(
     "--to", "folder", type=click.Path(path_type=Path), help="Folder of the results; to be resumable."
 )
-@click.option("--episodes", type=int, help="Of each training and search.  [default: 4000, small: 320]")
+@click.option("--episodes", type=int, help="Of each training and search.  [default: 4000, small: 64]")
 def main(full: bool, folder: Path | None, episodes: int | None) -> None:
     """Compare, print the tables, and end with a JSON line."""
     limit_threads()
@@ -114,8 +121,8 @@ def main(full: bool, folder: Path | None, episodes: int | None) -> None:
     request = ComparisonRequest(
         parse_policies([FULL if full else SMALL]),
         seeds=5 if full else 2,
-        episodes=episodes or (4000 if full else 320),
-        held_out=HeldOutHosts(count=40 if full else 16),
+        episodes=episodes or (4000 if full else 64),
+        held_out=HeldOutHosts(count=40 if full else 8),
     )
     progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
     with tempfile.TemporaryDirectory(prefix="esper-") as temporary:
