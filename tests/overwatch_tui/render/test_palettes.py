@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 
 import pytest
 from rich.color import Color
 
 from overwatch_tui.render.layout import ScreenLayout
-from overwatch_tui.render.lines import plain
+from overwatch_tui.render.lines import Line, plain
 from overwatch_tui.render.palettes import PALETTES, automatic_theme
 from overwatch_tui.render.theme import Theme
 from tests.overwatch_tui.scenes import SCENES, SIZES
+from tests.overwatch_tui.snapshots import SNAPSHOTS, layouts
 
 NOT_TEXT = frozenset({"rule"})
 """Styles of lines between panels: they may be less visible than text."""
@@ -158,6 +160,19 @@ SCENE_SAYS = {
 }
 
 
+ALARMING = {"warning", "critical", "alarm", "caution"}
+SNAPSHOT_SAYS = {
+    "live": "LIVE",
+    "empty": "no live run",
+    "stale": "STALE",
+    "lost": "LOST",
+    "ended": "STOPPED",
+    "frozen": "FROZEN",
+    "recording": "REPLAY",
+    "read-only": "read-only",
+}
+
+
 @pytest.mark.parametrize("name", SCENES)
 def test_states_are_readable_with_colour_stripped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     unsaid: set[str] = set()
@@ -165,14 +180,56 @@ def test_states_are_readable_with_colour_stripped(name: str, monkeypatch: pytest
 
     def stripped(self: ScreenLayout, width: int, height: int) -> str:
         for line in (line for lines in self.lines.values() for line in lines):
-            styles = {style for _, names in line for style in names.split()}
-            if styles & {"warning", "critical", "alarm", "caution"} and not SAID.search(plain(line)):
+            if _styles(line) & ALARMING and not SAID.search(plain(line)):
                 unsaid.add(plain(line))
         return draw(self, width, height)
 
     monkeypatch.setattr(ScreenLayout, "text", stripped)
-    for width, height in (*SIZES, (200, 60)):
+    for width, height in SIZES:
         text = SCENES[name](width, height)
         if width >= 120:
             assert SCENE_SAYS.get(name, "") in text
     assert unsaid == set()
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_every_view_says_its_state_without_colour(name: str) -> None:
+    for view, layout in layouts(name, *SIZES[1]):
+        lines = [line for found in layout.lines.values() for line in found]
+        told = [line for line in lines if _styles(line) & ALARMING]
+        assert [plain(line) for line in told if not SAID.search(plain(line))] == [], view
+        assert SNAPSHOT_SAYS.get(name, "") in layout.text(*SIZES[1]), view
+
+
+@pytest.mark.parametrize("theme", PALETTES)
+def test_styles_laid_over_each_other_are_legible(theme: str) -> None:
+    palette, made, least = PALETTES[theme], Theme(name=theme), LEAST.get(theme, 4.5)
+    used = {names for name in ("stale", "16-envs", "foreign") for names in _combinations(name)}
+    assert any(" " in names for names in used)
+    found = {}
+    for names in used:
+        style = made.style(names)
+        if style.color is None or set(names.split()) & NOT_TEXT:
+            continue
+        behind = [_rgb(text) for text in palette.backgrounds]
+        if style.bgcolor is not None:
+            behind = [_shown(style.bgcolor, "xterm")]
+        found[names] = min(contrast(_shown(style.color, "xterm"), colour) for colour in behind)
+    assert {names: round(value, 2) for names, value in found.items() if value < least} == {}
+
+
+@cache
+def _combinations(name: str) -> frozenset[str]:
+    """The styles of all pieces of text in a state."""
+    return frozenset(
+        names
+        for _, layout in layouts(name, *SIZES[1])
+        for lines in layout.lines.values()
+        for line in lines
+        for text, names in line
+        if text.strip()
+    )
+
+
+def _styles(line: Line) -> set[str]:
+    return {style for _, names in line for style in names.split()}
