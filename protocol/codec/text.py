@@ -27,7 +27,7 @@ def clean_lines(text: str, indent: str = "    ") -> str:
     return f"\n{indent}".join(map(clean_text, text.split("\n")))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=2048)
 def clean_cells(text: str) -> str:
     """The same text with one column per character, for a screen: everything else becomes `?`.
 
