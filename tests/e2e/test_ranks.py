@@ -22,8 +22,9 @@ from .test_resume import OF_THE_BOOT
 pytestmark = pytest.mark.slow
 
 
-def torchrun(house: House, name: str, *arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
-    sets = [word for item in SMALL for word in ("--set", item)]
+def torchrun(house: House, name: str | None, *arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
+    """Two ranks on this machine; without a name they resume a run, by its own options."""
+    new = [] if name is None else [name, *(word for item in SMALL for word in ("--set", item))]
     process = subprocess.Popen(
         [
             sys.executable,
@@ -37,8 +38,7 @@ def torchrun(house: House, name: str, *arguments: str, restarts: int = 0) -> sub
             "-m",
             "trainer",
             "start",
-            name,
-            *sets,
+            *new,
             *arguments,
         ],
         env={**house.environment, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -103,10 +103,36 @@ def test_a_command_reaches_all_ranks(house: House) -> None:
     assert None not in layers["grad_norm"][0], "the first layer is the host's; every env of both ranks has it"
     assert house.ask("stop", "pair")
     assert process.wait(60) == 0
-    saved = house.journal("pair", "checkpoint.saved")[-1]["data"]
-    alone = house.daemon("start", "--resume", "pair")
-    assert alone.returncode == 10
-    assert f"checkpoint {Path(saved['path']).name} was made by 2 ranks, these are 1" in alone.stderr
+
+
+STEPS = ("--set", "episode_epochs=24")
+
+
+def stop_in_first_round(house: House, name: str, process: subprocess.Popen[str]) -> None:
+    (boot,) = eventually(lambda: house.journal(name, "run.started"))
+    eventually(lambda: house.journal(name, "epoch"), every=0.01)
+    os.kill(boot["data"]["pid"], signal.SIGTERM)
+    assert process.wait(120) == 0
+    saved = house.journal(name, "checkpoint.saved")[-1]
+    assert saved["data"]["reason"] == "stop: SIGTERM"
+    assert (saved["ctx"]["round"], saved["ctx"]["epoch"] > 0) == (1, True), (
+        "it was to be stopped in mid-episode"
+    )
+
+
+def test_two_ranks_go_on_as_one_and_back(house: House) -> None:
+    assert house.spawn("whole", "--rounds", "2", *STEPS).wait(120) == 0
+    stop_in_first_round(house, "fewer", torchrun(house, "fewer", "--rounds", "2", *STEPS))
+    assert house.spawn("fewer", "--resume", "fewer").wait(120) == 0
+    one, fewer = (course(house, name, OF_THE_BOOT) for name in ("whole", "fewer"))
+    assert [event for event in fewer["metric"] if event[0] != "rank.epoch"] == one["metric"]
+    assert fewer["life"] == one["life"]
+    stop_in_first_round(house, "more", house.spawn("more", "--rounds", "1", *STEPS))
+    assert torchrun(house, None, "--resume", "more").wait(120) == 0
+    more = course(house, "more", OF_THE_BOOT)["metric"]
+    epochs = [event for event in more if event[0] == "epoch"]
+    assert epochs == [event for event in one["metric"] if event[0] == "epoch"][:24]
+    assert house.journal("more", "rank.epoch"), "the second rank has trained"
 
 
 @pytest.mark.finding("DR-41")

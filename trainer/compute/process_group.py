@@ -13,6 +13,7 @@ import atexit
 import os
 import socket
 import time
+import uuid
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,14 +22,20 @@ import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from protocol.errors import EsperError, first_line
 from trainer.config.schema import Config
 
+from .roll_call import Arrival, RollCall, record_home, take_roll_call
+
 RANK_TIMEOUT = timedelta(minutes=10)
 """How long a rank may keep the others waiting before it counts as lost."""
+BACKENDS = ("gloo", "cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl")
+"""What tensors travel over; all machines take the first of those that they choose."""
+MAX_HOSTS_NAMED = 4
+"""In an error that cannot tell which machine is meant."""
 
 
 class RankLostError(EsperError):
@@ -58,28 +65,53 @@ class ProcessGroup:
         self.rank, self.size, self.local_rank = rank, size, local_rank
         self._places: list[tuple[str, int]] = []
         self._lost = False
+        self._store: Store | None = None
+        self._roll: RollCall | None = None
 
     @classmethod
-    def join(cls) -> ProcessGroup:
+    def join(cls, progress: Sequence[int] = ()) -> ProcessGroup:
         """The group that torchrun describes in the environment, or this process alone.
+
+        Ranks are torchrun's, counted from the first on the machine whose copy of the run has come furthest:
+        rank 0 stays where journal and checkpoints are, wherever torchrun puts its own after a restart.
+
+        Args:
+            progress: how far this machine's copy has come, to compare with others'; empty where it has none.
 
         Raises:
             RankLostError: the others did not come.
         """
         size = int(os.environ.get("WORLD_SIZE", "1"))
-        if size == 1:
+        if size == 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
             return cls()
         group = cls(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", "0")))
         backend = choose_backend(torch.cuda.device_count() if torch.cuda.is_available() else 0, os.environ)
+        arrival = Arrival(uuid.uuid4().hex, socket.gethostname(), os.getpid(), backend, list(progress))
         with group._collective_guard():
-            store, rank, _ = next(rendezvous("env://", timeout=RANK_TIMEOUT))
-            # torchrun may keep its store over a restart; the addresses in it are then those of the dead.
-            store = PrefixStore(f"attempt-{group._restarts}", store)
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
-        atexit.register(group.leave)
-        place = msgspec.json.encode((socket.gethostname(), os.getpid()))
-        group._places = [msgspec.json.decode(p, type=tuple[str, int]) for p in group.all_gather_bytes(place)]
+            group._join(arrival)
         return group
+
+    def _join(self, arrival: Arrival) -> None:
+        store, rank, _ = next(rendezvous("env://", timeout=RANK_TIMEOUT))
+        try:
+            roll = take_roll_call(store, rank, self.size, arrival, RANK_TIMEOUT)
+        except TimeoutError as error:
+            raise RankLostError(str(error)) from None
+        self._store, self._roll = store, roll
+        if self.size == 1:
+            return
+        self.rank = (rank - roll.first) % self.size
+        arrivals = [*roll.arrivals[roll.first :], *roll.arrivals[: roll.first]]
+        self._places = [(each.host, each.pid) for each in arrivals]
+        dist.init_process_group(
+            min((each.backend for each in arrivals), key=BACKENDS.index),
+            store=PrefixStore(roll.number, store),
+            rank=self.rank,
+            world_size=self.size,
+            timeout=RANK_TIMEOUT,
+        )
+        atexit.register(self.leave)
+        self.barrier_or_raise()  # who fails from here on is missed by all
 
     def leave(self) -> None:
         """End what torch runs for the group; at the process's exit this is done by itself.
@@ -95,12 +127,19 @@ class ProcessGroup:
 
     @property
     def restarted(self) -> bool:
-        """Whether torchrun has restarted these processes after a failure."""
-        return self._restarts > 0
+        """Whether torchrun has started these processes after others: a rank had failed, or a machine came."""
+        attempts = 0 if self._roll is None else self._roll.attempt - 1
+        return attempts + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
     @property
-    def _restarts(self) -> int:
-        return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    def recorded_home(self) -> str:
+        """Where an earlier attempt keeps the run; empty where none has begun to train it."""
+        return "" if self._roll is None else self._roll.home
+
+    def record_home(self, home: str) -> None:
+        """Rank 0: tell later attempts where the run is kept."""
+        if self._store is not None:
+            record_home(self._store, home)
 
     def rows(self, n: int, rank: int | None = None) -> range:
         """Which of n envs are this rank's, or another's; n is a multiple of the number of ranks."""
@@ -218,6 +257,16 @@ class ProcessGroup:
             time.sleep(0.1)
         return []
 
+    def _find_lost(self, error: RuntimeError) -> str:
+        """Which rank is lost, as far as can be seen from this machine."""
+        gone = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in self.dead_processes())
+        if gone:
+            return f"{gone} on {socket.gethostname()} is gone"
+        far = sorted({host for host, _ in self._places} - {socket.gethostname()})
+        where = f" on {' or '.join(far[:MAX_HOSTS_NAMED])}" if far else ""
+        more = f" or {len(far) - MAX_HOSTS_NAMED} other machines" if len(far) > MAX_HOSTS_NAMED else ""
+        return f"a rank{where}{more} does not answer: {first_line(error)[:200]}"
+
     @contextmanager
     def _collective_guard(self) -> Iterator[None]:
         """Raise RankLostError where torch finds that the others do not answer."""
@@ -227,10 +276,7 @@ class ProcessGroup:
             raise
         except RuntimeError as error:
             self._lost = True
-            gone = ", ".join(f"rank {rank} (pid {pid})" for rank, pid in self.dead_processes())
-            reason = first_line(error)[:200]
-            what = f"{gone} is gone" if gone else f"a rank does not answer: {reason}"
-            raise RankLostError(f"rank {self.rank} of {self.size}: {what}") from error
+            raise RankLostError(f"rank {self.rank} of {self.size}: {self._find_lost(error)}") from error
 
 
 def choose_backend(devices: int, environ: MutableMapping[str, str]) -> str:
@@ -244,11 +290,11 @@ def choose_backend(devices: int, environ: MutableMapping[str, str]) -> str:
         environ: that of torchrun.
     """
     if devices == 0:
-        return "gloo"
+        return BACKENDS[0]
     if int(environ.get("LOCAL_WORLD_SIZE", "1")) > devices:
-        return "cpu:gloo,cuda:gloo"
+        return BACKENDS[1]
     environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
-    return "cpu:gloo,cuda:nccl"
+    return BACKENDS[2]
 
 
 def _tensor(message: bytes) -> Tensor:

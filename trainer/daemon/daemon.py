@@ -44,7 +44,7 @@ from trainer.compute.device import (
     resolve_device,
 )
 from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError
+from trainer.compute.process_group import ProcessGroup, RankLostError
 from trainer.config.anomaly_options import configured_thresholds
 from trainer.config.schema import Config
 from trainer.config.service_options import MetricsConfig
@@ -70,6 +70,7 @@ from . import postmortem
 from .background import is_detached, report_ready
 from .logging_setup import reopen, set_up
 from .rank0_hooks import Rank0Hooks
+from .restart import resumed_name, run_progress
 from .resume import ResumePoint, ResumeRequest, load_configuration, save_configuration
 from .signal_listener import SignalListener
 from .start_progress import StartProgress
@@ -123,15 +124,12 @@ def run_daemon(
     Raises:
         EsperError: it could not be started; nothing was trained.
     """
-    group = ProcessGroup.join()
+    group = ProcessGroup.join(run_progress(name, resume))
     if group.rank > 0:
         return run_worker(group)
-    if group.size > 1 and not (name or resume):
-        raise RanksError("a run on several ranks needs a NAME, by which torchrun's restart finds it")
-    if group.restarted and resume is None:
-        resume, unattended = name, True
+    resume = resumed_name(group, name, resume)
     if group.restarted:
-        checkpoint = None  # it was gone back to already
+        unattended, checkpoint = True, None  # nobody is there; and it was gone back to already
     name = name if resume is None else find_run(resume).name
     sourced = load_configuration(name if resume is not None else None, preset, file, sets)
     config = sourced.config
@@ -149,6 +147,7 @@ def run_daemon(
         with RunFolder.claim(name, prefix=config.task.label) as run:
             _check_is_new(run, resume)
             save_configuration(run.path, sourced)
+            group.record_home(f"{socket.gethostname()}:{run.path}")
             request = None if resume is None else ResumeRequest(checkpoint, unattended)
             progress.begin(f"building {config.envs.count} hosts")
             try:

@@ -22,6 +22,7 @@ from trainer.compute.execution_plan import Execution
 from trainer.config import load as settings
 from trainer.config.schema import Config
 from trainer.policy.saved_policy import with_policy_options
+from trainer.ranks.rank_states import redistribute
 
 CHANGEABLE_OPTIONS = (
     "rounds",
@@ -101,7 +102,7 @@ class ResumeRequest:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The newest checkpoint of a run, which fits the configuration and the number of ranks."""
+    """The newest checkpoint of a run, which fits the configuration, shared out over the ranks."""
 
     path: Path
     state: dict[str, Any]
@@ -130,12 +131,8 @@ class ResumePoint:
             return None
         path, state = newest
         _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(config))
-        saved_ranks = len(state.get("other_ranks", [])) + 1
-        if saved_ranks != ranks:
-            raise CheckpointError(
-                f"checkpoint {path.name} was made by {saved_ranks} ranks, these are {ranks}; "
-                f"start it with torchrun --nproc-per-node {saved_ranks}"
-            )
+        if len(state.get("other_ranks", [])) + 1 != ranks:
+            state = redistribute(state, ranks)
         return cls(path, state, damaged)
 
     def configure(self, config: Config) -> Config:

@@ -71,6 +71,7 @@ def run_worker(group: ProcessGroup) -> int:
 
 
 def _build(config: Config, execution: Execution, group: ProcessGroup) -> tuple[Trainer, torch.device]:
+    group.check_split(config)  # a machine may have more ranks, or fewer devices, than that of rank 0
     configure_allocator(config.cuda, os.environ)
     device = resolve_device(config.device, group.local_rank)
     prepare_device(config.cuda, device)

@@ -230,7 +230,7 @@ def one_that_leaves(rank: int, port: int, folder: Path) -> None:
     world = ProcessGroup.join()
     if rank == 1:
         os._exit(0)
-    with pytest.raises(RankLostError, match=r"rank 0 of 2: rank 1 \(pid \d+\) is gone"):
+    with pytest.raises(RankLostError, match=r"rank 0 of 2: rank 1 \(pid \d+\) on \S+ is gone"):
         world.receive_order()
     (folder / "told").touch()
     os._exit(0)
