@@ -1,0 +1,178 @@
+"""The control plane of many ranks: what an epoch costs rank 0 in bytes and CPU, for 2 to 256 ranks.
+
+Reports are those of a real trainer of four envs, at NORMAL and with the layers of all envs. Rank 0's part
+(decode, events, merge) runs as in a run, on as many reports as there would be ranks; the exchange itself runs
+over gloo among processes that do nothing else, as many as a small machine bears.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+
+import click
+import msgspec
+import torch
+import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import start_processes
+
+from protocol.server.emitter import Emitter
+from trainer.compute.execution_plan import Execution
+from trainer.compute.process_group import ProcessGroup
+from trainer.config.load import load as configured
+from trainer.data.registry import load
+from trainer.episode_table import PolicyEvaluation
+from trainer.hooks import StopRun
+from trainer.loop import Trainer
+from trainer.policy.update_statistics import UpdateStatistics
+from trainer.ranks import orders
+from trainer.ranks.rank_report import RankReport, encode
+from trainer.ranks.rank_zero import RankZero
+from trainer.telemetry.transfer import HostFrame
+
+from .report import finish
+
+RANKS = (2, 8, 16, 64, 256)
+PROCESSES = (2, 4, 8)
+ENVS = 4
+"""Of each rank."""
+SETS = (f"envs.count={ENVS}", "envs.threads=1", "task.batches_per_epoch=1", "task.batch_size=16")
+PHASES = ("train", "transfer", "reward", "decide", "telemetry", "commands")
+WARM_UP, EPOCHS = 2, 20
+TARGETS = {"cpu_ms_64": ("<=", 50.0), "cpu_ms_layers_64": ("<=", 250.0)}
+"""5 % of an epoch of a second, in which 64 ranks train 256 envs; 25 % where an operator wants all layers."""
+
+
+class FrameHooks:
+    """A `Hooks` that keeps the newest frame of an epoch and stops after two."""
+
+    def __init__(self, layer_envs: torch.Tensor | None) -> None:
+        self.layer_envs = layer_envs
+        self.report = RankReport({})
+
+    def wants_round(self, finished: int) -> bool:
+        return finished < 1
+
+    def on_round_begin(self, round: int) -> None: ...
+
+    def on_epoch_begin(self, epoch: int, epochs: int) -> None: ...
+
+    def phase(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    def on_phase_times(self, seconds: dict[str, float]) -> None: ...
+
+    def on_frame(self, frame: HostFrame, layers: Sequence[str]) -> None:
+        self.report = RankReport.of(frame, layers)
+        self.report.seconds, self.report.phases = 1.0, dict.fromkeys(PHASES, 0.125)
+
+    def on_epoch_end(self, round: int, epoch: int) -> None:  # noqa: ARG002
+        if epoch == 2:
+            raise StopRun("enough", checkpoint=False)
+
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
+
+    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...
+
+    def on_round_evaluated(
+        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
+    ) -> None: ...
+
+
+class RecordedGroup(ProcessGroup):
+    """Rank 0 of K, whose others have sent the same report."""
+
+    def __init__(self, size: int, message: bytes) -> None:
+        super().__init__(0, size)
+        self._messages = [b"", *[message] * (size - 1)]
+
+    def all_gather_bytes(self, message: bytes) -> list[bytes]:  # noqa: ARG002
+        return self._messages
+
+
+def make_report(*, with_layers: bool) -> RankReport:
+    """What a rank of `ENVS` envs reports of an epoch."""
+    config = configured(sets=SETS)
+    wanted = torch.ones(ENVS, dtype=torch.bool) if with_layers else None
+    hooks, cpu = FrameHooks(wanted), torch.device("cpu")
+    with suppress(StopRun):
+        Trainer(config, load("digits"), cpu, Execution.as_configured(config)).run(hooks)
+    return hooks.report
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """Median CPU time of this process, over `EPOCHS` calls after some to warm up."""
+    times = []
+    for _ in range(WARM_UP + EPOCHS):
+        begin = time.process_time()
+        work()
+        times.append(time.process_time() - begin)
+    return statistics.median(times[WARM_UP:])
+
+
+def merge_seconds(size: int, report: RankReport) -> float:
+    """CPU of rank 0 for an epoch's reports of `size` ranks."""
+    frame, layers = report.frame, report.layers
+    rank_zero = RankZero(RecordedGroup(size, encode(report)), Emitter())
+    return cpu_seconds(lambda: rank_zero.merge_frames(frame, layers))
+
+
+def exchange(rank: int, size: int, port: int, message: bytes, results: mp.SimpleQueue) -> None:  # type: ignore[type-arg]
+    """One of `size` processes: the two exchanges of an epoch's boundary, and nothing else."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    group = ProcessGroup.join()
+    order = msgspec.json.encode(orders.StartEpoch([]))
+
+    def pass_boundary() -> None:
+        group.all_gather_bytes(b"" if rank == 0 else message)
+        if rank == 0:
+            group.broadcast_order(order)
+        else:
+            group.receive_order()
+
+    seconds = cpu_seconds(pass_boundary)
+    if rank == 0:
+        results.put(seconds)
+    group.leave()
+
+
+def exchange_seconds(size: int, message: bytes) -> float:
+    """CPU of rank 0 for an epoch's boundary over gloo among `size` processes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    results = mp.get_context("fork").SimpleQueue()  # what is imported is not imported again
+    arguments = (size, port, message, results)
+    start_processes(exchange, arguments, nprocs=size, start_method="fork")  # type: ignore[no-untyped-call]
+    return float(results.get())
+
+
+@click.command(help=__doc__)
+def main() -> None:
+    torch.set_num_threads(1)
+    figures: dict[str, float] = {}
+    for name, with_layers in (("", False), ("layers_", True)):
+        report = make_report(with_layers=with_layers)
+        size = len(encode(report))
+        figures[f"report_{name}bytes"] = size
+        for ranks in RANKS:
+            figures[f"kib_{name}{ranks}"] = (ranks - 1) * size / 1024
+            figures[f"cpu_ms_{name}{ranks}"] = 1e3 * merge_seconds(ranks, report)
+            print(
+                f"{ranks:4} ranks {'with layers' if with_layers else 'NORMAL':11} "
+                f"{figures[f'kib_{name}{ranks}']:9.1f} KiB {figures[f'cpu_ms_{name}{ranks}']:8.2f} ms of CPU"
+            )
+    message = encode(make_report(with_layers=False))
+    for processes in PROCESSES:
+        cpu_ms = figures[f"gloo_cpu_ms_{processes}"] = 1e3 * exchange_seconds(processes, message)
+        print(f"{processes:4} processes over gloo: {cpu_ms:.2f} ms of CPU on rank 0")
+    finish("ranks", figures, TARGETS)
+
+
+if __name__ == "__main__":
+    main()
