@@ -19,6 +19,8 @@ from protocol.messages import events as ev
 from . import journal
 from .harness import ListFeed, folded, in_loop, panel_inputs, session
 
+PUBLISHED_VIEWS = [panel.name for panel in PANELS.of(is_published=True).views]
+
 
 def app() -> OverwatchApp:
     run = journal.Run()
@@ -79,14 +81,18 @@ async def test_keys_of_trainings_are_refused_in_words() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("view", PUBLISHED_VIEWS)
 @in_loop
-async def test_no_key_fails_on_a_published_run() -> None:
+async def test_no_key_fails_in_any_view_of_it(view: str) -> None:
     leaving = {"q", "ctrl+c", "ctrl+z", "f8"}
     names = [name for key in keys.KEYS for name in key.keys.split(",") if name and name not in leaving]
     made = app()
     async with made.run_test(size=(120, 40)) as pilot:
-        for name in [*(panel.key for panel in PANELS.views), "1", *names]:
-            await pilot.press(name, "escape")
+        for name in [*(panel.key for panel in PANELS.views), *names]:
+            made.session.view.show_view(view)
+            await pilot.press(name)
+            while len(made.screen_stack) > 1:
+                await pilot.press("escape")
         assert made.is_running
 
 
