@@ -12,7 +12,7 @@ import pytest
 
 from .conftest import SMALL, House, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SETS = [word for item in (*SMALL, "envs.threads=1") for word in ("--set", item)]
 
