@@ -221,6 +221,7 @@ class PaintedApp(App[None]):
             layout = self.screen_layout(width, height)
             main.show_layout(layout)
             self.session.view.keep(layout.scroll, layout.env)
+        self._ring()  # what the first frame shows is known; what comes after it is told
 
     @property
     def _main(self) -> MainScreen:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from overwatch_tui.app import OverwatchApp
 from overwatch_tui.model.anomalies import ROLLBACK_SHOWN_MICROSECONDS
 from overwatch_tui.model.state import State
 from overwatch_tui.panels import PANELS, VIEWS
@@ -144,6 +145,24 @@ async def test_new_critical_anomaly_is_told_once() -> None:
             app.session.needs_paint = True
             app.tick()
     assert told == ["esper digits-7f3a: env03 rollback"]
+
+
+@in_loop
+async def test_anomaly_right_after_the_first_frame_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = session(events(rounds=1))
+    watched.tick()
+    app = app_of(watched)
+    told: list[str] = []
+    monkeypatch.setattr(
+        app, "tick", lambda: None
+    )  # its first comes after the first frame, which a resize paints
+    async with app.run_test(size=SMALL) as pilot:
+        await pilot.pause()
+        monkeypatch.setattr(app, "alert", lambda title, records: told.append(title))
+        feed_of(app).items = [_rollback(3)]
+        app.session.needs_paint = True
+        OverwatchApp.tick(app)
+    assert told == ["esper digits-7f3a"]
 
 
 @pytest.mark.parametrize("how", ["muted", "acknowledged", "recorded"])
