@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from protocol.runs import RunInfo, check_name, list_runs, was_trained
+from protocol.runs import RunInfo, check_name, find_run, list_runs, was_trained
 from trainer.config import load as settings
 from trainer.config import presets
 
@@ -84,10 +84,10 @@ def start(
     short = {"rounds": rounds, "seed": seed, "device": device, "profiler.rounds": profile}
     short |= _policy_options(policy, no_learn=no_learn, greedy=greedy)
     sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
+    _check_before_torch(resume, preset, file, sets)
     if detach:
         from trainer.daemon.background import start_detached
 
-        settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
         arguments = [word for word in sys.argv[1:] if word != "--detach"]
         sys.exit(start_detached(arguments))
     from trainer.daemon.daemon import run_daemon
@@ -103,6 +103,18 @@ def start(
             checkpoint=checkpoint,
         )
     )
+
+
+def _check_before_torch(
+    resume: str | None, preset: str | None, file: Path | None, sets: tuple[str, ...]
+) -> None:
+    """Refuse at once what can be refused without the seconds that torch takes to load."""
+    if "RANK" in os.environ:
+        return  # of torchrun's ranks the first refuses, once all have joined
+    if resume is not None:
+        find_run(resume)
+    else:
+        settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
 
 
 def _policy_options(file: str | None, *, no_learn: bool, greedy: bool) -> dict[str, str | None]:

@@ -6,6 +6,9 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 WITHOUT = """
 import sys
@@ -57,6 +60,30 @@ def test_help_costs_under_half_a_second_of_cpu() -> None:
         subprocess.run([sys.executable, "-m", "trainer", "--help"], check=True, stdout=subprocess.DEVNULL)
         costs.append(cpu_seconds() - before)
     assert min(costs) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--set", "envs.cuont=4"], 9, ["envs.cuont", "envs.count"]),
+        (["--set", "envs.count=-4"], 9, ["envs.count", "-4", "from 1"]),
+        (["--rounds", "-1"], 9, ["rounds", "-1", "from 0"]),
+        (["--config", "/nowhere/run.toml"], 9, ["/nowhere/run.toml", "cannot be read"]),
+        (["--resume", "never-was"], 3, ["never-was"]),
+    ],
+)
+def test_wrong_start_is_one_line_before_torch_is_loaded(
+    tmp_path: Path, arguments: list[str], code: int, words: list[str]
+) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "start", *arguments],
+        env={**os.environ, "ESPER_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stderr.count("\n")) == (code, 1), result.stderr
+    assert all(word in result.stderr for word in words)
+    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_name_is_refused_before_torch_is_loaded(tmp_path) -> None:
