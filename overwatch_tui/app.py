@@ -14,7 +14,6 @@ from .actions.mouse import MouseActions
 from .actions.pages import PageActions
 from .actions.runs import RunActions
 from .actions.settings import SettingActions
-from .screens.help import HelpScreen
 from .screens.main import MainScreen
 from .session import Session
 from .settings.sources import Settings, settings_path
@@ -73,5 +72,7 @@ class OverwatchApp(
         self.paint()
 
     def action_help(self) -> None:
+        from .screens.help import HelpScreen
+
         view = self.session.view
         self.push_screen(HelpScreen(self.palette, view, self._panel()))

@@ -8,7 +8,6 @@ from overwatch_tui.model.anomalies import MUTE_SECONDS, AnomalyRecord
 from overwatch_tui.model.limit_preview import MOVING, LimitPreview, limit_signal
 from overwatch_tui.model.time_series import SECOND
 from overwatch_tui.render.format import format_duration
-from overwatch_tui.screens.input_line import InputLine
 
 from .base import PaintedApp
 
@@ -65,6 +64,8 @@ class AnomalyActions(PaintedApp):
 
     def action_limits(self) -> None:
         """Try other limits of the selected anomaly's signal."""
+        from overwatch_tui.screens.input_line import InputLine
+
         inputs = self.body
         record = inputs.current_anomaly
         if self.session.view.name != "anomalies" or record is None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overwatch_tui.model.loop_commands import read_loop_commands
-from overwatch_tui.screens.call import CallScreen, LoopCall
-from overwatch_tui.screens.confirm import ConfirmScreen
-from overwatch_tui.screens.input_line import InputLine
 from overwatch_tui.screens.questions import OF_TRAININGS, QUESTIONS, Question
 
 from .base import PaintedApp
+
+if TYPE_CHECKING:
+    from overwatch_tui.screens.call import LoopCall
 
 
 class CommandActions(PaintedApp):
@@ -28,6 +28,8 @@ class CommandActions(PaintedApp):
 
     def action_call(self) -> None:
         """Choose a command that the loop of a published run has registered."""
+        from overwatch_tui.screens.call import CallScreen
+
         state, name = self.session.state, self.session.link.name or "the run"
         commands = read_loop_commands(state.loop_commands)
         if not state.is_published:
@@ -52,6 +54,8 @@ class CommandActions(PaintedApp):
         self.paint()
 
     def _confirm(self, question: Question) -> None:
+        from overwatch_tui.screens.confirm import ConfirmScreen
+
         link = self.session.link
         if link.is_replay or link.state not in ("live", "slow", "stale"):
             self._refuse(f"{question.method}: not sent, no daemon is connected ({link.label})")
@@ -69,6 +73,8 @@ class CommandActions(PaintedApp):
 
     def ask_name(self, then: Callable[[], None]) -> None:
         """Have the run's name typed before what ends it is sent."""
+        from overwatch_tui.screens.input_line import InputLine
+
         name = self.session.link.name or ""
         about = f"STOP the run? A checkpoint is saved first where it can. Type its name, {name}, and Enter"
 

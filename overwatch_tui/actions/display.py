@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import time
 
-from overwatch_tui.screens.screenshot import self_contained
-
 from .base import PaintedApp
 
 
@@ -58,6 +56,8 @@ class DisplayActions(PaintedApp):
 
     def action_write_screen(self) -> None:
         """Write the screen as SVG and as text."""
+        from overwatch_tui.screens.screenshot import self_contained
+
         width, height = self.size
         run = re.sub(r"[^\w.-]", "_", self.session.link.name or "overwatch")
         stem = f"esper-{run}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -11,9 +11,6 @@ from overwatch_tui.model.command_line import (
     parse_line,
 )
 from overwatch_tui.model.filters import FilterError, parse_filter
-from overwatch_tui.screens.answer import AnswerScreen
-from overwatch_tui.screens.input_line import InputLine
-from overwatch_tui.source.history_file import HistoryFile
 from protocol.client.items import RequestOutcome
 from protocol.codec.text import clean_text
 
@@ -26,6 +23,8 @@ class LineActions(MoveActions, CommandActions):
 
     def action_filter(self) -> None:
         """Type the filter of the list that moves act on; an empty one shows all."""
+        from overwatch_tui.screens.input_line import InputLine
+
         panel = self._panel()
         fields = self.panels[panel].renderer.fields(self.body)
         view = self.session.view
@@ -59,6 +58,9 @@ class LineActions(MoveActions, CommandActions):
 
     def action_command_line(self) -> None:
         """Type a method of the daemon and its parameters."""
+        from overwatch_tui.screens.input_line import InputLine
+        from overwatch_tui.source.history_file import HistoryFile
+
         link = self.session.link
         if link.is_replay or link.state not in ("live", "slow", "stale"):
             self.show_message(f"no daemon is connected that could take a command ({link.label})")
@@ -110,6 +112,8 @@ class LineActions(MoveActions, CommandActions):
         self.paint()
 
     def _show_answer(self, text: str, reply: RequestOutcome) -> None:
+        from overwatch_tui.screens.answer import AnswerScreen
+
         if reply.error is not None:
             self.show_message(clean_text(f"{text}: {reply.error}"))
         else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.runs import RunsScreen
 from overwatch_tui.session import Session
 from overwatch_tui.source.feed import Feed
 from overwatch_tui.source.no_run import NoFeed
@@ -14,6 +15,9 @@ from protocol.errors import EsperError
 
 from .base import PaintedApp
 
+if TYPE_CHECKING:
+    from overwatch_tui.screens.runs import RunsScreen
+
 FETCH_SECONDS = 0.2
 
 
@@ -21,6 +25,8 @@ class RunActions(PaintedApp):
     """The list of runs, from which one is opened in place of the one that is watched."""
 
     choice: RunChoice
+    _list: RunsScreen | None = None
+    """The list that was shown last; it may be closed."""
 
     def on_mount(self) -> None:
         self.set_interval(FETCH_SECONDS, self._open_fetched)
@@ -29,18 +35,20 @@ class RunActions(PaintedApp):
 
     def paint(self) -> None:
         """Nothing is drawn behind the list, which covers the screen."""
-        if not isinstance(self.screen_stack[-1], RunsScreen):
+        if self.screen_stack[-1] is not self._list:
             super().paint()
 
     def action_runs(self) -> None:
         """Show the list above what is watched now."""
+        from overwatch_tui.screens.runs import RunsScreen
+
         view, watched = self.choice.view, self.session.view
         view.glyphs, view.read_only, view.message = watched.glyphs, self.choice.read_only, ""
         is_open = not isinstance(self.session.feed, NoFeed)
         self._select_watched()
         self.choice.runs.ask_again()
-        screen = RunsScreen(self.choice.runs, self.palette, view, self._open, is_something_open=is_open)
-        self.push_screen(screen, lambda _: self.call_next(self.paint))
+        self._list = RunsScreen(self.choice.runs, self.palette, view, self._open, is_something_open=is_open)
+        self.push_screen(self._list, lambda _: self.call_next(self.paint))
 
     def _select_watched(self) -> None:
         """The run that is watched is the selected one of the list."""
@@ -69,7 +77,7 @@ class RunActions(PaintedApp):
                 self.follow(recording, is_recording=True)
 
     def _close_list(self) -> None:
-        if isinstance(self.screen, RunsScreen):
+        if self.screen is self._list:
             self.session.view.glyphs = self.choice.view.glyphs
             self.pop_screen()
         self.call_next(self.action_redraw)

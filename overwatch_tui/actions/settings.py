@@ -7,7 +7,6 @@ import os
 from overwatch_tui.render.notifier import chosen_quiet_hours
 from overwatch_tui.render.palettes import automatic_theme
 from overwatch_tui.render.theme import chosen_glyphs
-from overwatch_tui.screens.settings import SettingsScreen
 from overwatch_tui.settings.sources import Settings
 from overwatch_tui.settings.table import Value
 from overwatch_tui.start import RunChoice
@@ -22,6 +21,8 @@ class SettingActions(PaintedApp):
     choice: RunChoice
 
     def action_settings(self) -> None:
+        from overwatch_tui.screens.settings import SettingsScreen
+
         screen = SettingsScreen(
             self.settings,
             self.palette,

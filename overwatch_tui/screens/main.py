@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingsMap
 from textual.events import Click, Key, MouseScrollDown, MouseScrollUp
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region, Size
@@ -13,15 +12,12 @@ from textual.message import Message
 from textual.widget import Widget
 
 from overwatch_tui import keys
-from overwatch_tui.panels import PANELS
 from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, Box, ScreenLayout
 from overwatch_tui.render.lines import EMPTY, Line, Row
 from overwatch_tui.render.theme import Theme
 
 from .line_widget import LinePanel
 from .paced import PacedScreen
-
-BARS = ("header", "strip", "views", "status", "keys", "small")
 
 
 class PlacedLayout(Layout):
@@ -99,7 +95,9 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
             self._bindings = BindingsMap(
                 [Binding(names, action, show=False) for names, action in keys.bindings(chosen_keys)]
             )
-        self._panels = {name: LinePanel(theme, id=f"box-{name}") for name in (*BARS, *PANELS.names)}
+        self._theme = theme
+        self._panels: dict[str, LinePanel] = {}
+        """Of the boxes that have been shown: mounting one takes as long as drawing it."""
         self._boxes: list[Box] = []
         self._layout = PlacedLayout()
 
@@ -132,9 +130,6 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
                 return box
         return None
 
-    def compose(self) -> ComposeResult:
-        yield from self._panels.values()
-
     @property
     def layout(self) -> Layout:
         return self._layout
@@ -149,6 +144,10 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
     def _place(self, boxes: list[Box]) -> None:
         self._boxes = boxes
         places = {box.name: Region(box.x, box.y, box.width, box.height) for box in boxes}
+        new = {name: LinePanel(self._theme, id=f"box-{name}") for name in places if name not in self._panels}
+        self._panels |= new
+        if new:
+            self.mount(*new.values())
         for name, panel in self._panels.items():
             place = places.get(name, Region())
             if place != panel.placed:
