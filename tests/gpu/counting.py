@@ -1,7 +1,11 @@
-"""Counts what a program asks of a CUDA device: launches, copies between host and device, waits."""
+"""Counts what a program asks of a CUDA device: launches, copies between host and device, waits.
+
+Each operation is also told to a `StreamOrder`, which knows what orders it.
+"""
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +16,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .stream_order import StreamOrder, Touched
+
 ROOT = Path(__file__).parents[2]
+_TRAINER = str(ROOT / "trainer")
 NO_LAUNCH = (
     *("empty", "new_empty", "empty_like", "empty_strided", "lift_fresh", "detach", "set_", "alias"),
     *("_unsafe_view", "device"),
@@ -26,21 +33,34 @@ WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal")
 class DeviceCalls(TorchDispatchMode):
     """What is asked of the device, counted by the section of the program that asks.
 
+    Args:
+        order: is told what each operation touches.
+
     Attributes:
-        section: what is counted now.
         counts: by section and kind: `launches`, `copies` (between host and device, waited for or not) and
             `waits` (of the host for the device).
         places: by section, "kind file:line" of each copy and wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, order: StreamOrder) -> None:
         super().__init__()
-        self.section = "start"
+        self.order = order
         self.counts: dict[str, Counter[str]] = {}
         self.places: dict[str, Counter[str]] = {}
 
+    @property
+    def section(self) -> str:
+        """What is counted now."""
+        return self.order.section
+
+    @section.setter
+    def section(self, name: str) -> None:
+        self.order.section = name
+
     def add(self, *kinds: str) -> None:
-        """Count one call, of these kinds."""
+        """Count one call, of these kinds; after a wait the host knows what the stream has done."""
+        if "waits" in kinds:
+            self.order.wait_here()
         self.counts.setdefault(self.section, Counter()).update(kinds)
         if kinds != ("launches",):
             frames = reversed(traceback.extract_stack())
@@ -64,15 +84,37 @@ class DeviceCalls(TorchDispatchMode):
         kwargs = kwargs or {}
         if "_fused_" in str(func):  # of the optimizer, which has no fake implementation
             _check_fused(args)
+            self._tell_order(func, args, kwargs, [], {"cuda"})
             self.add("launches")
             return None
         out = func(*args, **kwargs)
         ins = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         outs = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
         devices = {x.device.type for x in (*ins, *outs)}
+        if not func.is_view and func.overloadpacket.__name__ not in NO_LAUNCH:
+            self._tell_order(func, args, kwargs, outs, devices)
         if "cuda" in devices:
             self._classify(func, args, kwargs, ins, outs, devices)
         return out
+
+    def _tell_order(self, func: Any, args: Any, kwargs: Any, outs: list[Tensor], devices: set[str]) -> None:
+        """What the operation reads and writes; of the host's memory that which the device has touched."""
+        order, on_device = self.order, "cuda" in devices
+        touched: list[Touched] = []
+        given: set[int] = set()
+        for i, argument in enumerate(func._schema.arguments):
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            is_written = argument.alias_info is not None and argument.alias_info.is_write
+            for x in tree_leaves(value):
+                if isinstance(x, Tensor):
+                    given.add(x.untyped_storage()._cdata)
+                    if x.device.type == "cuda" or order.is_known(x) or (on_device and is_written):
+                        touched.append(order.touched(x, is_written=is_written))
+        for x in outs:
+            if x.untyped_storage()._cdata not in given and on_device:
+                touched.append(order.touched(x, is_written=True))
+        what = f"{func.overloadpacket.__name__} of {_place()}"
+        (order.issue if on_device else order.issue_on_host)(what, touched)
 
     def _classify(
         self, func: Any, args: Any, kwargs: Any, ins: list[Tensor], outs: list[Tensor], devices: set[str]
@@ -90,6 +132,16 @@ class DeviceCalls(TorchDispatchMode):
                 self.add("launches")
         elif not func.is_view and name not in NO_LAUNCH:
             self.add("launches")
+
+
+def _place() -> str:
+    """Where in the trainer the present operation comes from; a backward pass has no frames."""
+    frame = sys._getframe(1)
+    while frame is not None:  # type: ignore[redundant-expr]
+        if frame.f_code.co_filename.startswith(_TRAINER):
+            return f"{frame.f_code.co_filename[len(_TRAINER) + 1 :]}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "a backward pass"
 
 
 def _num_foreach_launches(args: Any) -> int:

@@ -1,12 +1,15 @@
 """A round on the simulated CUDA device, counted: `python -m tests.gpu.simulator LIBRARY [KEY=VALUE …]`.
 
+With `--deaf SECTION` streams do not wait for events in that section: a fault, which has to be found.
+
 A run on the CPU comes first and gives the frames that the epochs' transfers return, so that seeds are born
 and blend as in a real run. Then the same trainer plays and learns with fake tensors of device cuda:0: every
 device and dtype is checked as on a GPU, nothing is computed. It learns twice from the round, so that graphs
 captured by the first update are counted in the second. The last line is JSON: by section (`begin`, `epoch 0`
 …, `update`, `test`, `update again`, `test again`, and `captures` of graphs) how many launches, copies and
 waits there were, and where; of the launches also how many were those of training (`train`) and of validation
-(`validate`).
+(`validate`); `races`, which accesses no event orders; `overlaps`, which groups' trainings and validations may
+run at the same time, see `StreamOrder`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +47,7 @@ from trainer.hosts.task_defaults import resolve_task_defaults
 from trainer.telemetry.transfer import HostFrame, Transfer
 
 from .counting import DeviceCalls
+from .stream_order import StreamOrder, may_overlap
 
 CPU = torch.device("cpu")
 DTYPES = {
@@ -59,8 +64,8 @@ class Sections:
 
     layer_envs = None
 
-    def __init__(self, calls: DeviceCalls | None = None, *, again: bool = False) -> None:
-        self.calls, self._suffix = calls, " again" if again else ""
+    def __init__(self, calls: DeviceCalls | None = None, *, again: bool = False, deaf: str = "") -> None:
+        self.calls, self._suffix, self._deaf = calls, " again" if again else "", deaf
         self.frames: list[HostFrame] = []
 
     def wants_round(self, finished: int) -> bool:
@@ -70,11 +75,13 @@ class Sections:
     def phase(self, name: str) -> Iterator[None]:
         if self.calls is not None and name in ("update", "test"):
             self.calls.section = name + self._suffix
+            self.calls.order.heeds_waits = True
         yield
 
     def on_epoch_begin(self, epoch: int, epochs: int) -> None:
         if self.calls is not None:
             self.calls.section = f"epoch {epoch}"
+            self.calls.order.heeds_waits = self.calls.section != self._deaf
 
     def on_frame(self, frame: HostFrame, layers: Any) -> None:
         self.frames.append(frame)
@@ -110,15 +117,16 @@ class FakeTransfer(Transfer):
         return torch.zeros(packed.shape, dtype=packed.dtype)
 
 
-def count_round(config: Config, data: Task) -> DeviceCalls:
+def count_round(config: Config, data: Task, deaf: str = "") -> DeviceCalls:
     """Play and learn one round of a run; see the module."""
     device, execution = torch.device("cuda", 0), Execution.as_configured(config)
     seen = Sections()
     real = loop.Trainer(config, data, CPU, execution)
     real.play(seen)
     real.population.close()
-    calls = DeviceCalls()
+    calls = DeviceCalls(StreamOrder(device))
     _patch_torch(calls)
+    _patch_streams(calls.order)
     _patch_trainer(calls, seen.frames)
     known = data.perplexity
     type(data).perplexity = property(lambda self: known)  # type: ignore[misc, assignment]
@@ -127,7 +135,7 @@ def count_round(config: Config, data: Task) -> DeviceCalls:
         trainer.to_host = FakeTransfer(calls, seen.frames)
         with calls:
             calls.section = "begin"
-            trainer.play(Sections(calls))
+            trainer.play(Sections(calls, deaf=deaf))
             trainer.learn(Sections(calls))
             trainer.learn(Sections(calls, again=True))
     return calls
@@ -163,6 +171,16 @@ def _patch_torch(calls: DeviceCalls) -> None:
     torch.nn.Module.to = move
 
 
+def _patch_streams(order: StreamOrder) -> None:
+    """Streams and events, which torch has on CUDA alone."""
+    torch.cuda.Stream = order.make_stream
+    torch.cuda.Event = order.make_event
+    torch.cuda.stream = order.on
+    torch.cuda.current_stream = lambda device=None: order.current
+    torch.cuda.default_stream = lambda device=None: order.default
+    FakeTensor.record_stream = lambda tensor, stream: order.record_stream(tensor, stream)
+
+
 def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
     """Checks of numbers, which there are none of, and captures, each replay of which is one launch."""
     seed_pool.verify = lambda *args, **kwargs: None
@@ -179,7 +197,7 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
     Topology.of = classmethod(of)
     validation.device_memory_bytes = lambda device: 80 << 30
     for name in ("train", "validate"):
-        setattr(HostGroup, name, calls.counted(name, getattr(HostGroup, name)))
+        setattr(HostGroup, name, spanned(calls, name, calls.counted(name, getattr(HostGroup, name))))
     loop.CudaGraphs = lambda on: cuda_graphs.CudaGraphs(on=on, capture=capture)
     loop.create_population = lambda config, data, device, execution, first: Population(
         config, data, device, execution=execution, first_env=first
@@ -187,14 +205,36 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
 
     def capture(work: Callable[[], Any], warm_up: object) -> tuple[Callable[[], None], Any]:
         section, calls.section = calls.section, "captures"
-        out = work()
+        with calls.order.capture() as touched:
+            out = work()
         calls.section = section
-        return (lambda: calls.add("launches")), out
+
+        def replay() -> None:
+            calls.order.issue("a graph", touched)
+            calls.add("launches")
+
+        return replay, out
+
+
+def spanned(calls: DeviceCalls, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same work of a group, kept as a span: that of the second group as "epoch 0 train 1"."""
+    numbers: dict[int, int] = {}
+
+    def spanning(group: HostGroup, *args: Any, **kwargs: Any) -> Any:
+        number = numbers.setdefault(id(group), len(numbers))
+        with calls.order.span(f"{calls.section} {name} {number}"):
+            return work(group, *args, **kwargs)
+
+    return spanning
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    sourced = settings.load_sourced(sets=sys.argv[2:])
+    deaf = sys.argv[sys.argv.index("--deaf") + 1] if "--deaf" in sys.argv else ""
+    sourced = settings.load_sourced(sets=[word for word in sys.argv[2:] if "=" in word])
     data = load(sourced.config.task.dataset, CPU)
-    calls = count_round(resolve_task_defaults(sourced, data.name, data.kind).config, data)
-    print(json.dumps({"counts": calls.counts, "places": calls.places}))
+    calls = count_round(resolve_task_defaults(sourced, data.name, data.kind).config, data, deaf)
+    spans = calls.order.spans
+    overlaps = [[a, b] for a, b in combinations(spans, 2) if may_overlap(spans[a], spans[b])]
+    told = {"counts": calls.counts, "places": calls.places, "races": calls.order.races, "overlaps": overlaps}
+    print(json.dumps(told))

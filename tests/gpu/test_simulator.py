@@ -53,15 +53,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("fake_cuda"))
 
 
-def simulate(library: Path, *sets: str) -> tuple[dict[str, dict[str, int]], dict[str, Any]]:
-    """Counts by section and kind, and the places of copies and waits."""
-    command = [sys.executable, "-m", "tests.gpu.simulator", str(library), *sets]
+def simulate(library: Path, *words: str) -> dict[str, Any]:
+    """What the simulator tells of a round."""
+    command = [sys.executable, "-m", "tests.gpu.simulator", str(library), *words]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    return told["counts"], told["places"]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 KINDS = ("waits", "copies", "launches", "train", "validate")
@@ -151,7 +150,9 @@ MAX_EPOCH_LAUNCHES = 1_000
 @pytest.mark.finding("HP-1")
 @pytest.mark.parametrize("case", CASES)
 def test_round_waits_copies_and_launches_no_more_than_written_down(library: Path, case: str) -> None:
-    counts, places = simulate(library, *CASES[case])
+    told = simulate(library, *CASES[case])
+    counts, places = told["counts"], told["places"]
+    assert told["races"] == {}
     for section, limits in LIMITS[case].items():
         for kind, limit in zip(KINDS, limits, strict=True):
             found = counts[section].get(kind, 0)
@@ -161,3 +162,12 @@ def test_round_waits_copies_and_launches_no_more_than_written_down(library: Path
     assert counts["epoch 0"]["waits"] == 1, "that of the transfer is seen"
     captured = counts["captures"]
     assert set(captured) == {"launches"}, f"a capture holds no copy from or to the host: {places['captures']}"
+
+
+def test_groups_overlap_and_every_read_is_ordered(library: Path) -> None:
+    told = simulate(library, *SMALL, "envs.plan=masked", "envs.group_size=2", "--deaf", "epoch 3")
+    overlaps = {tuple(pair) for pair in told["overlaps"]}
+    for epoch in range(4):
+        assert (f"epoch {epoch} validate 0", f"epoch {epoch} train 1") in overlaps
+    assert set(told["races"]) == {"epoch 3"}, "where streams do not wait, and nowhere else"
+    assert told["counts"]["epoch 2"]["waits"] == 1

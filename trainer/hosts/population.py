@@ -63,6 +63,27 @@ class EpochResult(NamedTuple):
     """With fp16 [N] each: `loss_scale` after the epoch, `skipped_steps` in it; else empty."""
 
 
+class GroupEpoch(NamedTuple):
+    """What a group made of an epoch, and the seconds of its thread."""
+
+    trained: TrainResult
+    score: Score
+    train_seconds: float
+    validate_seconds: float
+
+
+def phase_seconds(groups: list[GroupEpoch], wall: float) -> dict[str, float]:
+    """Wall time of an epoch of some groups by part, see `EpochResult.seconds`: as their threads spent it."""
+    layers = sum(group.trained.layers_seconds for group in groups)
+    parts = {
+        "train": sum(group.train_seconds for group in groups) - layers,
+        "validate": sum(group.validate_seconds for group in groups),
+        "layers": layers,
+    }
+    share = wall / sum(parts.values())
+    return {name: seconds * share for name, seconds in parts.items()}
+
+
 class Population:
     """N hosts with S slots each.
 
@@ -204,7 +225,7 @@ class Population:
         )
 
     def run_epoch(self, round_: int, epoch: int, *, layers: Tensor | None = None) -> EpochResult:
-        """Train every host for an epoch and validate it.
+        """Train every host for an epoch and validate it, each group as soon as it has trained.
 
         Args:
             epoch: from 0 within the round.
@@ -213,31 +234,24 @@ class Population:
         assert self._topology is not None, "set_topology comes first"
         pairs = select_pairs(self._topology.is_measured, epoch, self._budget)
         topology = replace(self._topology, pairs=pairs)
-
-        def train(i: int) -> TrainResult:
-            start, stop = self._spans[i]
-            self.groups[i].plan_epoch(topology.rows(start, stop), round_, epoch)
-            return self.groups[i].train(round_, epoch, None if layers is None else layers[start:stop])
-
         fossils = topology.fossils() if self._counts_fossils(epoch) else None
 
-        def validate(i: int) -> Score:
-            counted = None if fossils is None else fossils.rows(*self._spans[i])
-            return self.groups[i].validate(round_, epoch, counted)
+        def work(i: int) -> GroupEpoch:
+            (start, stop), group = self._spans[i], self.groups[i]
+            begun = time.perf_counter()
+            group.plan_epoch(topology.rows(start, stop), round_, epoch)
+            trained = group.train(round_, epoch, None if layers is None else layers[start:stop])
+            halfway = time.perf_counter()
+            score = group.validate(round_, epoch, None if fossils is None else fossils.rows(start, stop))
+            return GroupEpoch(trained, score, halfway - begun, time.perf_counter() - halfway)
 
         self._position = (round_, epoch)
         for place, number in zip(self._position_on_device, self._position, strict=True):
             place.fill_(number)
         begun = time.perf_counter()
-        trained = self._executor.map(train)
-        halfway = time.perf_counter()
-        scores = self._executor.map(validate)
-        layers_seconds = sum(t.layers_seconds for t in trained) / self._executor.num_parallel
-        seconds = {
-            "train": halfway - begun - layers_seconds,
-            "validate": time.perf_counter() - halfway,
-            "layers": layers_seconds,
-        }
+        done = self._executor.map(work)
+        seconds = phase_seconds(done, time.perf_counter() - begun)
+        trained, scores = [part.trained for part in done], [part.score for part in done]
         parts = [part.layers for part in trained if part.layers is not None]
         layer_tensors = LayerTensors.joined(parts) if parts else None
         measurements = self._join_measurements(trained, scores, only_fossilized=fossils is not None)
