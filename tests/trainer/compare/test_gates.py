@@ -26,11 +26,15 @@ def summary(lead_over_rivals: float) -> dict[str, Any]:
         "by_task": {"digits": grown, "histogram": resting},
         "training": {"explained_variance_within": [0.4, None, 0.6], "seconds": [60.0, 90.0], "episodes": 64},
     }
-    oracle = {"name": "oracle", "by_task": {"digits": grown, "histogram": {"added": 0.0}}}
+    rivals = [
+        {"name": name, "by_task": {"digits": {"return": digits}, "histogram": {"return": histogram}}}
+        for name, digits, histogram in (("constant", 0.6, 0.5), ("no_growth", 0.3, 0.55))
+    ]
+    oracle = {"name": "oracle", "by_task": {"digits": grown, "histogram": {"added": 76.0}}}
     rows = [lead("ppo", rival, lead_over_rivals) for rival in RIVALS]
     rows += [lead("ppo+shuffled", "ppo", -0.03), lead("constant+shuffled", "constant", 0.0)]
     rows += [lead("ppo", "a third of the way to oracle", 0.01) | {"share": 0.5}]
-    return {"policies": [ppo, oracle], "differences": {"trained": rows}, "host_parameters": 100}
+    return {"policies": [ppo, oracle, *rivals], "differences": {"trained": rows}, "host_parameters": 100}
 
 
 def test_full_gates_read_what_the_targets_name() -> None:
