@@ -27,7 +27,7 @@ from overwatch_tui.screens.idle_collection import IdleCollection
 from overwatch_tui.screens.line_widget import LinePanel
 from overwatch_tui.screens.main import MainScreen
 from overwatch_tui.screens.output_pace import OutputPace
-from overwatch_tui.screens.paced import ERASE_BELOW, ERASED_FROM
+from overwatch_tui.screens.paced import ERASE_BELOW, ERASED_FROM, PacedScreen
 from overwatch_tui.screens.shown_cells import DifferenceUpdate, ShownCells
 from overwatch_tui.session import Session
 from overwatch_tui.settings.keymap import usual_names
@@ -94,8 +94,13 @@ class PaintedApp(App[None]):
         """Send what a frame changes, and ask the terminal when it has been shown."""
         if isinstance(renderable, ChopsUpdate | LayoutUpdate):
             self.shown.resize(*self.size)
-            renderable = DifferenceUpdate(renderable, self.shown)  # type: ignore[assignment]
-        super()._display(screen, renderable)
+            limits = (screen.room, screen.rank) if isinstance(screen, PacedScreen) else (None, None)
+            update = DifferenceUpdate(renderable, self.shown, *limits)
+            super()._display(screen, update)  # type: ignore[arg-type]
+            if isinstance(screen, PacedScreen):
+                screen.note_unsent(update.unsent)
+        else:
+            super()._display(screen, renderable)
         question = self.pace.ask()
         if question and self._driver is not None:
             self._write_uncounted(question)

@@ -21,10 +21,10 @@ SLOW_SECONDS, QUICK_SECONDS = 0.4, 0.1
 """An answer that takes so much longer than the quickest one tells of a slow link, of a quick one."""
 SMALL_BYTES = 2048
 """The answer after so few bytes tells how long the way is."""
-GIVE_UP_SECONDS = 30.0
+RETRY_SECONDS = 30.0
+"""Without an answer for so long a little is sent, and asked again: the answer may be lost."""
+GIVE_UP_SECONDS = 600.0
 """Without an answer for so long the terminal is taken to have stopped answering."""
-CELL_BYTES = 2.0
-"""Bytes of a cell with its colours, before any were measured."""
 
 
 class _Mark(NamedTuple):
@@ -52,16 +52,12 @@ class OutputPace:
         """Bytes that may be under way."""
         self.is_answering = False
         """Whether the terminal has ever answered."""
-        self.cell_bytes = CELL_BYTES
+        self._silent_since: float | None = None
+        """When the first question was asked that has no answer; None = there is none."""
 
     def note_sent(self, count: int) -> None:
         """Bytes were written."""
         self.sent += count
-
-    def note_cells(self, cells: int, count: int) -> None:
-        """So many cells took so many bytes."""
-        if cells > 0:
-            self.cell_bytes += 0.2 * (min(8.0, max(1.0, count / cells)) - self.cell_bytes)
 
     def ask(self) -> str:
         """The question to write after what was sent; empty where there is nothing to ask."""
@@ -69,18 +65,22 @@ class OutputPace:
         if not self.is_answering or self.sent <= newest:
             return ""
         self.sent += len(QUESTION)
-        self._marks.append(_Mark(self.sent, self.sent - self._answered, self._clock()))
+        now = self._clock()
+        self._marks.append(_Mark(self.sent, self.sent - self._answered, now))
+        self._silent_since = now if self._silent_since is None else self._silent_since
         return QUESTION
 
     def answer(self) -> None:
         """The terminal has answered: the oldest question, or the one that Textual asks at the start."""
         self.is_answering = True
         if not self._marks:
-            self._answered = self.sent
+            self._answered, self._silent_since = self.sent, None
             return
         mark = self._marks.popleft()
         self._answered = mark.sent
-        delay = max(1e-6, self._clock() - mark.asked)
+        now = self._clock()
+        delay = max(1e-6, now - mark.asked)
+        self._silent_since = now if self._marks else None
         if mark.waiting <= SMALL_BYTES:
             self._quickest = delay if self._quickest is None else min(self._quickest, delay)
         queued = delay - (self._quickest or 0.0)
@@ -94,11 +94,17 @@ class OutputPace:
         """Bytes that may be sent now; None = no limit."""
         if not self.is_answering:
             return None
-        waited = self._clock() - self._marks[0].asked if self._marks else 0.0
-        if waited > GIVE_UP_SECONDS:
+        now = self._clock()
+        if self._silent_since is not None and now - self._silent_since > GIVE_UP_SECONDS:
             self._marks.clear()
+            self._silent_since = None
             self.is_answering, self.window = False, FIRST_WINDOW
             return None
-        if waited > SLOW_SECONDS + (self._quickest or 0.0):
+        waited = now - self._marks[0].asked if self._marks else 0.0
+        if waited > RETRY_SECONDS:
+            self._marks.clear()
+            self._answered = self.sent
+            self.window = MIN_WINDOW
+        elif waited > SLOW_SECONDS + (self._quickest or 0.0):
             return 0
         return max(0, self.window - (self.sent - self._answered))

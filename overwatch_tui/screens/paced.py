@@ -7,6 +7,7 @@ are then, so that nothing ever waits behind an old frame. Textual has no public 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, TypeVar
 
 from textual.geometry import Region
@@ -18,8 +19,8 @@ _Result = TypeVar("_Result")
 ERASED_FROM = 3
 ERASE_BELOW = f"\x1b[{ERASED_FROM + 1};1H\x1b[J"
 """The panels of a former view are gone with nine bytes."""
-SPAN_BYTES = 12
-"""Of a span: to move the cursor there."""
+CELL_BYTES = 2
+"""Bytes of a cell of another view with its colours, about."""
 MIN_ROOM = 160
 """A line at least fits into so much, about."""
 
@@ -31,12 +32,30 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
     """What is sent before the other lines, which follow from top to bottom."""
     last_lines: ClassVar[tuple[int, ...]] = ()
     """What is sent after them; negative counts from the bottom."""
+    room: int | None = None
+    """Bytes that the frame which is drawn may have; None = no limit."""
     _owed: frozenset[Region] = frozenset()
+    _is_other_view = False
 
     @property
     def num_owed(self) -> int:
         """Spans of lines that have not been sent."""
         return len(self._owed)
+
+    def rank(self, y: int) -> tuple[int, int]:
+        """The importance of a line, the smallest first."""
+        last = [line % self.size.height for line in self.last_lines]
+        if y in self.first_lines:
+            return 0, self.first_lines.index(y)
+        return (2, last.index(y)) if y in last else (1, y)
+
+    def note_other_view(self) -> None:
+        """The next frame has nothing in common with what is shown."""
+        self._is_other_view = True
+
+    def note_unsent(self, spans: Iterable[tuple[int, int, int]]) -> None:
+        """So much of the frame that was drawn had no room: (line, column, columns)."""
+        self._owed |= {Region(x, y, width, 1) for y, x, width in spans}
 
     def send_owed(self) -> None:
         """Send of what is owed as much as there is room for."""
@@ -45,54 +64,24 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
 
     def _compositor_refresh(self) -> None:
         pace: OutputPace = self.app.pace  # type: ignore[attr-defined]
-        room = pace.room if self.is_current else None
+        self.room = room = pace.room if self.is_current else None
         if room is None and not self._owed:
+            self._is_other_view = False
             super()._compositor_refresh()
             return
         compositor = self._compositor
-        dirty = compositor._dirty_regions
-        screen = compositor.size.region
-        wanted = [region.intersection(screen) for region in dirty]
-        if room is not None and self._is_switch(wanted, screen, room, pace):
-            self.app.erase_below()  # type: ignore[attr-defined]
-            wanted.append(Region(0, ERASED_FROM, screen.width, screen.height - ERASED_FROM))
-        wanted += [region.intersection(screen) for region in self._owed]
-        spans = list(compositor._regions_to_spans([region for region in wanted if region.area]))
-        chosen, rest = self._split(spans, room, pace, screen.height)
-        self._owed = frozenset(rest)
-        dirty.clear()
-        if chosen:
-            dirty.update(chosen)
-            before = pace.sent
-            super()._compositor_refresh()
-            pace.note_cells(sum(region.width for region in chosen), pace.sent - before)
-
-    def _is_switch(self, fresh: list[Region], screen: Region, room: int, pace: OutputPace) -> bool:
-        """Whether most of the screen is another one and does not fit into the room."""
-        wide = [region for region in fresh if 2 * region.width > screen.width]
-        lines = {y for region in wide for y in range(region.y, region.bottom)}
-        return len(lines) > screen.height // 2 and len(lines) * screen.width * pace.cell_bytes > room
-
-    def _split(
-        self, spans: list[tuple[int, int, int]], room: int | None, pace: OutputPace, height: int
-    ) -> tuple[list[Region], list[Region]]:
-        """(what is sent now, what is owed), by importance."""
-        last = [y % height for y in self.last_lines]
-
-        def rank(span: tuple[int, int, int]) -> tuple[int, int]:
-            y = span[0]
-            if y in self.first_lines:
-                return 0, self.first_lines.index(y)
-            return (2, last.index(y)) if y in last else (1, y)
-
-        chosen: list[Region] = []
-        rest: list[Region] = []
-        for y, x1, x2 in sorted(spans, key=rank):
-            region = Region(x1, y, x2 - x1, 1)
-            cost = int((x2 - x1) * pace.cell_bytes) + SPAN_BYTES
-            if room is None or (not rest and (cost <= room or (not chosen and room >= MIN_ROOM))):
-                chosen.append(region)
-                room = None if room is None else room - cost
-            else:
-                rest.append(region)
-        return chosen, rest
+        screen, dirty = compositor.size.region, compositor._dirty_regions
+        lines = {y for region in dirty for y in region.line_range}
+        if self._is_other_view and 2 * len(lines) > screen.height:
+            self._is_other_view = False
+            if room is not None and CELL_BYTES * screen.area > room:
+                self.app.erase_below()  # type: ignore[attr-defined]
+                dirty.add(Region(0, ERASED_FROM, screen.width, screen.height - ERASED_FROM))
+        dirty.update(self._owed)
+        if room is not None and room < MIN_ROOM:
+            spans = compositor._regions_to_spans([region.intersection(screen) for region in dirty])
+            self._owed = frozenset(Region(x1, y, x2 - x1, 1) for y, x1, x2 in spans)
+            dirty.clear()
+            return
+        self._owed = frozenset()
+        super()._compositor_refresh()

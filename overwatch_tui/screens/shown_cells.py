@@ -2,14 +2,15 @@
 
 Textual sends the changed lines of a widget whole, with every colour set and reset. A chart that moves on by a
 column changes nearly all of its cells; where most of a line stands one or a few columns further on, the
-terminal moves it itself (DCH, ICH), and what is left is sent. Blanks are erased (ECH, EL) where that is
-shorter.
+terminal moves it itself (DCH, ICH), and what is left is sent. Lines that stand higher or lower than before,
+as in a log, are scrolled by it (DECSTBM, DL, IL). Blanks are erased (ECH, EL) where that is shorter.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ MAX_SHIFT = 2
 """Columns that a chart moves in a second at most, in all but the shortest windows."""
 MIN_SHIFT_GAIN = 16
 """A part of a line is moved where so many cells more are right after it than before."""
+MIN_SCROLLED = 4
+"""Lines are scrolled where so many more are right after it than before."""
 MIN_ERASED = 10
 """Blanks in a row that are erased instead of written."""
 MAX_REWRITTEN = 3
@@ -119,6 +122,10 @@ class _Line:
         self.text = text
         self.looks = looks
 
+    @property
+    def cells(self) -> tuple[str, str]:
+        return self.text, self.looks
+
     def part(self, begin: int, end: int) -> _Line:
         return _Line(self.text[begin:end], self.looks[begin:end])
 
@@ -127,6 +134,10 @@ class _Line:
         end = at + len(part.text)
         self.text = self.text[:at] + part.text + self.text[end:]
         self.looks = self.looks[:at] + part.looks + self.looks[end:]
+
+
+_Span = tuple[int, int, _Line]
+"""(line, column, cells)."""
 
 
 def _blank(count: int) -> _Line:
@@ -179,6 +190,26 @@ class _Output:
         self.move(end - by, y)
         self.parts.append(f"\x1b[{count}@")
 
+    def scroll(self, top: int, bottom: int, by: int) -> None:
+        """Move the lines within [top, bottom) up, or down where it is negative."""
+        self.look(PLAIN)
+        turn = f"{by}M" if by > 0 else f"{-by}L"
+        self.parts.append(f"\x1b[{top + 1};{bottom}r\x1b[{top + 1}H\x1b[{turn}\x1b[r")
+        self._x, self._y = -1, -1
+
+    def mark(self) -> tuple[int, int, int, str]:
+        """What `undo` returns to."""
+        return len(self.parts), self._x, self._y, self._look
+
+    def undo(self, mark: tuple[int, int, int, str]) -> None:
+        """Take back what was written since."""
+        count, self._x, self._y, self._look = mark
+        del self.parts[count:]
+
+    def count_bytes(self, begin: int = 0) -> int:
+        """Bytes of the parts from one on."""
+        return sum([len(part.encode()) for part in self.parts[begin:]])
+
     def finish(self) -> str:
         self.look(PLAIN)
         return "".join(self.parts)
@@ -190,6 +221,8 @@ class ShownCells:
     def __init__(self) -> None:
         self._lines: dict[int, _Line] = {}
         self._width = self._height = 0
+        self.unsent: list[tuple[int, int, int]] = []
+        """(line, column, columns) of what the last update had no room for."""
 
     def forget(self) -> None:
         """Somebody else may have written to the terminal, or it is another one."""
@@ -206,24 +239,77 @@ class ShownCells:
             self._width, self._height = width, height
             self._lines.clear()
 
-    def update(self, spans: Iterable[tuple[int, int, Sequence[Segment]]], system: ColorSystem) -> str:
+    def update(
+        self,
+        spans: Iterable[tuple[int, int, Sequence[Segment]]],
+        system: ColorSystem,
+        room: int | None = None,
+        rank: Callable[[int], object] | None = None,
+    ) -> str:
         """What has to be written for spans of lines to be shown.
+
+        Those for which there was no room are `unsent`.
 
         Args:
             spans: line, column, and what begins there.
             system: the colours of the terminal.
+            room: bytes that may be written, whatever the first span needs; None = no limit.
+            rank: of a line; what comes first is written first.
         """
         output = _Output()
-        for y, x, segments in spans:
-            wanted = _cells(segments, system).part(0, self._width - x)
-            line = self._lines.get(y)
-            if line is None:
-                line = self._lines[y] = _Line(_UNKNOWN * self._width, PLAIN * self._width)
-            shown = line.part(x, x + len(wanted.text))
-            if (shown.text, shown.looks) != (wanted.text, wanted.looks):
-                self._update_span(output, y, x, shown, wanted)
-                line.put(x, wanted)
+        wanted = [(y, x, _cells(segments, system).part(0, self._width - x)) for y, x, segments in spans]
+        wanted = self._scroll(output, wanted)
+        if rank is not None:
+            wanted.sort(key=lambda span: rank(span[0]))  # type: ignore[arg-type, return-value]
+        self.unsent = []
+        left, is_first = room, True
+        for y, x, cells in wanted:
+            line = self._line(y)
+            shown = line.part(x, x + len(cells.text))
+            if shown.cells == cells.cells:
+                continue
+            if self.unsent:
+                self.unsent.append((y, x, len(cells.text)))
+                continue
+            mark = output.mark()
+            self._update_span(output, y, x, shown, cells)
+            if left is not None:
+                left -= output.count_bytes(mark[0])
+                if left < 0 and not is_first:
+                    output.undo(mark)
+                    self.unsent.append((y, x, len(cells.text)))
+                    continue
+            is_first = False
+            line.put(x, cells)
         return output.finish()
+
+    def _line(self, y: int) -> _Line:
+        line = self._lines.get(y)
+        if line is None:
+            line = self._lines[y] = _Line(_UNKNOWN * self._width, PLAIN * self._width)
+        return line
+
+    def _scroll(self, output: _Output, wanted: list[_Span]) -> list[_Span]:
+        """Have lines moved that are wanted higher or lower; returns what is wanted after it."""
+        complete: dict[int, _Line] = {}
+        for y, x, cells in wanted:
+            line = self._line(y)
+            if y in complete or line.part(x, x + len(cells.text)).cells != cells.cells:
+                complete.setdefault(y, line.part(0, self._width)).put(x, cells)
+        if len(complete) < MIN_SCROLLED:
+            return wanted
+        found = _find_scroll(self._lines, complete)
+        if found is None:
+            return wanted
+        top, bottom, by = found
+        output.scroll(top, bottom, by)
+        shown = [self._line(y) for y in range(top, bottom)]
+        after = [complete.get(y) or line.part(0, self._width) for y, line in enumerate(shown, top)]
+        blanks = [_blank(self._width) for _ in range(abs(by))]
+        moved = [*shown[by:], *blanks] if by > 0 else [*blanks, *shown[:by]]
+        self._lines.update(zip(range(top, bottom), moved, strict=True))
+        others = [span for span in wanted if not top <= span[0] < bottom]
+        return [*others, *[(y, 0, line) for y, line in enumerate(after, top)]]
 
     def _update_span(self, output: _Output, y: int, x: int, shown: _Line, wanted: _Line) -> None:
         changed = _changed(shown, wanted)
@@ -276,6 +362,22 @@ def _runs(changed: list[int], looks: str) -> list[tuple[int, int]]:
     return [*found, (begin, last + 1)]
 
 
+def _find_scroll(shown: dict[int, _Line], wanted: dict[int, _Line]) -> tuple[int, int, int] | None:
+    """(top, bottom, lines up) of the lines to scroll; only `wanted` are to change."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for y, line in shown.items():
+        if line.text[:1] != _UNKNOWN and not line.text.isspace():
+            places.setdefault(line.cells, []).append(y)
+    votes = Counter(at - y for y, line in wanted.items() for at in places.get(line.cells, ()))
+    if not votes:
+        return None
+    by, gain = votes.most_common(1)[0]
+    right = [y for y, line in wanted.items() if y + by in places.get(line.cells, ())]
+    top, bottom = min(right) + min(0, by), max(right) + max(0, by) + 1
+    gain -= sum([y not in wanted for y in range(top, bottom)])
+    return (top, bottom, by) if gain >= MIN_SCROLLED else None
+
+
 def _find_shifts(shown: _Line, wanted: _Line, changed: list[int]) -> list[tuple[int, int, int]]:
     """Parts of a line that stand further to the left in the wanted one: (begin, end, columns)."""
     best: list[tuple[int, int, int]] = []
@@ -315,17 +417,34 @@ def _best_parts(gains: list[int]) -> list[tuple[int, int, int]]:
 
 
 class DifferenceUpdate(CompositorUpdate):
-    """What differs from the cells that are shown, of an update that Textual would send."""
+    """What differs from the cells that are shown, of an update that Textual would send.
 
-    def __init__(self, update: ChopsUpdate | LayoutUpdate, shown: ShownCells) -> None:
+    Args:
+        update: all of it.
+        shown: the terminal's cells.
+        room: bytes that may be sent; None = no limit.
+        rank: of a line; what comes first is sent first.
+    """
+
+    def __init__(
+        self,
+        update: ChopsUpdate | LayoutUpdate,
+        shown: ShownCells,
+        room: int | None = None,
+        rank: Callable[[int], object] | None = None,
+    ) -> None:
         self._update = update
         self._shown = shown
+        self._room, self._rank = room, rank
+        self.unsent: list[tuple[int, int, int]] = []
+        """(line, column, columns) of what there was no room for."""
 
     def render_segments(self, console: Console) -> str:
         """What has to be written."""
         system = console._color_system or ColorSystem.TRUECOLOR
-        spans = _spans_of(self._update)
-        return self._shown.update(spans, system)
+        data = self._shown.update(_spans_of(self._update), system, self._room, self._rank)
+        self.unsent = self._shown.unsent
+        return data
 
 
 def _spans_of(update: ChopsUpdate | LayoutUpdate) -> Iterable[tuple[int, int, Sequence[Segment]]]:

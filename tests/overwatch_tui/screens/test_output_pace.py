@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.screens.output_pace import FIRST_WINDOW, GIVE_UP_SECONDS, MIN_WINDOW, OutputPace
+from overwatch_tui.screens.output_pace import (
+    FIRST_WINDOW,
+    GIVE_UP_SECONDS,
+    MIN_WINDOW,
+    RETRY_SECONDS,
+    OutputPace,
+)
 
 SCREEN_BYTES = 9_000
 
@@ -76,6 +82,35 @@ def test_quick_link_takes_whole_screens_whatever_its_delay(delay: float) -> None
         link.send(SCREEN_BYTES)
         link.run(max(1.0, 2 * delay))
     assert link.pace.window >= FIRST_WINDOW
+
+
+def test_link_that_is_down_gets_little_until_it_is_back() -> None:
+    link = Link(2_000, 0.0)
+    link.send(1_000)
+    sent = 0
+    for _ in range(int(5 * RETRY_SECONDS)):  # nothing comes through
+        link.now += 1.0
+        room = link.pace.room
+        assert room is not None
+        if room > 0:
+            link.send(room)
+            sent += room
+    assert 4 * MIN_WINDOW <= sent <= 6 * MIN_WINDOW
+    link.run_until_idle()
+    assert link.pace.room == link.pace.window
+
+
+def test_lost_answer_holds_frames_up_for_a_while_only() -> None:
+    link = Link(1e6, 0.0)
+    link.send(1_000)
+    link._answers.clear()
+    link.run(RETRY_SECONDS - 1.0)
+    assert link.pace.room == 0
+    link.run(2.0)
+    assert link.pace.room == MIN_WINDOW
+    link.send(MIN_WINDOW)
+    link.run(1.0)
+    assert link.pace.room == link.pace.window
 
 
 def test_terminal_that_stops_answering_is_not_waited_for() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from textual.geometry import Region
+from typing import Any
+
+import pyte
+import pytest
+from textual._compositor import CompositorUpdate
+from textual.app import App
 
 from overwatch_tui.app import OverwatchApp
 from overwatch_tui.screens.main import MainScreen
@@ -17,72 +22,99 @@ class FixedPace(OutputPace):
 
     left: int | None = None
 
-    def note_cells(self, cells: int, count: int) -> None:
-        if self.left is not None:
-            self.left = max(0, self.left - int(cells * self.cell_bytes))
-
     @property
     def room(self) -> int | None:
         return self.left
 
 
-def sent_lines(app: OverwatchApp, frames: list[list[int]]) -> None:
-    """Keep the lines of every frame that is displayed."""
-    display = app._display
+class Terminal:
+    """Shows what an app sends that has no terminal."""
 
-    def keep(screen: object, renderable: object) -> None:
-        spans = getattr(renderable, "spans", None)
-        frames.append([y for y, _, _ in spans] if spans is not None else [-1])
-        display(screen, renderable)  # type: ignore[arg-type]
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pace: FixedPace) -> None:
+        self._screen = pyte.Screen(*SIZE)
+        self._stream = pyte.Stream(self._screen)
+        self._pace = pace
+        self.bytes = 0
+        monkeypatch.setattr(App, "_display", lambda *called: self._show(*called))
 
-    app._display = keep  # type: ignore[method-assign, assignment]
+    def _show(self, app: App[None], _: object, renderable: object) -> None:
+        if not isinstance(renderable, CompositorUpdate):
+            return
+        data = renderable.render_segments(app.console)
+        self._stream.feed(data)
+        self.bytes += len(data.encode())
+        if self._pace.left is not None:
+            self._pace.left = max(0, self._pace.left - len(data.encode()))
 
-
-@in_loop
-async def test_view_switch_is_sent_in_slices_by_importance() -> None:
-    app = OverwatchApp(session(events()))
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.pause()
-        main = app.screen
-        assert isinstance(main, MainScreen)
-        app.pace = pace = FixedPace()
-        frames: list[list[int]] = []
-        sent_lines(app, frames)
-        pace.left = 700
-        await pilot.press("3")
-        await pilot.pause()
-        sent = [y for frame in frames for y in frame]
-        assert 2 in sent, "the row of views"
-        assert 3 in sent, "the first line of the view"
-        assert 30 not in sent
-        assert main.num_owed > 5
-        pace.left = 0
-        frames.clear()
-        app.paint()
-        app.tick()
-        await pilot.pause()
-        assert frames in ([], [[-1]]), "nothing is sent where there is no room"
-        pace.left = 10**6
-        main.send_owed()
-        assert main.num_owed == 0
-        pace.left = None
-        assert set(range(3, 40)) <= set(sent) | {y for frame in frames for y in frame}
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self._screen.display]
 
 
-@in_loop
-async def test_owed_lines_are_drawn_when_they_are_sent() -> None:
-    app = OverwatchApp(session(events()))
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.pause()
-        main = app.screen
-        assert isinstance(main, MainScreen)
-        app.pace = pace = FixedPace()
-        pace.left = 0
-        await pilot.press("3", "4", "6")
-        await pilot.pause()
-        owed = main.num_owed
-        assert owed <= 40 * 3, "no frame waits, only lines"
-        pace.left = None
-        main.send_owed()
-        assert main.num_owed == 0
-        assert not any(isinstance(region, Region) for region in main._compositor._dirty_regions)
+def wanted_lines(app: OverwatchApp) -> list[str]:
+    """What a terminal without a limit shows."""
+    return [
+        "".join(segment.text for segment in line).rstrip() for line in app.screen._compositor.render_strips()
+    ]
+
+
+@pytest.fixture
+def pace() -> FixedPace:
+    return FixedPace()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, pace: FixedPace) -> Terminal:
+    return Terminal(monkeypatch, pace)
+
+
+def test_view_switch_is_sent_in_slices_by_importance(pace: FixedPace, terminal: Terminal) -> None:
+    @in_loop
+    async def run() -> None:
+        app: Any = OverwatchApp(session(events()))
+        async with app.run_test(size=SIZE) as pilot:
+            await pilot.pause()
+            main = app.screen
+            assert isinstance(main, MainScreen)
+            app.pace = pace
+            before = terminal.lines
+            pace.left = 700
+            await pilot.press("3")
+            await pilot.pause()
+            wanted = wanted_lines(app)
+            assert terminal.lines[2:4] == wanted[2:4], "the row of views and the first line of the view"
+            assert terminal.lines[30] == before[30] != wanted[30]
+            assert main.num_owed > 5
+            pace.left, sent = 0, terminal.bytes
+            app.paint()
+            app.tick()
+            await pilot.pause()
+            assert terminal.bytes == sent, "nothing is sent where there is no room"
+            pace.left = 10**6
+            main.send_owed()
+            assert main.num_owed == 0
+            assert terminal.lines == wanted_lines(app)
+
+    run()
+
+
+def test_owed_lines_are_drawn_when_they_are_sent(pace: FixedPace, terminal: Terminal) -> None:
+    @in_loop
+    async def run() -> None:
+        app: Any = OverwatchApp(session(events()))
+        async with app.run_test(size=SIZE) as pilot:
+            await pilot.pause()
+            main = app.screen
+            assert isinstance(main, MainScreen)
+            app.pace = pace
+            pace.left = 0
+            await pilot.press("3", "4", "6")
+            await pilot.pause()
+            assert 0 < main.num_owed <= 40 * 3, "no frame waits, only lines"
+            pace.left = None
+            main.send_owed()
+            assert main.num_owed == 0
+            assert not main._compositor._dirty_regions
+            assert terminal.lines == wanted_lines(app)
+
+    run()

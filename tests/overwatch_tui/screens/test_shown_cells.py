@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyte
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from textual.strip import Strip
 
 from overwatch_tui.screens.shown_cells import ShownCells
 
-WIDTH, HEIGHT = 60, 4
+WIDTH, HEIGHT = 60, 9
 STYLES = [
     Style.parse(text)
     for text in ("", "color(75)", "bold color(75)", "color(247)", "on color(235)", "bold", "reverse")
@@ -35,8 +37,16 @@ lines = st.lists(segments, max_size=20).map(lambda line: list(Strip(line).adjust
 
 @st.composite
 def next_frames(draw: st.DrawFn, frame: Frame) -> Frame:
-    """The frame with lines replaced, and parts of lines moved."""
+    """The frame with lines replaced, parts of lines moved, and lines moved up or down."""
     found = []
+    by = draw(st.integers(-HEIGHT, HEIGHT))
+    if by:
+        begin = draw(st.integers(0, HEIGHT - 1))
+        end = draw(st.integers(begin + 1, HEIGHT))
+        others = [draw(lines) for _ in range(min(abs(by), end - begin))]
+        kept = frame[begin + max(0, by) : end + min(0, by)] if len(others) < end - begin else []
+        moved = [*kept, *others] if by > 0 else [*others, *kept]
+        frame = [*frame[:begin], *moved, *frame[end:]]
     for line in frame:
         kind = draw(st.sampled_from(["same", "other", "moved"]))
         if kind == "other":
@@ -85,11 +95,11 @@ class Terminals:
         self.shown = ShownCells()
         self.shown.resize(WIDTH, HEIGHT)
 
-    def show(self, frame: Frame, begin: int = 0) -> str:
+    def show(self, frame: Frame, begin: int = 0, **limits: Any) -> str:
         spans = []
         for y, line in enumerate(frame):
             spans.append((y, begin, list(Strip(line).crop(begin, WIDTH))))
-        data = self.shown.update(spans, ColorSystem.TRUECOLOR)
+        data = self.shown.update(spans, ColorSystem.TRUECOLOR, **limits)
         self._stream.feed(data)
         return data
 
@@ -132,6 +142,43 @@ def test_a_chart_that_moved_on_costs_little() -> None:
         data = terminals.show(frame)
         assert visible_cells(terminals.screen) == terminals.fresh(frame)
     assert len(data.encode()) < HEIGHT * 40
+
+
+def log(first: int) -> Frame:
+    """Lines of a log, of which the first one is at the top."""
+    texts = [
+        f"08:53:{(37 * i) % 60:02} env{(11 * i) % 16:02} {i} " + "word" * (i % 5)
+        for i in range(first, first + HEIGHT)
+    ]
+    return [list(Strip([Segment(text, STYLES[1])]).adjust_cell_length(WIDTH)) for text in texts]
+
+
+def test_a_log_that_moved_on_costs_its_new_lines() -> None:
+    terminals = Terminals()
+    terminals.show(log(0))
+    for first in (2, 3, 1):
+        data = terminals.show(log(first))
+        assert visible_cells(terminals.screen) == terminals.fresh(log(first))
+        assert len(data) < 150
+
+
+def test_what_has_no_room_is_told_and_sent_later() -> None:
+    terminals = Terminals()
+    frame = log(0)
+    data = terminals.show(frame, room=120, rank=lambda y: -y)
+    assert 0 < len(data) < 130
+    assert terminals.screen.display[HEIGHT - 1].rstrip() == frame[-1][0].text.rstrip()
+    unsent = terminals.shown.unsent
+    assert {y for y, _, _ in unsent} >= set(range(HEIGHT - 4))
+    while terminals.shown.unsent:
+        terminals.show(frame, room=120)
+    assert visible_cells(terminals.screen) == terminals.fresh(frame)
+
+
+def test_a_line_larger_than_the_room_is_sent_alone() -> None:
+    terminals = Terminals()
+    terminals.show(log(0), room=1)
+    assert len(terminals.shown.unsent) == HEIGHT - 1
 
 
 def test_what_another_program_wrote_over_is_sent_again() -> None:
