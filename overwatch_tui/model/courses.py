@@ -18,6 +18,9 @@ class Course(Protocol):
     def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
         """See `History.buckets`."""
 
+    def means(self, now: int, window: int, count: int) -> list[float | None]:
+        """The means of these buckets."""
+
 
 class Smoothed:
     """The exponential moving average of a course's means, per bucket.
@@ -37,19 +40,22 @@ class Smoothed:
 
     def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
         """One value a bucket; None where nothing was measured."""
+        means = self.means(now, window, count)
+        return [None if mean is None else Bucket(mean, mean, mean) for mean in means]
+
+    def means(self, now: int, window: int, count: int) -> list[float | None]:
+        """These values."""
         dt = max(window // count, 1)
         longer = count + self._before
-        found = self._course.buckets(now, dt * longer, longer)
-        smoothed: list[Bucket | None] = []
+        smoothed: list[float | None] = []
         total, known = 0.0, 1.0
-        for bucket in found:
-            if bucket is None:
+        for mean in self._course.means(now, dt * longer, longer):
+            if mean is None:
                 smoothed.append(None)
                 continue
-            total = self._weight * total + (1.0 - self._weight) * bucket.mean
+            total = self._weight * total + (1.0 - self._weight) * mean
             known *= self._weight
-            value = total / (1.0 - known)
-            smoothed.append(Bucket(value, value, value))
+            smoothed.append(total / (1.0 - known))
         return smoothed[self._before :]
 
 
@@ -69,12 +75,19 @@ class Quantiles:
 
     def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
         """(lower quantile, median, upper quantile) per bucket; None where no course has a value."""
-        columns: list[list[float]] = [[] for _ in range(count)]
-        for course in self._courses:
-            for column, bucket in zip(columns, course.buckets(now, window, count), strict=True):
-                if bucket is not None:
-                    column.append(bucket.mean)
-        return [self._bucket(sorted(column)) if column else None for column in columns]
+        columns = self._columns(now, window, count)
+        return [self._bucket(column) if column else None for column in columns]
+
+    def means(self, now: int, window: int, count: int) -> list[float | None]:
+        """The medians."""
+        return [quantile(column, 0.5) if column else None for column in self._columns(now, window, count)]
+
+    def _columns(self, now: int, window: int, count: int) -> list[list[float]]:
+        """Of each bucket the means of all courses that have one, in their order."""
+        if not self._courses:
+            return [[] for _ in range(count)]
+        means = [course.means(now, window, count) for course in self._courses]
+        return [sorted([mean for mean in column if mean is not None]) for column in zip(*means, strict=True)]
 
     def _bucket(self, values: list[float]) -> Bucket:
         return Bucket(quantile(values, self._low), quantile(values, 0.5), quantile(values, self._high))
@@ -102,3 +115,7 @@ class Shifted:
     def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
         """See `History.buckets`."""
         return self._course.buckets(now - self._by, window, count)
+
+    def means(self, now: int, window: int, count: int) -> list[float | None]:
+        """The means of these buckets."""
+        return self._course.means(now - self._by, window, count)

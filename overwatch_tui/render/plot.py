@@ -63,21 +63,21 @@ def sparkline(
     """
     if history is None or width <= 0:
         return " " * max(width, 0)
-    buckets = history.buckets(axis.now, axis.window, width)
-    means = [b.mean for b in buckets if b is not None]
-    if not means:
+    means = history.means(axis.now, axis.window, width)
+    known = [mean for mean in means if mean is not None]
+    if not known:
         return " " * width
-    bottom = min(means) if low is None else low
-    top = max(means) if high is None else high
+    bottom = min(known) if low is None else low
+    top = max(known) if high is None else high
     levels = len(glyphs.spark)
     span = top - bottom
     if span <= 1e-9 * max(abs(top), abs(bottom), 1e-9):
-        return "".join(" " if b is None else glyphs.rule for b in buckets)
+        return "".join([" " if mean is None else glyphs.rule for mean in means])
 
     def level(value: float) -> str:
         return glyphs.spark[min(levels - 1, max(0, int((value - bottom) / span * levels)))]
 
-    return "".join(" " if b is None else level(b.mean) for b in buckets)
+    return "".join([" " if mean is None else level(mean) for mean in means])
 
 
 def gauge(share: float | None, width: int, glyphs: Glyphs, style: str = "accent") -> Line:
@@ -142,6 +142,10 @@ class PlotGrid:
         """As many as the plot has."""
         return course.buckets(self.end * self.dt, self.dt * self.count, self.count)
 
+    def means(self, course: Course) -> list[float | None]:
+        """Of these buckets."""
+        return course.means(self.end * self.dt, self.dt * self.count, self.count)
+
 
 def plot_grid(width: int, axis: TimeAxis, glyphs: Glyphs) -> PlotGrid:
     """The columns of a chart of so many columns with its labels."""
@@ -182,7 +186,7 @@ def chart(
     labelled = height >= MIN_AXIS_LINES
     height -= labelled
     drawn = [(s, _scaled(s, grid)) for s in series]
-    known = [b for _, buckets in drawn for b in buckets if b is not None]
+    known = {value for _, values in drawn for value in values.known(is_log=is_log)}
     if not known:
         return [((" " * GUTTER + "no data yet", "dim"),)] + [()] * (height + labelled - 1)
     scale = make_scale(known, floor_at=floor, limits=[value for value, _ in limits], is_log=is_log)
@@ -191,13 +195,13 @@ def chart(
         canvas.limit(value, style)
     if at is not None:
         canvas.rule_column(grid.column_of(at))
-    for s, buckets in drawn:
-        canvas.curve(buckets, s.style, s.dot)
-    marked = [(s, buckets) for s, buckets in reversed(drawn) if s.mark]
-    for i, (s, buckets) in enumerate(marked):
-        canvas.mark_end(buckets, s.mark, s.style)
+    for s, values in drawn:
+        canvas.curve(values, s.style, s.dot)
+    marked = [(s, values.means) for s, values in reversed(drawn) if s.mark]
+    for i, (s, means) in enumerate(marked):
+        canvas.mark_end(means, s.mark, s.style)
         if len(marked) <= MAX_REPEATED_MARKS:
-            canvas.mark(buckets, s.mark, s.style, grid.end // grid.per_cell + MARK_DISTANCE // 3 * i)
+            canvas.mark(means, s.mark, s.style, grid.end // grid.per_cell + MARK_DISTANCE // 3 * i)
     labels = {0: 1.0, height - 1: 0.0}
     if height >= 5:
         labels[height // 2] = 1.0 - (height // 2) / (height - 1)
@@ -237,18 +241,40 @@ def _duration(microseconds: int) -> str:
     return f"{minutes}m"
 
 
-def _scaled(series: Series, grid: PlotGrid) -> list[Bucket | None]:
-    if series.history is None:
-        return [None] * grid.count
-    buckets = grid.buckets(series.history)
-    if series.is_line:
-        buckets = [
-            b if b is None or b.low == b.mean == b.high else Bucket(b.mean, b.mean, b.mean) for b in buckets
-        ]
+Column = list[float | None]
+"""A value for each bucket of a plot; None where nothing was measured."""
+
+
+class _Values(NamedTuple):
+    """What of a curve is drawn."""
+
+    lows: Column
+    means: Column
+    highs: Column
+
+    @property
+    def is_line(self) -> bool:
+        """Whether there is no envelope around the means."""
+        return self.lows is self.highs
+
+    def known(self, *, is_log: bool) -> set[float]:
+        """What an axis has to hold; of a logarithmic one a mean may be the least above 0."""
+        columns = (self.means,) if self.is_line else tuple(self) if is_log else (self.lows, self.highs)
+        return {value for column in columns for value in column if value is not None}
+
+
+def _scaled(series: Series, grid: PlotGrid) -> _Values:
     by = series.scale
-    if by == 1.0:
-        return buckets
-    return [None if b is None else Bucket(b.low * by, b.mean * by, b.high * by) for b in buckets]
+    if series.is_line or series.history is None:
+        means: Column = [None] * grid.count if series.history is None else grid.means(series.history)
+        if by != 1.0:
+            means = [None if mean is None else mean * by for mean in means]
+        return _Values(means, means, means)
+    buckets = grid.buckets(series.history)
+    lows, means, highs = (
+        [None if bucket is None else bucket[i] * by for bucket in buckets] for i in range(len(Bucket._fields))
+    )
+    return _Values(lows, means, highs)
 
 
 class _Canvas:
@@ -303,31 +329,49 @@ class _Canvas:
         if 0 <= x < len(self._under[0]):
             self._cursor = x
 
-    def curve(self, buckets: list[Bucket | None], style: str, dot: str) -> None:
+    def curve(self, values: _Values, style: str, dot: str) -> None:
         """Draw it over what is there, each column joined to the one before."""
         if (style, dot) != self._pen:
             self._settle()
             self._pen = (style, dot)
+        if values.is_line:
+            self._line_curve(values.means)
+            return
         dots, level = self._dots, self._level
-        before: Bucket | None = None
-        low = high = -1
-        for i, bucket in enumerate(buckets):
-            if bucket is None:
-                before = None
+        low_before = high_before = -1
+        for i, (lowest, highest) in enumerate(zip(values.lows, values.highs, strict=True)):
+            if lowest is None or highest is None:
+                low_before = high_before = -1
                 continue
-            if bucket is not before:
-                low_before, high_before = low, high
-                low = high = level(bucket.low)
-                if bucket.high != bucket.low:
-                    high = level(bucket.high)
-                first, last = low, high
-                if before is not None:
-                    first = high_before if high_before < low else low
-                    last = low_before if low_before > high else high
-                dots[i] |= (2 << last) - (1 << first)
-                before = bucket
+            low = level(lowest)
+            high = level(highest) if highest != lowest else low
+            first, last = low, high
+            if low_before >= 0:
+                first = min(low, high_before)
+                last = max(high, low_before)
+            dots[i] |= (2 << last) - (1 << first)
+            low_before, high_before = low, high
+
+    def _line_curve(self, means: Column) -> None:
+        """The same of a curve without an envelope: hundreds of them may lie over each other."""
+        dots, level = self._dots, self._level
+        bottom, span, top = self._bottom, self._span, self._highest
+        is_log = self._is_log
+        before: float | None = None
+        at = -1
+        for i, mean in enumerate(means):
+            if mean is None:
+                at = -1
+            elif at >= 0 and mean == before:
+                dots[i] |= 1 << at
             else:
-                dots[i] |= (2 << high) - (1 << low)
+                was = at
+                at = level(mean) if is_log else round((mean - bottom) / span * top)
+                if was < 0 or was == at:
+                    dots[i] |= 1 << at
+                else:
+                    dots[i] |= (2 << at) - (1 << was) if was < at else (2 << was) - (1 << at)
+                before = mean
 
     def _settle(self) -> None:
         """Put what the present pen has drawn into the cells."""
@@ -346,26 +390,26 @@ class _Canvas:
                     self._styles[y][x] = style
             self._dots[i] = 0
 
-    def mark(self, buckets: list[Bucket | None], text: str, style: str, phase: int) -> None:
+    def mark(self, means: Column, text: str, style: str, phase: int) -> None:
         """Write the curve's name on it every so many columns of absolute time."""
         columns = len(self._under[0])
         for x in range(columns - len(text)):
             if (phase + x - columns) % MARK_DISTANCE == 0:
-                self._write(buckets, x, text, style)
+                self._write(means, x, text, style)
 
-    def mark_end(self, buckets: list[Bucket | None], text: str, style: str) -> None:
+    def mark_end(self, means: Column, text: str, style: str) -> None:
         """Write the curve's name where it ends, or where there is room a little before."""
-        last = max((i for i, bucket in enumerate(buckets) if bucket is not None), default=-1)
+        last = max((i for i, mean in enumerate(means) if mean is not None), default=-1)
         end = last // self._per_cell - len(text)
         for x in range(end, max(-1, end - 24), -len(text) - 1):
-            if self._write(buckets, x, text, style):
+            if self._write(means, x, text, style):
                 return
 
-    def _write(self, buckets: list[Bucket | None], x: int, text: str, style: str) -> bool:
-        bucket = buckets[x * self._per_cell]
-        if bucket is None:
+    def _write(self, means: Column, x: int, text: str, style: str) -> bool:
+        mean = means[x * self._per_cell]
+        if mean is None:
             return False
-        y = self._line_of(bucket.mean)
+        y = self._line_of(mean)
         written = self._over.setdefault(y, {})
         if any(column in written for column in range(x - 1, x + len(text) + 1)):
             return False

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import ceil, floor, log10
-from operator import attrgetter
 from typing import NamedTuple
-
-from overwatch_tui.model.time_series import Bucket
 
 STEPS = 8
 """A linear axis ends at a multiple of a round number that is at most 1/8 of what it spans."""
 SMALLEST = 1e-30
 """Differences below are none, and so are values on a logarithmic axis: the counterpart of `MAX_VALUE`."""
-_LOW, _HIGH = attrgetter("low"), attrgetter("high")
 _DIGITS = (1.0, 2.0, 5.0, 10.0)
 
 
@@ -40,27 +36,27 @@ class Scale(NamedTuple):
 
 
 def make_scale(
-    buckets: Sequence[Bucket], *, floor_at: float | None, limits: Sequence[float], is_log: bool
+    values: Collection[float], *, floor_at: float | None, limits: Sequence[float], is_log: bool
 ) -> Scale:
     """An axis that holds the values, and each limit that is as near to them as they span.
 
     The ends are round numbers, so that a new extreme seldom moves the whole picture.
 
     Args:
-        buckets: what is drawn; at least one.
+        values: what is drawn; at least one.
         floor_at: a value that a linear axis always holds, such as 0.
         limits: values of threshold lines.
         is_log: asked for; without a value above 0 the axis is linear.
     """
     if is_log:
-        positive = [low for b in buckets for low in (b.low, b.mean, b.high) if low > SMALLEST]
+        positive = [value for value in values if value > SMALLEST]
         if positive:
             bottom, top = min(positive), max(positive)
             near = [limit for limit in limits if bottom / 10 <= limit <= top * 10 and limit > 0]
             bottom, top = min([bottom, *near]), max([top, *near])
             bottom, top = _round_down(bottom), _round_up(top)
             return Scale(bottom / 2, top * 2, True) if top <= bottom else Scale(bottom, top, True)
-    bottom, top = min(map(_LOW, buckets)), max(map(_HIGH, buckets))
+    bottom, top = min(values), max(values)
     if floor_at is not None:
         bottom, top = min(bottom, floor_at), max(top, floor_at)
     span = top - bottom

@@ -93,6 +93,8 @@ def test_any_order_of_times_is_taken(
             history.add(second * SECOND, value)
         buckets = history.buckets(now * SECOND, window * SECOND, count)
         assert len(buckets) == count
+        means = [None if bucket is None else bucket.mean for bucket in buckets]
+        assert history.means(now * SECOND, window * SECOND, count) == means
         for bucket in buckets:
             if bucket is not None:
                 assert bucket.low <= bucket.mean + abs(bucket.mean) * 1e-5 + 1e-3
@@ -133,3 +135,5 @@ def test_window_in_the_far_past_is_drawn_from_coarser_buckets() -> None:
     assert all(bucket is not None for bucket in then[8:-8])
     assert then[50] is not None
     assert then[50].mean == 5.0, "the middle of the window, 52 minutes after the beginning"
+    means = [None if bucket is None else bucket.mean for bucket in then]
+    assert history.means(3600 * SECOND, 900 * SECOND, 108) == means

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.model.time_series import Bucket
 from overwatch_tui.render.scale import make_scale
 
 
-def flat(*values: float) -> list[Bucket]:
-    return [Bucket(value, value, value) for value in values]
+def flat(*values: float) -> list[float]:
+    return list(values)
 
 
 @given(st.lists(st.floats(-1e30, 1e30), min_size=1, max_size=20), st.booleans())
