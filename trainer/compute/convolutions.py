@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import native_convolution as native
 from .execution_plan import Convolution
-from .stacked_ops import batch_norm, batch_norm_average, conv, group_norm, residual
+from .stacked_ops import batch_norm, batch_norm_average, conv, group_norm, max_pool, residual
 
 
 class Conv:
@@ -34,13 +34,15 @@ class Conv:
         """Whether a network alone is computed bit for bit as among others, from tensors like this one."""
         return False
 
-    def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """relu(convolution + bias)."""
-        return torch.relu_(self(x, weight, bias))
+    def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor, *, pool: bool = False) -> Tensor:
+        """relu(convolution + bias), of x halved by `max_pool` where there is a `pool`."""
+        return torch.relu_(self(max_pool(x) if pool else x, weight, bias))
 
-    def batch_normed(self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        """relu(batch norm(convolution)), by the statistics of the batch."""
-        return torch.relu_(batch_norm(self(x, weight), scale, shift))
+    def batch_normed(
+        self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, *, pool: bool = False
+    ) -> Tensor:
+        """relu(batch norm(convolution)), by the statistics of the batch; `pool` as in `biased_relu`."""
+        return torch.relu_(batch_norm(self(max_pool(x) if pool else x, weight), scale, shift))
 
     def batch_norm_averaged(
         self,
@@ -51,9 +53,12 @@ class Conv:
         mean: Tensor,
         variance: Tensor,
         batches: int,
+        *,
+        pool: bool = False,
     ) -> Tensor:
         """`batch_normed` that also takes the batch as the last of so many into the averages, in place."""
-        return torch.relu_(batch_norm_average(self(x, weight), scale, shift, mean, variance, batches))
+        made = self(max_pool(x) if pool else x, weight)
+        return torch.relu_(batch_norm_average(made, scale, shift, mean, variance, batches))
 
     def group_normed(self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         """relu(group norm(convolution)), as `stacked_ops.group_norm`."""
@@ -81,15 +86,17 @@ class NativeConv(Conv):
     def runs_one_as_several(self, _like: Tensor) -> bool:
         return _like.device.type == "cpu" and _like.dtype == torch.float32 and not native.absence()
 
-    def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor, *, pool: bool = False) -> Tensor:
         if torch.is_grad_enabled() or not native.is_taken(x, weight):
-            return super().biased_relu(x, weight, bias)
-        return native.convolve(x, weight, bias, relu=True)
+            return super().biased_relu(x, weight, bias, pool=pool)
+        return native.convolve(x, weight, bias, relu=True, pool=pool)
 
-    def batch_normed(self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    def batch_normed(
+        self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, *, pool: bool = False
+    ) -> Tensor:
         if not native.is_taken(x, weight):
-            return super().batch_normed(x, weight, scale, shift)
-        return native.convolve_normed(x, weight, scale, shift, of_batch=True)[0]
+            return super().batch_normed(x, weight, scale, shift, pool=pool)
+        return native.convolve_normed(x, weight, scale, shift, of_batch=True, pool=pool)[0]
 
     def batch_norm_averaged(
         self,
@@ -100,10 +107,13 @@ class NativeConv(Conv):
         mean: Tensor,
         variance: Tensor,
         batches: int,
+        *,
+        pool: bool = False,
     ) -> Tensor:
+        norm = scale, shift
         if not native.is_taken(x, weight):
-            return super().batch_norm_averaged(x, weight, scale, shift, mean, variance, batches)
-        out, found_mean, found_variance = native.convolve_normed(x, weight, scale, shift, of_batch=True)
+            return super().batch_norm_averaged(x, weight, *norm, mean, variance, batches, pool=pool)
+        out, found_mean, found_variance = native.convolve_normed(x, weight, *norm, of_batch=True, pool=pool)
         count = out.numel() // out.shape[1]
         mean.lerp_(found_mean.view_as(mean), 1.0 / batches)
         variance.lerp_(found_variance.view_as(variance) * (count / (count - 1)), 1.0 / batches)

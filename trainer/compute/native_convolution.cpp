@@ -31,6 +31,7 @@ TARGET_512
 #define WIDE 1
 #include "native_convolution_kernels.h"
 #include "native_norm_kernels.h"
+#include "native_pool_kernels.h"
 #undef KERNELS
 #undef WIDE
 TARGET_END
@@ -39,6 +40,7 @@ TARGET_256
 #define WIDE 0
 #include "native_convolution_kernels.h"
 #include "native_norm_kernels.h"
+#include "native_pool_kernels.h"
 #undef KERNELS
 #undef WIDE
 TARGET_END
@@ -53,11 +55,14 @@ struct InstructionSet {
     decltype(&avx2::apply_norm) apply_norm;
     decltype(&avx2::sum_gradients) sum_gradients;
     decltype(&avx2::spread_gradients) spread_gradients;
+    decltype(&avx2::pool) pool;
+    decltype(&avx2::unpool) unpool;
 };
 
 #define SET(name)                                                                                            \
     {#name, name::choose, name::convolve_depthwise, name::derive_depthwise, name::sum_values,                \
-     name::sum_squares, name::apply_norm, name::sum_gradients, name::spread_gradients}
+     name::sum_squares, name::apply_norm, name::sum_gradients, name::spread_gradients,                       \
+     name::pool, name::unpool}
 constexpr InstructionSet SETS[] = {SET(avx512), SET(avx2)};
 
 bool has(const InstructionSet &set) {
@@ -88,6 +93,9 @@ void arrange(const Call &call, long g, int width, bool turned, float *out) {
 }
 
 void convolve(const Call &call) {
+    if (call.large)
+        call.set->pool(call.large, call.large_images(), (int)call.large_height, (int)call.large_width,
+                       call.in_step(), call.x, call.places);
     const Loops loops = call.set->choose((int)call.inputs, (int)call.outputs);
     const int most = call.block_images();
     const long padded = loops.padded((int)call.outputs);
@@ -128,11 +136,6 @@ void pack_gradient(const Call &call, const Loops &loops, const Layout &at, Facto
         loops.pack(at, at.images, call.grad + call.output(g, b), {(int)call.outputs, call.out_step()}, out);
         return;
     }
-    if (call.norm == OF_BATCH) {
-        by.fill(call, g, g * call.outputs);
-        set_less(call, by, g, call.to_shift + g * call.outputs, call.to_scale + g * call.outputs,
-                 (double)call.batch * call.area());
-    }
     // A 1x1 kernel with batch norm has images of one pixel: all of them are one row.
     const int together = call.kernel == 1 && call.norm == OF_BATCH ? images : 1;
     const long width = call.area() * together;
@@ -141,7 +144,7 @@ void pack_gradient(const Call &call, const Loops &loops, const Layout &at, Facto
         const long from = call.output(g, b + i);
         if (call.norm == OF_GROUPS) {
             by.fill(call, g, ((b + i) * call.n + g) * call.norm_groups());
-            sum_image(call, by, g, b + i, 1);
+            sum_image(call, by, g, b + i);
             set_less(call, by, g, by.sums, by.more, (double)call.together() * call.area());
         }
         const bool flat = call.kernel == 1;
@@ -164,17 +167,13 @@ void derive(const Call &call) {
         for (long g = 0; g < call.n; g++) arrange(call, g, back.width(), true, flipped + g * each);
     }
     if (call.to_weight) total = zeros(buffers.total, totals * call.n);
-    Factors by(call.outputs);
+    Factors all(call.norm == OF_BATCH ? call.out_step() : call.outputs);
     if (call.norm) {
         memset(call.to_scale, 0, sizeof(float) * call.out_step());
         memset(call.to_shift, 0, sizeof(float) * call.out_step());
         if (call.gain) memset(call.to_gain, 0, sizeof(float) * call.n);
     }
-    for (long b = 0; call.norm == OF_BATCH && b < call.batch; b += most)
-        for (long g = 0; g < call.n; g++) {
-            by.fill(call, g, g * call.outputs);
-            sum_image(call, by, g, b, (int)(call.batch - b < most ? call.batch - b : most));
-        }
+    if (call.norm == OF_BATCH) sum_batch(call, all, most);
     float *packed = room(buffers.x, call.layout(most).pixels() * call.inputs);
     float *grads = room(buffers.grad, call.layout(most).pixels() * call.outputs);
     const Channels from{(int)call.inputs, call.in_step()};
@@ -182,6 +181,7 @@ void derive(const Call &call) {
         const int images = (int)(call.batch - b < most ? call.batch - b : most);
         const Layout at = call.layout(images);
         for (long g = 0; g < call.n; g++) {
+            Factors by = all.from(call.norm == OF_BATCH ? g * call.outputs : 0);
             pack_gradient(call, back, at, by, g, b, images, grads);
             if (flipped) {
                 const Filter filter{flipped + g * each, nullptr, (int)call.outputs, kernel, false};
@@ -193,6 +193,9 @@ void derive(const Call &call) {
                          total + g * totals);
         }
     }
+    if (call.to_large)
+        call.set->unpool(call.to_x, call.places, call.large_images(), (int)call.large_height,
+                         (int)call.large_width, call.in_step(), call.to_large);
     if (!total) return;
     const int width = ahead.width();
     float *out = call.to_weight;
@@ -305,6 +308,9 @@ PyObject *instruction_sets(PyObject *, PyObject *) {
     return names;
 }
 
+// As in native_convolution.py; to be raised with each change of what the functions are given.
+constexpr long INTERFACE = 2;
+
 PyMethodDef METHODS[] = {
 #if defined(__x86_64__)
     {"convolve", py_convolve, METH_VARARGS, "Convolve; tensors by their addresses."},
@@ -318,4 +324,11 @@ PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_native_convolution", nullptr, -1,
                       nullptr, nullptr, nullptr, nullptr};
 }  // namespace
 
-PyMODINIT_FUNC PyInit__native_convolution() { return PyModule_Create(&MODULE); }
+PyMODINIT_FUNC PyInit__native_convolution() {
+    PyObject *const module = PyModule_Create(&MODULE);
+    if (module && PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) {
+        Py_DECREF(module);
+        return nullptr;
+    }
+    return module;
+}

@@ -68,19 +68,24 @@ enum Norm { NONE, OF_BATCH, OF_GROUPS };
 
 // A call's tensors by the addresses that Python gives, in this order; 0 = there is none.
 struct Tensors {
-    const float *x, *weight, *bias, *scale, *shift, *gain, *skip, *grad;
+    float *x;
+    const float *weight, *bias, *scale, *shift, *gain, *skip, *grad;
     float *raw;             // what the norm is given
     float *mean, *variance;  // of the norm: [n*O], or [B, n*groups]
     float *y, *to_x, *to_weight, *to_scale, *to_shift, *to_gain;
+    // With a max pool in front, what it makes of `large` is x, and what it makes of `to_x` is `to_large`.
+    const float *large;
+    float *to_large;
+    unsigned char *places;  // of 2x2 pixels, which is the largest; as x
 };
 constexpr int NUM_TENSORS = sizeof(Tensors) / sizeof(float *);
 
 // The numbers of a call; weight is [n, O, I/groups, k, k], scale and shift [n, O], gain [n], one network's
 // numbers so many `_step`s behind those of the one before. With a norm y = relu(norm(convolution)), or with a
-// gain skip + gain * relu(norm(convolution)).
+// gain skip + gain * relu(norm(convolution)). `large_` is the size of the map in front of a max pool.
 struct Sizes {
     long long batch, height, width, n, inputs, outputs, kernel, weight_step, scale_step, shift_step, gain_step;
-    long long shared, depthwise, relu, norm;
+    long long large_height, large_width, shared, depthwise, relu, norm;
 };
 constexpr int NUM_SIZES = sizeof(Sizes) / sizeof(long long);
 
@@ -90,6 +95,8 @@ struct Call : Tensors, Sizes {
     long area() const { return height * width; }
     long in_step() const { return shared ? inputs : n * inputs; }
     long out_step() const { return n * outputs; }
+    // In images before the pool, whatever `batch` counts.
+    int large_images() const { return (int)(batch * area() / ((large_height / 2) * (large_width / 2))); }
     const float *input(long g, long b) const { return x + b * area() * in_step() + (shared ? 0 : g * inputs); }
     long output(long g, long b) const { return b * area() * out_step() + g * outputs; }
     // Channels that are normed together: those of batch norm alone, of group norm eight or all.

@@ -23,11 +23,17 @@ try:
 except ImportError:  # installed where there was no compiler
     kernel = None
 
+INTERFACE = 2
+"""Of the kernel that this module calls; one compiled before its sources changed has another."""
 KERNEL_SIZES = (1, 3)
 MAX_PIXELS = 2**31 - 1
 """Of a batch; the kernel counts them in 32 bits."""
 NO_NORM, BATCH_NORM, GROUP_NORM = range(3)
 """What stands behind a convolution, as the kernel numbers it."""
+
+
+def _is_outdated(module: ModuleType) -> bool:
+    return getattr(module, "INTERFACE", 0) != INTERFACE
 
 
 @cache
@@ -37,13 +43,15 @@ def _best_set(module: ModuleType) -> str:
 
 def instruction_set() -> str:
     """`avx512` or `avx2`; empty where the kernel is absent or this processor has neither."""
-    return "" if kernel is None else _best_set(kernel)
+    return "" if kernel is None or _is_outdated(kernel) else _best_set(kernel)
 
 
 def absence() -> str:
     """Why convolutions cannot be native here; empty where they can."""
     if kernel is None:
         return "the kernel was not compiled: install a C++ compiler, then this package again"
+    if _is_outdated(kernel):
+        return "the kernel was compiled from older sources: install this package again"
     return "" if instruction_set() else "this processor has neither AVX2 nor AVX-512"
 
 
@@ -63,13 +71,19 @@ def is_taken(x: Tensor, weight: Tensor, groups: int = 1, stride: int = 1) -> boo
 
 
 def convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, *, relu: bool = False
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    groups: int = 1,
+    *,
+    relu: bool = False,
+    pool: bool = False,
 ) -> Tensor:
-    """`stacked_ops.conv` of what `is_taken`, with a ReLU behind it where asked for.
+    """`stacked_ops.conv` of what `is_taken`; with a ReLU behind it, a max pool before it, where asked for.
 
-    Where gradients are recorded there is neither a bias nor a ReLU.
+    Where gradients are recorded there is neither a bias nor a ReLU nor a pool.
     """
-    out: Tensor = torch.ops.esper.convolve(x, weight, bias, groups, relu)
+    out: Tensor = torch.ops.esper.convolve(x, weight, bias, groups, relu, pool)
     return out
 
 
@@ -82,6 +96,7 @@ def convolve_normed(
     gain: Tensor | None = None,
     *,
     of_batch: bool,
+    pool: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """relu(norm(convolution)), or skip + gain * relu(norm(convolution)), of what `is_taken`.
 
@@ -90,16 +105,17 @@ def convolve_normed(
         skip: [B, n*O, H, W].
         gain: [n]; comes with a `skip`.
         of_batch: batch norm; else group norm as `stacked_ops.group_norm` has it.
+        pool: whether x is halved by a max pool first, as by `stacked_ops.max_pool`.
 
     Returns:
-        [B, n*O, H, W], and where no gradients are recorded the mean and the biased variance that the norm
-        took: [n*O], or [B, n*groups].
+        [B, n*O, H, W] (of the halved map where there is a pool), and where no gradients are recorded the
+        mean and the biased variance that the norm took: [n*O], or [B, n*groups].
     """
     tensors = (x, weight, scale, shift, skip, gain)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        out: Tensor = _ConvolveNormed.apply(*tensors, of_batch)  # type: ignore[no-untyped-call]
+        out: Tensor = _ConvolveNormed.apply(*tensors, of_batch, pool)  # type: ignore[no-untyped-call]
         return out, out, out
-    made, _, mean, variance = torch.ops.esper.convolve_normed(*tensors, of_batch, False)
+    made, _, mean, variance, _, _ = torch.ops.esper.convolve_normed(*tensors, of_batch, pool, False)
     return made, mean, variance
 
 
@@ -129,24 +145,32 @@ def _empty(like: Tensor, channels: int) -> Tensor:
     return torch.empty((batch, channels, height, width), dtype=like.dtype, memory_format=torch.channels_last)
 
 
+def _empty_pooled(x: Tensor, dtype: torch.dtype) -> Tensor:
+    batch, channels, height, width = x.shape
+    size = (batch, channels, height // 2, width // 2)
+    return torch.empty(size, dtype=dtype, memory_format=torch.channels_last)
+
+
 def _addresses(**tensors: Tensor | None) -> tuple[int, ...]:
     """Where the tensors of a call lie, in the order of `Tensors` in the kernel's source."""
     return tuple(
         0 if (tensor := tensors.get(name)) is None else tensor.data_ptr()
         for name in (
             *("x", "weight", "bias", "scale", "shift", "gain", "skip", "grad", "raw", "mean", "variance"),
-            *("y", "to_x", "to_weight", "to_scale", "to_shift", "to_gain"),
+            *("y", "to_x", "to_weight", "to_scale", "to_shift", "to_gain", "large", "to_large", "places"),
         )
     )
 
 
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, relu: bool) -> Tensor:
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, relu: bool, pool: bool) -> Tensor:
     assert kernel is not None
     x, weight = _laid_out(x), _rows(weight)
+    large = x if pool else None
+    x = _empty_pooled(x, x.dtype) if pool else x
     bias = None if bias is None else bias.contiguous()
     y = _empty(x, weight.shape[0] * weight.shape[1])
-    flags = (0, 0, 0, _is_shared(x, weight, groups), groups > 1, relu, NO_NORM)
-    addresses = _addresses(x=x, weight=weight, bias=bias, y=y)
+    flags = (0, 0, 0, *_large_sizes(large), _is_shared(x, weight, groups), groups > 1, relu, NO_NORM)
+    addresses = _addresses(x=x, weight=weight, bias=bias, y=y, large=large)
     kernel.convolve(instruction_set(), addresses, (*_sizes(x, weight, groups), *flags))
     return y
 
@@ -165,19 +189,31 @@ def _convolve_backward(
         to_x=of_x if to_x else None,
         to_weight=of_weight if to_weight else None,
     )
-    flags = (0, 0, 0, _is_shared(x, weight, groups), groups > 1, False, NO_NORM)
+    flags = (0, 0, 0, 0, 0, _is_shared(x, weight, groups), groups > 1, False, NO_NORM)
     kernel.derive(instruction_set(), addresses, (*_sizes(x, weight, groups), *flags))
     return of_x, of_weight
 
 
+def _large_sizes(large: Tensor | None) -> tuple[int, ...]:
+    """H and W before a max pool; 0 without one."""
+    return (0, 0) if large is None else tuple(large.shape[2:])
+
+
 def _norm_sizes(
-    x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, gain: Tensor | None, of_batch: bool
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    gain: Tensor | None,
+    large: Tensor | None,
+    of_batch: bool,
 ) -> tuple[int, ...]:
     outputs = weight.shape[1]
     steps = (t.stride(0) if t.dim() == 2 else outputs for t in (scale, shift))
     gain_step = 0 if gain is None else gain.stride(0)
     norm = BATCH_NORM if of_batch else GROUP_NORM
-    return (*_sizes(x, weight), *steps, gain_step, _is_shared(x, weight), False, False, norm)
+    sizes = (*_sizes(x, weight), *steps, gain_step, *_large_sizes(large))
+    return (*sizes, _is_shared(x, weight), False, False, norm)
 
 
 def _norm_groups(n: int, outputs: int) -> int:
@@ -192,10 +228,15 @@ def _convolve_normed(
     skip: Tensor | None,
     gain: Tensor | None,
     of_batch: bool,
+    pool: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
+    """y, what the norm is given, mean, variance, the pooled x and its places; nothing where none are kept."""
     assert kernel is not None
     x, weight, scale, shift = _laid_out(x), _rows(weight), _rows(scale), _rows(shift)
+    large = x if pool else None
+    x = _empty_pooled(x, x.dtype) if pool else x
+    places = _empty_pooled(large, torch.uint8) if large is not None and keep else None
     skip = None if skip is None else _laid_out(skip)
     n, outputs = weight.shape[:2]
     y = _empty(x, n * outputs)
@@ -213,9 +254,15 @@ def _convolve_normed(
         mean=mean,
         variance=variance,
         y=y,
+        large=large,
+        places=places,
     )
-    kernel.convolve(instruction_set(), addresses, _norm_sizes(x, weight, scale, shift, gain, of_batch))
-    return y, raw if keep else x.new_empty(0), mean, variance
+    sizes = _norm_sizes(x, weight, scale, shift, gain, large, of_batch)
+    kernel.convolve(instruction_set(), addresses, sizes)
+    if places is None:
+        raw = raw if keep else x.new_empty(0)
+        return y, raw, mean, variance, x.new_empty(0), x.new_empty(0)
+    return y, raw, mean, variance, x, places
 
 
 def _convolve_normed_backward(
@@ -228,12 +275,20 @@ def _convolve_normed_backward(
     raw: Tensor,
     mean: Tensor,
     variance: Tensor,
+    places: Tensor,
+    height: int,
+    width: int,
     of_batch: bool,
     to_x: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of x (before its pool where it has places: `height` and `width`), weight, norm and gain."""
     assert kernel is not None
     x, grad, weight, scale, shift = _laid_out(x), _laid_out(grad), _rows(weight), _rows(scale), _rows(shift)
     of_x = _empty(x, x.shape[1]) if to_x else x.new_empty(0)
+    of_large = None
+    if to_x and places.numel():
+        size = (*x.shape[:2], height, width)
+        of_large = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
     of_weight, of_scale, of_shift = (t.new_empty(t.shape) for t in (weight, scale, shift))
     of_gain = x.new_empty(0 if gain is None else gain.shape)
     addresses = _addresses(
@@ -251,14 +306,17 @@ def _convolve_normed_backward(
         to_scale=of_scale,
         to_shift=of_shift,
         to_gain=of_gain,
+        to_large=of_large,
+        places=places,
     )
-    kernel.derive(instruction_set(), addresses, _norm_sizes(x, weight, scale, shift, gain, of_batch))
-    return of_x, of_weight, of_scale, of_shift, of_gain
+    sizes = _norm_sizes(x, weight, scale, shift, gain, of_large, of_batch)
+    kernel.derive(instruction_set(), addresses, sizes)
+    return of_x if of_large is None else of_large, of_weight, of_scale, of_shift, of_gain
 
 
-def _fake_convolve(x: Tensor, weight: Tensor, *_: object) -> Tensor:
-    out = x.new_empty(x.shape[0], weight.shape[0] * weight.shape[1], *x.shape[2:])
-    return _laid_out(out)
+def _fake_convolve(x: Tensor, weight: Tensor, *how: Any) -> Tensor:
+    height, width = (side // 2 for side in x.shape[2:]) if how[-1] else x.shape[2:]
+    return _laid_out(x.new_empty(x.shape[0], weight.shape[0] * weight.shape[1], height, width))
 
 
 def _fake_convolve_backward(
@@ -270,18 +328,25 @@ def _fake_convolve_backward(
 
 def _fake_convolve_normed(
     x: Tensor, weight: Tensor, _scale: Tensor, _shift: Tensor, _skip: object, _gain: object, *how: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    of_batch, keep = how
-    y = _fake_convolve(x, weight)
+) -> tuple[Tensor, ...]:
+    of_batch, pool, keep = how
+    y = _fake_convolve(x, weight, pool)
     n, outputs = weight.shape[:2]
     size = (n * outputs,) if of_batch else (x.shape[0], _norm_groups(n, outputs))
-    return y, torch.empty_like(y) if keep else x.new_empty(0), x.new_empty(size), x.new_empty(size)
+    raw = torch.empty_like(y) if keep else x.new_empty(0)
+    found = y, raw, x.new_empty(size), x.new_empty(size)
+    if not pool or not keep:
+        return *found, x.new_empty(0), x.new_empty(0)
+    pooled = _laid_out(x.new_empty(*x.shape[:2], *y.shape[2:]))
+    return *found, pooled, torch.empty_like(pooled, dtype=torch.uint8)
 
 
 def _fake_convolve_normed_backward(
     _grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, gain: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    of_x = torch.empty_like(x, memory_format=torch.channels_last) if rest[-1] else x.new_empty(0)
+    *_, places, height, width, _, to_x = rest
+    size = (*x.shape[:2], height, width) if places.numel() else x.shape
+    of_x = _laid_out(x.new_empty(size)) if to_x else x.new_empty(0)
     of_gain = x.new_empty(0 if gain is None else gain.shape)
     return (
         of_x,
@@ -312,18 +377,19 @@ class _Convolve(torch.autograd.Function):
 class _ConvolveNormed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, *rest: Any) -> Tensor:
-        skip, gain, of_batch = rest
+        skip, gain, of_batch, pool = rest
+        tensors = x, weight, scale, shift, skip, gain
         with below_autograd():
-            y, *found = torch.ops.esper.convolve_normed(x, weight, scale, shift, skip, gain, of_batch, True)
-        ctx.save_for_backward(x, weight, scale, shift, gain, *found)
-        ctx.of_batch = of_batch
+            y, *found, pooled, places = torch.ops.esper.convolve_normed(*tensors, of_batch, pool, True)
+        ctx.save_for_backward(pooled if pool else x, weight, scale, shift, gain, *found, places)
+        ctx.how = *x.shape[2:], of_batch
         return y  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        to_x, *_, to_skip, to_gain, _ = ctx.needs_input_grad
+        to_x, *_, to_skip, to_gain, _, _ = ctx.needs_input_grad
         of_x, of_weight, of_scale, of_shift, of_gain = torch.ops.esper.convolve_normed_backward(
-            grad, *ctx.saved_tensors, ctx.of_batch, to_x
+            grad, *ctx.saved_tensors, *ctx.how, to_x
         )
         of_skip = grad if to_skip else None
         return (
@@ -334,21 +400,25 @@ class _ConvolveNormed(torch.autograd.Function):
             of_skip,
             of_gain if to_gain else None,
             None,
+            None,
         )
 
 
-def _recorded_convolve(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, relu: bool) -> Tensor:
+def _recorded_convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, relu: bool, pool: bool
+) -> Tensor:
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         assert bias is None
         assert not relu
+        assert not pool
         out: Tensor = _Convolve.apply(x, weight, groups)  # type: ignore[no-untyped-call]
         return out
     with below_autograd():
-        return convolve(x, weight, bias, groups, relu=relu)
+        return convolve(x, weight, bias, groups, relu=relu, pool=pool)
 
 
 define_operator(
-    "convolve(Tensor x, Tensor weight, Tensor? bias, int groups, bool relu) -> Tensor",
+    "convolve(Tensor x, Tensor weight, Tensor? bias, int groups, bool relu, bool pool) -> Tensor",
     on_cpu=_convolve,
     fake=_fake_convolve,
     recorded=_recorded_convolve,
@@ -361,14 +431,14 @@ define_operator(
 )
 define_operator(
     "convolve_normed(Tensor x, Tensor weight, Tensor scale, Tensor shift, Tensor? skip, Tensor? gain,"
-    " bool of_batch, bool keep) -> (Tensor, Tensor, Tensor, Tensor)",
+    " bool of_batch, bool pool, bool keep) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     on_cpu=_convolve_normed,
     fake=_fake_convolve_normed,
 )
 define_operator(
     "convolve_normed_backward(Tensor grad, Tensor x, Tensor weight, Tensor scale, Tensor shift, Tensor? gain,"
-    " Tensor raw, Tensor mean, Tensor variance, bool of_batch, bool to_x)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " Tensor raw, Tensor mean, Tensor variance, Tensor places, int height, int width, bool of_batch,"
+    " bool to_x) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     on_cpu=_convolve_normed_backward,
     fake=_fake_convolve_normed_backward,
 )

@@ -18,13 +18,22 @@ float *zeros(std::vector<float> &buffer, size_t count) {
 
 // The numbers of one network's norm, C each.
 struct Factors {
-    float *factor, *offset, *mean, *inverse, *sums, *more, *less, *less_normed, *gains;
+    long room_each;
+    float *factor;
+    float *offset, *mean, *inverse, *sums, *more, *less, *less_normed, *gains;
 
-    explicit Factors(long channels) {
-        const long each = channels + 16;
-        float *at = room(buffers.norm, 9 * each);
-        for (float **one : {&factor, &offset, &mean, &inverse, &sums, &more, &less, &less_normed, &gains})
-            *one = at, at += each;
+    explicit Factors(long channels) : room_each(channels + 16), factor(room(buffers.norm, 9 * room_each)) { place(); }
+    // Those from a channel on.
+    Factors from(long channel) const {
+        Factors part = *this;
+        part.factor += channel;
+        part.place();
+        return part;
+    }
+    void place() {
+        float *at = factor;
+        for (float **one : {&offset, &mean, &inverse, &sums, &more, &less, &less_normed, &gains})
+            *one = at += room_each;
     }
     NormFactors all() const { return {factor, offset, mean, inverse}; }
 
@@ -92,21 +101,16 @@ void norm_batch(const Call &call, const std::vector<double> &found) {
     // All networks' channels at once: a pixel's lie one behind the other.
     const long all = call.out_step();
     Factors wide(all);
-    for (long g = 0; g < call.n; g++) {
-        Factors part = wide;
-        for (float **one : {&part.factor, &part.offset, &part.mean, &part.inverse}) *one += g * call.outputs;
-        part.fill(call, g, g * call.outputs);
-    }
+    for (long g = 0; g < call.n; g++) wide.from(g * call.outputs).fill(call, g, g * call.outputs);
     call.set->apply_norm(call.raw, all, (int)(call.batch * call.area()), (int)all, wide.factor, wide.offset, nullptr,
                          1.0f, call.y);
 }
 
-// The gradients that one image gives scale, shift and gain, added to them; what `spread` takes off the others.
-void sum_image(const Call &call, Factors &by, long g, long b, int images) {
+// The gradients that one image gives scale, shift and gain, added to them.
+void sum_image(const Call &call, Factors &by, long g, long b) {
     const long from = call.output(g, b);
-    call.set->sum_gradients(call.grad + from, call.raw + from, call.out_step(), images * (int)call.area(),
-                            (int)call.outputs, by.all(), call.gain_of(g), by.sums, by.more,
-                            call.gain ? by.gains : nullptr);
+    call.set->sum_gradients(call.grad + from, call.raw + from, call.out_step(), (int)call.area(), (int)call.outputs,
+                            by.all(), call.gain_of(g), by.sums, by.more, call.gain ? by.gains : nullptr);
     for (long c = 0; c < call.outputs; c++) {
         call.to_shift[g * call.outputs + c] += by.sums[c];
         call.to_scale[g * call.outputs + c] += by.more[c];
@@ -114,6 +118,7 @@ void sum_image(const Call &call, Factors &by, long g, long b, int images) {
     }
 }
 
+// What `spread_gradients` takes off.
 void set_less(const Call &call, Factors &by, long g, const float *ones, const float *normeds, double count) {
     const float *const scale = call.scale + g * call.scale_step;
     for (long k = 0; k < call.norm_groups(); k++) {
@@ -126,3 +131,24 @@ void set_less(const Call &call, Factors &by, long g, const float *ones, const fl
     }
 }
 
+// Prepare what `spread_gradients` needs of batch norms, all networks' channels at once; their gradients of scale
+// and shift. Sums are made block by block of images.
+void sum_batch(const Call &call, Factors &wide, int most) {
+    const long all = call.out_step();
+    for (long g = 0; g < call.n; g++) wide.from(g * call.outputs).fill(call, g, g * call.outputs);
+    for (long b = 0; b < call.batch; b += most) {
+        const int images = (int)(call.batch - b < most ? call.batch - b : most);
+        const long from = call.output(0, b);
+        call.set->sum_gradients(call.grad + from, call.raw + from, all, images * (int)call.area(), (int)all,
+                                wide.all(), 1.0f, wide.sums, wide.more, nullptr);
+        for (long c = 0; c < all; c++) {
+            call.to_shift[c] += wide.sums[c];
+            call.to_scale[c] += wide.more[c];
+        }
+    }
+    for (long g = 0; g < call.n; g++) {
+        Factors by = wide.from(g * call.outputs);
+        set_less(call, by, g, call.to_shift + g * call.outputs, call.to_scale + g * call.outputs,
+                 (double)call.batch * call.area());
+    }
+}

@@ -16,14 +16,19 @@ template <int L, typename Term> static inline void sum_chains(int pixels, float 
     store<L>(sums, (sum[0] + sum[1]) + (sum[2] + sum[3]), count);
 }
 
+// Whole vectors have a loop of their own, which asks for no count.
 #define FOR_CHANNELS(BODY)                                                                                   \
     for (int c = 0; c < channels;) {                                                                         \
-        const int count = channels - c;                                                                      \
-        if (WIDE && count >= 16) {                                                                           \
-            constexpr int L = WIDE ? 16 : 8;                                                                 \
+        const int left = channels - c;                                                                       \
+        if (WIDE && left >= 16) {                                                                            \
+            constexpr int L = WIDE ? 16 : 8, count = L;                                                      \
+            BODY c += L;                                                                                     \
+        } else if (left >= 8) {                                                                              \
+            constexpr int L = 8, count = L;                                                                  \
             BODY c += L;                                                                                     \
         } else {                                                                                             \
             constexpr int L = 8;                                                                             \
+            const int count = left;                                                                          \
             BODY c += L;                                                                                     \
         }                                                                                                    \
     }
@@ -91,10 +96,12 @@ static void sum_gradients(const float *grad, const float *y, long step, int pixe
 static void spread_gradients(const float *grad, const float *y, long step, int channels, const NormFactors &by,
                              float gain, const float *less, const float *less_normed, const Layout &at, int image,
                              float *out) {
+    const int width = at.width;
+    const long column = at.column * channels;
     for (int h = 0; h < at.height; h++) {
         float *o = out + at.place(image, h, 0) * channels;
         __builtin_memset(o - at.edge * channels, 0, sizeof(float) * at.edge * channels);
-        __builtin_memset(o + at.width * at.column * channels, 0, sizeof(float) * at.edge * channels);
+        __builtin_memset(o + width * column, 0, sizeof(float) * at.edge * channels);
         FOR_CHANNELS({
             const Vector<L> a = load_some<L>(by.factor + c, count);
             const Vector<L> b = load_some<L>(by.offset + c, count);
@@ -102,12 +109,14 @@ static void spread_gradients(const float *grad, const float *y, long step, int c
             const Vector<L> inverse = load_some<L>(by.inverse + c, count);
             const Vector<L> less_one = load_some<L>(less + c, count);
             const Vector<L> less_by = load_some<L>(less_normed + c, count);
-            for (int w = 0; w < at.width; w++) {
-                const long p = ((long)h * at.width + w) * step + c;
-                const Vector<L> value = load_some<L>(y + p, count);
-                const Vector<L> t = value * a + b > 0.0f ? gain * load_some<L>(grad + p, count) : Vector<L>{};
+            const float *from = y + (long)h * width * step + c;
+            const float *of = grad + (long)h * width * step + c;
+            float *to = o + c;
+            for (int w = 0; w < width; w++, from += step, of += step, to += column) {
+                const Vector<L> value = load_some<L>(from, count);
+                const Vector<L> t = value * a + b > 0.0f ? gain * load_some<L>(of, count) : Vector<L>{};
                 const Vector<L> normed = (value - mean) * inverse;
-                store<L>(o + w * at.column * channels + c, a * t - less_one - normed * less_by, count);
+                store<L>(to, a * t - less_one - normed * less_by, count);
             }
         })
     }

@@ -20,7 +20,6 @@ from trainer.compute.stacked_ops import (
     Init,
     Parameters,
     linear,
-    max_pool,
     pooled,
 )
 
@@ -112,7 +111,8 @@ class CNN:
         dropout_keys: Tensor | None = None,  # noqa: ARG002
     ) -> Tensor:
         """Block i in training: [B, n*I, H, W] -> [B, n*C, h, w]."""
-        return self._conv.batch_normed(self._pooled(i, x), *(weights[name] for name in self.block_names(i)))
+        tensors = (weights[name] for name in self.block_names(i))
+        return self._conv.batch_normed(x, *tensors, pool=self.blocks[i].pool)
 
     def measure_block(
         self, i: int, x: Tensor, weights: Parameters, buffers: Parameters, batches: int
@@ -126,8 +126,8 @@ class CNN:
             buffers.setdefault(f"block{i}.norm.{name}", torch.zeros_like(scale, requires_grad=False))
             for name in ("mean", "var")
         )
-        x = self._pooled(i, x)
-        return self._conv.batch_norm_averaged(x, kernel, scale, shift, mean, variance, batches)
+        pool = self.blocks[i].pool
+        return self._conv.batch_norm_averaged(x, kernel, scale, shift, mean, variance, batches, pool=pool)
 
     def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:
         """Weight [n, C, I, k, k] and bias [n, C] of block i with its measured statistics folded in."""
@@ -139,12 +139,9 @@ class CNN:
     def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:
         """Block i in validation, as `folded`; `x` may be [B, I, H, W] where all hosts see the same."""
         weight, bias = tensors
-        return self._conv.biased_relu(self._pooled(i, x), weight, bias)
+        return self._conv.biased_relu(x, weight, bias, pool=self.blocks[i].pool)
 
     def head(self, x: Tensor, weights: Parameters) -> Tensor:
         """Logits [n, B, classes] from the last slot's output [B, n*C, h, w]."""
         weight = weights["head.weight"]
         return linear(pooled(x, weight.shape[0]), weight, weights["head.bias"])
-
-    def _pooled(self, i: int, x: Tensor) -> Tensor:
-        return max_pool(x) if self.blocks[i].pool else x
