@@ -41,11 +41,16 @@ class FirstFrame:
 
     def __enter__(self) -> FirstFrame:
         if self._is_wanted and self._output >= 0 and os.isatty(self._output):
-            self._silence()
             width = os.get_terminal_size(self._output).columns or 80
             line = clean_cells(f" esper  {self._text}")[:width]
-            self._write(f"{ALTERNATE_SCREEN}{_HIDE_CURSOR}{_CLEAR}{line}")
-            self.is_shown = True
+            try:
+                self._silence()
+                self.is_shown = True
+                self._write(f"{ALTERNATE_SCREEN}{_HIDE_CURSOR}{_CLEAR}{line}")
+            except BaseException:  # ctrl+c can come as soon as the line is seen
+                self.hand_over()
+                self._write(_LEAVE)
+                raise
         return self
 
     def __exit__(

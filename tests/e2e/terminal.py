@@ -86,15 +86,17 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
-    def wait_for(self, what: str | Callable[[str], bool], *, seconds: float = 60.0) -> str:
+    def wait_for(self, what: str | Callable[[str], bool], *, seconds: float = 300.0) -> str:
         """Read until the screen shows it; fails with the screen's text."""
         shows = (lambda text: what in text) if isinstance(what, str) else what
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self.read(0.1)
+            has_ended = self.process.poll() is not None
+            piece = self.receive(0.1)
+            self.show(piece)  # each by itself, so that nothing passes unseen that is shown for a moment only
             if shows(self.text):
                 return self.text
-            if self.process.poll() is not None:
+            if has_ended and not piece:
                 break
         raise AssertionError(f"never shown: {what}\n{self.text}\n(exit {self.process.poll()})")
 

@@ -16,6 +16,7 @@ from tests.e2e.terminal import Terminal
 from . import journal
 
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
+FIRST_WORDS = b"opening the recording"
 BROKEN = "raise ImportError('there is no such library')\n"
 
 
@@ -32,7 +33,7 @@ def started(folder: Path, *arguments: str, **environment: str) -> Iterator[Termi
 
 def read_all(terminal: Terminal) -> bytes:
     """What a program that ends has written."""
-    assert terminal.process.wait(60) is not None
+    assert terminal.process.wait(300) is not None
     terminal.read(0.2)
     return terminal.output
 
@@ -46,8 +47,8 @@ def test_command_line_imports_no_library_of_the_screen() -> None:
 def test_first_frame_is_taken_over_without_blanking(tmp_path: Path) -> None:
     path = journal.write(tmp_path / "events.jsonl", rounds=2)
     with started(tmp_path, "--replay", str(path), "--speed", "1000") as tui:
-        tui.wait_for("opening the recording")
-        assert b"\x1b[?2004h" not in tui.output, "Textual has not begun"
+        tui.wait_for(lambda _: FIRST_WORDS in tui.output)
+        assert FIRST_WORDS in tui.output.partition(b"\x1b[?2004h")[0], "Textual had not begun"
         assert not tui.echoes
         tui.press("3")
         tui.wait_for("[3 Drift]")
