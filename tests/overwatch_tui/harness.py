@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import asdict
 from functools import cache, wraps
 from typing import Any
+
+from textual.app import App
+from textual.events import Key
+from textual.keys import _character_to_key, _get_unicode_name_from_key
 
 from overwatch_tui.model.state import State
 from overwatch_tui.panels import PANELS
@@ -129,3 +134,22 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         asyncio.run(test(*args, **kwargs))
 
     return run
+
+
+LOOP_TURNS = 12
+"""So often the event loop turns between two keys: most have had their effect by then, as in fast typing."""
+
+
+async def type_keys(app: App[Any], *names: str) -> None:
+    """Send keys as the terminal's driver does; a pilot waits 40 ms for each until all is quiet."""
+    for given in names:
+        name = _character_to_key(given) if len(given) == 1 and not given.isalnum() else given
+        try:
+            character: str | None = unicodedata.lookup(_get_unicode_name_from_key(name))
+        except KeyError:
+            character = name if len(name) == 1 else None
+        key = Key(name, character)
+        key.set_sender(app)
+        app.post_message(key)
+        for _ in range(LOOP_TURNS):
+            await asyncio.sleep(0)

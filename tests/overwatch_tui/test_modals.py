@@ -27,7 +27,7 @@ from overwatch_tui.settings.table import SETTINGS
 from overwatch_tui.source.run_list import RunList
 from overwatch_tui.start import RunChoice
 
-from .harness import ListFeed, events, in_loop, session
+from .harness import ListFeed, events, in_loop, session, type_keys
 from .runs import FakeMachine, listed
 from .scenes import published_events
 from .test_app import DOCUMENTED, SMALL, press, within
@@ -164,9 +164,8 @@ async def test_no_key_of_a_modal_reaches_the_main_screen(tmp_path: Path, is_publ
                 await _open(app, pilot, modal)
                 before = _known(app)
                 leaving = {*modal.has_own, "ctrl+z", "ctrl+c"}
-                for key in (*DOCUMENTED, *TYPED):
-                    if key not in leaving:
-                        await press(pilot, key)
+                await type_keys(app, *(key for key in (*DOCUMENTED, *TYPED) if key not in leaving))
+                await pilot.pause()
                 assert isinstance(app.screen, modal.screen), name
                 assert _known(app) == before, name
                 while len(app.screen_stack) > 1:

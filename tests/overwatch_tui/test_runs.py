@@ -257,7 +257,7 @@ def test_start_screen_on_a_real_terminal(tmp_path: Path) -> None:
         terminal.press("\x1b")
         terminal.wait_for("ENDED")
         terminal.press("q")
-        assert terminal.process.wait(60) == 0
+        assert terminal.process.wait(300) == 0
     finally:
         terminal.close()
 

@@ -44,7 +44,7 @@ def test_replay_takes_keys_and_restores_the_terminal(tmp_path: Path) -> None:
         assert "digits-7f3a" in text
         assert all(f" {env:02d} " in text for env in range(16))
         tui.press("q")
-        assert tui.process.wait(60) == 0
+        assert tui.process.wait(300) == 0
         tui.read(0.2)
         assert "Traceback" not in tui.text
 
@@ -91,11 +91,14 @@ def test_no_color_sends_no_colour(tmp_path: Path) -> None:
 def test_slow_terminal_is_sent_fewer_frames(tmp_path: Path) -> None:
     with playing(tmp_path, "--speed", "20", "--refresh", "4", columns=120, lines=40) as tui:
         tui.wait_for("REPLAY")
-        time.sleep(4)
-        tui.wait_for("slow link")
+        end = time.monotonic() + 300
+        while "slow link" not in tui.text:
+            assert time.monotonic() < end, tui.text
+            time.sleep(2)  # nobody reads: what is written waits
+            tui.read(0.2)
         tui.wait_for("2 Hz")
         tui.press("q")
-        assert tui.process.wait(60) == 0
+        assert tui.process.wait(300) == 0
 
 
 def test_small_terminal_asks_for_room_wide_one_has_columns(tmp_path: Path) -> None:
@@ -174,4 +177,4 @@ def test_a_hang_up_ends_a_recording(tmp_path: Path) -> None:
     with playing(tmp_path, "--speed", "1000") as tui:
         tui.wait_for("ENDED")
         tui.hang_up()
-        assert tui.process.wait(60) == 129
+        assert tui.process.wait(300) == 129

@@ -66,7 +66,10 @@ def train(mode: str, *sets: str) -> Trainer:
     return trainer
 
 
-def runs_as_uncompiled() -> None:
+@pytest.mark.slow
+@pytest.mark.finding("PD-03")
+@pytest.mark.finding("HP-2")
+def test_policy_loss_gae_reward_and_masked_step_run_compiled() -> None:
     plain = train("off")
     assert plain.compiler.programs == {}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -82,19 +85,6 @@ def runs_as_uncompiled() -> None:
     for name, value in plain.population.state_dict()["weights"].items():
         other = compiled.population.state_dict()["weights"][name]
         torch.testing.assert_close(other, value, atol=1e-3, rtol=1e-2)
-
-
-@pytest.mark.slow
-@pytest.mark.finding("PD-03")
-@pytest.mark.finding("HP-2")
-def test_policy_loss_gae_reward_and_masked_step_run_compiled(quick: None) -> None:
-    runs_as_uncompiled()
-
-
-@pytest.mark.slow
-@pytest.mark.finding("HP-2")
-def test_they_do_with_the_real_compiler() -> None:
-    runs_as_uncompiled()
 
 
 def test_what_cannot_be_compiled_says_why(quick: None, caplog: pytest.LogCaptureFixture) -> None:

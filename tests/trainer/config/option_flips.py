@@ -138,7 +138,7 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "amp.dtype": Flip("bf16", tells("run.started:execution.amp", "bf16", LOSS)),
     "compile.mode": Elsewhere(
         "a compiler takes minutes",
-        "tests/trainer/compute/test_compiler.py::test_they_do_with_the_real_compiler",
+        "tests/trainer/compute/test_compiler.py::test_policy_loss_gae_reward_and_masked_step_run_compiled",
     ),
     "cuda.graphs": Elsewhere(
         "a CPU has none; graphs change no result",

@@ -108,23 +108,13 @@ def test_reevaluated_first_ratios_are_one_with_tf32(tf32: None) -> None:
     assert max(widest("ppo.reevaluate=true")) < 1e-5
 
 
-def first_ratios(*sets: str) -> None:
-    agent, reward, programs = compiled(*ONE_STEP, "ppo.learning_rate=0.01", *sets)
+@pytest.mark.slow
+def test_first_ratios_of_compiled_programs_are_one() -> None:
+    agent, reward, programs = compiled(*ONE_STEP, "ppo.learning_rate=0.01", *COURSES)
     for round in range(1, 6):
         assert_first_ratios_are_one(one_round(agent, reward, round))
     assert {name: p.reason for name, p in programs.items()} == {"the policy": "", "the PPO loss": ""}
     assert all(p.calls >= 4 for p in programs.values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sets", [(), COURSES])
-def test_first_ratios_of_traced_programs_are_one(quick: None, sets: tuple[str, ...]) -> None:
-    first_ratios(*sets)
-
-
-@pytest.mark.slow
-def test_first_ratios_of_compiled_programs_are_one() -> None:
-    first_ratios(*COURSES)
 
 
 @pytest.mark.slow
