@@ -12,6 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.protocol.sshd import free_ports
+
 from .conftest import EPISODE_EPOCHS, SMALL, House, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -19,12 +21,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 HERE, THERE = "127.0.0.2", "127.0.0.1"
 """torchrun gives rank 0 to the machine with the lower address; the run's folder is on the other."""
 PATIENCE_SECONDS = 600
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def agent(house: House, address: str, port: int) -> subprocess.Popen[str]:
@@ -72,7 +68,7 @@ def accuracies(house: House, name: str, round_: int) -> list[object]:
 def test_machines_come_fail_and_go(house: House) -> None:
     assert house.spawn("whole", "--rounds", "2").wait(PATIENCE_SECONDS) == 0
     assert house.spawn("far", "--rounds", "1").wait(PATIENCE_SECONDS) == 0
-    port = free_port()
+    port = free_ports()
     here, there = agent(house, HERE, port), agent(house, THERE, port)
     first = boot_with(house, 2, 1)
     assert first["resumed_round"] == 1

@@ -10,19 +10,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 ABSENT = None if SSHD and shutil.which("ssh") else "no OpenSSH server here; apt-get install openssh-server"
 ROOT = Path(__file__).parents[2]
+PORTS = (10_000, 32_000)
+"""Below those that Linux hands out, so that no connection gets a free one before the test binds it."""
 
 
 def free_ports(count: int = 1) -> int:
-    """The first of `count` consecutive ports that are free at the moment."""
+    """The first of `count` consecutive ports that are free."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = int(probe.getsockname()[1])
+        first = SystemRandom().randrange(*PORTS)
         try:
             for port in range(first, first + count):
                 with socket.socket() as probe:

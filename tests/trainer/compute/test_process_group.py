@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import torch.multiprocessing as mp
 
 from protocol.errors import RequestError
 from protocol.messages.commands import SeedGerminateParams, SeedPruneParams
+from tests.protocol.sshd import free_ports
 from trainer.compute.execution_plan import Execution
 from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError, choose_backend
 from trainer.config.load import load as configured
@@ -114,12 +114,6 @@ def one_of_two(rank: int, port: int, folder: Path) -> None:
     world.leave()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def seen(folder: Path, name: str) -> dict[str, Any]:
     state: dict[str, Any] = torch.load(folder / f"{name}.pt", weights_only=False)
     return state
@@ -128,7 +122,7 @@ def seen(folder: Path, name: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     train(ProcessGroup(), tmp_path)
-    mp.spawn(one_of_two, args=(free_port(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    mp.spawn(one_of_two, args=(free_ports(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     alone, first, second = (seen(tmp_path, name) for name in ("1-0", "2-0", "2-1"))
     for column in ("losses", "returns"):
         np.testing.assert_array_equal(np.concatenate([first[column], second[column]]), alone[column])
@@ -210,7 +204,7 @@ def one_of_two_by_hand(rank: int, port: int, folder: Path) -> None:
 @pytest.mark.slow
 def test_seeds_by_hand_on_two_ranks_are_those_on_one(tmp_path: Path) -> None:
     act_by_hand(ProcessGroup(), tmp_path)
-    mp.spawn(one_of_two_by_hand, args=(free_port(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    mp.spawn(one_of_two_by_hand, args=(free_ports(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     alone, first, second = (seen(tmp_path, name) for name in ("1-0", "2-0", "2-1"))
     assert alone["outcomes"] == [
         "GERMINATED",
@@ -238,7 +232,7 @@ def one_that_leaves(rank: int, port: int, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_is_gone_is_named(tmp_path: Path) -> None:
-    mp.spawn(one_that_leaves, args=(free_port(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    mp.spawn(one_that_leaves, args=(free_ports(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     assert (tmp_path / "told").exists()
 
 
@@ -280,7 +274,7 @@ for _ in range(20):
 @pytest.mark.slow
 def test_ranks_exit_right_after_an_exchange() -> None:
     for _ in range(3):  # one exit in two aborted
-        port = str(free_port())
+        port = str(free_ports())
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-c", LAST_EXCHANGE],
