@@ -25,7 +25,7 @@ from tests.protocol.sshd import free_ports
 
 NAME = "victim"
 DISK_BYTES = 192 * 2**20
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0
 TRAINING = (
     "rounds=1000000",
     "envs.count=4",

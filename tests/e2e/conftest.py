@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -29,7 +30,7 @@ SMALL = (
 """A run whose rounds take well under a second, executed in one way on every machine."""
 
 
-def eventually(what: Callable[[], Any], *, seconds: float = 180.0, every: float = 0.05) -> Any:
+def eventually(what: Callable[[], Any], *, seconds: float = 300.0, every: float = 0.05) -> Any:
     """The first true value of `what()`; fails after a generous time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -55,7 +56,7 @@ class House:
         }
         self.processes: list[subprocess.Popen[str]] = []
 
-    def daemon(self, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+    def daemon(self, *arguments: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
         """Run `esper-daemon ARGUMENTS` to its end."""
         return subprocess.run(
             [sys.executable, "-m", "trainer", *arguments],
@@ -121,6 +122,25 @@ class House:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+
+def stop_in_mid_episode(
+    house: House, start: Callable[[str], subprocess.Popen[str]], is_time: Callable[[str], Any]
+) -> str:
+    """Start runs and send them SIGTERM at some time, until one is stopped within an episode; its name.
+
+    On a busy machine a run can be faster than the signal.
+    """
+    for attempt in range(10):
+        process = start(name := f"cut{attempt}")
+        eventually(lambda: is_time(name) or process.poll() is not None, every=0.01)  # noqa: B023
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(house.journal(name, "run.started")[0]["data"]["pid"], signal.SIGTERM)
+        assert process.wait(300) == 0
+        saved = house.journal(name, "checkpoint.saved")[-1]
+        if saved["data"]["reason"] == "stop: SIGTERM" and saved["ctx"]["epoch"] > 0:
+            return name
+    raise AssertionError("no run could be stopped within an episode")
 
 
 @pytest.fixture

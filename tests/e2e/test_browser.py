@@ -41,7 +41,7 @@ def served(house: House, *arguments: str, folder: Path | None = None) -> Iterato
         yield found[0]
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 class Page:
@@ -186,7 +186,9 @@ def test_without_the_token_nothing_is_served(house: House) -> None:
 
 def _status(url: str, headers: dict[str, str] | None = None) -> int:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=60) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers or {}), timeout=300
+        ) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -37,7 +37,7 @@ def test_a_client_in_c_joins_repairs_and_commands(house: House, client: Path, st
     house.spawn("foreign")
     connection = json.loads((house.run_folder("foreign") / "connection.json").read_bytes())
     endpoints = json.dumps(connection["endpoints"])
-    ran = subprocess.run([client, endpoints, stream, "1", "from C"], capture_output=True, timeout=120)
+    ran = subprocess.run([client, endpoints, stream, "1", "from C"], capture_output=True, timeout=300)
     assert ran.returncode == 0, ran.stderr.decode()
     assert b"repaired" in ran.stderr, "it threw a batch away and noticed"
     got = {json.loads(line)["seq"]: line for line in ran.stdout.splitlines()}

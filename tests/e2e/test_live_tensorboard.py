@@ -45,8 +45,8 @@ def test_live_files_equal_an_export_after_a_crash(house: House, tmp_path: Path) 
     cut.wait()
     rounds = len(house.journal("cut", "round.finished"))
     again = house.spawn("cut", "--resume", "cut", "--rounds", str(rounds + 2))
-    assert again.wait(180) == 0
-    out, err = follower.communicate(timeout=120)
+    assert again.wait(300) == 0
+    out, err = follower.communicate(timeout=300)
     assert follower.returncode == 0, err
     assert "waiting for it" in err
     assert house.ask("export", "cut", "--to", str(tmp_path / "whole"), "--format", "tensorboard")
@@ -67,7 +67,7 @@ def test_interrupt_leaves_complete_files_over_tcp(house: House, tmp_path: Path) 
     follower = follow(house, address, tmp_path / "live")
     eventually(lambda: scalars_in(tmp_path / "live").get("round/accuracy_mean"))
     follower.send_signal(signal.SIGINT)
-    out, err = follower.communicate(timeout=60)
+    out, err = follower.communicate(timeout=300)
     assert (follower.returncode, "Traceback" in err) == (130, False), err
     told = json.loads(out)
     found = scalars_in(tmp_path / "live")

@@ -100,7 +100,7 @@ def test_output_is_protocol_only_and_end_of_input_ends(house: House) -> None:
         env=house.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -126,5 +126,5 @@ def test_interrupt_ends_the_server_without_a_traceback(house: House) -> None:
     server.stdin.flush()
     assert json.loads(server.stdout.readline())["id"] == 1
     server.send_signal(signal.SIGINT)
-    assert server.wait(60) == 130
+    assert server.wait(300) == 130
     assert "Traceback" not in server.stderr.read()

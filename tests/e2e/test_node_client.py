@@ -49,7 +49,7 @@ class Client:
 
     def wait(self) -> int:
         """Its exit code."""
-        return self.process.wait(180)
+        return self.process.wait(300)
 
     def assert_lines_are(self, journal: Path) -> None:
         """Each line of the journal from where it joined, once, in order, byte for byte."""

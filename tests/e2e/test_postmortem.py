@@ -49,7 +49,7 @@ def fail(house: House, fault: str) -> subprocess.CompletedProcess[str]:
         env=house.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -118,7 +118,7 @@ def check_queries(house: House) -> None:
 def test_sigterm_leaves_a_bundle_and_kill_9_none(house: House) -> None:
     process = house.spawn("term")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     assert bundle(house, "term")["reason"] == "SIGTERM"
     found, text = doctor(house, "term")
     assert found["ending"] == "in order"

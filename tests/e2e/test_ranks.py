@@ -16,7 +16,7 @@ import torch
 
 from trainer.checkpoint import load
 
-from .conftest import SMALL, House, eventually
+from .conftest import SMALL, House, eventually, stop_in_mid_episode
 from .courses import course
 from .test_resume import OF_THE_BOOT
 
@@ -59,11 +59,14 @@ def second_rank(torchrun: subprocess.Popen[str]) -> int:
 
 
 def test_killed_rank_ends_boot_and_restart_resumes(house: House) -> None:
-    assert house.spawn("whole", "--rounds", "6").wait(120) == 0
-    process = torchrun(house, "cut", "--rounds", "6", restarts=1)
+    assert house.spawn("whole", "--rounds", "1").wait(300) == 0
+    process = torchrun(house, "cut", restarts=1)
     eventually(lambda: len(house.journal("cut", "checkpoint.saved")) >= 2, every=0.01)
     os.kill(second_rank(process), signal.SIGKILL)
-    assert process.wait(120) == 0, process.stderr.read() if process.stderr else ""
+    again = eventually(lambda: house.journal("cut", "run.started")[1:])[0]["data"]["resumed_round"]
+    eventually(lambda: house.journal("cut", "round.finished")[-1]["ctx"]["round"] >= again + 2)
+    os.kill(house.journal("cut", "run.started")[1]["data"]["pid"], signal.SIGTERM)
+    assert process.wait(300) == 0, process.stderr.read() if process.stderr else ""
     (lost,) = house.journal("cut", "rank.lost")
     assert "rank 1 (pid" in lost["data"]["error"]
     assert (house.run_folder("cut") / "checkpoints" / lost["data"]["checkpoint"]).name.startswith("round-")
@@ -72,10 +75,10 @@ def test_killed_rank_ends_boot_and_restart_resumes(house: House) -> None:
     assert stopped[0]["reason"] == "a rank was lost"
     started = [event["data"] for event in house.journal("cut", "run.started")]
     assert [boot["ranks"] for boot in started] == [2, 2]
-    assert started[1]["resumed_round"] >= 2
+    assert again >= 2
     whole = [event["data"]["final_accuracy"] for event in house.journal("whole", "round.finished")]
     rounds = {event["ctx"]["round"]: event["data"] for event in house.journal("cut", "round.finished")}
-    assert sorted(rounds) == list(range(1, 7))
+    assert sorted(rounds) == list(range(1, len(rounds) + 1))
     assert rounds[1]["final_accuracy"] == whole[0]
     assert {event["ctx"]["rank"] for event in house.journal("cut", "rank.epoch")} == {1}
 
@@ -103,7 +106,7 @@ def test_a_command_reaches_all_ranks(house: House) -> None:
     layers = eventually(lambda: house.journal("pair", "layers"))[0]["data"]
     assert None not in layers["grad_norm"][0], "the first layer is the host's; every env of both ranks has it"
     assert house.ask("stop", "pair")
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
 
 
 def first_round(house: House, name: str) -> list[Any]:
@@ -117,19 +120,16 @@ def first_round(house: House, name: str) -> list[Any]:
 def test_two_ranks_go_on_as_one_and_back(house: House) -> None:
     words = ("--set", "episode_epochs=24", "--rounds", "1")
     assert house.spawn("whole", *words).wait(300) == 0
-    process = torchrun(house, "cut", *words)
-    eventually(lambda: house.journal("cut", "epoch"), every=0.01)
-    os.kill(house.journal("cut", "run.started")[0]["data"]["pid"], signal.SIGTERM)
-    assert process.wait(300) == 0
-    saved = house.journal("cut", "checkpoint.saved")[-1]["ctx"]
-    assert 0 < saved["epoch"] < 24, "it was to be stopped in mid-episode"
-    assert house.spawn("cut", "--resume", "cut", "--rounds", "1").wait(300) == 0
-    assert torchrun(house, None, "--resume", "cut", "--rounds", "2").wait(300) == 0
-    assert [boot["data"]["ranks"] for boot in house.journal("cut", "run.started")] == [2, 1, 2]
-    assert [end["ctx"]["round"] for end in house.journal("cut", "round.finished")] == [1, 2]
+    cut = stop_in_mid_episode(
+        house, lambda name: torchrun(house, name, *words), lambda name: house.journal(name, "epoch")
+    )
+    assert house.spawn(cut, "--resume", cut, "--rounds", "1").wait(300) == 0
+    assert torchrun(house, None, "--resume", cut, "--rounds", "2").wait(300) == 0
+    assert [boot["data"]["ranks"] for boot in house.journal(cut, "run.started")] == [2, 1, 2]
+    assert [end["ctx"]["round"] for end in house.journal(cut, "round.finished")] == [1, 2]
     whole = first_round(house, "whole")
     assert len([event for event in whole if event[0] == "epoch"]) == 24
-    assert first_round(house, "cut") == whole
+    assert first_round(house, cut) == whole
 
 
 @pytest.mark.finding("DR-41")
@@ -145,8 +145,8 @@ def test_two_ranks_go_on_as_one_and_back(house: House) -> None:
 )
 def test_two_ranks_write_the_journal_of_one(house: House, sets: tuple[str, ...]) -> None:
     words = ("--rounds", "1", *(word for item in sets for word in ("--set", item)))
-    assert house.spawn("one", *words).wait(120) == 0
-    assert torchrun(house, "two", *words).wait(120) == 0
+    assert house.spawn("one", *words).wait(300) == 0
+    assert torchrun(house, "two", *words).wait(300) == 0
     one, two = (course(house, name, OF_THE_BOOT) for name in ("one", "two"))
     assert one["life"] == two["life"]
     mine = [event for event in two["metric"] if event[0] == "epoch"]

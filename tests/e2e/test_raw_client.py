@@ -84,6 +84,6 @@ def test_the_daemon_driven_with_req_and_json_alone(house: House) -> None:
     client.call("ctl", "resume")
     client.call("ctl", "stop", checkpoint=False)
     client.close()
-    assert house.processes[0].wait(60) == 0
+    assert house.processes[0].wait(300) == 0
     assert len(house.journal("raw", "layers")) == 2
     assert sum(event["type"] == "layers" for event in seen) <= 2

@@ -37,7 +37,7 @@ def test_the_publishing_example_publishes_a_run(house: House) -> None:
         env=house.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert result.returncode == 0, result.stderr
     last = house.journal("my-run", "scalar")[-1]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
-from .conftest import House, eventually
+from .conftest import House, stop_in_mid_episode
 from .courses import assert_same, course
 
 OF_THE_BOOT = ("run.", "checkpoint.", "log", "system", "command.", "telemetry.", "postmortem.", "journal.")
@@ -24,22 +22,20 @@ MIXED = ("--set", "task.mixture=digits,texture,histogram", "--set", "task.instan
 )
 def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House, more: tuple[str, ...]) -> None:
     words = ("--rounds", "3", "--set", "episode_epochs=24", *more)
-    assert house.spawn("whole", *words).wait(120) == 0
-    cut = house.spawn("cut", *words)
-    eventually(lambda: any(e["ctx"]["round"] == 2 for e in house.journal("cut", "epoch")), every=0.01)
-    cut.send_signal(signal.SIGTERM)
-    assert cut.wait(60) == 0
-    saved = house.journal("cut", "checkpoint.saved")[-1]
-    assert saved["data"]["reason"] == "stop: SIGTERM"
-    assert 0 < saved["ctx"]["epoch"] < 24, "it was to be stopped in mid-episode"
-    assert house.spawn("cut", "--resume", "cut").wait(120) == 0
-    assert_same(course(house, "whole", OF_THE_BOOT), course(house, "cut", OF_THE_BOOT))
+    assert house.spawn("whole", *words).wait(300) == 0
+    cut = stop_in_mid_episode(
+        house,
+        lambda name: house.spawn(name, *words),
+        lambda name: any(e["ctx"]["round"] == 2 for e in house.journal(name, "epoch")),
+    )
+    assert house.spawn(cut, "--resume", cut).wait(300) == 0
+    assert_same(course(house, "whole", OF_THE_BOOT), course(house, cut, OF_THE_BOOT))
 
 
 @pytest.mark.slow
 def test_unattended_resume_passes_over_a_damaged_checkpoint(house: House) -> None:
     words = ("--rounds", "2", "--set", "episode_epochs=8")
-    assert house.spawn("cut", *words).wait(120) == 0
+    assert house.spawn("cut", *words).wait(300) == 0
     folder = house.run_folder("cut") / "checkpoints"
     before, newest = sorted(folder.glob("round-*.pt"))[-2:]
     newest.write_bytes(newest.read_bytes()[:1000])
@@ -58,7 +54,7 @@ def test_unattended_resume_passes_over_a_damaged_checkpoint(house: House) -> Non
 @pytest.mark.finding("DR-06")
 def test_a_run_goes_back_to_a_chosen_checkpoint(house: House) -> None:
     words = ("--rounds", "4", "--set", "episode_epochs=8", "--set", "checkpoint.keep=1")
-    assert house.spawn("r", "--rounds", "1", *words[2:]).wait(120) == 0
+    assert house.spawn("r", "--rounds", "1", *words[2:]).wait(300) == 0
     folder = house.run_folder("r") / "checkpoints"
     (folder / "round-000001.pt").rename(folder / "round-000001-first.pt")
     assert house.daemon("start", "--resume", "r", *words).returncode == 0

@@ -65,7 +65,7 @@ def test_runs_of_two_machines_in_one_list(machines: tuple[Machine, Machine], tmp
     try:
         terminal.wait_for(lambda text: "ENDED" in text and "STOPPED" in text, seconds=120)
         terminal.press("q")
-        assert terminal.process.wait(60) == 0
+        assert terminal.process.wait(300) == 0
     finally:
         terminal.close()
     command = [sys.executable, "-m", "overwatch_tui", "--ssh", "box", "--ssh", "crate"]
@@ -91,7 +91,7 @@ def test_runs_of_two_machines_in_one_list(machines: tuple[Machine, Machine], tmp
         terminal.press("\x1b")
         terminal.wait_for("ENDED")
         terminal.press("q")
-        assert terminal.process.wait(60) == 0
+        assert terminal.process.wait(300) == 0
         assert not list(tmp_path.glob("esper-recording-*")), "the recording is removed"
     finally:
         terminal.close()

@@ -43,7 +43,7 @@ while True:
 """
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
     """Wait for a condition and give its value."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -65,7 +65,7 @@ class Reader:
         self.subscriber = Subscriber(name, client="test", **more)  # type: ignore[arg-type]
         self.items: list[Item] = []
 
-    def read(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+    def read(self, condition: Callable[[], object], seconds: float = 300.0) -> None:
         """Drain until the condition holds."""
         end = time.monotonic() + seconds
         while not condition():

@@ -90,7 +90,7 @@ def test_a_flood_of_malformed_requests_harms_nobody(daemon: Callable[..., Daemon
             return [subprocess.Popen([*arguments, str(seed), str(count)]) for seed in range(FLOODERS)]
 
         for one in flood(1_000):
-            assert one.wait(120) == 0
+            assert one.wait(300) == 0
         warm, answered = process.memory_info().rss, []
         flooders = flood(EACH)
         try:

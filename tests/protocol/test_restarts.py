@@ -154,7 +154,7 @@ def test_stopped_reader_catches_up_killed_one_changes_nothing(server: Server) ->
         stopped.send_signal(signal.SIGCONT)
         time.sleep(0.3)
     server.close("over")
-    out, _ = stopped.communicate(timeout=30)
+    out, _ = stopped.communicate(timeout=300)
     assert stopped.returncode == 0
     numbers = [int(line) for line in out.split()]
     newest = max(e.seq for e in read(server.run.events) if e.stream == "life")

@@ -109,7 +109,7 @@ def test_events_from_the_snapshot_on(server: Server) -> None:
     server.emitter.emit(ev.RoundStarted(rounds=1))
     seen = []
     with connect() as run:
-        for event in run.events(timeout=60):
+        for event in run.events(timeout=300):
             seen.append(event.type)
             if event.type == "round.started":
                 server.emitter.emit(ev.LogLine(level="INFO", logger="x", message="y"))

@@ -111,7 +111,7 @@ def test_a_dead_tunnel_comes_back_and_carries_out_nothing_late(
     assert "box" in mine.subscriber.problem
     assert mine.subscriber.state == "lost"
     box.up()
-    mine.read(lambda: mine.subscriber.state == "live", seconds=40)
+    mine.read(lambda: mine.subscriber.state == "live", seconds=300)
     mine.read(lambda: mine.last("life") > seen + 500)
     numbers = [e.seq for e in mine.events if e.stream == "life" and e.seq >= seen]
     assert numbers == list(range(numbers[0], numbers[-1] + 1)), "what was missed has been repaired"
@@ -132,7 +132,7 @@ def test_a_daemon_that_restarts_over_there_is_followed(
     first.wait()
     mine.read(lambda: mine.subscriber.state == "lost")
     over_there("alpha")
-    mine.read(lambda: mine.subscriber.state == "live" and mine.subscriber.boot != boot, seconds=40)
+    mine.read(lambda: mine.subscriber.state == "live" and mine.subscriber.boot != boot, seconds=300)
     assert [r.split(",")[1].split()[0] for r in mine.resets] == ["boot", "new"]
 
 

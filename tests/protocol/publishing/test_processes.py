@@ -106,7 +106,7 @@ ENDS = {
 def test_every_end_of_the_interpreter_is_told(loop: Loop, name: str) -> None:
     program, exit_code, part = ENDS[name]
     process = loop(f"from protocol import publish\n{program}\n")
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     (stopped,) = events_of(ev.RunStopped)
     assert stopped.exit_code == exit_code
     assert (stopped.error is None) if part is None else (part in stopped.error)
@@ -119,7 +119,7 @@ def test_interrupt_is_told_as_such(loop: Loop) -> None:
     process = loop(FOREVER)
     wait_ready(process)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     (stopped,) = events_of(ev.RunStopped)
     assert (stopped.reason, stopped.exit_code) == ("interrupted", 130)
 
@@ -128,7 +128,7 @@ def test_second_process_cannot_take_a_live_name(loop: Loop) -> None:
     first = loop(FOREVER)
     wait_ready(first)
     second = loop(FOREVER)
-    _, errors = second.communicate(timeout=60)
+    _, errors = second.communicate(timeout=300)
     assert second.returncode
     assert f"run loop is held by pid {first.pid}" in errors
 
@@ -155,7 +155,7 @@ with publish("loop") as run:
 
 def test_forked_child_neither_publishes_nor_ends_the_run(loop: Loop) -> None:
     process = loop(FORKING)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert "forked child" in output
     assert [e.values["loss"] for e in events_of(ev.Scalars)] == [1.0, 3.0]
@@ -175,7 +175,7 @@ def test_publishing_needs_neither_numpy_nor_torch(loop: Loop) -> None:
         f"{blocked}from protocol import publish\n"
         "with publish('loop') as run:\n    run.log(loss=1, weights=[1.0, 2.0], text='x')\n"
     )
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert events_of(ev.Histogram)[0].size == 2
 

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 300.0
 CLOCKED = ("seconds", "phases", "cpu_phases", "gpu_phases", "env_epochs_per_second")
 """Fields that a clock measures."""
 

@@ -228,7 +228,7 @@ def listening(folder: Path, pid: int) -> dict[str, Any]:
     """Whether the TCP ports of the wire accept connections."""
     endpoints = json.loads((folder / "connection.json").read_bytes())["tcp"] or {}
     for url in endpoints.values():
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60):
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=300):
             pass
     return {"ports": len(endpoints)}
 
@@ -239,7 +239,7 @@ def scraped(folder: Path, pid: int) -> dict[str, Any]:
     addresses = {word for word in log.split() if word.startswith("http://")}
     for address in addresses:
         url = address.replace("0.0.0.0", "127.0.0.1")
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=300) as answer:
             assert b"esper_" in answer.read()
     return {"addresses": len(addresses)}
 

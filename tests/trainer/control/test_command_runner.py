@@ -237,7 +237,7 @@ def test_what_is_open_at_the_end_is_answered(rig: Rig) -> None:
         with connect("rig", home=rig.run.path.parents[1]) as client:
             identity = client.escalate(epochs=50)["id"]
             try:
-                client.wait_for(identity, timeout=60)
+                client.wait_for(identity, timeout=300)
             except RequestError as error:
                 told.append(error.kind)
 
@@ -261,7 +261,7 @@ def test_seed_waits_behind_episode_unless_paused(rig: Rig) -> None:
         assert {op["op"]: op["state"] for op in client.ops()}[waits] == "waiting"
         rig.trained.can_intervene = True
         rig.commands.at_epoch_end()
-        assert client.wait_for(waits, timeout=60)["slot"] == "r0c0"
+        assert client.wait_for(waits, timeout=300)["slot"] == "r0c0"
 
         rig.trained.can_intervene = False
         client.pause(wait=False)
@@ -270,7 +270,7 @@ def test_seed_waits_behind_episode_unless_paused(rig: Rig) -> None:
         with pytest.raises(StopRun):
             rig.commands.at_epoch_end()
         with pytest.raises(RequestError, match=r"paused behind the last epoch.*resume") as told:
-            client.wait_for(refused, timeout=60)
+            client.wait_for(refused, timeout=300)
     assert told.value.kind == "wrong_state"
 
 

@@ -13,5 +13,5 @@ def run_promtool(*arguments: str, text: str = "") -> None:
     program = shutil.which("promtool")
     if program is None:
         pytest.skip("promtool is not installed (Debian's package prometheus has it)")
-    result = subprocess.run([program, *arguments], input=text, capture_output=True, text=True, timeout=60)
+    result = subprocess.run([program, *arguments], input=text, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr

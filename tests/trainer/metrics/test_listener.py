@@ -52,12 +52,12 @@ def port_of(listener: MetricsListener) -> int:
 
 
 def connect(listener: MetricsListener) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port_of(listener)), timeout=60.0)
+    return socket.create_connection(("127.0.0.1", port_of(listener)), timeout=300)
 
 
 def scrape(listener: MetricsListener, headers: dict[str, str] | None = None) -> str:
     request = urllib.request.Request(listener.address, headers=headers or {})
-    with urllib.request.urlopen(request, timeout=60.0) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         text: str = answer.read().decode()
         return text
 

@@ -81,7 +81,7 @@ class Live:
         ]
 
     def anomalies(self) -> list[Any]:
-        assert self.daemon.server.flush(timeout=60.0)
+        assert self.daemon.server.flush(timeout=300)
         return [event for event in read(self.run.events) if event.type == "anomaly"]
 
     def close(self) -> None:
