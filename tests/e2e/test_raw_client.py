@@ -30,7 +30,7 @@ class RawClient:
         """Ask once, on a socket of its own."""
         with self.context.socket(zmq.REQ) as socket:
             socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.RCVTIMEO, 60_000)
+            socket.setsockopt(zmq.RCVTIMEO, 300_000)
             socket.connect(self._endpoints[socket_name])
             identity = uuid.uuid4().hex
             request = {"jsonrpc": "2.0", "id": identity, "method": method, "params": params}

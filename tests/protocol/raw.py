@@ -33,7 +33,7 @@ class Raw:
 
     def open(self, kind: int, name: str) -> zmq.Socket[bytes]:
         socket = self.context.socket(kind)
-        socket.set(zmq.RCVTIMEO, 60_000)
+        socket.set(zmq.RCVTIMEO, 300_000)
         socket.connect(self.endpoints[name])
         return socket
 

@@ -68,7 +68,7 @@ import os
 if os.fork() == 0:
     os.write(1, b"%d\\n" % os.getpid())
     server.emitter.emit(ev.RoundStarted(rounds=-1))
-    time.sleep(60)
+    time.sleep(600)
     os._exit(0)
 server.set_state""",
 )

@@ -268,7 +268,7 @@ def test_captured_bytes_open_nothing(listening: Server, address: str) -> None:
         dealer.connect(f"tcp://{host}:{middle.getsockname()[1]}")
         body = {"jsonrpc": "2.0", "id": "once", "method": "pause"}
         dealer.send_multipart([b"", json.dumps(body).encode()])
-        assert dealer.poll(60_000)
+        assert dealer.poll(300_000)
         context.destroy(linger=0)
         thread.join(5)
     assert [c.id for c in until(listening.mailbox.poll)] == ["once"]
@@ -376,10 +376,10 @@ from protocol.server.server import Server
 server = Server(RunFolder.claim("alpha"), hello={}, listen=sys.argv[1])
 server.start()
 if os.fork() == 0:
-    time.sleep(60)
+    time.sleep(600)
     os._exit(0)
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
