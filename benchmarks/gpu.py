@@ -76,8 +76,11 @@ class Watch:
     def on_round_begin(self, round: int) -> None:
         self._round = round - 1
 
-    def on_epoch_begin(self, *_: int) -> None:
         self._stalls.take(0)
+
+    def passes_epoch_end(self, *_: int) -> bool:
+        self.on_epoch_end()
+        return True
 
     def on_epoch_end(self, *_: int) -> None:
         self.ends[self._round].append(time.perf_counter())
@@ -160,13 +163,10 @@ class Tracing(Watch):
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
         self.profile, self.num_epochs = profile(activities=activities), epochs - 2
 
-    def on_epoch_begin(self, *_: int) -> None:
-        super().on_epoch_begin()
-        if (self._round, len(self.ends[1])) == (1, 2):
-            self.profile.start()
-
     def on_epoch_end(self, *_: int) -> None:
         super().on_epoch_end()
+        if (self._round, len(self.ends[1])) == (1, 2):
+            self.profile.start()
         if (self._round, len(self.ends[1])) == (1, self.num_epochs + 2):
             self.profile.stop()
 

@@ -70,6 +70,9 @@ class FrameHooks:
         self.report = RankReport.of(frame, layers)
         self.report.seconds, self.report.phases = 1.0, dict.fromkeys(PHASES, 0.125)
 
+    def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
+        return False
+
     def on_epoch_end(self, round: int, epoch: int) -> None:  # noqa: ARG002
         if epoch == 2:
             raise StopRun("enough", checkpoint=False)

@@ -19,7 +19,7 @@ from .compute.cuda_graphs import CudaGraphs
 from .config.schema import Config
 from .data.task import Task
 from .governor import Governor
-from .hooks import Hooks
+from .hooks import EpochReports, Hooks
 from .hosts.population import Population
 from .measurements import Measurements
 from .policy.actor import Actor
@@ -71,10 +71,15 @@ class Episodes:
         self.rollout = Rollout.zeros(cfg.episode_epochs, n, slots, device)
         self.measurements = Measurements.unmeasured(n, slots, device)
         self.decision: Decision | None = None
-        self.to_host = Transfer()
+        self.reports = EpochReports(TOPOLOGY, may_be_late=device.type == "cuda")
         self.round = 0
         self.epoch = 0
         self._advance, self._execute = self.advance, self.execute
+
+    @property
+    def to_host(self) -> Transfer:
+        """Moves what the host is told, and counts its waits."""
+        return self.reports.to_host
 
     def capture(self, graphs: CudaGraphs) -> None:
         """Let governor, transitions and actions be captured as CUDA graphs; not where each env has a task of
@@ -88,14 +93,16 @@ class Episodes:
 
     def play(self, hooks: Hooks) -> None:
         """One episode of all envs, from the present epoch on."""
+        epochs = self.cfg.episode_epochs
         if self.epoch == 0:
             self.begin_episode(hooks)
-        while self.epoch < self.cfg.episode_epochs:
-            hooks.on_epoch_begin(self.epoch, self.cfg.episode_epochs)
+        while self.epoch < epochs:
+            self.reports.begin_epoch(hooks, self.epoch, epochs)
             with hooks.phase("train"):
                 trained = self.population.run_epoch(self.round, self.epoch, layers=hooks.layer_envs)
             self.measurements, layers, seconds, scaling = trained
             hooks.on_phase_times(seconds)
+            self.reports.report_late(hooks, self.epoch, epochs)
             with hooks.phase("reward"):
                 verdict = self.governor.roll_back_failed(self.measurements, self.epoch + 1)
                 rolled_back = verdict["governor.ill"] > 0
@@ -113,10 +120,10 @@ class Episodes:
                 layers=vars(layers) if layers else None,
                 scaling=scaling,
             )
-            if self.epoch < self.cfg.episode_epochs:
+            if self.epoch < epochs:
                 columns |= self.decide(hooks)
             self.transfer(columns, hooks, layers.names if layers else ())
-            hooks.on_epoch_end(self.round, self.epoch)
+            self.reports.end_epoch(hooks, self.round, self.epoch)
 
     def begin_episode(self, hooks: Hooks) -> None:
         """N fresh hosts, and the first decision about them."""
@@ -181,10 +188,10 @@ class Episodes:
         return legal & (vetoes == 0), vetoes
 
     def transfer(self, columns: dict[str, Tensor], hooks: Hooks, layers: Sequence[str] = ()) -> None:
-        """The one transfer of an epoch: for the hooks, and for the topology of the coming epoch."""
-        with hooks.phase("telemetry"):
-            frame = self.to_host(columns)
-            hooks.on_frame(frame, layers)
+        """Tell the host: the hooks, and for the topology of the coming epoch, which is waited for."""
+        is_between = self.reports.may_be_late and 0 < self.epoch < self.cfg.episode_epochs
+        passes = is_between and hooks.passes_epoch_end(self.round, self.epoch)
+        frame = self.reports.report(hooks, columns, layers, passes=passes)
         if "stage" in frame:
             self.set_topology(frame)
 

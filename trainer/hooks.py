@@ -1,16 +1,22 @@
-"""What the loop calls at its boundaries: `Rank0Hooks` on rank 0, the `Worker` on the others."""
+"""What the loop calls at its boundaries: `Rank0Hooks` on rank 0, the `Worker` on the others.
+
+`EpochReports` tells them of epochs: at once, or on a GPU when it has the next one to do. The host waits for
+an epoch only to know the slot table, by which it plans the next. Where nothing is to be done between the two
+(`Hooks.passes_epoch_end`), that travels alone; the other columns follow on a stream of their own and are
+reported after the next epoch was issued, so that no recorder keeps the device waiting.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from .episode_table import PolicyEvaluation
 from .policy.update_statistics import UpdateStatistics
-from .telemetry.transfer import HostFrame
+from .telemetry.transfer import HostFrame, Shipment, Transfer
 
 
 class StopRun(Exception):
@@ -64,6 +70,14 @@ class Hooks(Protocol):
         """
         ...
 
+    def passes_epoch_end(self, round: int, epoch: int) -> bool:
+        """Whether nothing is to be done when so many epochs of the round are finished.
+
+        Asked on a GPU, and not before the last epoch: where it is so, the next epoch begins without
+        `on_epoch_end`, and `on_frame` tells of this one while the next is computed.
+        """
+        ...
+
     def on_epoch_end(self, round: int, epoch: int) -> None:
         """So many epochs of the round are finished; commands are executed here.
 
@@ -95,3 +109,64 @@ class Hooks(Protocol):
                 mean return.
         """
         ...
+
+
+class _LateReport(NamedTuple):
+    shipment: Shipment
+    layers: Sequence[str]
+
+
+class EpochReports:
+    """Tells the hooks of epochs: of their beginning, what they came to, and their end.
+
+    Hooks see a late report before the beginning of the next epoch, as any other, and no end before it.
+
+    Args:
+        topology: the columns that the next epoch is planned by.
+        may_be_late: whether hooks are asked if an epoch's end may pass.
+
+    Attributes:
+        to_host: moves the columns.
+    """
+
+    def __init__(self, topology: Sequence[str], *, may_be_late: bool) -> None:
+        self.to_host = Transfer()
+        self.may_be_late = may_be_late
+        self._topology = topology
+        self._late: _LateReport | None = None
+
+    def begin_epoch(self, hooks: Hooks, epoch: int, epochs: int) -> None:
+        """Epoch `epoch` (from 0) of so many is to be issued."""
+        if self._late is None:
+            hooks.on_epoch_begin(epoch, epochs)
+
+    def report_late(self, hooks: Hooks, epoch: int, epochs: int) -> None:
+        """Epoch `epoch` was issued: report the one before, where that is late, then this one's beginning."""
+        if self._late is None:
+            return
+        report, self._late = self._late, None
+        with hooks.phase("telemetry"):
+            hooks.on_frame(self.to_host.receive(report.shipment), report.layers)
+        hooks.on_epoch_begin(epoch, epochs)
+
+    def report(
+        self, hooks: Hooks, columns: dict[str, Tensor], layers: Sequence[str], *, passes: bool
+    ) -> HostFrame:
+        """Report an epoch's columns, or send them on their way where the hooks let its end pass.
+
+        Returns:
+            The columns on the host; of a late report those of the topology.
+        """
+        with hooks.phase("telemetry"):
+            if passes:
+                topology = self.to_host.send({name: columns[name] for name in self._topology})
+                self._late = _LateReport(self.to_host.send(columns, aside=True), layers)
+                return self.to_host.wait_for(topology)
+            frame = self.to_host(columns)
+            hooks.on_frame(frame, layers)
+            return frame
+
+    def end_epoch(self, hooks: Hooks, round_: int, epoch: int) -> None:
+        """So many epochs of the round are finished; hooks that let the end pass are not asked again."""
+        if self._late is None:
+            hooks.on_epoch_end(round_, epoch)

@@ -58,9 +58,7 @@ class DeviceCalls(TorchDispatchMode):
         self.order.section = name
 
     def add(self, *kinds: str) -> None:
-        """Count one call, of these kinds; after a wait the host knows what the stream has done."""
-        if "waits" in kinds:
-            self.order.wait_here()
+        """Count one call, of these kinds."""
         self.counts.setdefault(self.section, Counter()).update(kinds)
         if kinds != ("launches",):
             frames = reversed(traceback.extract_stack())
@@ -123,8 +121,11 @@ class DeviceCalls(TorchDispatchMode):
         if "copy" in name and devices == {"cuda", "cpu"}:
             queued = kwargs.get("non_blocking", False) or (name == "copy_" and len(args) > 2 and args[2])
             self.add("copies", *(() if queued else ("waits",)))
+            if not queued:
+                self.order.wait_here()
         elif name in WAITING or (name.startswith("index") and _has_bool_index(args)):
             self.add("launches", "waits")
+            self.order.wait_here()
         elif any(x.device.type == "cpu" and x.dim() > 0 for x in ins):
             raise AssertionError(f"{func} is given tensors of the CPU and of the device")
         elif name.startswith("_foreach_"):

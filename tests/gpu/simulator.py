@@ -1,6 +1,7 @@
 """A round on the simulated CUDA device, counted: `python -m tests.gpu.simulator LIBRARY [KEY=VALUE …]`.
 
-With `--deaf SECTION` streams do not wait for events in that section: a fault, which has to be found.
+With `--faults` nothing heeds `record_stream` in epoch 1, nor do streams heed events in epoch 3, which has to
+be found.
 
 A run on the CPU comes first and gives the frames that the epochs' transfers return, so that seeds are born
 and blend as in a real run. Then the same trainer plays and learns with fake tensors of device cuda:0: every
@@ -8,8 +9,9 @@ device and dtype is checked as on a GPU, nothing is computed. It learns twice fr
 captured by the first update are counted in the second. The last line is JSON: by section (`begin`, `epoch 0`
 …, `update`, `test`, `update again`, `test again`, and `captures` of graphs) how many launches, copies and
 waits there were, and where; of the launches also how many were those of training (`train`) and of validation
-(`validate`); `races`, which accesses no event orders; `overlaps`, which groups' trainings and validations may
-run at the same time, see `StreamOrder`.
+(`validate`); `races`, which accesses no event orders; `overlaps`, what may run at the same time of groups'
+trainings and validations and what is copied to the host, see `StreamOrder`; `reported`, in which section the
+loop reported each transfer.
 """
 
 from __future__ import annotations
@@ -39,12 +41,14 @@ from trainer.config import load as settings
 from trainer.config.schema import Config
 from trainer.data.registry import load
 from trainer.data.task import Task
+from trainer.episodes import TOPOLOGY
 from trainer.hosts import seed_pool, slot_plan, validation
 from trainer.hosts.host_group import HostGroup
 from trainer.hosts.population import Population
 from trainer.hosts.slot_plan import Topology
 from trainer.hosts.task_defaults import resolve_task_defaults
-from trainer.telemetry.transfer import HostFrame, Transfer
+from trainer.telemetry import transfer
+from trainer.telemetry.transfer import HostFrame, Shipment, Transfer
 
 from .counting import DeviceCalls
 from .stream_order import StreamOrder, may_overlap
@@ -64,9 +68,14 @@ class Sections:
 
     layer_envs = None
 
-    def __init__(self, calls: DeviceCalls | None = None, *, again: bool = False, deaf: str = "") -> None:
-        self.calls, self._suffix, self._deaf = calls, " again" if again else "", deaf
+    def __init__(
+        self, calls: DeviceCalls | None = None, *, again: bool = False, faults: bool = False
+    ) -> None:
+        self.calls, self._suffix, self._faults = calls, " again" if again else "", faults
         self.frames: list[HostFrame] = []
+        self.reported: list[str] = []
+        """The sections in which frames were reported."""
+        self._epoch = 0
 
     def wants_round(self, finished: int) -> bool:
         return finished < 1
@@ -74,17 +83,27 @@ class Sections:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         if self.calls is not None and name in ("update", "test"):
-            self.calls.section = name + self._suffix
-            self.calls.order.heeds_waits = True
+            self._enter(name + self._suffix)
+        if self.calls is not None and name == "train":
+            self._enter(f"epoch {self._epoch}")
+            self._epoch += 1
         yield
 
-    def on_epoch_begin(self, epoch: int, epochs: int) -> None:
-        if self.calls is not None:
-            self.calls.section = f"epoch {epoch}"
-            self.calls.order.heeds_waits = self.calls.section != self._deaf
+    def _enter(self, section: str) -> None:
+        assert self.calls is not None
+        self.calls.section, order = section, self.calls.order
+        order.heeds_records = not (self._faults and section == "epoch 1")
+        order.heeds_waits = not (self._faults and section == "epoch 3")
+
+    def on_epoch_begin(self, epoch: int, epochs: int) -> None: ...
 
     def on_frame(self, frame: HostFrame, layers: Any) -> None:
         self.frames.append(frame)
+        if self.calls is not None:
+            self.reported.append(self.calls.section)
+
+    def passes_epoch_end(self, round: int, epoch: int) -> bool:
+        return True
 
     def on_round_begin(self, round: int) -> None: ...
 
@@ -98,26 +117,31 @@ class Sections:
 
 
 class FakeTransfer(Transfer):
-    """Packs as the real one does, waits once, returns what the run on the CPU had at this place."""
+    """Packs, copies, waits and reads as the real one does, and returns what the run on the CPU had here."""
 
-    def __init__(self, calls: DeviceCalls, frames: list[HostFrame]) -> None:
+    def __init__(self, order: StreamOrder, frames: list[HostFrame]) -> None:
         super().__init__()
-        self._calls, self._frames = calls, frames
+        self._order, self._frames, self._next = order, frames, 0
+        self._side = torch.cuda.Stream()
 
-    def __call__(self, columns: Any) -> HostFrame:
-        frame = self._frames[self.count]
-        super().__call__(columns)
-        assert {name: column.shape for name, column in frame.items()} == {
-            name: tuple(tensor.shape) for name, tensor in columns.items()
-        }
-        return frame
+    def _copy(self, rows: Any, packed: Tensor, *, aside: bool) -> Shipment:
+        if not aside:
+            return super()._copy(rows, packed, aside=False)
+        with self._order.span(f"{self._order.section} telemetry", self._side):
+            return super()._copy(rows, packed, aside=True)
 
-    def _fetched(self, packed: Tensor) -> Tensor:
-        self._calls.add("copies", "waits")
-        return torch.zeros(packed.shape, dtype=packed.dtype)
+    def _unpack(self, shipment: Shipment) -> HostFrame:
+        known, shapes = self._frames[self._next], {c.name: c.shape for c in shipment.columns}
+        frame = super()._unpack(shipment)
+        assert {name: known[name].shape for name in frame} == shapes
+        if frame.keys() == set(TOPOLOGY):
+            return {name: known[name] for name in frame}
+        assert frame.keys() == known.keys()
+        self._next += 1
+        return known
 
 
-def count_round(config: Config, data: Task, deaf: str = "") -> DeviceCalls:
+def count_round(config: Config, data: Task, *, faults: bool) -> dict[str, Any]:
     """Play and learn one round of a run; see the module."""
     device, execution = torch.device("cuda", 0), Execution.as_configured(config)
     seen = Sections()
@@ -132,13 +156,21 @@ def count_round(config: Config, data: Task, deaf: str = "") -> DeviceCalls:
     type(data).perplexity = property(lambda self: known)  # type: ignore[misc, assignment]
     with FakeTensorMode(allow_non_fake_inputs=True):
         trainer = loop.Trainer(config, data.to(device), device, execution)
-        trainer.to_host = FakeTransfer(calls, seen.frames)
+        trainer.reports.to_host = FakeTransfer(calls.order, seen.frames)
         with calls:
             calls.section = "begin"
-            trainer.play(Sections(calls, deaf=deaf))
+            sections = Sections(calls, faults=faults)
+            trainer.play(sections)
             trainer.learn(Sections(calls))
             trainer.learn(Sections(calls, again=True))
-    return calls
+    spans = calls.order.spans
+    return {
+        "counts": calls.counts,
+        "places": calls.places,
+        "races": calls.order.races,
+        "overlaps": [[a, b] for a, b in combinations(spans, 2) if may_overlap(spans[a], spans[b])],
+        "reported": sections.reported,
+    }
 
 
 def _patch_torch(calls: DeviceCalls) -> None:
@@ -148,12 +180,14 @@ def _patch_torch(calls: DeviceCalls) -> None:
         def read(self: Tensor, *args: Any) -> Any:
             if self.device.type == "cuda":
                 calls.add("copies", "waits")
+                calls.order.wait_here()
             return made
 
         return read
 
     def numpy(self: Tensor) -> Any:
         assert self.device.type == "cpu", "numpy() of a tensor of the device"
+        calls.order.read_on_host(self)
         return np.zeros(tuple(self.shape), DTYPES[self.dtype])
 
     def move(self: torch.nn.Module, device: torch.device) -> torch.nn.Module:
@@ -195,6 +229,8 @@ def _patch_trainer(calls: DeviceCalls, frames: list[HostFrame]) -> None:
         return cls(stage, *others, blended, np.zeros((*blended.shape, blended.shape[1]), dtype=np.bool_))
 
     Topology.of = classmethod(of)
+    calls.order.on_wait = lambda: calls.add("waits")
+    transfer.pinned_memory = lambda size: torch.empty(size, dtype=torch.uint8)
     validation.device_memory_bytes = lambda device: 80 << 30
     for name in ("train", "validate"):
         setattr(HostGroup, name, spanned(calls, name, calls.counted(name, getattr(HostGroup, name))))
@@ -230,11 +266,9 @@ def spanned(calls: DeviceCalls, name: str, work: Callable[..., Any]) -> Callable
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    deaf = sys.argv[sys.argv.index("--deaf") + 1] if "--deaf" in sys.argv else ""
     sourced = settings.load_sourced(sets=[word for word in sys.argv[2:] if "=" in word])
     data = load(sourced.config.task.dataset, CPU)
-    calls = count_round(resolve_task_defaults(sourced, data.name, data.kind).config, data, deaf)
-    spans = calls.order.spans
-    overlaps = [[a, b] for a, b in combinations(spans, 2) if may_overlap(spans[a], spans[b])]
-    told = {"counts": calls.counts, "places": calls.places, "races": calls.order.races, "overlaps": overlaps}
+    told = count_round(
+        resolve_task_defaults(sourced, data.name, data.kind).config, data, faults="--faults" in sys.argv
+    )
     print(json.dumps(told))

@@ -9,7 +9,7 @@ done before that stream issues its next operation, or be told by `record_stream`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +57,7 @@ class Stream:
 
     def synchronize(self) -> None:
         _join(self._order.host, self.clock)
-        self._order.waits += 1
+        self._order.on_wait()
 
 
 class Event:
@@ -82,7 +82,7 @@ class Event:
 
     def synchronize(self) -> None:
         _join(self._order.host, self.clock)
-        self._order.waits += 1
+        self._order.on_wait()
 
     def elapsed_time(self, end: Event) -> float:
         return 0.0
@@ -125,12 +125,11 @@ class Span:
     """Operations of a stream from one point of the program to another.
 
     Attributes:
-        first: clock of the stream as the first of them begins, less what it began by.
-        last: the last of them.
+        began: what is known to be done when the first of them begins.
+        last: number of the last of them.
     """
 
     stream: Stream
-    before: int
     began: Clock | None = None
     last: int = 0
 
@@ -152,9 +151,10 @@ class StreamOrder:
         current: the stream that operations are issued on.
         section: of the program.
         races: by section what was found, in words.
-        waits: of the host for streams and events.
+        on_wait: called when the host waits for a stream or an event.
         spans: by name, see `span`.
         heeds_waits: False = streams do not wait for events: a fault, for tests.
+        heeds_records: False = `record_stream` does nothing: likewise.
     """
 
     def __init__(self, device: Any) -> None:
@@ -164,9 +164,9 @@ class StreamOrder:
         self.default = self.current = Stream(self)
         self.section = "start"
         self.races: dict[str, list[str]] = {}
-        self.waits = 0
+        self.on_wait: Callable[[], None] = lambda: None
         self.spans: dict[str, Span] = {}
-        self.heeds_waits = True
+        self.heeds_waits = self.heeds_records = True
         self._open: list[Span] = []
         self._memories: dict[int, _Memory] = {}
         self._foreign: dict[int, _Memory] = {}
@@ -189,9 +189,9 @@ class StreamOrder:
             self.current = before
 
     @contextmanager
-    def span(self, name: str) -> Iterator[None]:
-        """What the body issues on the current stream is kept under this name."""
-        opened = self.spans[name] = Span(self.current, self.current.clock.get(self.current.number, 0))
+    def span(self, name: str, stream: Stream | None = None) -> Iterator[None]:
+        """What the body issues on a stream, by default the current one, is kept under this name."""
+        opened = self.spans[name] = Span(stream or self.current)
         self._open.append(opened)
         yield
         self._open.remove(opened)
@@ -220,7 +220,8 @@ class StreamOrder:
 
     def record_stream(self, tensor: Tensor, stream: Stream) -> None:
         """Stands for Tensor.record_stream."""
-        self.memory(tensor).recorded.add(stream.number)
+        if self.heeds_records:
+            self.memory(tensor).recorded.add(stream.number)
 
     def issue(self, what: str, touched: Sequence[Touched]) -> None:
         """An operation on the current stream."""
@@ -252,6 +253,11 @@ class StreamOrder:
         self.host[HOST] += 1
         for part in touched:
             self._touch(part, Access(HOST, self.host[HOST], what), self.host)
+
+    def read_on_host(self, tensor: Tensor) -> None:
+        """The host reads a tensor, of which the device has perhaps written."""
+        if self.is_known(tensor):
+            self.issue_on_host("the host", [self.touched(tensor, is_written=False)])
 
     def wait_here(self) -> None:
         """The host waits for the current stream, as a copy that blocks does."""

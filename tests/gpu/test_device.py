@@ -17,6 +17,7 @@ import torch
 
 from tests.trainer.compute.test_compiler import SMALL, Quiet
 from tests.trainer.compute.test_cuda_graphs import same, train
+from tests.trainer.test_late_reports import assert_late_frames_are_the_same
 from trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphProgram, CudaGraphs
 from trainer.compute.device import prepare_device, resolve_device
 from trainer.config import load as settings
@@ -158,6 +159,13 @@ def test_deterministic_run_repeats_and_resumes_bit_for_bit(plan: str) -> None:
     rest.load_state_dict(torch.load(saved, map_location="cpu", weights_only=True))
     rest.run(Quiet())  # type: ignore[arg-type]
     same(whole, rest)
+
+
+@pytest.mark.parametrize("plan", ["gather", "masked"])
+def test_late_frames_are_those_told_at_once(plan: str) -> None:
+    sets = (f"envs.plan={plan}", "cuda.deterministic=true")
+    prepare_device(settings.load(sets=list(sets)).cuda, DEVICE)
+    assert_late_frames_are_the_same(*sets, device=DEVICE)
 
 
 def test_plan_is_measured_once_and_kept() -> None:

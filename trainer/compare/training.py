@@ -63,6 +63,9 @@ class TrainingHooks:
 
     def on_frame(self, frame: HostFrame, layers: Sequence[str]) -> None: ...
 
+    def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
+        return True
+
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
     def on_round_end(self, _: int, update: UpdateStatistics | None, frame: HostFrame) -> None:

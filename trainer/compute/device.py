@@ -131,6 +131,11 @@ def device_memory_bytes(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
+def pinned_memory(size: int) -> Tensor:
+    """uint8 [size] in memory of the host that a GPU writes to while the host does something else."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
 def upload(values: NDArray[Any], device: torch.device) -> Tensor:
     """An array of the host as a tensor on the device, which is not waited for."""
     return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)

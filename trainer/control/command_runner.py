@@ -107,6 +107,13 @@ class CommandRunner:
         """Why no further round begins, or None."""
         return None if self._stop_after_round is None else f"stop by {self._stop_after_round.client}"
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether `at_epoch_end` would do nothing now, and no epoch is being profiled."""
+        waiting = (self._for_next_epoch, self._escalations, self._stopping, self._server.mailbox)
+        asked = self._stop is not None or self._paused or self._escalation_asked or self.profiler.active
+        return not asked and not any(len(commands) for commands in waiting)
+
     def at_epoch_end(self) -> None:
         """Execute the commands that wait; while paused, stay here.
 

@@ -74,6 +74,8 @@ class Rank0Hooks:
         self._counters = StallCounters(self._device)
         self._round_began = time.perf_counter()
         self._saved_at = time.monotonic()
+        self._late_rates: tuple[float, float] | None = None
+        """Learning rates of an epoch that is reported when the next one has been planned."""
 
     def wants_round(self, finished: int) -> bool:
         if not self._commands.goes_on_after_round():
@@ -112,6 +114,16 @@ class Rank0Hooks:
             self._finish_epoch(merged, layers)
         if "stage" in merged:
             self._recorder.record_decision(merged)
+
+    def passes_epoch_end(self, round: int, epoch: int) -> bool:
+        save_is_due = time.monotonic() - self._saved_at >= self._save_seconds
+        if save_is_due or not self._rank_zero.is_alone or not self._commands.is_idle:
+            return False
+        if self._plan.layer_envs.any():  # whoever looks at layers sees them in the epoch that was asked for
+            return False
+        self._late_rates = self._population.learning_rates
+        self._server.beat(round, epoch)
+        return True
 
     def on_epoch_end(self, round: int, epoch: int) -> None:
         self._server.beat(round, epoch)
@@ -177,7 +189,8 @@ class Rank0Hooks:
         self._saved_at = time.monotonic()
 
     def _finish_epoch(self, frame: HostFrame, layers: Sequence[str]) -> None:
-        self._recorder.record_outcome(frame, self._timer.lap(), layers, self._population.learning_rates)
+        rates, self._late_rates = self._late_rates or self._population.learning_rates, None
+        self._recorder.record_outcome(frame, self._timer.lap(), layers, rates)
         with self._timer.phase("profiler"):
             self._commands.profiler.epoch_end()
         self._plan.end_epoch(self._recorder.take_raised())

@@ -154,6 +154,9 @@ class _Record:
             chosen = np.eye(len(Op), dtype=np.int64)[frame["op"]]
             self.ops = chosen if not len(self.ops) else self.ops + chosen
 
+    def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
+        return True
+
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
     def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...

@@ -34,9 +34,14 @@ class RankZero:
         self._group = process_group
         self._emitter = emitter
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no other ranks."""
+        return self._group.size == 1
+
     def merge_frames(self, frame: HostFrame, layers: Sequence[str] = ()) -> tuple[HostFrame, Sequence[str]]:
         """The columns of all envs from those of this rank, and the names of the layer rows."""
-        if self._group.size == 1:
+        if self.is_alone:
             return frame, layers
         own = RankReport.of(frame, layers)
         others = [decode(message) for message in self._group.all_gather_bytes(b"")[1:]]
@@ -46,7 +51,7 @@ class RankZero:
 
     def gather_states(self) -> list[bytes]:
         """What a checkpoint has to hold of the other ranks."""
-        if self._group.size == 1:
+        if self.is_alone:
             return []
         orders.broadcast(self._group, orders.SendState())
         return self._group.all_gather_bytes(b"")[1:]

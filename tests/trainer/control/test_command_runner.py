@@ -17,9 +17,11 @@ import torch
 from protocol import connect
 from protocol.errors import RequestError
 from protocol.journal.reader import read
+from protocol.messages.commands import Params
 from protocol.messages.events import RoundStarted
 from protocol.runs import RunFolder
 from protocol.server import server as server_module
+from protocol.server.mailbox import Command
 from protocol.server.server import Server
 from tests.protocol.harness import until
 from trainer import checkpoint as checkpoint_module
@@ -228,6 +230,24 @@ def test_a_signal_ends_a_paused_run(rig: Rig) -> None:
     rig.commands._paused = True
     with pytest.raises(StopRun, match="SIGTERM"):
         rig.commands.at_epoch_end()
+
+
+def test_runner_is_idle_until_something_is_to_be_done(rig: Rig) -> None:
+    assert rig.commands.is_idle
+    rig.commands.request_escalation()
+    assert not rig.commands.is_idle
+    rig.commands.at_epoch_end()
+    assert rig.commands.is_idle
+    rig.commands.profiler.start(1)
+    assert not rig.commands.is_idle
+    rig.commands.profiler.cancel("enough")
+    assert rig.commands.is_idle
+    rig.server.mailbox.put(Command("1", "resume", Params(), "tests", None, None, "", 0))
+    assert not rig.commands.is_idle
+    rig.commands.at_epoch_end()
+    assert rig.commands.is_idle
+    rig.commands.request_stop("SIGTERM")
+    assert not rig.commands.is_idle
 
 
 def test_what_is_open_at_the_end_is_answered(rig: Rig) -> None:
