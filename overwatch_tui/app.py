@@ -53,8 +53,9 @@ class OverwatchApp(
         self.settings = settings or Settings(settings_path())
 
     def on_main_screen_unknown_key(self, message: MainScreen.UnknownKey) -> None:
-        self.show_message(f"no such key: {message.key}; ? helps")
-        self.paint()
+        if len(self.screen_stack) == 1:  # else it was typed for the screen that opened meanwhile
+            self.show_message(f"no such key: {message.key}; ? helps")
+            self.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """With --read-only the keys of commands do nothing."""

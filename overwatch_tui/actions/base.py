@@ -8,6 +8,7 @@ import select
 import sys
 import time
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from rich.console import RenderableType
 from textual._compositor import ChopsUpdate, LayoutUpdate
@@ -63,6 +64,8 @@ class PaintedApp(App[None]):
         self._full_since: float | None = None
         """Since when the terminal has taken nothing; infinite once the rate has been halved for it."""
         self._is_leaving = False
+        self._typed_on: WeakKeyDictionary[Key, Screen[object]] = WeakKeyDictionary()
+        """Which screen each key that is under way was given to."""
         self.notifier = TerminalNotifier()
         self.collection: IdleCollection | None = None
         """Where this process is the terminal's own: told of pauses and keys."""
@@ -132,9 +135,22 @@ class PaintedApp(App[None]):
             await super().on_event(Key("escape", None))
             name = event.key.removeprefix("alt+")
             event = Key(name, name if len(name) == 1 else None)
+        if isinstance(event, Key) and event.is_forwarded and self._is_of_newer_screen(event):
+            event = Key(event.key, event.character)
         if isinstance(event, Key):
             event = self._usual_key(event)
+            if not event.is_forwarded and self.screen_stack:
+                self._typed_on[event] = self.screen_stack[-1]
         await super().on_event(event)
+
+    def _is_of_newer_screen(self, event: Key) -> bool:
+        """Whether a key comes back that was typed before the one in front of it had opened its screen.
+
+        What asks for a yes or no takes no such key: its question could not be read.
+        """
+        screen = self.screen_stack[-1]
+        is_older = self._typed_on.pop(event, screen) is not screen
+        return is_older and not getattr(screen, "is_read_first", False)
 
     def _usual_key(self, event: Key) -> Key:
         """What the screens above the main one know a chosen key by; keys of their own stay what they are."""

@@ -29,6 +29,8 @@ class ConfirmScreen(ModalScreen[bool]):
     """
 
     AUTO_FOCUS = ""
+    is_read_first = True
+    """A key that was typed before it was there does not answer it."""
 
     def __init__(self, question: str, detail: str, theme: Theme, glyphs: Glyphs) -> None:
         super().__init__()

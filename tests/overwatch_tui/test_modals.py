@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 
 from overwatch_tui.app import OverwatchApp
@@ -171,6 +172,38 @@ async def test_no_key_of_a_modal_reaches_the_main_screen(tmp_path: Path, is_publ
                 while len(app.screen_stack) > 1:
                     await press(pilot, "escape")
                 assert _known(app) == before, name
+
+
+async def _type_at_once(app: OverwatchApp, pilot: Pilot[None], *names: str) -> None:
+    """As a terminal that delivers several keys in one piece."""
+    for name in names:
+        app.post_message(Key(name, name if len(name) == 1 else None))
+    for _ in range(5):
+        await pilot.pause()
+
+
+@in_loop
+async def test_keys_typed_at_once_reach_what_they_open(tmp_path: Path) -> None:
+    with opened(tmp_path, is_published=False) as app:
+        async with app.run_test(size=SMALL) as pilot:
+            await _type_at_once(app, pilot, "colon", *"clients")
+            assert isinstance(app.screen, InputLine)
+            assert app.screen.text == "clients"
+            await _type_at_once(app, pilot, "escape")
+            await _type_at_once(app, pilot, "slash", *"st:roll", "enter")
+            assert app.session.view.filters["envs"].text == "st:roll"
+
+
+@in_loop
+async def test_no_key_typed_before_a_question_answers_it(tmp_path: Path) -> None:
+    with opened(tmp_path, is_published=False) as app:
+        async with app.run_test(size=SMALL) as pilot:
+            before = _known(app)
+            await _type_at_once(app, pilot, "T", "y")
+            assert isinstance(app.screen, ConfirmScreen)
+            assert _known(app) == before
+            await press(pilot, "y")
+            assert _known(app) != before
 
 
 def _shown(app: OverwatchApp) -> list[str]:
