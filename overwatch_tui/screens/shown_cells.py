@@ -26,7 +26,9 @@ MAX_SHIFT = 2
 MIN_SHIFT_GAIN = 16
 """A part of a line is moved where so many cells more are right after it than before."""
 MIN_SCROLLED = 4
-"""Lines are scrolled where so many more are right after it than before."""
+"""Lines are scrolled where so many, all different, stand as many lines higher or lower."""
+MIN_SCROLL_GAIN = 32
+"""And where so many cells more are right after it than before."""
 MIN_ERASED = 10
 """Blanks in a row that are erased instead of written."""
 MAX_REWRITTEN = 3
@@ -364,18 +366,32 @@ def _runs(changed: list[int], looks: str) -> list[tuple[int, int]]:
 
 def _find_scroll(shown: dict[int, _Line], wanted: dict[int, _Line]) -> tuple[int, int, int] | None:
     """(top, bottom, lines up) of the lines to scroll; only `wanted` are to change."""
-    places: dict[tuple[str, str], list[int]] = {}
-    for y, line in shown.items():
-        if line.text[:1] != _UNKNOWN and not line.text.isspace():
-            places.setdefault(line.cells, []).append(y)
-    votes = Counter(at - y for y, line in wanted.items() for at in places.get(line.cells, ()))
-    if not votes:
+    times = Counter(line.cells for line in shown.values())
+    places = {line.cells: y for y, line in shown.items() if times[line.cells] == 1}
+    moves = {y: places[line.cells] - y for y, line in wanted.items() if line.cells in places}
+    if len(moves) < MIN_SCROLLED:
         return None
-    by, gain = votes.most_common(1)[0]
-    right = [y for y, line in wanted.items() if y + by in places.get(line.cells, ())]
+    by = Counter(moves.values()).most_common(1)[0][0]
+    right = [y for y, move in moves.items() if move == by]
     top, bottom = min(right) + min(0, by), max(right) + max(0, by) + 1
-    gain -= sum([y not in wanted for y in range(top, bottom)])
-    return (top, bottom, by) if gain >= MIN_SCROLLED else None
+    gain = 0
+    for y in range(top, bottom):
+        now = shown.get(y)
+        after = wanted.get(y, now)
+        if now is None or after is None:
+            return None
+        gain -= _count_same(now, after)
+        if top <= y + by < bottom:
+            gain += _count_same(shown.get(y + by), after)
+    return (top, bottom, by) if gain >= MIN_SCROLL_GAIN else None
+
+
+def _count_same(line: _Line | None, other: _Line) -> int:
+    """Cells that are the same but for blanks, which cost little."""
+    if line is None:
+        return 0
+    cells = zip(line.text, other.text, line.looks, other.looks, strict=True)
+    return sum([a == b != " " and look == its for a, b, look, its in cells])
 
 
 def _find_shifts(shown: _Line, wanted: _Line, changed: list[int]) -> list[tuple[int, int, int]]:
