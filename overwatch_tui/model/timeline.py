@@ -141,6 +141,8 @@ class RunTimeline:
         self.anomalies = Marks()
         self.end = 0
         """Position up to which events are known."""
+        self._first = 0
+        """Position after which they are held."""
         self._curves, self._history, self._stories = Curves(), AnomalyHistory(), SeedStories()
         """Of the end."""
 
@@ -186,7 +188,9 @@ class RunTimeline:
             return
         last = self.keyframe_before(position=folding.position)
         behind = folding.position - (last.position if last is not None else 0)
-        if is_new and behind >= self._spacing:
+        # Where few events are held, because they are large, some keyframes have to lie among them.
+        spacing = min(self._spacing, (self.end - self._first) // 4) if self._first else self._spacing
+        if is_new and behind >= spacing:
             self.keyframes.append(_keyframe(folding, ts // MINUTE * MINUTE))
             if len(self.keyframes) > MAX_KEYFRAMES:
                 self._spacing *= 2
@@ -213,10 +217,15 @@ class RunTimeline:
         return Folding(state, keyframe.position, keyframe.ts, dict(keyframe.numbers))
 
     def drop_before(self, position: int) -> None:
-        """Forget moments whose events are no longer held."""
+        """Forget moments whose events are no longer held, and those that no keyframe lies before."""
+        if position == self._first:
+            return
+        self._first = position
+        near = [each for each in self._near if each.position >= position]
+        self._near = deque(near, maxlen=MAX_NEAR_KEYFRAMES)
         if self.keyframes and self.keyframes[0].position < position:
             self.keyframes = [each for each in self.keyframes if each.position >= position]
-            first = self.keyframes[0].position if self.keyframes else position
+            first = self.keyframes[0].position if self.keyframes else self.end + 1
             self.epochs.drop_before(first)
             self.anomalies.drop_before(first)
 

@@ -59,6 +59,8 @@ class LiveCursor(Cursor):
         self.timeline.fold(self._folding, event, is_joining=self._is_joining)
         self.memory.append(event)
         self.timeline.drop_before(self.memory.first)
+        if not self.timeline.keyframes and not self._is_joining:
+            self.timeline.add_keyframe(self._folding)
 
     @property
     def is_seeking(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from overwatch_tui.app import OverwatchApp
+from overwatch_tui.model import event_memory
+from overwatch_tui.model.event_memory import EventMemory
 from overwatch_tui.model.state import State
 from overwatch_tui.model.time_target import TimeTarget
 from overwatch_tui.panels import VIEWS
@@ -137,12 +139,20 @@ async def test_late_joiner_steps_to_what_the_recording_shows(server: Server, add
         session.close()
 
 
-def live(make_past: Callable[[Mapping[str, int]], Past | None], *, envs: int = 8, joined: int = 4) -> Session:
-    found = harness.events(envs=envs, rounds=5)
+def live(
+    make_past: Callable[[Mapping[str, int]], Past | None],
+    *,
+    envs: int = 8,
+    joined: int = 4,
+    memory: EventMemory | None = None,
+    found: Sequence[Event] = (),
+) -> Session:
+    found = found or harness.events(envs=envs, rounds=5)
     first = next(i for i, event in enumerate(found) if event.ctx.round == joined)
     feed = ListFeed([LinkChanged("live"), Reset("run digits-7f3a, boot b1"), *found[:first]])
     session = Session(feed, ViewState())
     session.cursor = LiveCursor(make_past)
+    session.cursor.memory = memory or session.cursor.memory
     session.tick()
     feed.items = list(found[first:])
     session.tick()
@@ -314,3 +324,56 @@ def test_freeze_stops_on_the_way_to_the_past(tmp_path: Path) -> None:
     until(lambda: (session.tick(), not cursor.is_seeking)[1])
     wanted = [e for e in events() if e.type == "epoch"][2]
     assert session.shown_inputs().state.epoch == wanted.data
+
+
+@pytest.mark.parametrize("epoch_us", [600_000, 10_000_000], ids=["one keyframe", "several"])
+def test_steps_go_on_where_memory_has_dropped_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch_us: int
+) -> None:
+    path = journal.write(tmp_path / EVENTS_FILE, envs=4, rounds=3, epoch_us=epoch_us)
+    found = tuple(journal.events(envs=4, rounds=3, epoch_us=epoch_us))
+    epochs = {(event.ctx.round, event.ctx.epoch): event for event in found if event.type == "epoch"}
+    monkeypatch.setattr(event_memory, "CHUNK_EVENTS", 32)
+    session = live(lambda _: JournalPast(path), joined=2, memory=EventMemory(max_bytes=20_000), found=found)
+    cursor = session.cursor
+    assert isinstance(cursor, LiveCursor)
+    assert cursor.memory.first > 100, "what is tested here"
+
+    def stands_at(clock: tuple[int, int]) -> bool:
+        state = session.shown_inputs().state
+        return shown_clock(session) == clock and state.epoch == epochs[clock].data
+
+    border = sum(event.ts < cursor.timeline.keyframes[0].ts for event in epochs.values())
+    way = list(epochs)[border - 4 : border + 4]
+    assert len(way) > 5, "from the journal into memory"
+    assert go_to(session, way[-1]) == ""
+    for at in reversed(way[:-1]):
+        assert step(session, -1) == ""
+        assert stands_at(at)
+    for at in way[1:]:
+        assert step(session, 1) == ""
+        assert stands_at(at)
+    assert go_to(session, (1, 3)) == ""
+    assert stands_at((1, 3))
+    session.cursor.to_end()
+    assert stands_at(list(epochs)[-1])
+
+
+@in_loop
+async def test_screen_takes_keys_while_the_past_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overwatch_tui.session.SEEK_SECONDS", 0.0)
+    path = written(tmp_path)
+    app = OverwatchApp(live(lambda _: JournalPast(path)))
+    async with app.run_test(size=SMALL) as pilot:
+        app.session.cursor.go_to(TimeTarget(clock=(2, 5)))
+        progress = set()
+        for key in ("3", "4", "6"):
+            await press(pilot, key)
+            app.tick()
+            progress.add(app.session.cursor.progress)
+            assert app.session.cursor.is_seeking
+            assert "SEEKING" in shown(app)
+            assert app.session.view.name == VIEWS[int(key) - 1]
+        assert len(progress) == 3, "it goes on meanwhile, and says how far it is"
