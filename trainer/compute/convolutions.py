@@ -10,8 +10,17 @@ import torch
 from torch import Tensor
 
 from . import native_convolution as native
+from . import native_norm
 from .execution_plan import Convolution
-from .stacked_ops import batch_norm, batch_norm_average, conv, group_norm, max_pool, residual
+from .stacked_ops import (
+    batch_norm,
+    batch_norm_average,
+    conv,
+    group_norm,
+    max_pool,
+    residual,
+    towards_group_norm,
+)
 
 
 class Conv:
@@ -69,6 +78,10 @@ class Conv:
     ) -> Tensor:
         """skip + gain * group_normed(x)."""
         return residual(skip, self.group_normed(x, weight, scale, shift), gain)
+
+    def towards_group_norm(self, x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
+        """x + gain * (group norm(x) - x), as `stacked_ops.towards_group_norm`."""
+        return towards_group_norm(x, weight, bias, gain)
 
 
 class NativeConv(Conv):
@@ -130,6 +143,11 @@ class NativeConv(Conv):
         if not native.is_taken(x, weight):
             return super().normed_residual(x, weight, scale, shift, skip, gain)
         return native.convolve_normed(x, weight, scale, shift, skip, gain, of_batch=False)[0]
+
+    def towards_group_norm(self, x: Tensor, weight: Tensor, bias: Tensor, gain: Tensor) -> Tensor:
+        if not native_norm.is_taken(x):
+            return super().towards_group_norm(x, weight, bias, gain)
+        return native_norm.towards_group_norm(x, weight, bias, gain)
 
 
 GROUPED = Conv()

@@ -55,6 +55,9 @@ struct InstructionSet {
     decltype(&avx2::apply_norm) apply_norm;
     decltype(&avx2::sum_gradients) sum_gradients;
     decltype(&avx2::spread_gradients) spread_gradients;
+    decltype(&avx2::apply_affine) apply_affine;
+    decltype(&avx2::sum_changes) sum_changes;
+    decltype(&avx2::spread_changes) spread_changes;
     decltype(&avx2::pool) pool;
     decltype(&avx2::unpool) unpool;
 };
@@ -62,7 +65,7 @@ struct InstructionSet {
 #define SET(name)                                                                                            \
     {#name, name::choose, name::convolve_depthwise, name::derive_depthwise, name::sum_values,                \
      name::sum_squares, name::apply_norm, name::sum_gradients, name::spread_gradients,                       \
-     name::pool, name::unpool}
+     name::apply_affine, name::sum_changes, name::spread_changes, name::pool, name::unpool}
 constexpr InstructionSet SETS[] = {SET(avx512), SET(avx2)};
 
 bool has(const InstructionSet &set) {
@@ -107,7 +110,7 @@ void convolve(const Call &call) {
         for (long g = 0; g < call.n; g++)
             memcpy(bias + g * padded, call.bias + g * call.outputs, sizeof(float) * call.outputs);
     }
-    float *packed = room(buffers.x, call.layout(most).pixels() * call.inputs);
+    float *packed = zeros(buffers.x, call.layout(most).pixels() * call.inputs);
     float *const made = call.norm ? call.raw : call.y;
     const Channels from{(int)call.inputs, call.in_step()}, to{(int)call.outputs, call.out_step()};
     Factors by(call.outputs);
@@ -174,8 +177,8 @@ void derive(const Call &call) {
         if (call.gain) memset(call.to_gain, 0, sizeof(float) * call.n);
     }
     if (call.norm == OF_BATCH) sum_batch(call, all, most);
-    float *packed = room(buffers.x, call.layout(most).pixels() * call.inputs);
-    float *grads = room(buffers.grad, call.layout(most).pixels() * call.outputs);
+    float *packed = zeros(buffers.x, call.layout(most).pixels() * call.inputs);
+    float *grads = zeros(buffers.grad, call.layout(most).pixels() * call.outputs);
     const Channels from{(int)call.inputs, call.in_step()};
     for (long b = 0; b < call.batch; b += most) {
         const int images = (int)(call.batch - b < most ? call.batch - b : most);
@@ -286,6 +289,14 @@ PyObject *py_convolve(PyObject *, PyObject *arguments) {
 }
 
 PyObject *py_derive(PyObject *, PyObject *arguments) { return perform(arguments, derive, derive_depthwise); }
+
+PyObject *py_approach_norm(PyObject *, PyObject *arguments) {
+    return perform(arguments, approach_norm, approach_norm);
+}
+
+PyObject *py_derive_approach(PyObject *, PyObject *arguments) {
+    return perform(arguments, derive_approach, derive_approach);
+}
 }  // namespace
 #endif
 
@@ -309,11 +320,13 @@ PyObject *instruction_sets(PyObject *, PyObject *) {
 }
 
 // As in native_convolution.py; to be raised with each change of what the functions are given.
-constexpr long INTERFACE = 2;
+constexpr long INTERFACE = 3;
 
 PyMethodDef METHODS[] = {
 #if defined(__x86_64__)
     {"convolve", py_convolve, METH_VARARGS, "Convolve; tensors by their addresses."},
+    {"approach_norm", py_approach_norm, METH_VARARGS, "Norm without a convolution; tensors by their addresses."},
+    {"derive_approach", py_derive_approach, METH_VARARGS, "Gradients of `approach_norm`, likewise."},
     {"derive", py_derive, METH_VARARGS, "Gradients of `convolve`; tensors by their addresses, 0 = not wanted."},
 #endif
     {"instruction_sets", instruction_sets, METH_NOARGS, "Those that this processor has, the best first."},

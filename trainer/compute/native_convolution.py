@@ -23,7 +23,7 @@ try:
 except ImportError:  # installed where there was no compiler
     kernel = None
 
-INTERFACE = 2
+INTERFACE = 3
 """Of the kernel that this module calls; one compiled before its sources changed has another."""
 KERNEL_SIZES = (1, 3)
 MAX_PIXELS = 2**31 - 1
@@ -131,12 +131,13 @@ def _is_shared(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
     return groups == 1 and n > 1 and x.shape[1] == inputs
 
 
-def _rows(values: Tensor) -> Tensor:
+def in_rows(values: Tensor) -> Tensor:
     """A tensor [n, ...] with each network's numbers in one piece, wherever the next one's begin."""
     return values if values[0].is_contiguous() else values.contiguous()
 
 
-def _laid_out(x: Tensor) -> Tensor:
+def laid_out(x: Tensor) -> Tensor:
+    """A map in the memory order of the kernel."""
     return x.contiguous(memory_format=torch.channels_last)
 
 
@@ -151,26 +152,36 @@ def _empty_pooled(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(size, dtype=dtype, memory_format=torch.channels_last)
 
 
-def _addresses(**tensors: Tensor | None) -> tuple[int, ...]:
-    """Where the tensors of a call lie, in the order of `Tensors` in the kernel's source."""
-    return tuple(
-        0 if (tensor := tensors.get(name)) is None else tensor.data_ptr()
-        for name in (
+_PLACES = {
+    name: place
+    for place, name in enumerate(
+        (
             *("x", "weight", "bias", "scale", "shift", "gain", "skip", "grad", "raw", "mean", "variance"),
             *("y", "to_x", "to_weight", "to_scale", "to_shift", "to_gain", "large", "to_large", "places"),
         )
     )
+}
+"""The order of `Tensors` in the kernel's source."""
+
+
+def addresses_of(**tensors: Tensor | None) -> tuple[int, ...]:
+    """Where the tensors of a call lie, in that order; 0 for those that are not given."""
+    addresses = [0] * len(_PLACES)
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            addresses[_PLACES[name]] = tensor.data_ptr()
+    return tuple(addresses)
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, groups: int, relu: bool, pool: bool) -> Tensor:
     assert kernel is not None
-    x, weight = _laid_out(x), _rows(weight)
+    x, weight = laid_out(x), in_rows(weight)
     large = x if pool else None
     x = _empty_pooled(x, x.dtype) if pool else x
     bias = None if bias is None else bias.contiguous()
     y = _empty(x, weight.shape[0] * weight.shape[1])
     flags = (0, 0, 0, *_large_sizes(large), _is_shared(x, weight, groups), groups > 1, relu, NO_NORM)
-    addresses = _addresses(x=x, weight=weight, bias=bias, y=y, large=large)
+    addresses = addresses_of(x=x, weight=weight, bias=bias, y=y, large=large)
     kernel.convolve(instruction_set(), addresses, (*_sizes(x, weight, groups), *flags))
     return y
 
@@ -179,10 +190,10 @@ def _convolve_backward(
     grad: Tensor, x: Tensor, weight: Tensor, groups: int, to_x: bool, to_weight: bool
 ) -> tuple[Tensor, Tensor]:
     assert kernel is not None
-    x, grad, weight = _laid_out(x), _laid_out(grad), _rows(weight)
+    x, grad, weight = laid_out(x), laid_out(grad), in_rows(weight)
     of_x = _empty(x, x.shape[1]) if to_x else x.new_empty(0)
     of_weight = weight.new_empty(weight.shape if to_weight else 0)
-    addresses = _addresses(
+    addresses = addresses_of(
         x=x,
         weight=weight,
         grad=grad,
@@ -216,7 +227,8 @@ def _norm_sizes(
     return (*sizes, _is_shared(x, weight), False, False, norm)
 
 
-def _norm_groups(n: int, outputs: int) -> int:
+def norm_groups(n: int, outputs: int) -> int:
+    """Groups of n group norms, as `stacked_ops.group_norm` has them."""
     return n * (outputs // 8 if outputs % 8 == 0 else 1)
 
 
@@ -233,17 +245,17 @@ def _convolve_normed(
 ) -> tuple[Tensor, ...]:
     """y, what the norm is given, mean, variance, the pooled x and its places; nothing where none are kept."""
     assert kernel is not None
-    x, weight, scale, shift = _laid_out(x), _rows(weight), _rows(scale), _rows(shift)
+    x, weight, scale, shift = laid_out(x), in_rows(weight), in_rows(scale), in_rows(shift)
     large = x if pool else None
     x = _empty_pooled(x, x.dtype) if pool else x
     places = _empty_pooled(large, torch.uint8) if large is not None and keep else None
-    skip = None if skip is None else _laid_out(skip)
+    skip = None if skip is None else laid_out(skip)
     n, outputs = weight.shape[:2]
     y = _empty(x, n * outputs)
     raw = torch.empty_like(y) if keep else y
-    size = (n * outputs,) if of_batch else (x.shape[0], _norm_groups(n, outputs))
+    size = (n * outputs,) if of_batch else (x.shape[0], norm_groups(n, outputs))
     mean, variance = x.new_empty(size), x.new_empty(size)
-    addresses = _addresses(
+    addresses = addresses_of(
         x=x,
         weight=weight,
         scale=scale,
@@ -283,7 +295,13 @@ def _convolve_normed_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x (before its pool where it has places: `height` and `width`), weight, norm and gain."""
     assert kernel is not None
-    x, grad, weight, scale, shift = _laid_out(x), _laid_out(grad), _rows(weight), _rows(scale), _rows(shift)
+    x, grad, weight, scale, shift = (
+        laid_out(x),
+        laid_out(grad),
+        in_rows(weight),
+        in_rows(scale),
+        in_rows(shift),
+    )
     of_x = _empty(x, x.shape[1]) if to_x else x.new_empty(0)
     of_large = None
     if to_x and places.numel():
@@ -291,7 +309,7 @@ def _convolve_normed_backward(
         of_large = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
     of_weight, of_scale, of_shift = (t.new_empty(t.shape) for t in (weight, scale, shift))
     of_gain = x.new_empty(0 if gain is None else gain.shape)
-    addresses = _addresses(
+    addresses = addresses_of(
         x=x,
         weight=weight,
         scale=scale,
@@ -316,7 +334,7 @@ def _convolve_normed_backward(
 
 def _fake_convolve(x: Tensor, weight: Tensor, *how: Any) -> Tensor:
     height, width = (side // 2 for side in x.shape[2:]) if how[-1] else x.shape[2:]
-    return _laid_out(x.new_empty(x.shape[0], weight.shape[0] * weight.shape[1], height, width))
+    return laid_out(x.new_empty(x.shape[0], weight.shape[0] * weight.shape[1], height, width))
 
 
 def _fake_convolve_backward(
@@ -332,12 +350,12 @@ def _fake_convolve_normed(
     of_batch, pool, keep = how
     y = _fake_convolve(x, weight, pool)
     n, outputs = weight.shape[:2]
-    size = (n * outputs,) if of_batch else (x.shape[0], _norm_groups(n, outputs))
+    size = (n * outputs,) if of_batch else (x.shape[0], norm_groups(n, outputs))
     raw = torch.empty_like(y) if keep else x.new_empty(0)
     found = y, raw, x.new_empty(size), x.new_empty(size)
     if not pool or not keep:
         return *found, x.new_empty(0), x.new_empty(0)
-    pooled = _laid_out(x.new_empty(*x.shape[:2], *y.shape[2:]))
+    pooled = laid_out(x.new_empty(*x.shape[:2], *y.shape[2:]))
     return *found, pooled, torch.empty_like(pooled, dtype=torch.uint8)
 
 
@@ -346,7 +364,7 @@ def _fake_convolve_normed_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     *_, places, height, width, _, to_x = rest
     size = (*x.shape[:2], height, width) if places.numel() else x.shape
-    of_x = _laid_out(x.new_empty(size)) if to_x else x.new_empty(0)
+    of_x = laid_out(x.new_empty(size)) if to_x else x.new_empty(0)
     of_gain = x.new_empty(0 if gain is None else gain.shape)
     return (
         of_x,

@@ -30,17 +30,16 @@ template <int L> static inline Vector<L> load_some(const float *from, int count)
     return v;
 }
 
-// Copy one network's channels of some images into `out`, as `at` lays them out. C = 0: any number of them.
+// Copy one network's channels of some images into `out`, as `at` lays them out; what lies between its rows is 0
+// already. C = 0: any number of them.
 template <int C> static void pack(const Layout &at, int images, const float *x, const Channels &from, float *out) {
     const int channels = C ? C : from.count;
     for (int b = 0; b < images; b++)
         for (int h = 0; h < at.height; h++) {
             const float *s = x + (long)(b * at.height + h) * at.width * from.step;
             float *o = out + at.place(b, h, 0) * channels;
-            __builtin_memset(o - at.edge * channels, 0, sizeof(float) * at.edge * channels);
             for (int w = 0; w < at.width; w++, s += from.step, o += at.column * channels)
                 __builtin_memcpy(o, s, sizeof(float) * channels);
-            __builtin_memset(o, 0, sizeof(float) * at.edge * channels);
         }
 }
 

@@ -56,8 +56,8 @@ template <typename Term> float over_group(const Call &call, long group, Term ter
     return sum;
 }
 
-// Norm one image of one network by its own statistics.
-void norm_image(const Call &call, Factors &by, long g, long b) {
+// Measure one image of one network for a norm by its own statistics.
+void measure_image(const Call &call, Factors &by, long g, long b) {
     const long groups = call.norm_groups(), from = call.output(g, b), step = call.out_step();
     const int pixels = (int)call.area(), channels = (int)call.outputs;
     const float count = (float)(pixels * call.together());
@@ -71,7 +71,13 @@ void norm_image(const Call &call, Factors &by, long g, long b) {
     for (long k = 0; k < groups; k++)
         call.variance[first + k] = over_group(call, k, [&](long c) { return by.sums[c]; }) / count;
     by.fill(call, g, first);
-    call.set->apply_norm(call.raw + from, step, pixels, channels, by.factor, by.offset,
+}
+
+// Norm one image of one network by its own statistics.
+void norm_image(const Call &call, Factors &by, long g, long b) {
+    measure_image(call, by, g, b);
+    const long from = call.output(g, b);
+    call.set->apply_norm(call.raw + from, call.out_step(), (int)call.area(), (int)call.outputs, by.factor, by.offset,
                          call.skip ? call.skip + from : nullptr, call.gain_of(g), call.y + from);
 }
 
@@ -151,4 +157,48 @@ void sum_batch(const Call &call, Factors &wide, int most) {
         set_less(call, by, g, call.to_shift + g * call.outputs, call.to_scale + g * call.outputs,
                  (double)call.batch * call.area());
     }
+}
+
+// y = raw + gain * (norm(raw) - raw), which is raw itself, bit for bit, where the gain is 0.
+void approach_norm(const Call &call) {
+    Factors by(call.outputs);
+    for (long b = 0; b < call.batch; b++)
+        for (long g = 0; g < call.n; g++) {
+            measure_image(call, by, g, b);
+            const float gain = call.gain_of(g);
+            for (long c = 0; c < call.outputs; c++) {
+                by.less[c] = (1.0f - gain) + gain * by.factor[c];
+                by.less_normed[c] = gain * by.offset[c];
+            }
+            const long from = call.output(g, b);
+            call.set->apply_affine(call.raw + from, call.out_step(), (int)call.area(), (int)call.outputs, by.less,
+                                   by.less_normed, call.y + from);
+        }
+}
+
+void derive_approach(const Call &call) {
+    Factors by(call.outputs);
+    const int pixels = (int)call.area(), channels = (int)call.outputs;
+    memset(call.to_scale, 0, sizeof(float) * call.out_step());
+    memset(call.to_shift, 0, sizeof(float) * call.out_step());
+    memset(call.to_gain, 0, sizeof(float) * call.n);
+    for (long b = 0; b < call.batch; b++)
+        for (long g = 0; g < call.n; g++) {
+            const long from = call.output(g, b);
+            const float *const grad = call.grad + from, *const raw = call.raw + from, gain = call.gain_of(g);
+            by.fill(call, g, (b * call.n + g) * call.norm_groups());
+            call.set->sum_changes(grad, raw, call.out_step(), pixels, channels, by.all(), by.sums, by.more, by.gains);
+            for (long c = 0; c < channels; c++) {
+                by.sums[c] *= gain;
+                by.more[c] *= gain;
+                call.to_shift[g * channels + c] += by.sums[c];
+                call.to_scale[g * channels + c] += by.more[c];
+                call.to_gain[g] += by.gains[c];
+            }
+            if (!call.to_x) continue;
+            set_less(call, by, g, by.sums, by.more, (double)call.together() * pixels);
+            for (long c = 0; c < channels; c++) by.sums[c] = (1.0f - gain) + gain * by.factor[c];
+            call.set->spread_changes(grad, raw, call.out_step(), pixels, channels, by.all(), by.sums, by.less,
+                                     by.less_normed, call.to_x + from);
+        }
 }

@@ -28,7 +28,6 @@ from trainer.compute.stacked_ops import (
     linear,
     pooled,
     residual,
-    towards_group_norm,
 )
 
 Specs = dict[str, Init]
@@ -112,8 +111,8 @@ def _norm(c: int) -> Specs:
     return {**_norm_specs("norm", c), "gain": Init()}
 
 
-def _norm_forward(x: Tensor, p: Parameters, _conv: Conv) -> Tensor:
-    return towards_group_norm(x, p["norm.weight"], p["norm.bias"], p["gain"])
+def _norm_forward(x: Tensor, p: Parameters, conv: Conv) -> Tensor:
+    return conv.towards_group_norm(x, p["norm.weight"], p["norm.bias"], p["gain"])
 
 
 def _attention(c: int, chosen: int = 0) -> Specs:

@@ -23,9 +23,9 @@ NATIVE = CONVOLUTIONS["native"]
 
 @pytest.fixture(scope="module", autouse=True)
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The kernel that is installed, or one compiled for these tests."""
+    """The kernel that is installed, or one compiled for these tests where it is absent or outdated."""
     with pytest.MonkeyPatch.context() as patch:
-        if native.kernel is None:
+        if native.kernel is None or "older sources" in native.absence():
             patch.setattr(
                 native, "kernel", build_extension("_native_convolution", tmp_path_factory.mktemp("built"))
             )
@@ -151,6 +151,9 @@ def test_what_the_kernel_does_not_compute_torch_does() -> None:
         assert NATIVE(x, weight).dtype == torch.bfloat16
 
 
+METHODS = ["batch_normed", "batch_normed+", "group_normed", "normed_residual", "towards_group_norm"]
+
+
 @st.composite
 def normed_cases(draw: st.DrawFn) -> tuple[str, list[Tensor], Tensor]:
     """A method, its tensors with room in their rows, and a gradient of the result; `+` is a pool in front."""
@@ -158,7 +161,9 @@ def normed_cases(draw: st.DrawFn) -> tuple[str, list[Tensor], Tensor]:
     n, outputs = weight.shape[:2]
     rows = torch.randn(n, 2 * outputs + 1 + draw(st.integers(0, 3)))
     scale, shift, gain = rows[:, :outputs], rows[:, outputs : 2 * outputs], rows[:, 2 * outputs]
-    name = draw(st.sampled_from(["batch_normed", "batch_normed+", "group_normed", "normed_residual"]))
+    name = draw(st.sampled_from(METHODS))
+    if name == "towards_group_norm":
+        return name, [grad, scale, shift, gain], grad.flip(0)
     if name.endswith("+"):
         x = x.repeat_interleave(2, 2).repeat_interleave(2, 3) + torch.rand(*x.shape[2:]).repeat(1, 1, 2, 2)
         x = F.pad(x, (0, draw(st.integers(0, 1)), 0, draw(st.integers(0, 1))))
@@ -190,7 +195,8 @@ def test_norms_behind_convolutions_are_those_of_float64(case: tuple[str, list[Te
     name, tensors, grad = case
     exact = [t.double() for t in tensors]
     # A ReLU whose input is 0 up to a rounding may be on in one and off in the other.
-    grad = grad.where(before_relu(name, exact).abs() > 1e-4, 0.0)
+    if name != "towards_group_norm":
+        grad = grad.where(before_relu(name, exact).abs() > 1e-4, 0.0)
     found, expected = derived(name, tensors, grad), derived(name, exact, grad.double())
     with torch.no_grad():
         assert torch.equal(applied(name, tensors), found[0]), "as without gradients"
@@ -229,6 +235,9 @@ def test_normed_bits_are_those_of_any_instruction_set_and_thread() -> None:
             grad = torch.randn(batch, 2 * outputs, side, side, generator=generator)
             for name in ("batch_normed", "group_normed"):
                 out += derived(name, tensors, grad)
+            out += derived(
+                "towards_group_norm", [grad, scale := tensors[2], scale, scale[:, 0]], grad.flip(0)
+            )
             out += derived("batch_normed+", tensors, grad[:, :, : side // 2, : side // 2])
         return out
 
@@ -253,6 +262,11 @@ def test_pool_takes_the_first_of_equals_and_not_a_number() -> None:
         applied("batch_normed+", [x, weight, torch.ones(1, 20), x[0, :, 0, 0]]), x, *[torch.ones(3, 20, 1, 1)]
     )
     assert to_x.flatten(2)[..., 1:].eq(0).all()
+
+
+def test_a_gain_of_zero_leaves_every_bit() -> None:
+    x, weight, bias = torch.randn(3, 16, 4, 4) * 1e3, torch.randn(2, 8), torch.randn(2, 8)
+    assert torch.equal(NATIVE.towards_group_norm(x, weight, bias, torch.zeros(2)), x)
 
 
 def test_kernel_of_older_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,3 +322,10 @@ def test_operators_keep_the_promises_of_torch_library(groups: int, checks: tuple
         arguments = (y, pooled if pool else x, weight, scale, scale, behind[1], *kept)
         arguments = (*arguments, places, *x.shape[2:], of_batch, True)
         torch.library.opcheck(normed_backward, arguments, test_utils=checks)
+    towards, towards_backward = (
+        torch.ops.esper.towards_norm.default,
+        torch.ops.esper.towards_norm_backward.default,
+    )
+    torch.library.opcheck(towards, (x, scale, scale, gain), test_utils=checks)
+    kept = towards(x, scale, scale, gain)[1:]
+    torch.library.opcheck(towards_backward, (grad, x, scale, scale, gain, *kept, True), test_utils=checks)
