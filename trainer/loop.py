@@ -77,7 +77,8 @@ class Trainer(Episodes):
         if cfg.evaluation.rounds:
             self.evaluator = Evaluator(cfg, data, device, population.execution, process_group)
         self.capture(self.graphs)
-        self.gae = self.compiler.wrap("GAE", gae, loops=True)
+        self._gae = self.compiler.wrap("GAE", gae, loops=True)
+        self._advantages = self.graphs.wrap("the advantages", self.advantages)
         self.best_return = -math.inf
 
     def run(self, hooks: Hooks) -> None:
@@ -96,8 +97,8 @@ class Trainer(Episodes):
                 ppo = self.cfg.ppo
                 rollout = self.rollout.all_gather(self.process_group)
                 reward_TN = rollout.reward
-                advantage, returns = self.gae(
-                    rollout.reward, rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda
+                advantage, returns = self._advantages(
+                    rollout.reward, rollout.value, ppo.gamma, ppo.gae_lambda
                 )
                 update = self.agent.ppo.update(rollout, advantage, returns)
         with hooks.phase("test"):
@@ -109,6 +110,12 @@ class Trainer(Episodes):
         self.epoch = 0
         hooks.on_round_end(self.round, update, columns)
         self.evaluate(reward_TN, hooks)
+
+    def advantages(
+        self, reward_TN: Tensor, value_TN: Tensor, gamma: float, lam: float
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and returns [T, N], see `gae`."""
+        return self._gae(reward_TN, value_TN, gamma=gamma, lam=lam)
 
     def evaluate(self, reward_TN: Tensor, hooks: Hooks) -> None:
         """Play on held-out hosts what is due, and judge the policy."""

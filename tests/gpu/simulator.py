@@ -5,13 +5,13 @@ be found.
 
 A run on the CPU comes first and gives the frames that the epochs' transfers return, so that seeds are born
 and blend as in a real run. Then the same trainer plays and learns with fake tensors of device cuda:0: every
-device and dtype is checked as on a GPU, nothing is computed. It learns twice from the round, so that graphs
-captured by the first update are counted in the second. The last line is JSON: by section (`begin`, `epoch 0`
-…, `update`, `test`, `update again`, `test again`, and `captures` of graphs) how many launches, copies and
-waits there were, and where; of the launches also how many were those of training (`train`) and of validation
-(`validate`); `races`, which accesses no event orders; `overlaps`, what may run at the same time of groups'
-trainings and validations and what is copied to the host, see `StreamOrder`; `reported`, in which section the
-loop reported each transfer.
+device and dtype is checked as on a GPU, nothing is computed. It learns three times from the round, so that
+graphs captured and compared in the first two updates are counted in the third. The last line is JSON: by
+section (`begin`, `epoch 0` …, `update`, `test`, `update second` …, `update again` …, and `captures`) how many
+launches, copies and waits there were, and where; of the launches also how many were those of training
+(`train`) and of validation (`validate`); `races`, which accesses no event orders; `overlaps`, what may run at
+the same time of groups' trainings and validations and what is copied to the host, see `StreamOrder`;
+`reported`, in which section the loop reported each transfer.
 """
 
 from __future__ import annotations
@@ -68,10 +68,8 @@ class Sections:
 
     layer_envs = None
 
-    def __init__(
-        self, calls: DeviceCalls | None = None, *, again: bool = False, faults: bool = False
-    ) -> None:
-        self.calls, self._suffix, self._faults = calls, " again" if again else "", faults
+    def __init__(self, calls: DeviceCalls | None = None, *, suffix: str = "", faults: bool = False) -> None:
+        self.calls, self._suffix, self._faults = calls, suffix, faults
         self.frames: list[HostFrame] = []
         self.reported: list[str] = []
         """The sections in which frames were reported."""
@@ -162,7 +160,8 @@ def count_round(config: Config, data: Task, *, faults: bool) -> dict[str, Any]:
             sections = Sections(calls, faults=faults)
             trainer.play(sections)
             trainer.learn(Sections(calls))
-            trainer.learn(Sections(calls, again=True))
+            trainer.learn(Sections(calls, suffix=" second"))
+            trainer.learn(Sections(calls, suffix=" again"))
     spans = calls.order.spans
     return {
         "counts": calls.counts,

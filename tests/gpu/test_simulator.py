@@ -72,7 +72,7 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
         "epoch 2": (1, 25, 1_690, 840, 210),
         "epoch 3": (1, 30, 1_860, 1_160, 230),
         "update": (2, 16, 3_440, 0, 0),
-        "update again": (2, 6, 1_050, 0, 0),
+        "update again": (2, 6, 220, 0, 0),
         "test": (3, 19, 120, 0, 0),
     },
     "masked": {
@@ -82,7 +82,7 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
         "epoch 2": (1, 3, 400, 20, 20),
         "epoch 3": (1, 2, 230, 20, 20),
         "update": (2, 16, 3_440, 0, 0),
-        "update again": (2, 6, 1_050, 0, 0),
+        "update again": (2, 6, 220, 0, 0),
         "test": (3, 19, 120, 0, 0),
     },
     "fp16": {
@@ -92,7 +92,7 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
         "epoch 2": (1, 3, 410, 30, 20),
         "epoch 3": (1, 2, 240, 30, 20),
         "update": (2, 16, 3_440, 0, 0),
-        "update again": (2, 6, 1_050, 0, 0),
+        "update again": (2, 6, 220, 0, 0),
         "test": (3, 19, 150, 0, 0),
     },
     "augmented": {
@@ -102,7 +102,7 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
         "epoch 2": (1, 25, 2_120, 1_060, 420),
         "epoch 3": (1, 30, 2_290, 1_380, 450),
         "update": (2, 16, 3_440, 0, 0),
-        "update again": (2, 6, 1_050, 0, 0),
+        "update again": (2, 6, 220, 0, 0),
         "test": (3, 19, 120, 0, 0),
     },
     "text": {
@@ -112,7 +112,7 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
         "epoch 2": (1, 25, 1_750, 1_050, 100),
         "epoch 3": (1, 30, 1_850, 1_300, 120),
         "update": (2, 16, 3_440, 0, 0),
-        "update again": (2, 6, 1_050, 0, 0),
+        "update again": (2, 6, 220, 0, 0),
         "test": (3, 19, 120, 0, 0),
     },
     "masked, 16 envs": {
@@ -122,7 +122,7 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
         "epoch 2": (1, 3, 430, 60, 20),
         "epoch 3": (1, 2, 260, 60, 20),
         "update": (8, 23, 3_490, 0, 0),
-        "update again": (8, 12, 1_110, 0, 0),
+        "update again": (8, 12, 280, 0, 0),
         "test": (3, 28, 200, 0, 0),
     },
     "masked, 64 envs": {
@@ -132,7 +132,7 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
         "epoch 2": (1, 3, 580, 210, 20),
         "epoch 3": (1, 2, 260, 60, 20),
         "update": (8, 23, 3_490, 0, 0),
-        "update again": (8, 12, 1_110, 0, 0),
+        "update again": (8, 12, 280, 0, 0),
         "test": (3, 46, 370, 0, 0),
     },
 }
@@ -141,7 +141,7 @@ LIMITS: dict[str, dict[str, tuple[int, ...]]] = {
 The launches of training and of validation are among those of their epoch; a replayed graph is one. The waits:
 an epoch's transfer; in an update one for each pass but the last, as ppo.target_kl has it, and one for its
 statistics; in a test the topology, its accuracies, and the returns. In their first two calls graphs are
-captured and compared: in epochs 0 and 1 and in the first update, those of births later.
+captured and compared: in epochs 0 and 1 and in the first two updates, those of births later.
 """
 MAX_EPOCH_LAUNCHES = 1_000
 """Aim for an epoch whose graphs are captured, at 64 envs of the default preset."""

@@ -170,7 +170,7 @@ class PPO:
         process_group: the ranks that compute a minibatch together.
         compiler: of the loss; None = uncompiled.
         rounds: over which the learning rate is scheduled; 0 where it is constant.
-        graphs: of a minibatch, where no other rank computes a part of it; None = without.
+        graphs: of minibatches and statistics, where no other rank computes a part of them; None = without.
     """
 
     def __init__(
@@ -205,8 +205,17 @@ class PPO:
         )
         self.optimizer = torch.optim.Adam(network.parameters(), lr=cfg.learning_rate, eps=1e-5, fused=True)
         self._program: MinibatchProgram | None = None
+        self._describe, self._learn_inputs = self._describe_experience, network.learn_normalisers
         if graphs is not None and graphs.on and self.process_group.size == 1:
             self._program = MinibatchProgram(network, self.optimizer, self._whole_loss, graphs)
+            norms = network.base_norm, network.slot_norm
+            self._describe = graphs.wrap("the statistics of an update", self._describe, in_place=(0,))
+            self._learn_inputs = graphs.wrap(
+                "the normalisers of the policy",
+                self._learn_inputs,
+                changes=lambda: [buffer for norm in norms for buffer in norm.buffers()],
+                in_place=(0,),
+            )
 
     def configure(self, **changes: float) -> None:
         """Change coefficients, for the updates to come.
@@ -239,6 +248,7 @@ class PPO:
         target = self.network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
         scale = advantage.std().clamp_min(self.cfg.advantage_std_floor) + 1e-8
         scaled = (advantage - advantage.mean()) / scale
+        experience = rollout
         if self.cfg.reevaluate:
             rollout = self._reevaluated(rollout)
         early_stop: EarlyStop | MaskedStop
@@ -251,14 +261,8 @@ class PPO:
         self._teach_critic(rest, rollout, target, early_stop)
         self._streak = early_stop.streak.clone()
         self.updates += 1
-        overall = rollout_statistics(rollout, advantage, returns, self.cfg.gamma)
-        overall |= self.network.observed(rollout.observation) | {
-            "advantage_scale": scale,
-            "features": feature_statistics(
-                rollout.observation, self.network.base_norm, self.network.slot_norm
-            ),
-        }
-        self.network.learn_normalisers(rollout.observation)
+        overall = self._describe(experience, advantage, returns, self.cfg.gamma) | {"advantage_scale": scale}
+        self._learn_inputs(experience.observation)
         if self.cfg.sharpen_rounds:
             self.network.sharpness.fill_(sharpness(self.cfg, self.updates))
         overall["stopped"] = torch.full_like(early_stop.longest, 0) + early_stop.stopped
@@ -282,6 +286,16 @@ class PPO:
             critic_minibatches=len(rest),
             seconds=time.perf_counter() - begun,
         )
+
+    @torch.no_grad()
+    def _describe_experience(
+        self, rollout: Rollout, advantage: Tensor, returns: Tensor, gamma: float
+    ) -> dict[str, Tensor]:
+        """What the update learnt from, and what the policy saw in it, before the normalisers see it."""
+        network, seen = self.network, rollout.observation
+        features = feature_statistics(seen, network.base_norm, network.slot_norm)
+        statistics = rollout_statistics(rollout, advantage, returns, gamma)
+        return statistics | network.observed(seen) | {"features": features}
 
     def _take_steps(
         self, rollout: Rollout, advantage: Tensor, target: Tensor, early_stop: EarlyStop

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,7 @@ from trainer.loop import Trainer
 from trainer.seeds.blend import RowBlock, SeedSegment
 
 from .test_compiler import SMALL, Quiet
+from .test_process_group import Recording
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -248,6 +250,14 @@ EACH_EPOCH = (
     "the validation of hosts 0 to 3",
 )
 """Programs that two rounds of two epochs call often enough to replay them."""
+EACH_UPDATE = ("the advantages", "the normalisers of the policy", "the statistics of an update")
+"""Programs that are called once a round."""
+OF_THE_EXPERIENCE = (
+    *("advantage_mean", "advantage_std", "return_std", "value_nrmse", "op_fraction", "features"),
+    *("explained_variance", "explained_variance_within"),
+    *("observation_rms", "observation_clipped", "observation_missing"),
+)
+"""Statistics of an update that do not depend on its steps."""
 
 
 @pytest.mark.finding("AR-6")
@@ -260,10 +270,30 @@ def test_policy_and_masked_step_replayed_train_as_they_do_without(
     monkeypatch.setattr(loop, "CudaGraphs", lambda on: CudaGraphs(on=True, capture=record))
     replayed = train(CPU, f"amp.dtype={dtype}")
     programs = replayed.graphs.programs
-    assert set(programs) == {*OF_THE_GROUP, *EACH_EPOCH}
+    assert set(programs) == {*OF_THE_GROUP, *EACH_EPOCH, *EACH_UPDATE}
     assert {p.reason for p in programs.values()} == {""}
     assert all(programs[name].replays >= 2 for name in EACH_EPOCH)
     same(plain, replayed)
+
+
+def test_updates_report_the_same_from_their_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def learn() -> tuple[Trainer, list[dict[str, Any]]]:
+        trainer, seen = Trainer(settings.load(sets=list(SMALL)), load("digits"), CPU), Recording()
+        trainer.play(seen)
+        for _ in range(NUM_CHECKED_CALLS + 2):
+            trainer.learn(seen)
+        trainer.population.close()
+        return trainer, [{name: vars(update)[name] for name in OF_THE_EXPERIENCE} for update in seen.updates]
+
+    _, plain = learn()
+    monkeypatch.setattr(loop, "CudaGraphs", lambda on: CudaGraphs(on=True, capture=record))
+    trainer, replayed = learn()
+    assert {trainer.graphs.programs[name].replays for name in EACH_UPDATE} == {2}
+    for found, expected in zip(replayed, plain, strict=True):
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-9, err_msg=name)
+    first, *_, last = plain
+    assert not np.array_equal(first["features"], last["features"]), "the normalisers have learnt"
 
 
 def test_program_that_changes_state_changes_it_once_a_call() -> None:
