@@ -1,6 +1,6 @@
 """PPO against its rivals on held-out hosts, with the targets as gates.
 
-    python -m benchmarks.comparison                       # PPO, random, no growth; 2 seeds: 2 minutes
+    python -m benchmarks.comparison                       # PPO, random, no growth; 2 seeds: a minute
     python -m benchmarks.comparison --full --to FOLDER    # preset mixture, all rivals, 5 seeds: hours
 
 What FOLDER holds already is not computed again: after Ctrl-C the same command goes on. docs/learning.md says
@@ -40,6 +40,7 @@ SMALL_OPTIONS = (
     "envs.threads=1",
     "envs.convolution=grouped",
     "task.batch_size=32",
+    "task.batches_per_epoch=6",
     "ppo.target_kl=0.03",
     "ppo.sharpen_rounds=8",
 )

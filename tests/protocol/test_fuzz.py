@@ -92,6 +92,7 @@ def test_a_flood_of_malformed_requests_harms_nobody(daemon: Callable[..., Daemon
         for one in flood(1_000):
             assert one.wait(300) == 0
         warm, answered = process.memory_info().rss, []
+        calm = statistics.median(client.ping() for _ in range(20))
         flooders = flood(EACH)
         try:
             while any(one.poll() is None for one in flooders):
@@ -102,7 +103,8 @@ def test_a_flood_of_malformed_requests_harms_nobody(daemon: Callable[..., Daemon
                 one.kill()
         assert [one.wait() for one in flooders] == [0] * FLOODERS
         assert len(answered) > 20
-        assert statistics.median(answered) < 0.1, "a legitimate request is answered meanwhile"
+        patience = max(0.1, 20 * calm)  # where others keep the cores busy, calm is slow as well
+        assert statistics.median(answered) < patience, "a legitimate request is answered meanwhile"
 
         # Of those who leave at once, what is still on its way goes with them.
         def all_seen() -> bool:
