@@ -54,7 +54,7 @@ TASKS: dict[str, tuple[float, float, tuple[tuple[float, ...], ...]]] = {
 }
 """By task: error of a host by itself, least error, and what a seed of each kind leaves of it, by slot."""
 LEARNING, SETTLING = 0.35, 0.4
-"""Shares of the way that a seed's skill and a host's error go in an epoch."""
+"""Shares of the way that a seed's skill and a host's error go in an epoch; see `--settling`."""
 ERROR_NOISE, HOST_NOISE, CONTRIBUTION_NOISE = 0.012, 0.02, 0.01
 """Standard deviations: of an epoch's accuracy, of a host's own error, of a contribution."""
 CHANCE = 0.1
@@ -97,10 +97,11 @@ class StandIn:
 
     Args:
         cfg: of the run.
+        settling: share of the way that a host's error goes in an epoch.
     """
 
-    def __init__(self, cfg: Config) -> None:
-        self.cfg, self.n = cfg, cfg.envs.count
+    def __init__(self, cfg: Config, settling: float) -> None:
+        self.cfg, self.n, self._settling = cfg, cfg.envs.count, settling
         self.table = SlotTable.empty(self.n, SLOTS)
         self._tasks = list(TASKS.values())
 
@@ -120,7 +121,7 @@ class StandIn:
         live = is_in(table.stage, (*ISOLATED, *BLENDED))
         self._skill = torch.where(live, self._skill + (1 - self._skill) * LEARNING, 0.0)
         alpha = torch.where(is_in(table.stage, BLENDED), table.alpha, 0.0)
-        self._error = self._error + SETTLING * (self._aim(alpha) - self._error)
+        self._error = self._error + self._settling * (self._aim(alpha) - self._error)
         contribution = torch.full((self.n, SLOTS), math.nan)
         for slot in range(SLOTS):
             less = alpha.clone()
@@ -160,8 +161,8 @@ class StandIn:
 class Course:
     """A run on the stand-in."""
 
-    def __init__(self, cfg: Config) -> None:
-        self.cfg, self.hosts = cfg, StandIn(cfg)
+    def __init__(self, cfg: Config, settling: float = SETTLING) -> None:
+        self.cfg, self.hosts = cfg, StandIn(cfg, settling)
         self.agent = Agent(cfg, slots=SLOTS, host_parameters=HOST_PARAMETERS)
         self.actor: Actor = self.agent
         self.lifecycle = Lifecycle(cfg)
@@ -221,24 +222,24 @@ class Course:
         return (*means, statistics.fmean(fossils))  # type: ignore[return-value]
 
 
-def constants() -> tuple[float, float]:
+def constants(settling: float = SETTLING) -> tuple[float, float]:
     """Mean return on the held-out hosts: of the best constant schedule, and of the best for each task."""
     worth = []
     for plants in product(("none", "depthwise"), repeat=SLOTS):
         sets = ["policy.kind=constant", f"policy.constant={','.join(plants)}", "seed=1", "device=cpu"]
-        course = Course(load(preset="mixture", sets=sets))
+        course = Course(load(preset="mixture", sets=sets), settling)
         by_task = course.trial()[0]
         worth.append(list(by_task.values()))
     return max(map(statistics.fmean, worth)), statistics.fmean(map(max, zip(*worth, strict=True)))
 
 
-def run(sets: tuple[str, ...], seed: int, episodes: int) -> dict[str, Any]:
+def run(sets: tuple[str, ...], seed: int, episodes: int, settling: float = SETTLING) -> dict[str, Any]:
     """Train, then try the policy; the figures of the last quarter and of the trials."""
     sizes = [item for item in sets if item.startswith("envs.")]
     rounds = episodes // load(preset="mixture", sets=[*sizes, "ppo.minibatches=1"]).envs.count
     chosen = [item.replace("ROUNDS", str(rounds)) for item in sets]
     cfg = load(preset="mixture", sets=[f"seed={seed}", f"rounds={rounds}", *COMMON, *chosen])
-    course, begun = Course(cfg), time.process_time()
+    course, begun = Course(cfg, settling), time.process_time()
     paid, updates = [], []
     for round_ in range(1, rounds + 1):
         paid.append(float(course.play(round_).mean()))
@@ -311,26 +312,34 @@ def _mean(rows: list[dict[str, Any]], figure: str) -> float:
 @click.option(
     "--only", multiple=True, help="A variant to try, beside the defaults; may be repeated. Default: all."
 )
+@click.option(
+    "--settling",
+    default=SETTLING,
+    show_default=True,
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Share of the way that a host's error goes in an epoch; 0.2 tells a task as late as real hosts do.",
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="File of finished runs.")
-def main(episodes: int, seeds: int, only: tuple[str, ...], out: Path) -> None:
+def main(episodes: int, seeds: int, only: tuple[str, ...], settling: float, out: Path) -> None:
     """Try the variants."""
     torch.set_num_threads(1)
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for line in out.read_text(encoding="utf-8").splitlines() if out.exists() else []:
         row = json.loads(line)
-        if row["episodes"] == episodes:
+        if (row["episodes"], row.get("settling", SETTLING)) == (episodes, settling):
             found[row["variant"], row["seed"]] = row
     for seed in range(1, seeds + 1):
         for name in [n for n in VARIANTS if n == REFERENCE or not only or n in only]:
             if (name, seed) in found:
                 continue
-            row = {"variant": name, "seed": seed, "episodes": episodes, **run(VARIANTS[name], seed, episodes)}
+            row = {"variant": name, "seed": seed, "episodes": episodes, "settling": settling}
+            row |= run(VARIANTS[name], seed, episodes, settling)
             found[name, seed] = row
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             click.echo(f"{name} seed {seed}: return {row['return']:.3f} greedy {row['greedy']:.3f}", err=True)
     click.echo("\n".join(table(found)))
-    best, oracle = constants()
+    best, oracle = constants(settling)
     click.echo(f"best constant of depthwise seeds {best:.3f}, best of each task {oracle:.3f}")
     figures = {"best_constant": best, "best_of_each_task": oracle}
     figures |= {
