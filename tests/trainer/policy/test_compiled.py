@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests.trainer.compute.test_cuda_graphs import record
 from trainer.compute.compiler import CompiledProgram, Compiler
 from trainer.compute.cuda_graphs import CudaGraphProgram, CudaGraphs
 from trainer.config.load import load
@@ -142,20 +142,9 @@ def test_nothing_compiled_is_computed_after_a_stop(quick: None) -> None:
         assert programs["the PPO loss"].calls - before == statistics.minibatches + 1
 
 
-def replayed(work: Callable[[], Any], warm_up: object = None) -> tuple[Callable[[], None], Any]:
-    """What a CUDA graph does, on a CPU: the same work on the same tensors, into the same results."""
-    out = work()
-
-    def replay() -> None:
-        for mine, new in zip(out, work(), strict=True):
-            mine.copy_(new)
-
-    return replay, out
-
-
 def test_floors_reach_a_captured_policy() -> None:
     cfg = load(sets=[*SMALL, *ONE_STEP, *COURSES])
-    graphs = CudaGraphs(on=True, capture=replayed)
+    graphs = CudaGraphs(on=True, capture=record)
     agent, reward = make(cfg, graphs=graphs)
     plain, same_reward = make(cfg)
     for round in range(1, 8):
