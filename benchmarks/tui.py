@@ -131,7 +131,7 @@ def steady(terminal: Terminal, seconds: float) -> tuple[float, float]:
 
 def steady_charts(terminal: Terminal, envs: int, seconds: float) -> tuple[float, float]:
     """The same on the page of charts of an env, each with the curves of all; then back."""
-    terminal.wait_for(lambda text: ROW.search(text) is not None or "  0 ..." in text, seconds=PATIENCE_S)
+    terminal.wait_for(f"ENVS {envs}", seconds=PATIENCE_S)
     follow(terminal, 2.0)
     for each in CHARTS_OF_ALL:
         terminal.press(each)

@@ -22,8 +22,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
 ]
 COLUMNS, LINES = 120, 40
-DELETE, INSERT, ERASE = (rb"\x1b\[\d*P", rb"\x1b\[\d*@", rb"\x1b\[(\d+X|K)")
-"""DCH, ICH, ECH or EL."""
+DELETE, INSERT, ERASE, REGION = (rb"\x1b\[\d*P", rb"\x1b\[\d*@", rb"\x1b\[(\d+X|K)", rb"\x1b\[\d+;\d+r")
+"""DCH, ICH, ECH or EL, DECSTBM."""
 PATIENCE = 120.0
 Cell = tuple[str, ...]
 
@@ -127,6 +127,10 @@ def test_tmux_shows_what_differs_as_it_was_sent(tmux: Tmux) -> None:
     tmux.wait_for("[5 Seeds]")
     tmux.press(",")
     tmux.wait_for("[5 Seeds]", "epoch 4/")
+    tmux.press("6")
+    tmux.wait_for("[6 Log]")
+    tmux.press(".")
+    tmux.wait_for("[6 Log]", "epoch 5/")
     assert all(re.search(sequence, tmux.output) for sequence in (DELETE, INSERT, ERASE)), (
         "what is tested here"
     )
