@@ -1,9 +1,10 @@
 """The engine on a CUDA device: rates, waits, launches, busy share and memory, beside one module per env.
 
 For each number of envs the complete loop trains some rounds by each plan; the first round, in which kernels
-are chosen and graphs captured, does not count. Then the same hosts are trained one module after the other.
-Of the largest number up to 64 a trace of some epochs gives launches and the share of the time in which a
-kernel runs. The closing line has every figure; without a device it says so, and the exit code is 9.
+are chosen and graphs captured, does not count. Then the same hosts are trained one module after the other. Of
+the largest number up to 64 a trace of some epochs gives launches, the share of the time in which a kernel
+runs, and the share of that in which several streams run. The closing line has every figure; without a device
+it says so, and the exit code is 9.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -41,8 +43,10 @@ PLANS = {
     "gather": ("envs.plan=gather",),
     "masked": ("envs.plan=masked", "cuda.graphs=false"),
     "graphs": ("envs.plan=masked",),
+    "groups": ("envs.plan=masked", "envs.group_size={half}"),
 }
-"""Ways to train, and their options."""
+"""Ways to train, and their options; `groups`: halves on streams of their own, one validated while the other
+trains."""
 TRACED_ENVS = 64
 """Number of envs of the targets, if it is among those measured."""
 TARGETS = {
@@ -121,7 +125,8 @@ def measure(n: int, plan: str, epochs: int, rounds: int, device: torch.device) -
 
 
 def trainer_of(n: int, plan: str, epochs: int, device: torch.device) -> Trainer:
-    config = settings.load(sets=[f"envs.count={n}", f"episode_epochs={epochs}", *PLANS[plan]])
+    options = [option.format(half=n // 2) for option in PLANS[plan]]
+    config = settings.load(sets=[f"envs.count={n}", f"episode_epochs={epochs}", *options])
     return Trainer(config, load("digits", device), device)
 
 
@@ -192,17 +197,31 @@ def of_trace(events: list[Mapping[str, Any]], epochs: int, seconds: float) -> di
     """
     work = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     launching = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cudaGraphLaunch")
-    busy, end = 0.0, 0.0
-    for begin, stop in sorted((e["ts"], e["ts"] + e["dur"]) for e in work):
-        busy += max(0.0, stop - max(begin, end))
-        end = max(end, stop)
+    busy, overlap = at_work(work)
     return {
         "launches_per_epoch": (sum(e.get("name") in launching for e in events) or float("nan")) / epochs,
         "kernels_per_epoch": sum(e["cat"] == "kernel" for e in work) / epochs,
         "copies_per_epoch": sum(e["cat"] == "gpu_memcpy" for e in work) / epochs,
         "streams": float(len({e["args"]["stream"] for e in work})),
         "busy_share": busy / 1e6 / epochs / seconds if work else float("nan"),
+        "overlap_share": overlap / busy if work else float("nan"),
     }
+
+
+def at_work(work: list[Mapping[str, Any]]) -> tuple[float, float]:
+    """Microseconds in which a device did any of this work, and in which several streams did at once."""
+    edges = [(e["ts"], 1, e["args"]["stream"]) for e in work]
+    edges += [(e["ts"] + e["dur"], -1, e["args"]["stream"]) for e in work]
+    running: Counter[int] = Counter()
+    busy, overlap, before = 0.0, 0.0, 0.0
+    for time_, change, stream in sorted(edges):
+        streams = len(running)
+        busy += (time_ - before) * (streams > 0)
+        overlap += (time_ - before) * (streams > 1)
+        running[stream] += change
+        running += Counter()  # drops those at 0
+        before = time_
+    return busy, overlap
 
 
 @click.command(help=__doc__)
@@ -238,7 +257,7 @@ def main(name: str, envs: tuple[int, ...], rounds: int, epochs: int, trace: Path
     traced = max((n for n in envs if n <= TRACED_ENVS), default=min(envs))
     with tempfile.TemporaryDirectory() as folder:
         path = trace or Path(folder) / "trace.json"
-        for plan in ("gather", "graphs"):
+        for plan in ("gather", "groups", "graphs"):
             figures |= measure_trace(traced, plan, epochs, device, path)
     finish("gpu", figures, {f"graphs_{traced}_{key}": bound for key, bound in TARGETS.items()})
 

@@ -31,6 +31,7 @@ def test_busy_time_counts_overlapping_kernels_once() -> None:
     ]
     figures = of_trace(events, epochs=2, seconds=80e-6)
     assert figures["busy_share"] == pytest.approx((60 + 20) / 2 / 80)
+    assert figures["overlap_share"] == pytest.approx(20 / 80)
     assert (figures["launches_per_epoch"], figures["kernels_per_epoch"]) == (1.0, 1.0)
     assert (figures["copies_per_epoch"], figures["streams"]) == (0.5, 2.0)
 
