@@ -95,10 +95,15 @@ void arrange(const Call &call, long g, int width, bool turned, float *out) {
         }
 }
 
-void convolve(const Call &call) {
+// Make x where there is a pool in front.
+void pool_input(const Call &call) {
     if (call.large)
         call.set->pool(call.large, call.large_images(), (int)call.large_height, (int)call.large_width,
                        call.in_step(), call.x, call.places);
+}
+
+void convolve(const Call &call) {
+    pool_input(call);
     const Loops loops = call.set->choose((int)call.inputs, (int)call.outputs);
     const int most = call.block_images();
     const long padded = loops.padded((int)call.outputs);
@@ -223,6 +228,7 @@ void convolve_depthwise(const Call &call) {
     const Geometry at{(int)call.batch, (int)call.height, (int)call.width, (int)call.kernel, call.out_step()};
     float *weight = room(buffers.weight, at.channels * call.kernel * call.kernel);
     arrange_depthwise(call, false, weight);
+    pool_input(call);
     call.set->convolve_depthwise(at, call.x, weight, call.y);
 }
 

@@ -257,6 +257,11 @@ def test_pool_takes_the_first_of_equals_and_not_a_number() -> None:
     made = native.convolve(values, weight, pool=True)
     assert torch.equal(made[..., 0], torch.ones(3, 20, 1))
     assert made[..., 1].isnan().all()
+    depth = torch.randn(1, 20, 1, 3, 3)
+    pooled = max_pool(x := torch.randn(3, 20, 5, 6))
+    assert torch.equal(
+        native.convolve(x, depth, groups=20, pool=True), native.convolve(pooled, depth, groups=20)
+    )
     x = values[..., :2].clone().requires_grad_()
     (to_x,) = torch.autograd.grad(
         applied("batch_normed+", [x, weight, torch.ones(1, 20), x[0, :, 0, 0]]), x, *[torch.ones(3, 20, 1, 1)]
