@@ -25,6 +25,8 @@ COLUMNS, LINES = 120, 40
 DELETE, INSERT, ERASE, REGION = (rb"\x1b\[\d*P", rb"\x1b\[\d*@", rb"\x1b\[(\d+X|K)", rb"\x1b\[\d+;\d+r")
 """DCH, ICH, ECH or EL, DECSTBM."""
 PATIENCE = 120.0
+FOREIGN = ("TMUX", "COLORTERM", "COLUMNS", "LINES")
+"""Variables that tell of the terminal in which the tests run."""
 Cell = tuple[str, ...]
 
 
@@ -47,7 +49,7 @@ class Tmux:
         self.press("Enter")
 
     def run(self, *arguments: str) -> str:
-        environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "COLORTERM")}
+        environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
         command = ["tmux", "-u", "-S", str(self._socket), *arguments]
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
