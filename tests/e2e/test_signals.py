@@ -52,6 +52,23 @@ def test_a_daemon_as_a_service(house: House, tmp_path: Path) -> None:
     assert again.wait(300) == 0
 
 
+@pytest.mark.slow
+def test_many_stacks_are_dumped_while_training_goes_on(house: House) -> None:
+    """Threads change their frames meanwhile; a dump that took no care ended the daemon after some dozens."""
+    daemon = house.spawn("alpha")
+    log = house.run_folder("alpha") / "daemon.log"
+    for dumps in range(300):
+        daemon.send_signal(signal.SIGUSR1)
+        eventually(
+            lambda dumps=dumps: daemon.poll() is not None or log.read_text().count("Current thread") > dumps,
+            every=0.001,
+        )
+        assert daemon.poll() is None, log.read_text()[-500:]
+    assert "trainer/loop.py" in log.read_text(), "the main thread's is among them"
+    epochs = len(house.journal("alpha", "epoch"))
+    eventually(lambda: len(house.journal("alpha", "epoch")) > epochs)
+
+
 @pytest.mark.fault(35)
 @pytest.mark.slow
 def test_sigterm_in_the_middle_of_a_checkpoint(house: House) -> None:

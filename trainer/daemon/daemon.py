@@ -68,11 +68,11 @@ from trainer.telemetry.system import SystemSampler
 
 from . import postmortem
 from .background import is_detached, report_ready
-from .logging_setup import reopen, set_up
+from .logging_setup import dump_stacks, reopen, set_up
 from .rank0_hooks import Rank0Hooks
 from .restart import resumed_name, run_progress
 from .resume import ResumePoint, ResumeRequest, load_configuration, save_configuration
-from .signal_listener import SignalListener
+from .signal_listener import END_SIGNALS, SignalListener
 from .start_progress import StartProgress
 from .systemd import Notifier
 
@@ -81,7 +81,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 UNSAVED_EXIT = 10
 FAILED_EXIT = 11
 INTERRUPTED_EXIT = 130
@@ -259,7 +258,7 @@ class Daemon:
             signal.signal(number, self._handle_signal)
         if self.metrics is not None:
             self._serve_metrics(self.metrics)
-        signal_listener = SignalListener(self._on_signal)
+        signal_listener = SignalListener(lambda number: self._on_signal(number, log))
         notifier = Notifier(lambda: self.server.trainer_beat)
         signal.signal(signal.SIGUSR2, lambda *_: self.commands.request_escalation())
         signal.signal(signal.SIGHUP, lambda *_: self._on_hangup(log, notifier))
@@ -383,9 +382,11 @@ class Daemon:
         self.server.emitter.emit(RankLost(error=str(lost), checkpoint=newest))
         return _End("a rank was lost", FAILED_EXIT, str(lost), lost)
 
-    def _on_signal(self, number: int) -> None:
-        """In the listener's thread: clients learn of the end while a long operation still runs."""
-        if number in END_SIGNALS and self._training:
+    def _on_signal(self, number: int, log: IO[str]) -> None:
+        """In the listener's thread, while a long operation still runs: clients learn of the end."""
+        if number == signal.SIGUSR1:
+            dump_stacks(log)
+        elif number in END_SIGNALS and self._training:
             self.server.set_state("STOPPING", signal.Signals(number).name)
 
     def _handle_signal(self, number: int, _frame: FrameType | None) -> None:

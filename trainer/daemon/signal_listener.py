@@ -12,6 +12,8 @@ import socket
 import threading
 from collections.abc import Callable
 
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 class SignalListener:
     """Calls `on_signal` with the number of each signal that has a handler, at once; made in the main thread.
