@@ -163,26 +163,30 @@ def test_moments_of_a_live_run_are_those_of_its_journal(house: House) -> None:
         joined = len(house.journal("past", "epoch"))
         eventually(lambda: (tui.read(0.05), len(house.journal("past", "epoch")) > joined + 12)[1])
         tui.press(" ")
-        tui.wait_for("FROZEN")
-        for _ in range(3):
-            tui.press(",")
-        events = house.journal("past", "epoch")
+        text = tui.wait_for("FROZEN")
         clock = re.compile(r" r(\d+) .*e(\d+)/")
+
+        def place(text: str) -> tuple[int, int]:
+            """Round and epoch that the clock shows."""
+            found = clock.search(text)
+            return (int(found[1]), int(found[2])) if found else (0, 0)
+
+        for _ in range(3):
+            before = place(text)
+            tui.press(",")
+            text = tui.wait_for(lambda text, before=before: (0, 0) < place(text) < before)  # type: ignore[misc]
+        events = house.journal("past", "epoch")
 
         def shows_its_epoch(text: str) -> bool:
             """Whether the table has the accuracies of the epoch that the clock shows."""
-            found = clock.search(text)
-            place = found and (int(found[1]), int(found[2]))
-            then = [e["data"] for e in events if (e["ctx"]["round"], e["ctx"]["epoch"]) == place]
+            then = [e["data"] for e in events if (e["ctx"]["round"], e["ctx"]["epoch"]) == place(text)]
             shown = set(re.findall(r"^[▶ ] 0\d \w+ +(\d+\.\d)", text, re.MULTILINE))
             return bool(then) and shown == {f"{100 * share:.1f}" for share in then[-1]["val_accuracy"]}
 
-        found = clock.search(tui.wait_for(shows_its_epoch))
-        assert found is not None
-        round_ = found[1]
+        chosen = place(tui.wait_for(shows_its_epoch))
         length = len(events)
         eventually(lambda: (tui.read(0.05), len(house.journal("past", "epoch")) > length + 3)[1])
-        assert f"r{round_} " in tui.text, "what comes in meanwhile does not move it"
+        assert place(tui.text) == chosen, "what comes in meanwhile does not move it"
         tui.press("0")
         tui.wait_for(lambda text: "FROZEN" not in text)
         tui.press("gt")
