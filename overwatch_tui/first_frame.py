@@ -6,6 +6,7 @@ Imports nothing that takes time.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import termios
 from types import TracebackType
@@ -41,7 +42,7 @@ class FirstFrame:
 
     def __enter__(self) -> FirstFrame:
         if self._is_wanted and self._output >= 0 and os.isatty(self._output):
-            width = os.get_terminal_size(self._output).columns or 80
+            width = shutil.get_terminal_size().columns or 80  # as Textual: COLUMNS, then the terminal
             line = clean_cells(f" esper  {self._text}")[:width]
             try:
                 self._silence()

@@ -119,6 +119,7 @@ class Session:
         arrived = self.cursor.step(SEEK_SECONDS)
         if arrived is not None:
             self.state = arrived
+        self.cursor.step_on()
         if self.cursor.notice:
             self.view.show_message(self.cursor.notice)
             self.cursor.notice = ""

@@ -193,5 +193,13 @@ def records(inputs: PanelInputs) -> list[dict[str, Value]]:
 
 
 RENDERER = Renderer(
-    title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, fields=fields, records=records
+    title=title,
+    body=body,
+    needs=needs,
+    note=note,
+    keys=keys,
+    detail=detail,
+    fields=fields,
+    records=records,
+    is_newest_last=True,
 )

@@ -44,6 +44,8 @@ class ScreenLayout:
     """Per panel that scrolls, the rows that were drawn."""
     env: int | None = None
     """The env that a panel has chosen; None = as before."""
+    upwards: range = range(0)
+    """Lines of which the last are the most important."""
 
     def text(self, width: int, height: int) -> str:
         """The screen as plain text."""
@@ -183,6 +185,8 @@ def compose_screen(
     rules = {(box.x + box.width, box.y) for box in boxes if box.has_title}
     for box in boxes:
         drawn = _draw(panels[box.name], body, box, rules)
+        if panels[box.name].renderer.is_newest_last and not body.view.detail:
+            layout.upwards = range(box.y, box.y + box.height)
         layout.lines[box.name] = drawn.lines if live.link.is_fresh else [fade(x) for x in drawn.lines]
         if drawn.scroll is not None:
             layout.scroll[box.name] = drawn.scroll

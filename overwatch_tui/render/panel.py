@@ -186,6 +186,8 @@ class Renderer(NamedTuple):
     """Name of the panel that Enter opens from the detail; empty = none."""
     orders: tuple[str, ...] = ()
     """Names of the columns that `s` sorts its rows by, one after the other."""
+    is_newest_last: bool = False
+    """Whether its rows end with the newest: over a slow link its lines are sent upwards."""
     num_waiting: Callable[[PanelInputs], int] = _no_rows_wait
     """How many rows wait for the operator: shown in its tab, highlighted."""
 

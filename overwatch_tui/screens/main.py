@@ -99,6 +99,8 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
         self._panels: dict[str, LinePanel] = {}
         """Of the boxes that have been shown: mounting one takes as long as drawing it."""
         self._boxes: list[Box] = []
+        self._upwards = range(0)
+        """Lines of which the last are sent first."""
         self._layout = PlacedLayout()
 
     def on_key(self, event: Key) -> None:
@@ -130,6 +132,12 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
                 return box
         return None
 
+    def rank(self, y: int) -> tuple[int, int]:
+        importance, place = super().rank(y)
+        if importance == 1 and y in self._upwards:
+            place = self._upwards[0] + self._upwards[-1] - y
+        return importance, place
+
     @property
     def layout(self) -> Layout:
         return self._layout
@@ -138,6 +146,7 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
         """Display a layout; only lines that differ from the former one are painted."""
         if layout.boxes != self._boxes:
             self._place(layout.boxes)
+        self._upwards = layout.upwards
         for box in layout.boxes:
             self._panels[box.name].show_lines(layout.lines[box.name])
 

@@ -46,6 +46,8 @@ class Cursor:
         """What came of a move that took time, for the operator; whoever shows it empties it."""
         self._folding = Folding()
         self._seek: Seek | None = None
+        self._steps_left: dict[str, int] = {}
+        """By `epoch` or `anomaly`, how many are still to be stepped: keys that came on the way."""
 
     @property
     def is_seeking(self) -> bool:
@@ -81,24 +83,48 @@ class Cursor:
         self.timeline.fold(self._folding, event)
 
     def step_epochs(self, by: int) -> str:
-        """Go to the epoch before (-1) or after."""
-        return self._step(self.timeline.epochs, by, "epoch")
+        """Go to the epoch before (-1) or after; on the way somewhere, go on from there."""
+        return self._step_from_here(by, "epoch")
 
     def step_anomalies(self, by: int) -> str:
-        """Go to where an anomaly was raised, the one before (-1) or after."""
-        return self._step(self.timeline.anomalies, by, "anomaly")
+        """Go to where an anomaly was raised, the one before (-1) or after; likewise."""
+        return self._step_from_here(by, "anomaly")
 
-    def _step(self, marks: Marks, by: int, what: str) -> str:
-        here = self.timeline.epoch_at(self.position) if marks is self.timeline.epochs else self.position
-        position = self.timeline.neighbour(marks, here, by)
-        if position is not None:
-            return self.go(SeekTarget(position=position))
-        return self._step_before(what) if by < 0 else self._step_beyond(what)
+    def _step_from_here(self, by: int, what: str) -> str:
+        if not self.is_seeking:
+            return self._step(what, by)
+        self._keep_steps(what, by)
+        return ""
 
-    def _step_before(self, what: str) -> str:
+    def _keep_steps(self, what: str, by: int) -> None:
+        self._steps_left[what] = self._steps_left.get(what, 0) + by
+
+    def step_on(self) -> None:
+        """Once it has arrived, take the steps that keys have asked for meanwhile; none where it could not."""
+        while self._steps_left and not self.is_seeking and not self.notice:
+            what, by = self._steps_left.popitem()
+            self.notice = self._step(what, by) if by else ""
+        if self.notice:
+            self._steps_left.clear()
+
+    def _marks(self, what: str) -> Marks:
+        return self.timeline.epochs if what == "epoch" else self.timeline.anomalies
+
+    def _step(self, what: str, by: int) -> str:
+        """Go so many on (negative: back); where so many are not known, one, and later the others."""
+        here = self.timeline.epoch_at(self.position) if what == "epoch" else self.position
+        one = -1 if by < 0 else 1
+        for steps in (by, one):
+            position = self.timeline.neighbour(self._marks(what), here, steps)
+            if position is not None:
+                self._keep_steps(what, by - steps)
+                return self.go(SeekTarget(position=position))
+        return self._step_before(what, by) if by < 0 else self._step_beyond(what, by)
+
+    def _step_before(self, what: str, by: int) -> str:  # noqa: ARG002
         return f"no {what} before this moment"
 
-    def _step_beyond(self, what: str) -> str:
+    def _step_beyond(self, what: str, by: int) -> str:
         raise NotImplementedError
 
     def go(self, target: SeekTarget) -> str:
@@ -129,6 +155,7 @@ class RecordedCursor(Cursor):
 
     def hold(self, state: State, now: int) -> None:  # noqa: ARG002
         """Pause, or play on; on the way somewhere, stop where it has come to."""
+        self._steps_left.clear()
         if self._seek is not None:
             self._seek.target = SeekTarget(position=self._seek.folding.position)
         else:
@@ -136,10 +163,12 @@ class RecordedCursor(Cursor):
 
     def to_end(self) -> str:
         """Go to the end of the recording."""
+        self._steps_left.clear()
         return self.go(SeekTarget())
 
     def go_to(self, target: TimeTarget) -> str:
         """Go to a moment, which may lie behind what has been played."""
+        self._steps_left.clear()
         if target.is_end:
             return self.to_end()
         if target.clock is None:
@@ -212,8 +241,9 @@ class RecordedCursor(Cursor):
             fresh.thresholds = msgspec.convert(self._feed.thresholds, dict[str, Threshold])
         return fresh
 
-    def _step_beyond(self, what: str) -> str:
+    def _step_beyond(self, what: str, by: int) -> str:
         stop = is_trouble if what == "anomaly" else _is_epoch
+        self._keep_steps(what, by - 1)
         return self.go(SeekTarget(until=stop))
 
     def step(self, seconds: float) -> State | None:

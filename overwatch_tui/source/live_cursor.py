@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from overwatch_tui.model.event_memory import EventMemory
 from overwatch_tui.model.state import State
 from overwatch_tui.model.time_target import TimeTarget
-from overwatch_tui.model.timeline import Folding, Marks, RunTimeline, Seek, SeekTarget
+from overwatch_tui.model.timeline import Folding, RunTimeline, Seek, SeekTarget
 from protocol.client.items import Item
 from protocol.codec.json_lines import Event
 
 from .cursor import Cursor, Moment
 from .past import Past
-from .past_cursor import PastCursor
+from .past_cursor import Find, PastCursor
 
 MakePast = Callable[[Mapping[str, int]], Past | None]
 """Gives what reads the events up to these numbers per stream; None where nothing can."""
@@ -45,6 +45,7 @@ class LiveCursor(Cursor):
             self.close()
             self.timeline, self._folding, self.memory = RunTimeline(), Folding(), EventMemory()
             self._seek = self.moment = self._past = None
+            self._steps_left.clear()
             self._is_past = False
 
     def caught_up(self, state: State) -> None:
@@ -81,6 +82,7 @@ class LiveCursor(Cursor):
 
     def hold(self, state: State, now: int) -> None:
         """Stand still at this moment while the run goes on; called again, back to it."""
+        self._steps_left.clear()
         if self._past is not None and self._past.is_seeking:
             self._past.stop()
         elif self.moment is not None:
@@ -90,6 +92,7 @@ class LiveCursor(Cursor):
 
     def to_end(self) -> str:
         """Show the run as it is now."""
+        self._steps_left.clear()
         self._leave_past()
         self._seek = self.moment = None
         return ""
@@ -101,6 +104,7 @@ class LiveCursor(Cursor):
 
     def go_to(self, target: TimeTarget) -> str:
         """Go to a moment."""
+        self._steps_left.clear()
         if target.is_end:
             return self.to_end()
         if target.clock is not None:
@@ -136,23 +140,34 @@ class LiveCursor(Cursor):
         self._seek = Seek(self.timeline, self.timeline.start(keyframe), reader, target)
         return ""
 
-    def _step(self, marks: Marks, by: int, what: str) -> str:
+    def _step(self, what: str, by: int) -> str:
         if not self._is_past:
-            return super()._step(marks, by, what)
+            return super()._step(what, by)
         if by < 0:
-            return self._step_before(what)
-        return self._search(lambda past: past.next(what), otherwise=lambda: self._step_into_memory(marks))
+            return self._step_before(what, by)
+        return self._search(self._step_in_past(what, by), otherwise=lambda: self._step_into_memory(what, by))
 
-    def _step_into_memory(self, marks: Marks) -> str:
+    def _step_in_past(self, what: str, by: int) -> Find:
+        def find(past: PastCursor) -> SeekTarget | None:
+            target, steps = past.step_by(what, by)
+            if target is not None:
+                self._keep_steps(what, by - steps)
+            return target
+
+        return find
+
+    def _step_into_memory(self, what: str, by: int) -> str:
         """From the last mark before joining to the first in memory."""
+        marks = self._marks(what)
         if not marks.positions:
             return self.to_end()
+        self._keep_steps(what, by - 1)
         return self.go(SeekTarget(position=marks.positions[0]))
 
-    def _step_before(self, what: str) -> str:
-        return self._go_before(lambda past: past.previous(what), f"no {what} before this moment")
+    def _step_before(self, what: str, by: int) -> str:
+        return self._go_before(self._step_in_past(what, by), f"no {what} before this moment")
 
-    def _step_beyond(self, what: str) -> str:
+    def _step_beyond(self, what: str, by: int) -> str:  # noqa: ARG002
         if self.moment is None:
             return f"no {what} after this moment: this is live"
         return self.to_end()

@@ -67,22 +67,22 @@ class PastCursor:
         self._search = _Search(find, otherwise, is_back, since, first_epoch)
         self._is_going = False
 
-    def previous(self, what: str) -> SeekTarget | None:
-        """The `epoch` or `anomaly` before the moment that is shown."""
-        marks, here = self._marks(what), self._here(what)
-        at = bisect_left(marks.times, here) - 1
-        if at < 0 or marks.times[at] < self._source.from_ts:
-            return None
-        return SeekTarget(position=marks.positions[at])
+    def step_by(self, what: str, by: int) -> tuple[SeekTarget | None, int]:
+        """(the moment so many `epoch`s or `anomaly`s on, how many there are); negative is back.
 
-    def next(self, what: str) -> SeekTarget | None:
-        """The one after it; None where that is no longer of the past."""
+        They are fewer where the past has no more; the moment is None where it has none.
+        """
         assert self._search is not None
-        marks = self._marks(what)
-        at = bisect_right(marks.times, self._here(what))
-        if at == len(marks) or (what == "epoch" and marks.times[at] >= self._search.first_epoch):
-            return None
-        return SeekTarget(position=marks.positions[at])
+        marks, here = self._marks(what), self._here(what)
+        if by < 0:
+            at, last = bisect_left(marks.times, here), bisect_left(marks.times, self._source.from_ts)
+            steps = max(by, last - at)
+            return SeekTarget(position=marks.positions[at + steps]) if steps < 0 else None, steps
+        at, last = bisect_right(marks.times, here), len(marks)
+        if what == "epoch":
+            last = bisect_left(marks.times, self._search.first_epoch)
+        steps = min(by, last - at)
+        return SeekTarget(position=marks.positions[at + steps - 1]) if steps > 0 else None, steps
 
     def to_time(self, ts: int) -> SeekTarget | None:
         """A time, microseconds; 0 is the oldest one that can be shown."""

@@ -22,7 +22,9 @@ BROKEN = "raise ImportError('there is no such library')\n"
 
 @contextmanager
 def started(folder: Path, *arguments: str, **environment: str) -> Iterator[Terminal]:
-    command = [sys.executable, "-m", "overwatch_tui", *arguments]
+    exported = [each for each in arguments if "=" in each]  # a Terminal itself takes COLUMNS away
+    arguments = tuple(each for each in arguments if each not in exported)
+    command = ["env", *exported, sys.executable, "-m", "overwatch_tui", *arguments]
     inherited = {**os.environ, "ESPER_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
     terminal = Terminal(command, {**inherited, **environment})
     try:
@@ -57,6 +59,15 @@ def test_first_frame_is_taken_over_without_blanking(tmp_path: Path) -> None:
         assert (output.count(ENTER), output.count(LEAVE)) == (1, 1)
         assert tui.echoes
         assert tui.process.returncode == 0
+
+
+def test_first_frame_keeps_to_the_columns_that_are_exported(tmp_path: Path) -> None:
+    path = journal.write(tmp_path / f"{'x' * 60}.jsonl", rounds=1)
+    with started(tmp_path, "COLUMNS=40", "--replay", str(path)) as tui:
+        tui.wait_for("opening the recording")
+        tui.read(0.1)
+        first = tui.output.partition(b"\x1b[2J\x1b[H")[2].partition(b"\x1b")[0]
+        assert len(first) == 40
 
 
 def test_terminal_is_restored_where_an_import_fails(tmp_path: Path) -> None:

@@ -154,6 +154,34 @@ async def test_recording_pauses_steps_seeks_and_plays_on(tmp_path: Path) -> None
 
 
 @in_loop
+async def test_steps_pressed_on_the_way_all_count(tmp_path: Path) -> None:
+    app = recorded(tmp_path, speed=1.0)
+    async with app.run_test(size=SMALL) as pilot:
+        await press(pilot, "space")
+        settle(app)
+        for by in (1,) * 5:  # faster than any tick
+            app.action_step_epochs(by)
+        settle(app)
+        assert clock(app) == (1, 5), "forward, into what was not played"
+        await walk(app, pilot, "g", "t", *"r3", "enter")
+        for by in (-1, -1, -1, 1):
+            app.action_step_epochs(by)
+        settle(app)
+        assert clock(app) == (2, 23)
+        for _ in range(60):
+            app.action_step_epochs(-1)
+        settle(app)
+        assert clock(app) == (1, 1)
+        assert "no epoch before this moment" in shown(app)
+        app.action_step_epochs(1)
+        app.action_step_epochs(1)
+        app.action_freeze()
+        settle(app)
+        assert clock(app) == (1, 1), "Space stops where it is"
+        assert await walk(app, pilot, "full_stop") == (1, 2)
+
+
+@in_loop
 async def test_recording_is_sought_beyond_what_was_played(tmp_path: Path) -> None:
     app = recorded(tmp_path, speed=1.0)
     async with app.run_test(size=SMALL) as pilot:

@@ -98,6 +98,28 @@ def test_view_switch_is_sent_in_slices_by_importance(pace: FixedPace, terminal: 
     run()
 
 
+def test_newest_lines_of_a_log_are_sent_first(pace: FixedPace, terminal: Terminal) -> None:
+    @in_loop
+    async def run() -> None:
+        app: Any = OverwatchApp(session(events()[:400]))
+        async with app.run_test(size=SIZE) as pilot:
+            await pilot.press("6")
+            await pilot.pause()
+            app.pace = pace
+            before = terminal.lines
+            pace.left = 700
+            app.session.feed.items = list(events()[400:])  # more than the screen holds
+            app.tick()
+            app.paint()
+            await pilot.pause()
+            wanted = wanted_lines(app)
+            newest = max(y for y in range(3, 38) if wanted[y])
+            assert terminal.lines[newest] == wanted[newest] != before[newest]
+            assert terminal.lines[3] == before[3] != wanted[3]
+
+    run()
+
+
 def test_owed_lines_are_drawn_when_they_are_sent(pace: FixedPace, terminal: Terminal) -> None:
     @in_loop
     async def run() -> None:

@@ -131,6 +131,15 @@ async def test_late_joiner_steps_to_what_the_recording_shows(server: Server, add
             assert clock(app) == (3, 23)
             await go(app, pilot, "full_stop")
             assert clock(app) == (3, 24)
+            await go(app, pilot, "g", "t", *"r4e1", "enter")
+            for by in (-1,) * 5:  # faster than any tick
+                app.action_step_epochs(by)
+            await go(app, pilot)
+            assert clock(app) == (3, 20)
+            for by in (1,) * 6:
+                app.action_step_epochs(by)
+            await go(app, pilot)
+            assert clock(app) == (4, 2), "over the border of the past"
             await go(app, pilot, "0")
             assert clock(app) == (4, 24)
         path = server.run.path / EVENTS_FILE
