@@ -290,7 +290,7 @@ class LastWords:
     round: int
     epoch: int
     state: str | None
-    """The newest `run.state`, or None where the tail that was read has none."""
+    """The newest `run.state`; where the tail has none, TRAINING if it has a step of the loop, else None."""
     stopped: RunStopped | None
     """Set where the last boot ended in order."""
 
@@ -299,11 +299,14 @@ def last_words(path: Path, *, limit: int = 4 * 1024 * 1024) -> LastWords | None:
     """Read the tail of a journal, back to the newest `run.state`; None where there is no event."""
     newest: Event | None = None
     stopped: RunStopped | None = None
+    has_step = False
     for line in lines_newest_first(path):
         limit -= len(line) + 1
         if limit < 0:
             break
-        if newest is not None and b'"type":"run.' not in line[:128]:
+        head = line[:128]
+        has_step = has_step or b'"type":"epoch"' in head or b'"type":"scalar"' in head
+        if newest is not None and b'"type":"run.' not in head:
             continue
         try:
             event = decode_line(line)
@@ -316,7 +319,8 @@ def last_words(path: Path, *, limit: int = 4 * 1024 * 1024) -> LastWords | None:
             return _last_words_at(newest, event.data.state, stopped)
         if event.type == "run.stopped" and stopped is None:
             stopped = event.data
-    return None if newest is None else _last_words_at(newest, None, stopped)
+    state = "TRAINING" if has_step else None  # another one would have been told after it
+    return None if newest is None else _last_words_at(newest, state, stopped)
 
 
 def _last_words_at(newest: Event, state: str | None, stopped: RunStopped | None) -> LastWords:

@@ -255,6 +255,23 @@ def test_last_words(tmp_path: Path) -> None:
     assert (words.state, words.stopped.reason) == ("STOPPING", "asked")
 
 
+def test_state_of_a_tail_that_tells_none(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    steps = [ev.Scalars(step=i, values={"loss": 1.0}) for i in range(100)]
+    write(path, ev.RunStateChanged(state="TRAINING"), *steps)
+    words = last_words(path, limit=2000)
+    assert words is not None
+    assert words.state == "TRAINING", "what comes after another state would be no step"
+    write(path, *steps, ev.RunStateChanged(state="PAUSED"), *[ev.Mark(text="x", client="c")] * 3)
+    words = last_words(path, limit=2000)
+    assert words is not None
+    assert words.state == "PAUSED"
+    write(path, ev.RunStateChanged(state="PAUSED"), *[ev.Mark(text="x", client="c")] * 100)
+    words = last_words(path, limit=2000)
+    assert words is not None
+    assert words.state is None
+
+
 def test_newest_lines(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     assert newest_lines(path) == []
