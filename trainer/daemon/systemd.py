@@ -7,10 +7,12 @@ hangs is ended and started again.
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from protocol.messages.headers import TrainerBeat
@@ -19,10 +21,15 @@ POLL_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 600.0
 """An end that shows no sign of life for so long is not waited for any longer."""
 WATCHDOG_SECONDS = 300
+MAX_UNSENT = 16
+"""Messages that wait for a manager that does not read; the newest say what the older ones said."""
 
 
 class Notifier:
     """Reports the daemon's state to the service manager; does nothing where there is none.
+
+    A thread of its own sends, and never waits: a manager that does not read holds up neither the training nor
+    its end. What the manager's full queue refuses is sent at the next turn.
 
     Args:
         beat: state, clock and age of the trainer's last sign of life.
@@ -35,66 +42,97 @@ class Notifier:
         self._interval = (
             min(POLL_SECONDS, self._watchdog_seconds / 3) if self._watchdog_seconds else POLL_SECONDS
         )
-        self._stopping = False
-        self._closing = threading.Event()
+        self._is_training_over = self._stopping = False
+        self._orders: queue.SimpleQueue[tuple[str, ...] | None] = queue.SimpleQueue()
+        """Messages for the thread, None to end it; unlike an event it may be used in a signal handler."""
+        self._unsent: deque[str] = deque(maxlen=MAX_UNSENT)
         self._thread: threading.Thread | None = None
 
     def ready(self) -> None:
         """The daemon answers and trains; from now on the watchdog is fed."""
         if self._address:
-            self._notify("READY=1", f"MAINPID={os.getpid()}", self._status())
+            self._orders.put((f"READY=1\nMAINPID={os.getpid()}\n{self._status()}",))
             self._thread = threading.Thread(target=self._main, name="esper-systemd", daemon=True)
             self._thread.start()
 
     def reloaded(self) -> None:
-        """Report that SIGHUP has been handled."""
-        if self._address:
+        """Report that SIGHUP has been handled; safe in a signal handler."""
+        if self._thread is not None:
             now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-            self._notify("RELOADING=1", f"MONOTONIC_USEC={now}")
-            self._notify("READY=1")
+            self._orders.put((f"RELOADING=1\nMONOTONIC_USEC={now}", "READY=1"))
 
     def stopping(self) -> None:
         """Training is over; what is left takes seconds."""
-        if self._thread is not None:
-            self._say_stopping()
+        self._is_training_over = True
+        self._orders.put(())
 
     def close(self) -> None:
         """The process ends now."""
-        self._closing.set()
+        self._orders.put(None)
         if self._thread is not None:
             self._thread.join(self._interval)
 
     def _main(self) -> None:
-        while not self._closing.wait(self._interval):
-            beat = self._beat()
-            if beat.state == "STOPPING":
-                self._say_stopping()
-            age = beat.beat_age_ms / 1000
-            words = [self._status()]
-            if self._watchdog_seconds and age < (
-                MAX_SILENCE_SECONDS if self._stopping else self._watchdog_seconds
-            ):
-                words.append("WATCHDOG=1")
-            if self._stopping and age < MAX_SILENCE_SECONDS:
-                words.append(f"EXTEND_TIMEOUT_USEC={int(self._interval * 6e6)}")
-            self._notify(*words)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+            manager.setblocking(False)
+            while (messages := self._next_order()) is not None:
+                self._unsent.extend(messages)
+                if self._orders.empty():
+                    self._note_end()
+                if self._send_unsent(manager):
+                    self._send(manager, self._signs_of_life())
+            self._note_end()
+            self._send_unsent(manager)
 
-    def _say_stopping(self) -> None:
-        if not self._stopping:
+    def _next_order(self) -> tuple[str, ...] | None:
+        """The next messages; none after an interval."""
+        try:
+            return self._orders.get(timeout=self._interval)
+        except queue.Empty:
+            return ()
+
+    def _note_end(self) -> None:
+        """Once, where the run stops: after what was ordered before."""
+        if not self._stopping and (self._is_training_over or self._beat().state == "STOPPING"):
             self._stopping = True
-            self._notify("STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(self._interval * 6e6)}")
+            self._unsent.append(f"STOPPING=1\n{self._more_time()}")
+
+    def _signs_of_life(self) -> str:
+        age = self._beat().beat_age_ms / 1000
+        words = [self._status()]
+        if self._watchdog_seconds and age < (
+            MAX_SILENCE_SECONDS if self._stopping else self._watchdog_seconds
+        ):
+            words.append("WATCHDOG=1")
+        if self._stopping and age < MAX_SILENCE_SECONDS:
+            words.append(self._more_time())
+        return "\n".join(words)
+
+    def _more_time(self) -> str:
+        return f"EXTEND_TIMEOUT_USEC={int(self._interval * 6e6)}"
 
     def _status(self) -> str:
         beat = self._beat()
         return f"STATUS={beat.state}, round {beat.round}, epoch {beat.epoch}"
 
-    def _notify(self, *words: str) -> None:
+    def _send_unsent(self, manager: socket.socket) -> bool:
+        """Send what waits, in order; says whether nothing waits any more."""
+        while self._unsent:
+            if not self._send(manager, self._unsent[0]):
+                return False
+            self._unsent.popleft()
+        return True
+
+    def _send(self, manager: socket.socket, message: str) -> bool:
+        """Say whether the manager's queue had room; one that went away asks for nothing any more."""
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
-                manager.sendto("\n".join(words).encode(), address)
+            manager.sendto(message.encode(), address)
+        except BlockingIOError:
+            return False
         except OSError:
-            return  # a manager that went away asks for nothing any more
+            return True
+        return True
 
 
 def _watchdog() -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import os
 import shlex
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,9 +109,14 @@ def test_an_end_may_take_its_time_while_it_moves(manager: Manager) -> None:
 @pytest.mark.fault(36)
 def test_a_reload_is_told(manager: Manager) -> None:
     notifier = Notifier(Trainer().beat)
+    notifier.ready()
     notifier.reloaded()
-    assert int(manager.next()["MONOTONIC_USEC"]) > 0
+    seen = manager.next()
+    while "RELOADING" not in seen:
+        seen = manager.next()
+    assert int(seen["MONOTONIC_USEC"]) > 0
     assert manager.next() == {"READY": "1"}
+    notifier.close()
 
 
 def test_without_a_manager_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +132,32 @@ def test_a_manager_that_went_away_harms_nobody(manager: Manager) -> None:
     notifier = Notifier(Trainer().beat)
     manager.socket.close()
     notifier.ready()
+    notifier.close()
+
+
+def test_full_queue_of_the_manager_holds_nobody_up(manager: Manager) -> None:
+    """systemd that does not read, for it is stopped or its machine swaps; afterwards it hears all."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                other.sendto(b"STATUS=another", manager.socket.getsockname())
+    notifier = Notifier(Trainer().beat)
+
+    def live() -> None:
+        notifier.ready()
+        notifier.reloaded()
+        notifier.stopping()
+
+    told = threading.Thread(target=live, daemon=True)
+    told.start()
+    told.join(60)
+    assert not told.is_alive(), "the main thread of a daemon would wait for systemd"
+    seen: list[str] = []
+    while "STOPPING" not in seen:
+        seen += manager.next()
+    words = [word for word in seen if word in ("READY", "RELOADING", "STOPPING")]
+    assert words == ["READY", "RELOADING", "READY", "STOPPING"]
     notifier.close()
 
 
