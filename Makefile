@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	&& { echo $$p; break; }; done)
 BIN := .venv/bin
 RUN ?= first-light
-BENCHES := $(filter-out benchmarks/report.py benchmarks/daemon_rounds.py benchmarks/gpu.py,$(wildcard benchmarks/[a-z]*.py))
+BENCHES := $(filter-out benchmarks/report.py benchmarks/daemon_rounds.py benchmarks/engine_worker.py benchmarks/gpu.py,$(wildcard benchmarks/[a-z]*.py))
 
 .PHONY: run test test-all lint bench docs clean
 
