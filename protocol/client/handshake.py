@@ -16,6 +16,8 @@ _BROKEN_OFF = (errno.EPIPE, errno.ECONNRESET)
 MAX_BROKEN_OFF = 4
 """Handshakes in a row that may break off before the key is blamed, about 1 s with libzmq's pauses: a daemon
 that many strangers connect to closes the oldest that have not authenticated, and a newcomer may be one."""
+MAX_BROKEN_OFF_AGAIN = 40
+"""The same once the key has been let in: then it is the key only where the daemon has got another one."""
 
 
 class HandshakeMonitor:
@@ -36,6 +38,7 @@ class HandshakeMonitor:
         )
         self._monitor.set(zmq.LINGER, 0)
         self._broken_off = 0
+        self._patience = MAX_BROKEN_OFF
 
     def problem(self) -> str | None:
         """What went wrong since the last call; None where nothing did. Never blocks."""
@@ -46,11 +49,11 @@ class HandshakeMonitor:
                 return None
             event = report["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._broken_off = 0
+                self._broken_off, self._patience = 0, MAX_BROKEN_OFF_AGAIN
                 continue
             if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and report["value"] in _BROKEN_OFF:
                 self._broken_off += 1
-                if self._broken_off < MAX_BROKEN_OFF:
+                if self._broken_off < self._patience:
                     continue
             self._broken_off = 0
             return self._describe(event, report["value"])

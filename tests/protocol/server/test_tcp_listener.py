@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from overwatch_tui.cli import main as terminal
 from protocol import Subscriber, connect
-from protocol.client.handshake import HandshakeMonitor
+from protocol.client.handshake import MAX_BROKEN_OFF, HandshakeMonitor
 from protocol.codec.addresses import with_key
 from protocol.errors import KeyRefused, KeysUnusable, NoReply, RequestError
 from protocol.journal.reader import read
@@ -207,6 +207,20 @@ def test_a_handshake_cut_twice_does_not_blame_the_key(
     with connect(address, key="viewer") as run:
         assert run.status()["name"] == "alpha"
     assert connections.cut == 2
+
+
+@pytest.mark.fault(30)
+def test_cut_handshakes_do_not_blame_a_key_let_in_before(listening: Server, address: str) -> None:
+    """As a flood of strangers cuts them again and again."""
+    assert listening._listener is not None
+    connections = listening._listener.connections
+    with connect(address, key="operator") as run:
+        assert run.pause()["state"] == "accepted"
+        with connections._lock:
+            connections.max_unproven = 0
+            (ctl,) = (fd for fd, one in connections._open.items() if one.port == "ctl")
+            connections._close(ctl, "as in a flood")
+        until(lambda: run.status()["name"] == "alpha" and connections.cut > MAX_BROKEN_OFF + 2)
 
 
 @pytest.mark.fault(28)
