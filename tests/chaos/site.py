@@ -84,6 +84,7 @@ class Site:
             "XDG_RUNTIME_DIR": str(self.runtime),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
             "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",  # on a full disk Python would keep a half
         }
         os.environ.update(self.environment)
         self._mount()

@@ -19,7 +19,7 @@ def test_unsaved_last_round_is_no_success(house: House) -> None:
     sets = [word for item in SMALL for word in ("--set", item)]
     ended = subprocess.run(
         [sys.executable, "-m", "trainer", "start", "full", "--rounds", "1", *sets],
-        env=house.environment,
+        env={**house.environment, "PYTHONDONTWRITEBYTECODE": "1"},  # Python would keep a half of a large one
         capture_output=True,
         text=True,
         timeout=300,

@@ -121,7 +121,8 @@ def test_full_disk_during_export_is_one_line(run: RunFolder, tmp_path: Path) -> 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
-    done = subprocess.run(words, env=os.environ, preexec_fn=limit, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # Python would keep a half of a large one
+    done = subprocess.run(words, env=environment, preexec_fn=limit, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (10, 1), done.stderr
     assert "file too large" in done.stderr
     assert not (tmp_path / "wandb").exists()
