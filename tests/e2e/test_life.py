@@ -25,19 +25,19 @@ def losses(house: House, name: str) -> dict[tuple[int, int], list[float]]:
 @pytest.mark.fault(7)
 @pytest.mark.slow
 def test_kill_9_leaves_journal_and_resume_continues_curve(house: House) -> None:
-    whole = house.spawn("whole", "--rounds", "4")
-    assert whole.wait(300) == 0
-
-    cut = house.spawn("cut", "--rounds", "4")
+    cut = house.spawn("cut", "--rounds", "1000")
     eventually(lambda: len(house.journal("cut", "round.finished")) >= 2)
     cut.kill()
     cut.wait()
     before = house.journal("cut")
     assert before, "the journal reads line by line up to the kill"
     finished = len(house.journal("cut", "round.finished"))
+    rounds = ("--rounds", str(finished + 2))
 
-    resumed = house.spawn("cut", "--resume", "cut")
+    resumed = house.spawn("cut", "--resume", "cut", *rounds)
     assert resumed.wait(300) == 0
+    whole = house.spawn("whole", *rounds)
+    assert whole.wait(300) == 0
     starts = house.journal("cut", "run.started")
     assert starts[1]["data"]["resumed_round"] >= finished - 1
     assert losses(house, "cut") == losses(house, "whole")

@@ -26,29 +26,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 def torchrun(house: House, name: str | None, *arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
     """Two ranks on this machine; without a name they resume a run, by its own options."""
     new = [] if name is None else [name, *(word for item in SMALL for word in ("--set", item))]
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            "--max-restarts",
-            str(restarts),
-            "-m",
-            "trainer",
-            "start",
-            *new,
-            *arguments,
-        ],
-        env={**house.environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    launch = ("--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts))
+    command = [sys.executable, "-m", "torch.distributed.run", *launch, "-m", "trainer", "start"]
+    with said(house).open("ab") as stderr:
+        process = subprocess.Popen(
+            [*command, *new, *arguments],
+            env={**house.environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            text=True,
+        )
     house.processes.append(process)
     return process
+
+
+def said(house: House) -> Path:
+    """What torchrun and its ranks write to standard error."""
+    return house.home.with_name("said-by-ranks")
 
 
 def second_rank(torchrun: subprocess.Popen[str]) -> int:
@@ -66,7 +60,7 @@ def test_killed_rank_ends_boot_and_restart_resumes(house: House) -> None:
     again = eventually(lambda: house.journal("cut", "run.started")[1:])[0]["data"]["resumed_round"]
     eventually(lambda: house.journal("cut", "round.finished")[-1]["ctx"]["round"] >= again + 2)
     os.kill(house.journal("cut", "run.started")[1]["data"]["pid"], signal.SIGTERM)
-    assert process.wait(300) == 0, process.stderr.read() if process.stderr else ""
+    assert process.wait(300) == 0, said(house).read_text()
     (lost,) = house.journal("cut", "rank.lost")
     assert "rank 1 (pid" in lost["data"]["error"]
     assert (house.run_folder("cut") / "checkpoints" / lost["data"]["checkpoint"]).name.startswith("round-")
