@@ -51,6 +51,8 @@ class Page:
         self.page = page
         self.screen = pyte.Screen(COLUMNS, LINES)
         self._stream = pyte.ByteStream(self.screen)
+        self._texts: list[str] = []
+        """The screen after each piece that came: some words stand there for seconds only."""
         self.size = (0, 0)
         """Columns and lines, as the page has told the server."""
         self.foreign: list[str] = []
@@ -67,6 +69,7 @@ class Page:
     def _feed(self, payload: str | bytes) -> None:
         if isinstance(payload, bytes):
             self._stream.feed(payload)
+            self._texts.append(self.text)
 
     def _note_size(self, payload: str | bytes) -> None:
         match json.loads(payload):
@@ -81,8 +84,12 @@ class Page:
     def text(self) -> str:
         return "\n".join(self.screen.display)
 
+    def has_shown(self, words: str) -> bool:
+        """Whether they have stood on the screen at any time."""
+        return any(words in text for text in self._texts)
+
     def wait_for(self, what: str | Callable[[str], bool]) -> str:
-        for _ in range(1200):
+        for _ in range(3000):
             if what in self.text if isinstance(what, str) else what(self.text):
                 return self.text
             self.page.wait_for_timeout(100)  # type: ignore[attr-defined]
@@ -94,9 +101,13 @@ def browser() -> Iterator[Page]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-dev-shm-usage"],  # /dev/shm of a container can be small
+            timeout=300_000,
+        )
         page = chromium.new_page(viewport={"width": 1280, "height": 800})
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(300_000)
         yield Page(page)
         chromium.close()
 
@@ -151,7 +162,7 @@ def test_files_of_a_page_go_to_its_browser(house: House, tmp_path: Path) -> None
         page.wait_for("export envs")
         with page.page.expect_download() as table:  # type: ignore[attr-defined]
             page.page.keyboard.press("c")  # type: ignore[attr-defined]
-        page.wait_for("wrote esper-seen-envs-")
+        page.wait_for(lambda _: page.has_shown("wrote esper-seen-envs-"))
         assert table.value.suggested_filename.startswith("esper-seen-envs-")
         rows = list(csv.DictReader(Path(table.value.path()).read_text().splitlines()))
         assert {int(row["env"]) for row in rows} >= {0, 1, 2, 3}

@@ -42,14 +42,13 @@ def test_interrupted_comparison_goes_on_where_it_was(house: House, tmp_path: Pat
         sizes = ["--seeds", "2", "--episodes", episodes, "--hosts", "2"]
         words = ["compare", "--policy", f"no_growth,{file},ppo", *sizes, "--to", str(cells), *SETS, "--json"]
         code, printed, said = interrupt(house, words, cells)
-        if code != 0:
+        if code != 0 and not list(cells.glob("play-ppo-2-*.json")):
             break
     assert code == 130, said
     assert said.splitlines()[-1].startswith("esper-daemon: interrupted; go on with: esper-daemon compare ")
     assert not printed, "no figures of what is half done"
     (trained,) = cells.glob("train-ppo-1-*.json")
     before = trained.stat().st_mtime_ns
-    assert not list(cells.glob("play-ppo-2-*.json"))
 
     resumed = house.daemon(*words, timeout=600)
     assert resumed.returncode == 0, resumed.stderr

@@ -19,10 +19,10 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_python_example_steers_a_run(house: House) -> None:
-    house.spawn("my-run")
+    house.spawn("my-run", "--set", "telemetry.escalate_on=off")
     (example,) = (block for block in blocks("python") if "connect(" in block)
     result = subprocess.run(
-        [sys.executable, "-c", example], env=house.environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", example], env=house.environment, capture_output=True, text=True, timeout=300
     )
     assert result.returncode == 0, result.stderr
     assert "NORMAL" in result.stdout

@@ -18,7 +18,7 @@ from .conftest import House, eventually
 def test_a_daemon_as_a_service(house: House, tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
     house.environment |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"}
-    daemon = house.spawn("alpha", "--or-resume")
+    daemon = house.spawn("alpha", "--or-resume", "--set", "telemetry.escalate_on=off")
     assert manager.next()["READY"] == "1"
     soft, hard = psutil.Process(daemon.pid).rlimit(psutil.RLIMIT_NOFILE)
     assert soft in (hard, 65_536), "clients may need them"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.overwatch_tui.runs import make_run
-from tests.protocol.sshd import ABSENT, Machine
+from tests.protocol.sshd import ABSENT, Machine, user
 
 from .terminal import Terminal
 
@@ -38,7 +37,7 @@ def machines() -> Iterator[tuple[Machine, Machine]]:
     folders = [Path(tempfile.mkdtemp(prefix=f"esper-{name}-")) for name in ("box", "crate")]
     with Machine(folders[0]) as box, Machine(folders[1]) as crate:
         box.configure_client(
-            f"\nHost crate\n  HostName 127.0.0.1\n  Port {crate.port}\n  User {getpass.getuser()}\n"
+            f"\nHost crate\n  HostName 127.0.0.1\n  Port {crate.port}\n  User {user()}\n"
             f"  IdentityFile {folders[1]}/user\n  IdentitiesOnly yes\n"
             f"  UserKnownHostsFile {folders[1]}/known"
         )

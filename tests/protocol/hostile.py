@@ -2,7 +2,7 @@
 
 PEER is viewer (has a key of that role), stranger (has none) or uid (another user of the machine). It prints
 `done` when it has tried all that it may, and holds its connections until standard input ends; what it should
-not have been able to do it prints before.
+not have been able to do it prints before. It blocks until a byte of standard input says that it was enough.
 """
 
 from __future__ import annotations
@@ -39,6 +39,19 @@ def request(method: str, params: dict[str, Any] | None = None, client: str = "x"
     meta = {"client": client, "reason": client}
     whole = {"jsonrpc": "2.0", "id": number, "method": method, "params": params or {}, "meta": meta}
     return json.dumps(whole).encode()
+
+
+def until_enough() -> Callable[[], bool]:
+    """Whether to go on: for a time, and until a byte of standard input has come."""
+    end, enough = time.monotonic() + BLOCK_SECONDS, False
+
+    def goes_on() -> bool:
+        nonlocal enough
+        if not enough and select.select([sys.stdin], [], [], 0)[0]:
+            enough = os.read(sys.stdin.fileno(), 1) != b""
+        return not enough or time.monotonic() < end
+
+    return goes_on
 
 
 class Viewer:
@@ -78,9 +91,9 @@ class Viewer:
         dealers = [self.open(zmq.DEALER, port) for port in ("qry", "ctl") for _ in range(8)]
         methods = ("ping", "schema", "snapshot", "status", "pause", "lease.acquire")
         replay = {"stream": "life", "first": 1, "last": 10**9}
-        end = time.monotonic() + BLOCK_SECONDS
+        goes_on = until_enough()
         for number in itertools.count():
-            if time.monotonic() > end:
+            if not goes_on():
                 break
             for dealer in dealers:
                 with contextlib.suppress(zmq.Again):
@@ -173,8 +186,8 @@ class Stranger:
         self.greet(b"NULL", b"\x04" + bytes([len(ready)]) + ready, frames)
 
     def block(self) -> None:
-        end = time.monotonic() + BLOCK_SECONDS
-        while time.monotonic() < end:
+        goes_on = until_enough()
+        while goes_on():
             self.greet(b"CURVE")
             if len(self.held) > 600:
                 for one in self.held:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -31,6 +31,11 @@ def free_ports(count: int = 1) -> int:
         except OSError:
             continue
         return first
+
+
+def user() -> str:
+    """Who runs the tests, whatever LOGNAME and USER say."""
+    return pwd.getpwuid(os.getuid()).pw_name
 
 
 class Machine:
@@ -73,7 +78,7 @@ class Machine:
             + "\n"
         )
         (folder / "ssh_config").write_text(
-            f"Host box\n  HostName 127.0.0.1\n  Port {self.port}\n  User {getpass.getuser()}\n"
+            f"Host box\n  HostName 127.0.0.1\n  Port {self.port}\n  User {user()}\n"
             f"  IdentityFile {folder}/user\n  IdentitiesOnly yes\n  UserKnownHostsFile {folder}/known\n"
         )
         ssh = shutil.which("ssh")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -93,6 +94,12 @@ def check_done(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "done\n"
 
 
+def line_of(process: subprocess.Popen[str]) -> str:
+    """What it has said, or nothing; does not wait."""
+    assert process.stdout is not None
+    return process.stdout.readline() if select.select([process.stdout], [], [], 0)[0] else ""
+
+
 def test_no_peer_ends_a_run(victim: subprocess.Popen[bytes], attack: Attack, peer: str) -> None:
     check_done(attack(peer, "end"))
     with connect("alpha") as run:
@@ -109,15 +116,17 @@ def test_no_peer_blocks_a_run(
 ) -> None:
     with connect("alpha") as run, connect(address, key="bystander") as other:
         hostile, answers = attack(peer, "block"), 0
-        assert hostile.stdout is not None
-        os.set_blocking(hostile.stdout.fileno(), False)
-        while not (said := hostile.stdout.readline()):
+        while not (said := line_of(hostile)):
             assert hostile.poll() is None
             before = run.status()["round"]
             assert run.pause()["state"] == "accepted", "commands are taken"
             assert other.status()["name"] == "alpha", "over TCP as well"
             assert until(lambda before=before: run.status()["round"] > before), "it trains on"  # type: ignore[misc]
             answers += 1
+            if answers == 2:
+                assert hostile.stdin is not None
+                hostile.stdin.write(".")
+                hostile.stdin.flush()
         assert said == "done\n"
         assert answers > 1
         assert run.status()["dropped"] == {"life": 0, "metric": 0, "trace": 0, "log": 0}
@@ -129,12 +138,10 @@ def test_no_peer_makes_a_run_grow(victim: subprocess.Popen[bytes], attack: Attac
         until(lambda: run.status()["seq"]["life"] > 20_000)  # what it keeps of its newest events is kept
         before = process.memory_info().rss
         hostile, highest = attack(peer, "grow"), before
-        assert hostile.stdout is not None
-        os.set_blocking(hostile.stdout.fileno(), False)
         said, after = "", 0
         while after < 100:
             assert hostile.poll() is None
-            said = said or hostile.stdout.readline()
+            said = said or line_of(hostile)
             after += bool(said)
             highest = max(highest, process.memory_info().rss)
             run.status()

@@ -78,10 +78,10 @@ def test_a_thousand_clients() -> None:
             readers.append(reader)
             askers.append(asker)
         for n, asker in enumerate(askers):
-            assert asker.poll(20_000)
+            assert asker.poll(300_000)
             assert json.loads(asker.recv_multipart()[1])["id"] == str(n)
         for reader in readers:
-            assert reader.poll(20_000), "each is welcomed"
+            assert reader.poll(300_000), "each is welcomed"
         with connect("alpha") as run:
             until(lambda: run.status()["clients"] == CLIENTS)
             assert run.checkpoint(wait=True)["n"] > 0, "whoever commands is heard among them"

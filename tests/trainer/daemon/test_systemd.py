@@ -29,10 +29,16 @@ class Manager:
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind("\0" + address[1:] if address[0] == "@" else address)
-        self.socket.settimeout(10)
+        self.socket.settimeout(300)
 
     def next(self) -> dict[str, str]:
         return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().split("\n"))
+
+    def until(self, word: str, *, is_there: bool = True) -> dict[str, str]:
+        """The first one that has a word, or has it not; those before it can have waited here."""
+        while (word in (told := self.next())) is not is_there:
+            pass
+        return told
 
 
 class Trainer:
@@ -69,11 +75,10 @@ def test_watchdog_is_fed_only_while_trainer_lives(manager: Manager) -> None:
     assert first["STATUS"] == "TRAINING, round 3, epoch 7"
     assert [manager.next().get("WATCHDOG") for _ in range(3)] == ["1"] * 3
     trainer.age_ms = 151
-    manager.next()
+    manager.until("WATCHDOG", is_there=False)
     assert [manager.next().get("WATCHDOG") for _ in range(3)] == [None] * 3, "a hung trainer"
     trainer.age_ms = 0
-    manager.next()
-    assert manager.next()["WATCHDOG"] == "1"
+    assert manager.until("WATCHDOG")["WATCHDOG"] == "1"
     notifier.close()
 
 
@@ -83,16 +88,12 @@ def test_an_end_may_take_its_time_while_it_moves(manager: Manager) -> None:
     notifier.ready()
     manager.next()
     trainer.state, trainer.age_ms = "STOPPING", 60_000
-    seen = manager.next()
-    while "STOPPING" not in seen:
-        seen = manager.next()
+    seen = manager.until("STOPPING")
     assert int(seen["EXTEND_TIMEOUT_USEC"]) > 0
     later = manager.next()
     assert (later["WATCHDOG"], int(later["EXTEND_TIMEOUT_USEC"]) > 0) == ("1", True)
     trainer.age_ms = int(systemd.MAX_SILENCE_SECONDS * 1000)
-    manager.next()
-    stuck = manager.next()
-    assert "EXTEND_TIMEOUT_USEC" not in stuck
+    stuck = manager.until("EXTEND_TIMEOUT_USEC", is_there=False)
     assert "WATCHDOG" not in stuck
     notifier.stopping()
     notifier.close()
