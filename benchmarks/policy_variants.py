@@ -28,7 +28,7 @@ from trainer.config.schema import Config
 from trainer.measurements import Measurements
 from trainer.policy.actor import Actor
 from trainer.policy.agent import Agent
-from trainer.policy.gae import gae
+from trainer.policy.gae import gae, subtract_task_baseline
 from trainer.policy.rollout import Rollout
 from trainer.reward.compute import Reward, total
 from trainer.reward.modes import RunContext
@@ -84,11 +84,16 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "KL .03, entropy .05 to .005": FALLING,
     "sharpened by 4": SHARPENED,
     "sharpened by 10": (*SHARPENED, "ppo.sharpen_factor=10"),
+    "sharpened, baseline by task": (*SHARPENED, "ppo.task_baseline=true"),
+    "sharpened, baseline by task, linear": (*SHARPENED, "ppo.task_baseline=true", "ppo.schedule=linear"),
     "sharpened, linear": (*SHARPENED, "ppo.schedule=linear"),
     "sharpened, linear from .002": (*SHARPENED, "ppo.schedule=linear", "ppo.learning_rate=0.002"),
 }
 """Settings beside `COMMON`; ROUNDS stands for the run's rounds."""
-COMMON = ("device=cpu", "ppo.target_kl=0.01", "ppo.entropy_rounds=0", "ppo.sharpen_rounds=0")
+COMMON = (
+    *("device=cpu", "ppo.task_baseline=false"),
+    *("ppo.target_kl=0.01", "ppo.entropy_rounds=0", "ppo.sharpen_rounds=0"),
+)
 """Preset `mixture` with PPO's defaults, whatever the preset has chosen since."""
 
 
@@ -197,6 +202,8 @@ class Course:
         assert self.agent.ppo is not None
         ppo = self.cfg.ppo
         advantage, returns = gae(self.rollout.reward, self.rollout.value, gamma=ppo.gamma, lam=ppo.gae_lambda)
+        if ppo.task_baseline:
+            advantage = subtract_task_baseline(advantage, self.hosts.task)
         return self.agent.ppo.update(self.rollout, advantage, returns)
 
     def trial(self, **policy: Any) -> tuple[dict[str, float], dict[str, float], float]:

@@ -29,7 +29,7 @@ from .hooks import Hooks
 from .hosts.autotune import choose_execution, create_population
 from .measurements import Measurements
 from .policy.agent import Agent
-from .policy.gae import gae
+from .policy.gae import gae, subtract_task_baseline
 from .policy.observation import Observation
 from .policy.rollout import Decision
 from .telemetry.columns import shapley_columns
@@ -97,8 +97,11 @@ class Trainer(Episodes):
                 ppo = self.cfg.ppo
                 rollout = self.rollout.all_gather(self.process_group)
                 reward_TN = rollout.reward
+                task_N = self.population.tasks.numbers if ppo.task_baseline else None
+                if task_N is not None:
+                    task_N = self.process_group.all_gather(task_N, dim=0)
                 advantage, returns = self._advantages(
-                    rollout.reward, rollout.value, ppo.gamma, ppo.gae_lambda
+                    rollout.reward, rollout.value, ppo.gamma, ppo.gae_lambda, task_N
                 )
                 update = self.agent.ppo.update(rollout, advantage, returns)
         with hooks.phase("test"):
@@ -112,10 +115,13 @@ class Trainer(Episodes):
         self.evaluate(reward_TN, hooks)
 
     def advantages(
-        self, reward_TN: Tensor, value_TN: Tensor, gamma: float, lam: float
+        self, reward_TN: Tensor, value_TN: Tensor, gamma: float, lam: float, task_N: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Advantages and returns [T, N], see `gae`."""
-        return self._gae(reward_TN, value_TN, gamma=gamma, lam=lam)
+        """Advantages and returns [T, N], see `gae`; with tasks, advantages are less their baseline."""
+        advantage_TN, return_TN = self._gae(reward_TN, value_TN, gamma=gamma, lam=lam)
+        if task_N is not None:
+            advantage_TN = subtract_task_baseline(advantage_TN, task_N)
+        return advantage_TN, return_TN
 
     def evaluate(self, reward_TN: Tensor, hooks: Hooks) -> None:
         """Play on held-out hosts what is due, and judge the policy."""

@@ -71,6 +71,15 @@ class PPOConfig(Section, frozen=True):
     ] = 0
     gamma: Annotated[float, number("Discount per epoch", le=1.0)] = 1.0
     gae_lambda: Annotated[float, number("Lambda of generalised advantage estimation", le=1.0)] = 0.95
+    task_baseline: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether each env's advantages are less the mean of the other envs with the same task of a "
+                "mixture, epoch by epoch; the policy is not told the task"
+            )
+        ),
+    ] = False
     clip: Annotated[
         float, number("Distance from 1 at which probability ratios are clipped", ge=0.01, le=1.0)
     ] = 0.2

@@ -68,6 +68,11 @@ class Mixture:
         return [data for task in self.tasks for data in task.datasets]
 
     @property
+    def task_of_dataset(self) -> list[int]:
+        """Place in `tasks` of each of `datasets`."""
+        return [place for place, task in enumerate(self.tasks) for _ in task.datasets]
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """C, H, W of an image."""
         return self.datasets[0].shape

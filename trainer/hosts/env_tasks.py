@@ -63,6 +63,13 @@ class EnvTasks:
         """int64 [N], what the envs learn, as places in `Mixture.datasets`; in host memory."""
         return self._places
 
+    @property
+    def numbers(self) -> Tensor | None:
+        """int64 [N], the place of each env's task in the mixture, on the device; None where there is none."""
+        if self._mixture is None:
+            return None
+        return torch.tensor(self._mixture.task_of_dataset)[self._places].to(self._device)
+
     def assign_envs(self, envs: Tensor) -> None:
         """Draw for other envs from now on: their global indices, int64 [N], in host memory."""
         self._envs = envs

@@ -237,6 +237,7 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     ),
     "ppo.gamma": Flip("0.5", changes("ppo.update:return_std", same=("epoch:op",), first=0)),
     "ppo.gae_lambda": Flip("0.5", changes("ppo.update:advantage_std")),
+    "ppo.task_baseline": Flip("true", changes("ppo.update:advantage_std"), with_=("task.mixture=texture",)),
     "ppo.clip": Flip("0.01", changes("ppo.update:clip_fraction")),
     "ppo.epochs": Flip("2", tells("ppo.update:epochs", 2), with_=("ppo.target_kl=0",)),
     "ppo.minibatches": Flip(

@@ -9,6 +9,7 @@ from tests.trainer.hosts.plots import config, every_state, plant, tiny
 from trainer.compute.device import upload
 from trainer.data.dataset import Dataset, Split
 from trainer.data.mixture import Instances, Mixture
+from trainer.hosts.env_tasks import EnvTasks
 from trainer.hosts.population import Population
 from trainer.reward.shapley import ShapleyValues
 
@@ -96,3 +97,17 @@ def test_the_draw_depends_on_env_and_round_alone() -> None:
     assert counts[0] == pytest.approx(1000, abs=120), "tasks are equally likely"
     assert counts[1:].min() > 180, "and so are the instances of each"
     assert mixture.names(3, 3, 7) == [("one", 0) if p == 0 else ("four", int(p) - 1) for p in places[:3]]
+
+
+def test_envs_know_the_places_of_their_tasks() -> None:
+    data, envs = tiny(shape=SHAPE), torch.arange(9)
+    mixture = Mixture.of([Instances("one", (data,)), Instances("four", (data,) * 4)])
+    tasks, alone = (
+        EnvTasks(task, envs, 3, torch.float32, (), torch.device("cpu")) for task in (mixture, data)
+    )
+    tasks.draw(7)
+    assert tasks.numbers is not None
+    names = [mixture.tasks[number].name for number in tasks.numbers.tolist()]
+    assert names == [name for name, _ in mixture.names(3, 9, 7)]
+    assert set(names) == {"one", "four"}
+    assert alone.numbers is None
