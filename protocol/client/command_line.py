@@ -1,7 +1,8 @@
-"""What command lines share: errors as one line on standard error, and their exit codes."""
+"""What command lines share: standard files, errors as one line on standard error, and their exit codes."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +10,40 @@ from contextlib import contextmanager
 from protocol.codec.text import clean_text
 from protocol.errors import EsperError
 
+INTERRUPTED_EXIT = 130
+UNREAD_EXIT = 141
+"""As of a process that SIGPIPE ended."""
+
+
+def open_standard_files() -> None:
+    """Open on nothing what the caller has closed of standard input, output and error.
+
+    The next files would get their numbers, and whatever a library prints would go into a journal.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r"))  # noqa: SIM115 - as long as the process
+
 
 @contextmanager
 def exit_on_error(program: str) -> Iterator[None]:
-    """Of a command line: end with one line on standard error and the exit code of an `EsperError`."""
+    """Of a command line: end with one line on standard error and the exit code of an `EsperError`.
+
+    After Ctrl-C the code is 130; where standard output has lost its reader (`| head`), 141 without a line.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        raise SystemExit(INTERRUPTED_EXIT) from None
+    except BrokenPipeError:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 1)  # what is still buffered goes there when the interpreter ends
+        raise SystemExit(UNREAD_EXIT) from None
     except EsperError as error:
         print(f"{program}: {clean_text(str(error))}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None

@@ -2,7 +2,8 @@
 
 Exit codes: 0 done; 2 wrong usage; 3 no such run, or it does not answer; 4 refused (state, permission);
 5 bad request; 6 too late; 7 accepted and failed; 8 the name is taken; 9 bad configuration or dataset; 10 a
-folder, a socket path or a checkpoint cannot be used; 11 training failed; 130 interrupted.
+folder, a socket path or a checkpoint cannot be used; 11 training failed; 130 interrupted;
+141 nobody reads the output any more.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from protocol.client.client import Client
-from protocol.client.command_line import exit_on_error
+from protocol.client.command_line import exit_on_error, open_standard_files
 from protocol.codec.text import clean_text, escape_json
 from protocol.errors import WireError
 from protocol.journal.damage import DamageReport
@@ -25,6 +25,7 @@ class ErrorGroup(click.Group):
     """Turns errors of its commands into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        open_standard_files()
         with exit_on_error(PROGRAM):
             return super().invoke(ctx)
 

@@ -96,3 +96,37 @@ def test_wrong_name_is_refused_before_torch_is_loaded(tmp_path) -> None:
         )
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
         assert "'../evil' is not a name for a run" in result.stderr
+
+
+CLOSED = """
+import os, sys
+from trainer.cli.output import ErrorGroup
+import click
+
+@click.command()
+def journal() -> None:
+    with open(sys.argv[-1], "w") as file:
+        print("of a library")
+        os.write(2, b"of another")
+        file.write(f"{sys.stdin.read()}{file.fileno() > 2}")
+
+ErrorGroup(commands={"journal": journal})(["journal"])
+"""
+
+
+def test_files_never_get_numbers_of_closed_standard_ones(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CLOSED, str(tmp_path / "journal")]
+    subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], check=True)
+    assert (tmp_path / "journal").read_text() == "True"
+
+
+@pytest.mark.parametrize(("word", "code"), [("raise KeyboardInterrupt", 130), ("print_lines(['x'])", 141)])
+def test_interrupted_and_unread_have_their_codes(word: str, code: int) -> None:
+    program = "import click; from trainer.cli.output import *\n@click.command()\ndef run():\n "
+    program += f"{word}\nErrorGroup(commands={{'run': run}})(['run'])"
+    read, write = os.pipe()
+    os.close(read)
+    result = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert result.returncode == code
+    assert result.stderr == ("esper-daemon: interrupted\n" if code == 130 else "")
