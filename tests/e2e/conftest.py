@@ -73,8 +73,8 @@ class House:
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 
-    def spawn(self, name: str, *arguments: str, small: bool = True) -> subprocess.Popen[str]:
-        """Start a daemon in a child process; wait until it answers or has done its rounds."""
+    def start(self, name: str, *arguments: str, small: bool = True) -> subprocess.Popen[str]:
+        """Start a daemon in a child process."""
         resumes = "--resume" in arguments
         sets = [word for item in (SMALL if small and not resumes else ()) for word in ("--set", item)]
         verb = [] if resumes else [name]
@@ -89,6 +89,12 @@ class House:
                 text=True,
             )
         self.processes.append(process)
+        return process
+
+    def spawn(self, name: str, *arguments: str, small: bool = True) -> subprocess.Popen[str]:
+        """Start a daemon in a child process; wait until it answers or has done its rounds."""
+        process = self.start(name, *arguments, small=small)
+        said = self.home.with_name(f"said-{len(self.processes) - 1}")
 
         def answers() -> bool:
             code = process.poll()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -67,6 +69,27 @@ def test_many_stacks_are_dumped_while_training_goes_on(house: House) -> None:
     assert "trainer/loop.py" in log.read_text(), "the main thread's is among them"
     epochs = len(house.journal("alpha", "epoch"))
     eventually(lambda: len(house.journal("alpha", "epoch")) > epochs)
+
+
+@pytest.mark.slow
+def test_no_documented_signal_changes_how_a_run_ends(house: House) -> None:
+    """From the start, as soon as they are handled, until the process is gone: logrotate knows no better."""
+    daemon = house.start("alpha", "--rounds", "2")
+    status = Path(f"/proc/{daemon.pid}/status")
+    handles = 1 << (signal.SIGUSR2 - 1)
+
+    def catches() -> bool:
+        (caught,) = (line for line in status.read_text().split("\n") if line.startswith("SigCgt"))
+        return bool(int(caught.split()[1], 16) & handles)
+
+    eventually(catches, every=0.001)
+    for number in itertools.cycle((signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)):
+        if daemon.poll() is not None:
+            break
+        daemon.send_signal(number)
+        time.sleep(0.05)  # what a dump costs must leave time to train
+    assert daemon.returncode == 0
+    assert house.journal("alpha", "run.stopped")[-1]["data"]["rounds"] == 2
 
 
 @pytest.mark.fault(35)

@@ -90,10 +90,13 @@ def start(
 
         arguments = [word for word in sys.argv[1:] if word != "--detach"]
         sys.exit(start_detached(arguments))
+    from trainer.daemon.start_signals import answer_start_signals, ignore_signals
+
+    answer_start_signals()
     from trainer.daemon.daemon import run_daemon
 
-    sys.exit(
-        run_daemon(
+    try:
+        exit_code = run_daemon(
             name=name,
             resume=resume,
             preset=preset,
@@ -102,7 +105,9 @@ def start(
             unattended=or_resume,
             checkpoint=checkpoint,
         )
-    )
+    finally:
+        ignore_signals()
+    sys.exit(exit_code)
 
 
 def _check_before_torch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ READY_VARIABLE = "_ESPER_READY_FD"
 def start_detached(arguments: list[str]) -> int:
     """Run `python -m trainer ARGUMENTS` in the background until it is ready or has failed.
 
-    Until then its standard error is the caller's, so that a refusal reads the same as in the foreground.
+    Until then its standard error is the caller's, so that a refusal reads the same as in the foreground, and
+    Ctrl-C ends the start.
 
     Returns:
         0 once it is ready, else its exit code.
@@ -32,7 +34,11 @@ def start_detached(arguments: list[str]) -> int:
         )
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
-        ready = pipe.read()
+        try:
+            ready = pipe.read()
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGINT)
+            raise
     return 0 if ready else child.wait() or 1
 
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 import msgspec
 import torch
 
+from protocol.client.command_line import INTERRUPTED_EXIT
 from protocol.codec.text import clean_text
 from protocol.errors import EsperError, MissingExtra, NameTaken
 from protocol.journal.writer import JournalLimits
@@ -68,6 +68,7 @@ from trainer.telemetry.system import SystemSampler
 
 from . import postmortem
 from .background import is_detached, report_ready
+from .end_signals import EndSignals, Interrupted
 from .logging_setup import dump_stacks, reopen, set_up
 from .rank0_hooks import Rank0Hooks
 from .restart import resumed_name, run_progress
@@ -83,11 +84,6 @@ logger = logging.getLogger(__name__)
 
 UNSAVED_EXIT = 10
 FAILED_EXIT = 11
-INTERRUPTED_EXIT = 130
-
-
-class _Interrupted(BaseException):
-    """A second signal: leave now."""
 
 
 @dataclass(frozen=True)
@@ -234,8 +230,6 @@ class Daemon:
         self.resumed_round = self._restore(point)
         self._resumed_from = point
         self._tokens_per_character = data.tokens_per_character if isinstance(data, Text) else None
-        self._signals = 0
-        self._training = True
 
     def _restore(self, point: ResumePoint | None) -> int | None:
         """Load the checkpoint on all ranks; None where there is none (then training begins again).
@@ -254,11 +248,10 @@ class Daemon:
         """Open the server, train, close in order; returns the exit code."""
         self.server.start()
         log = set_up(self.run.log, self.server.emitter, terminal=not is_detached())
-        for number in END_SIGNALS:
-            signal.signal(number, self._handle_signal)
+        end_signals = EndSignals(self.commands.request_stop)
         if self.metrics is not None:
             self._serve_metrics(self.metrics)
-        signal_listener = SignalListener(lambda number: self._on_signal(number, log))
+        signal_listener = SignalListener(lambda number: self._on_signal(number, log, end_signals))
         notifier = Notifier(lambda: self.server.trainer_beat)
         signal.signal(signal.SIGUSR2, lambda *_: self.commands.request_escalation())
         signal.signal(signal.SIGHUP, lambda *_: self._on_hangup(log, notifier))
@@ -283,10 +276,12 @@ class Daemon:
                 logger.warning("%s; the run goes on from %s", error, self._resumed_from.path.name)
             self._resumed_from = None  # its state is large
         self.rank_zero.start_epoch(self.plan.layer_envs)
-        end = self._train()
-        self._training = False
+        try:
+            end = end_signals.run(self._train)
+        except Interrupted as interrupted:
+            end = _End("interrupted", INTERRUPTED_EXIT, cause=interrupted)
         notifier.stopping()
-        if end.cause is not None or self._signals:
+        if end.cause is not None or end_signals.count:
             self._write_postmortem(end)
         self.sampler.close()
         self.commands.close(failed=end.error)
@@ -336,12 +331,6 @@ class Daemon:
 
     def _train(self) -> _End:
         try:
-            return self._train_to_end()
-        except _Interrupted as interrupted:
-            return _End("interrupted", INTERRUPTED_EXIT, cause=interrupted)
-
-    def _train_to_end(self) -> _End:
-        try:
             self.trainer.run(self.hooks)
         except StopRun as stop:
             self.rank_zero.shutdown()
@@ -382,20 +371,12 @@ class Daemon:
         self.server.emitter.emit(RankLost(error=str(lost), checkpoint=newest))
         return _End("a rank was lost", FAILED_EXIT, str(lost), lost)
 
-    def _on_signal(self, number: int, log: IO[str]) -> None:
+    def _on_signal(self, number: int, log: IO[str], end_signals: EndSignals) -> None:
         """In the listener's thread, while a long operation still runs: clients learn of the end."""
         if number == signal.SIGUSR1:
             dump_stacks(log)
-        elif number in END_SIGNALS and self._training:
+        elif number in END_SIGNALS and end_signals.is_training:
             self.server.set_state("STOPPING", signal.Signals(number).name)
-
-    def _handle_signal(self, number: int, _frame: FrameType | None) -> None:
-        self._signals += 1
-        if not self._training:
-            return  # closing takes seconds at most
-        if self._signals > 1:
-            raise _Interrupted
-        self.commands.request_stop(signal.Signals(number).name)
 
     def _on_hangup(self, log: IO[str], notifier: Notifier) -> None:
         reopen(self.run.log, log)
