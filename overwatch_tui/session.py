@@ -23,7 +23,7 @@ from .render.env_rows import worst_env
 from .render.link_text import link_text
 from .render.panel import PanelInputs
 from .render.view_state import ViewState
-from .source.backfill import FULL_REACHES, THIN_REACHES, Backfill
+from .source.backfill import THIN_PUBLISHED_REACHES, THIN_REACHES, Backfill
 from .source.cursor import SEEK_SECONDS, RecordedCursor
 from .source.feed import Feed, LiveFeed
 from .source.link_status import LinkStatus
@@ -67,7 +67,9 @@ class Session:
         self.backfill: Backfill | None = None
         """Asks for what was before joining; None of a recording."""
         if isinstance(feed, LiveFeed):
-            self.backfill = Backfill(feed.request, THIN_REACHES if feed.is_thin else FULL_REACHES)
+            self.backfill = Backfill(feed.request)
+            if feed.is_thin:
+                self.backfill = Backfill(feed.request, THIN_REACHES, THIN_PUBLISHED_REACHES)
         self.tried_limits: dict[str, tuple[float, float]] = {}
         """(warning, critical) by signal that this terminal judges by in place of the daemon's."""
         self.needs_paint = True

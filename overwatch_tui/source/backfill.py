@@ -15,6 +15,7 @@ from overwatch_tui.model.time_series import SECOND
 from protocol.client.items import RequestOutcome
 from protocol.codec.json_lines import Event, decode_line
 from protocol.errors import WireError
+from protocol.messages.events import RunStarted
 
 Request = Callable[[str, dict[str, Any]], str]
 
@@ -40,10 +41,17 @@ FULL_REACHES = (
     Reach("metric", ("epoch", "drift", "system"), 3 * 3600.0, 10.0, 8 << 20, 256 << 10),
     Reach("life", ("anomaly", "governor.rollback"), 24 * 3600.0, 0.0, 1 << 20, 128 << 10),
 )
+PUBLISHED_REACHES = (
+    Reach("metric", ("scalar",), 900.0, 0.0, 8 << 20, 256 << 10),
+    Reach("life", (), 900.0, 0.0, 1 << 20, 128 << 10),
+    Reach("metric", ("scalar",), 3 * 3600.0, 10.0, 8 << 20, 256 << 10),
+)
+"""Of a run that a loop of somebody's own publishes."""
 THIN_REACHES = (
     Reach("metric", ("epoch", "drift"), 900.0, 20.0, 96 << 10, 2 << 10),
     Reach("life", ("round.finished", "anomaly", "governor.rollback"), 900.0, 0.0, 16 << 10, 2 << 10),
 )
+THIN_PUBLISHED_REACHES = (Reach("metric", ("scalar",), 900.0, 20.0, 96 << 10, 2 << 10), *THIN_REACHES[1:])
 """For links that are too slow for all metrics."""
 MAX_QUESTIONS = 64
 """Of one reach: where its types are rare, there is much to look through."""
@@ -70,10 +78,12 @@ class Backfill:
     Args:
         request: sends a query; the answer comes as a `RequestOutcome`.
         reaches: what is asked for, in this order.
+        published_reaches: the same of a published run.
     """
 
     request: Request
     reaches: tuple[Reach, ...] = FULL_REACHES
+    published_reaches: tuple[Reach, ...] = PUBLISHED_REACHES
     _known: dict[str, int] = field(default_factory=dict)
     """The newest number of each stream that was followed without a hole."""
     _joined: dict[str, int] = field(default_factory=dict)
@@ -85,6 +95,7 @@ class Backfill:
     _ask_at: float = 0.0
     _joined_ts: int = 0
     _is_joining: bool = True
+    _is_published: bool = False
 
     def rejoin(self, *, is_new_run: bool) -> None:
         """A snapshot follows: of the same run or of another."""
@@ -105,6 +116,8 @@ class Backfill:
         if self._is_joining:
             self._seen.add((event.stream, event.seq))
             self._joined_ts = max(self._joined_ts, event.ts)
+        if isinstance(event.data, RunStarted):
+            self._is_published = event.data.kind == "published"
 
     def step(self, *, is_live: bool, is_caught_up: bool) -> None:
         """Ask the next question where it is time for one."""
@@ -114,7 +127,7 @@ class Backfill:
             self._is_joining = False
             self._stretches = [
                 _Stretch(reach, self._joined.get(reach.stream, 0) + 1, self._known.get(reach.stream, 0))
-                for reach in self.reaches
+                for reach in (self.published_reaches if self._is_published else self.reaches)
             ] + self._stretches
         if time.monotonic() < self._ask_at:
             return

@@ -14,7 +14,7 @@ MIN_SCAN_LINES, MAX_SCAN_LINES = 16, 2048
 _SAMPLE_LINES = 16
 _HEAD = re.compile(
     rb'\{"seq":\d+,"stream":"[a-z]+","ts":(\d+),"type":"([^"]+)","tv":\d+,"ctx":\{([^}]*)\},'
-    rb'"data":(?:\{"source":\[?"([a-z]+))?'
+    rb'"data":(?:\{"source":\[?"([a-z]+)|\{"step":\d+,"values":\{"([^"]+))?'
 )
 _SUBJECT = re.compile(rb'"(?:env|rank)":\d+')
 
@@ -65,6 +65,8 @@ def thin_lines(
 ) -> ThinnedLines:
     """Keep the newest line of each interval of absolute time, per type and subject, from the newest on.
 
+    A loop may log some numbers at each step and others seldom: those of other first names are other subjects.
+
     Args:
         lines: (number, line) in ascending order.
         types: only these; empty = all.
@@ -82,7 +84,7 @@ def thin_lines(
             first = seq
             continue
         if interval and head is not None:
-            key = (head[2], head[4], int(head[1]) // interval, *_SUBJECT.findall(head[3]))
+            key = (head[2], head[4], head[5], int(head[1]) // interval, *_SUBJECT.findall(head[3]))
             if key in seen:
                 first = seq
                 continue

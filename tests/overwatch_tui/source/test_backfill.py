@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from overwatch_tui.model.curves import metric_curve
 from overwatch_tui.model.time_series import SECOND
 from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.session import Session
@@ -17,7 +18,7 @@ from overwatch_tui.source.feed import LiveFeed
 from protocol.client.items import RequestOutcome
 from protocol.codec.json_lines import Event, decode_line
 from protocol.errors import RequestError
-from protocol.messages.events import EpochFinished
+from protocol.messages.events import EpochFinished, RunStarted, Scalars
 from protocol.runs import RunFolder
 from protocol.server.server import Server
 from tests.overwatch_tui import journal
@@ -65,6 +66,19 @@ def test_late_joiner_gets_the_curves_of_each_env(server: Server) -> None:
         until(lambda: (made.tick(), made.backfill is not None and made.backfill.is_done)[1])
         assert num_values(made, "accuracy/3") == 120, "of which the snapshot has 40"
         assert made.state.epoch == epochs(120)[-1]
+    finally:
+        made.close()
+
+
+def test_late_joiner_gets_the_curves_of_a_published_run(server: Server) -> None:
+    server.emitter.emit(RunStarted(**journal.PUBLISHED))
+    for step in range(500):
+        server.emitter.emit(Scalars(step=step, values={"loss": 1.0 / (step + 1)}))
+    assert server.flush(60)
+    made = Session(LiveFeed("alpha"), ViewState())
+    try:
+        until(lambda: (made.tick(), made.backfill is not None and made.backfill.is_done)[1])
+        assert num_values(made, metric_curve("loss")) == 500, "of which the snapshot has 200"
     finally:
         made.close()
 

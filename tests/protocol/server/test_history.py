@@ -65,6 +65,14 @@ def test_subjects_are_thinned_apart() -> None:
     assert [decode_line(line).seq for line in kept.lines] == [3, 4]
 
 
+def test_numbers_that_are_logged_apart_are_thinned_apart() -> None:
+    steps = [(i / 10, ev.Scalars(step=i, values={"loss": 1.0, "lr": 0.1}), Context()) for i in range(100)]
+    seldom = (5.01, ev.Scalars(step=50, values={"test/accuracy": 0.5}), Context())
+    lines = lines_of(*sorted([*steps, seldom], key=lambda line: line[0]))
+    kept = thin_lines(lines, types=("scalar",), interval_seconds=10.0, limit=1 << 20)
+    assert [list(decode_line(line).data.values) for line in kept.lines] == [["test/accuracy"], ["loss", "lr"]]
+
+
 @given(st.integers(1, 40), st.integers(1, 2_000), st.integers(1_024, 4_096))
 def test_answers_joined_are_all_lines(count: int, size: int, limit: int) -> None:
     lines = lines_of(
