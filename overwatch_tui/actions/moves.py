@@ -32,9 +32,11 @@ class MoveActions(PaintedApp):
         if view.typing is not None:
             self._type_digit(digit)
         else:
-            for panel in self.panels.views:
-                if panel.key == str(digit):
-                    self._show_view(panel.name)
+            name = next((panel.name for panel in self.panels.views if panel.key == str(digit)), None)
+            if name is None:
+                self.show_message(f"no such view: {digit}")
+            else:
+                self._show_view(name)
         self.paint()
 
     def _show_view(self, name: str) -> None:

@@ -76,7 +76,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         text = f" no anomaly passes {inputs.view.filter_note('anomalies')}; Esc shows all"
         return Drawn([Row().put(text, "dim").line(width)])
     if not records:
-        fresh = inputs.link.is_current and inputs.state.epoch is not None
+        fresh = inputs.link.is_current and inputs.state.is_measured
         text = "none since this terminal joined" if fresh else "nothing measured yet"
         lines = [Row().put(f" {text}", "ok" if fresh else "dim").line(width)]
         if inputs.view.name == "anomalies":

@@ -100,7 +100,13 @@ def _methods(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     lines = [EMPTY, Row().put(of_all, "bold").put("  Tab completes", "dim").line(width)]
     for name in shown:
         usage, _, effect = explain(name).partition(": ")
-        row = Row().put("   ").put(name, "accent").put(usage.removeprefix(name)).put(f"  {effect}", "dim")
+        row = (
+            Row()
+            .put("   ")
+            .put(name, "accent")
+            .put(usage.removeprefix(name))
+            .put(f"  {inputs.glyphs.arrow} {effect}", "dim")
+        )
         lines.append(row.line(width))
     return lines
 

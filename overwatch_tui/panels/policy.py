@@ -312,9 +312,9 @@ def _heads(inputs: PanelInputs, width: int) -> list[Line]:
     """Per head of the action: entropy as a bar, gradient norm, ratios, coefficients in force."""
     ppo = inputs.state.ppo
     assert ppo is not None
-    title = " head          entropy                        grad norm  max ratio"
+    title = f" {'head':<14}{'entropy':<26}{'grad norm':>10}{'max ratio':>11}"
     has_more = bool(ppo.head_clip_fraction) and width >= len(title) + HEAD_COLUMNS_WIDTH
-    more = "   clip ent coef  floor" if has_more else ""
+    more = f"{'clip':>8}{'ent coef':>9}{'floor':>7}" if has_more else ""
     lines = [Row().put(title + more, "dim").line(width)]
     for head, entropy in ppo.head_entropy.items():
         severity = inputs.state.severity("entropy", entropy)
@@ -323,7 +323,7 @@ def _heads(inputs: PanelInputs, width: int) -> list[Line]:
             row.put(text, style)
         row.put(format_compact(ppo.head_grad_norm.get(head), 7), "", 10, ">")
         ratio = ppo.head_ratio_max.get(head)
-        row.put(format_number(ratio), inputs.state.severity("ratio_max", ratio) or "", 10, ">")
+        row.put(format_number(ratio), inputs.state.severity("ratio_max", ratio) or "", 11, ">")
         if has_more:
             clipped = ppo.head_clip_fraction.get(head)
             row.put(format_number(clipped), "", 8, ">")

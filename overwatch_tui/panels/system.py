@@ -157,7 +157,8 @@ def _bus(inputs: PanelInputs, width: int) -> list[Line]:
     )
     clients = "--" if link.num_clients is None else str(link.num_clients)
     state_ = _label("link").put(link.label, link.severity or "ok")
-    state_.put(f"  heartbeat {format_duration(link.age_seconds)} ago  {clients} viewers")
+    viewers = "viewer" if clients == "1" else "viewers"
+    state_.put(f"  heartbeat {format_duration(link.age_seconds)} ago  {clients} {viewers}")
     received = _label("received").put(f"{link.events} events, {format_bytes(link.bytes)}, {rate} per second")
     holes = "warning" if link.gaps or link.skipped else "dim"
     gaps = _label("gaps")

@@ -25,7 +25,8 @@ def event_text(data: Any) -> str:
     """
     if isinstance(data, str):
         return data
-    return _training_text(data) or _run_text(data) or _telemetry_text(data) or _command_text(data) or ""
+    text = _training_text(data) or _run_text(data) or _telemetry_text(data) or _command_text(data) or ""
+    return text if "\n" not in text else " ".join(text.split())
 
 
 def _training_text(data: Any) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 from overwatch_tui.model.courses import Course
@@ -55,13 +57,13 @@ def sparkline(
 
     Args:
         history: the signal; None draws blanks.
-        width: columns, one bucket each.
+        width: columns, one bucket each; too few show no course, and stay blank.
         axis: what time they span.
         glyphs: the character set.
         low: fixed lower end of the scale.
         high: fixed upper end.
     """
-    if history is None or width <= 0:
+    if history is None or width < MIN_SPARKLINE:
         return " " * max(width, 0)
     means = history.means(axis.now, axis.window, width)
     known = [mean for mean in means if mean is not None]
@@ -104,6 +106,7 @@ class Series:
     """What draws it in ASCII."""
 
 
+MIN_SPARKLINE = 5
 GUTTER = 7
 """Columns of the axis labels."""
 MARK_DISTANCE = 24
@@ -202,13 +205,13 @@ def chart(
         canvas.mark_end(means, s.mark, s.style)
         if len(marked) <= MAX_REPEATED_MARKS:
             canvas.mark(means, s.mark, s.style, grid.end // grid.per_cell + MARK_DISTANCE // 3 * i)
-    labels = {0: 1.0, height - 1: 0.0}
-    if height >= 5:
-        labels[height // 2] = 1.0 - (height // 2) / (height - 1)
+    places = {0: 1.0, height // 2: 1.0 - (height // 2) / (height - 1), height - 1: 0.0} if height >= 5 else {}
+    places = places or {0: 1.0, height - 1: 0.0}
+    texts = _labels([scale.value(share) for share in places.values()], form, GUTTER - 1)
+    labels = dict(zip(places, texts, strict=True))
     lines = []
     for y in range(height):
-        text = _label(scale.value(labels[y]), form, GUTTER - 1) if y in labels else ""
-        row = Row().put(text, "dim", GUTTER - 1, ">")
+        row = Row().put(labels.get(y, ""), "dim", GUTTER - 1, ">")
         row.put(glyphs.bar, "rule")
         lines.append(fit((*row.spans, *canvas.line(y)), width))
     if labelled:
@@ -216,13 +219,34 @@ def chart(
     return lines
 
 
-def _label(value: float, form: str, width: int) -> str:
-    """A number of the axis that is never cut: `2.4K` where `2.41e+03` does not fit."""
-    rounded = f"{value:.2g}"
-    in_thousands = format_count(value) if 1e3 <= abs(value) < 1e12 else rounded
-    exponent = f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-")
-    texts = (form.format(value), in_thousands, rounded, exponent)
-    return next((text for text in texts if len(text) <= width), exponent)
+def _labels(values: Sequence[float], form: str, width: int) -> list[str]:
+    """The numbers of an axis, all in one form: the first in which none is cut and no two look the same."""
+    step = min((abs(one - other) for one, other in pairwise(values)), default=1.0)
+    texts: list[str] = []
+    for written in (
+        form.format,
+        lambda value: format_count(value) if 1e3 <= abs(value) < 1e12 else f"{value:.2g}",
+        partial(_fixed, decimals=_decimals(values, step / 50)),
+        partial(_fixed, decimals=_decimals(values, step / 4)),
+    ):
+        texts = [written(value) for value in values]
+        is_plain = not any("e" in text for text in texts)
+        if is_plain and max(map(len, texts)) <= width and len(set(texts)) == len(set(values)):
+            return texts
+    for digits in (1, 0):
+        texts = [f"{value:.{digits}e}".replace("e+0", "e").replace("e-0", "e-") for value in values]
+        if max(map(len, texts)) <= width:
+            break
+    return texts
+
+
+def _fixed(value: float, *, decimals: int) -> str:
+    return f"{value:.{decimals}f}"
+
+
+def _decimals(values: Sequence[float], error: float) -> int:
+    """How many tell the values up to an error."""
+    return next((n for n in range(GUTTER) if all(abs(v - round(v, n)) <= error for v in values)), GUTTER)
 
 
 def _time_labels(axis: TimeAxis, width: int) -> Line:

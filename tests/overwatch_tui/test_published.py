@@ -10,6 +10,7 @@ from overwatch_tui.model.loop_commands import OfferedParameter, read_loop_comman
 from overwatch_tui.panels import PANELS
 from overwatch_tui.panels.metric_charts import charted
 from overwatch_tui.render.bars import key_line
+from overwatch_tui.render.event_text import event_text
 from overwatch_tui.render.lines import plain
 from overwatch_tui.screens.line_widget import LinePanel
 from protocol.codec.json_lines import decode_line
@@ -65,6 +66,20 @@ def test_footer_offers_only_what_the_run_has() -> None:
     assert not any(word in footer() for word in ("escalate", "profile", "checkpoint"))
     assert len(made.state.commands) == 0
     assert [method for _, method, _ in feed.requests] == ["status"], "it asks again after some time only"
+
+
+@in_loop
+async def test_a_view_that_it_lacks_is_said() -> None:
+    made = app()
+    async with made.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        assert made.session.view.message == "no such view: 5"
+        await pilot.press("2")
+        assert "none since this terminal joined" in shown(made)
+
+
+def test_a_text_of_several_lines_is_one_line_of_the_log() -> None:
+    assert event_text(ev.LoggedText(step=3, name="note", text="two\n  lines\n")) == "note: two lines (step 3)"
 
 
 def test_waiting_for_a_round_of_a_published_run_is_refused() -> None:

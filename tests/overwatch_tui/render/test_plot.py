@@ -48,6 +48,28 @@ def test_nothing_measured_is_blank() -> None:
     assert len(lines) == 8
 
 
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ((0.981, 0.982), ["0.9820", "0.9815", "0.9810"]),
+        ((0.0003,), ["4.5e-4", "3.0e-4", "1.5e-4"]),
+        ((24_000.0, 24_040.0), ["24040", "24020", "24000"]),
+        ((0.8822, 0.8827), ["0.8828", "0.8825", "0.8822"]),
+        ((0.0, 2e6), ["2.0M", "1.0M", "0"]),
+    ],
+)
+def test_no_two_labels_of_an_axis_look_the_same(values: tuple[float, ...], labels: list[str]) -> None:
+    history = History()
+    for i in range(60):
+        history.add(i * SECOND, values[i % len(values)])
+    lines = chart([Series("x", history)], 40, 10, TimeAxis(59 * SECOND, 60 * SECOND), UNICODE)
+    assert [text for line in lines[:-1] if (text := plain(line)[: GUTTER - 1].strip())] == labels
+
+
+def test_a_sparkline_of_few_columns_is_blank() -> None:
+    assert sparkline(ramp(), 4, TimeAxis(59 * SECOND, 60 * SECOND), UNICODE) == " " * 4
+
+
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=lambda g: g.name)
 def test_a_chart_has_its_size_its_axis_and_its_limits(glyphs: Glyphs) -> None:
     lines = chart(
