@@ -81,7 +81,6 @@ class AsyncSubscriber:
 
         Raises:
             RequestError: the daemon refused, or did not answer before the deadline (`no_reply`).
-            ValueError: no such method.
         """
         id_ = self.subscriber.request(method, params, deadline_s, reason)
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()

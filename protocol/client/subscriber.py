@@ -26,7 +26,7 @@ from protocol.codec.frames import (
 from protocol.codec.json_lines import Event, decode_line
 from protocol.errors import WireError
 from protocol.journal.reader import newest_lines
-from protocol.messages.commands import METHODS, Reply
+from protocol.messages.commands import Reply
 from protocol.messages.headers import Heartbeat, Window
 from protocol.messages.vocabulary import STREAMS, Stream
 
@@ -192,19 +192,14 @@ class Subscriber:
         """Ask something; the answer comes as a `RequestOutcome` from `drain`. Never blocks.
 
         Args:
-            method: one of `commands.METHODS`.
+            method: one of `commands.METHODS`, or a command that the loop of a published run has registered.
             params: its parameters.
             deadline_s: seconds after which it is neither executed nor waited for.
             reason: for the audit event.
 
         Returns:
             The request's id, which its effect event carries too.
-
-        Raises:
-            ValueError: no such method.
         """
-        if method not in METHODS:
-            raise ValueError(f"no method {method!r}; there are {', '.join(METHODS)}")
         deadline = time.monotonic() + deadline_s
         return self._requests.submit(
             PendingRequest(method, params or {}, self._take_outcome, deadline, reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from overwatch_tui import keys
@@ -12,10 +14,16 @@ from overwatch_tui.panels.metric_charts import charted
 from overwatch_tui.render.bars import key_line
 from overwatch_tui.render.event_text import event_text
 from overwatch_tui.render.lines import plain
+from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.screens.line_widget import LinePanel
+from overwatch_tui.session import Session
+from overwatch_tui.source.feed import LiveFeed
+from protocol import publish
 from protocol.codec.json_lines import decode_line
 from protocol.errors import EsperError
 from protocol.messages import events as ev
+from protocol.publishing.loop_commands import CommandCall
+from tests.protocol.harness import until
 
 from . import journal
 from .harness import ListFeed, folded, in_loop, panel_inputs, session
@@ -153,6 +161,23 @@ async def test_own_command_is_typed_asked_and_sent() -> None:
         await pilot.press("y")
         assert feed.requests[-1][1:] == ("lr", {"value": 0.5})
         assert "cmd #1 lr" in shown(made)
+
+
+def test_own_command_reaches_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with publish("loop") as run:
+        run.command("save", tag=str)
+        made = Session(LiveFeed("loop"), ViewState())
+        try:
+            until(lambda: (made.tick(), made.link.state == "live")[1])
+            made.send("save", {"tag": "x"})
+            asked: list[CommandCall] = []
+            until(lambda: (made.tick(), asked.extend(filter(None, [run.asked("save")])), asked)[-1])
+            asked[0].done(path="x.pt")
+            until(lambda: (made.tick(), made.state.commands.newest_first()[0].state == "DONE")[1])
+        finally:
+            made.close()
 
 
 @in_loop
