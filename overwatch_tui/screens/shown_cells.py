@@ -259,7 +259,11 @@ class ShownCells:
             rank: of a line; what comes first is written first.
         """
         output = _Output()
-        wanted = [(y, x, _cells(segments, system).part(0, self._width - x)) for y, x, segments in spans]
+        wanted = [
+            (y, x, _cells(segments, system).part(0, self._width - x))
+            for y, x, segments in spans
+            if y < self._height  # of a frame from before a resize: a terminal takes its last line for them
+        ]
         wanted = self._scroll(output, wanted)
         if rank is not None:
             wanted.sort(key=lambda span: rank(span[0]))  # type: ignore[arg-type, return-value]

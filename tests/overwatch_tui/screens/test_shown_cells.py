@@ -192,6 +192,17 @@ def test_what_another_program_wrote_over_is_sent_again() -> None:
     assert visible_cells(terminals.screen) == terminals.fresh(frame)
 
 
+def test_a_frame_of_a_taller_terminal_spoils_no_line() -> None:
+    terminals = Terminals()
+    terminals.show(log(0))
+    terminals.screen.resize(5, WIDTH)
+    terminals.shown.resize(WIDTH, 5)
+    terminals.show(log(1))  # drawn for the former height
+    frame = [*log(30)[:5]]
+    terminals.show(frame)
+    assert visible_cells(terminals.screen) == terminals.fresh(frame)[:5]
+
+
 def test_erased_lines_are_taken_for_blank() -> None:
     terminals = Terminals()
     frame = [list(Strip([Segment("word")]).adjust_cell_length(WIDTH))] * HEIGHT
