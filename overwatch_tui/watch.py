@@ -118,7 +118,7 @@ def _run_app(
 
     session.tick()
     from .app import OverwatchApp
-    from .screens.driver import driver_after
+    from .screens.driver import driver_after, read_escape_and_digit
     from .screens.idle_collection import IdleCollection
 
     theme = settings.text("theme")
@@ -128,6 +128,7 @@ def _run_app(
         choose_outlet(settings.text("notify"), os.environ), chosen_quiet_hours(settings.text("quiet"))
     )
     session.tick()
+    read_escape_and_digit()
     app.collection = IdleCollection()
     app.collection.take_over()
     if frame.is_shown:

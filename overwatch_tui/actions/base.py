@@ -134,6 +134,8 @@ class PaintedApp(App[None]):
             # Esc and a key at once look like Alt and the key, and tmux sends them so.
             await super().on_event(Key("escape", None))
             name = event.key.removeprefix("alt+")
+            if name.startswith("shift+") and event.character:
+                name = event.character
             event = Key(name, name if len(name) == 1 else None)
         if isinstance(event, Key) and event.is_forwarded and self._is_of_newer_screen(event):
             event = Key(event.key, event.character)

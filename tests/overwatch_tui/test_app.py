@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual._xterm_parser import XTermParser
 from textual.pilot import Pilot
 
 from overwatch_tui import keys
@@ -17,6 +18,7 @@ from overwatch_tui.panels import PANELS, VIEWS
 from overwatch_tui.render.lines import plain
 from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.screens.confirm import ConfirmScreen
+from overwatch_tui.screens.driver import read_escape_and_digit
 from overwatch_tui.screens.help import HelpScreen
 from overwatch_tui.screens.line_widget import LinePanel
 from overwatch_tui.screens.main import MainScreen
@@ -157,12 +159,25 @@ async def test_keys_after_the_one_that_leaves_are_dropped() -> None:
         assert len(app.screen_stack) == 1, "nothing is asked any more"
 
 
+async def press_as_read(app: OverwatchApp, pilot: Pilot[None], typed: str) -> None:
+    """What the driver reads from a terminal."""
+    read_escape_and_digit()
+    parser = XTermParser()
+    for read in (*parser.feed(typed), *parser.feed("")):
+        read.set_sender(app)
+        app.post_message(read)
+    await pilot.pause()
+
+
 @in_loop
 async def test_escape_and_key_at_once_are_both() -> None:
     app = app_of(session(events(rounds=1)))
     async with app.run_test(size=SMALL) as pilot:
-        await press(pilot, "3", "alt+5")
+        await press(pilot, "3")
+        await press_as_read(app, pilot, "\x1b5")
         assert app.session.view.name == "seeds"
+        await press_as_read(app, pilot, "\x1bA")
+        assert "acknowledged" in app.session.view.message
         await press(pilot, "alt+q")
     assert app._exit
 
