@@ -86,7 +86,7 @@ async def test_a_view_that_it_lacks_is_said() -> None:
         assert "none since this terminal joined" in shown(made)
 
 
-def test_a_text_of_several_lines_is_one_line_of_the_log() -> None:
+def test_text_of_several_lines_is_one_line() -> None:
     assert event_text(ev.LoggedText(step=3, name="note", text="two\n  lines\n")) == "note: two lines (step 3)"
 
 
