@@ -76,4 +76,6 @@ class OverwatchApp(
         from .screens.help import HelpScreen
 
         view = self.session.view
-        self.push_screen(HelpScreen(self.palette, view, self._panel()))
+        self.push_screen(
+            HelpScreen(self.palette, view, self._panel(), is_published=self.session.state.is_published)
+        )

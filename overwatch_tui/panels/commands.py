@@ -67,7 +67,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A table; beneath it what can be sent."""
     commands = _rows(inputs)
     offered = _offered(inputs, width) if height >= 8 else []
-    by = _by_width(width)
+    by = _by_width(commands, width)
     titles = "    #  WHEN      COMMAND                  STATE       RTT"
     lines = [Row().put(titles, "dim").put(f"  {'BY':<{by}} WHAT" if by else "", "dim").line(width)]
     if not commands:
@@ -76,7 +76,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     scroll = inputs.view.visible_rows("commands", ids, height - 1 - len(offered), top=1)
     at = inputs.view.selected_index("commands", ids)
     for i, command in enumerate(commands[scroll.rows], scroll.start):
-        lines.append(_line(inputs, command, width, selected=i == at))
+        lines.append(_line(inputs, command, width, by, selected=i == at))
     if commands and inputs.view.name == "commands":
         found = [EMPTY, *_in_full(commands[at], width)]
         lines += found if height - len(lines) - len(offered) > len(found) else []
@@ -116,18 +116,18 @@ def _nothing(inputs: PanelInputs) -> str:
     return f" no command passes {chosen}; Esc shows all" if chosen else " no command yet"
 
 
-def _by_width(width: int) -> int:
+def _by_width(commands: Sequence[TrackedCommand], width: int) -> int:
     """Columns of who sent a command; 0 where neither that nor what became of it fits."""
-    return min(24, width - 66) if width >= 76 else 0
+    longest = max([4, *(len(command.by) for command in commands)])
+    return min(24, longest, width - 66) if width >= 76 else 0
 
 
-def _line(inputs: PanelInputs, command: TrackedCommand, width: int, *, selected: bool) -> Line:
+def _line(inputs: PanelInputs, command: TrackedCommand, width: int, by: int, *, selected: bool) -> Line:
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus")
     row.put(f"{command.number}", "dim", 4, ">").put(f"  {format_clock(command.ts)}  ", "dim")
     row.put(command.title, "bold", 24).put(" ")
     row.put(command.state, STATE_STYLES.get(command.state, "accent"), 9)
     row.put("--" if command.rtt is None else f"{1000 * command.rtt:.0f}ms", "dim", 6, ">")
-    by = _by_width(width)
     if by:
         row.put("  ").put(command.by, "", by).put(" ").put(_what(inputs, command), "dim")
     line = row.line(width)

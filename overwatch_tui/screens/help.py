@@ -32,6 +32,7 @@ def help_lines(
     read_only: bool,
     chosen_keys: Sequence[key_table.Key] = key_table.KEYS,
     panel: str = "envs",
+    is_published: bool = False,
 ) -> list[Line]:
     """What the fields of a panel mean and how to diagnose; then all keys by group."""
     lines = [
@@ -43,7 +44,7 @@ def help_lines(
         lines.append(Row().put(f" {group}", "bold").line(width))
         rows = [(key.shown, key.help) for key in keys]
         if group == key_table.VIEWS_GROUP:
-            rows.insert(0, _views_help())
+            rows.insert(0, _views_help(is_published=is_published))
         for shown, text in rows:
             if glyphs.name == "ascii":
                 shown = shown.translate(_NO_ARROWS)
@@ -76,10 +77,10 @@ def _explained(name: str, text: str, width: int) -> list[Line]:
     return [row.put(part, "dim").line(width) for row, part in zip(rows, parts, strict=True)]
 
 
-def _views_help() -> tuple[str, str]:
-    """(keys, names) of all views."""
-    views = PANELS.views
-    return f"{views[0].key}..{views[-1].key}", ", ".join(panel.tab[1].lower() for panel in views)
+def _views_help(*, is_published: bool) -> tuple[str, str]:
+    """(keys, names) of all views that a run of this kind has."""
+    views = PANELS.of(is_published=is_published).views
+    return "".join(panel.key for panel in views), " ".join(panel.tab[1].lower() for panel in views)
 
 
 class HelpScreen(PageScreen):
@@ -89,15 +90,22 @@ class HelpScreen(PageScreen):
         theme: for the lines.
         view: its glyphs, its keys, and whether commands are left out.
         panel: the one that is explained first.
+        is_published: whether the run is one that a loop of its own publishes.
     """
 
-    def __init__(self, theme: Theme, view: ViewState, panel: str) -> None:
+    def __init__(self, theme: Theme, view: ViewState, panel: str, *, is_published: bool = False) -> None:
         super().__init__(theme)
         self._view = view
         self._about = panel
+        self._is_published = is_published
 
     def page(self, width: int) -> list[Line]:
         view = self._view
         return help_lines(
-            width, view.glyphs, read_only=view.read_only, chosen_keys=view.keys, panel=self._about
+            width,
+            view.glyphs,
+            read_only=view.read_only,
+            chosen_keys=view.keys,
+            panel=self._about,
+            is_published=self._is_published,
         )

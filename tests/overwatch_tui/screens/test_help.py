@@ -39,3 +39,12 @@ async def test_help_begins_with_the_view_one_is_in() -> None:
             assert first in seen
             assert other not in seen
             await press(pilot, "escape")
+
+
+def test_views_are_those_of_the_kind_of_run() -> None:
+    def views(*, is_published: bool) -> str:
+        lines = map(plain, help_lines(80, UNICODE, read_only=False, is_published=is_published))
+        return next(line.strip() for line in lines if " log commands system pinned" in line)
+
+    assert views(is_published=False) == "123456789 main anomalies drift policy seeds log commands system pinned"
+    assert views(is_published=True) == "12346789  metrics anomalies charts about log commands system pinned"
