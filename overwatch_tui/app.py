@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from . import keys
 from .actions.anomalies import AnomalyActions
 from .actions.base import DOUBLE_PRESS_SECONDS
 from .actions.display import DisplayActions
@@ -56,12 +55,6 @@ class OverwatchApp(
         if len(self.screen_stack) == 1:  # else it was typed for the screen that opened meanwhile
             self.show_message(f"no such key: {message.key}; ? helps")
             self.paint()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """With --read-only the keys of commands do nothing."""
-        if self.session.view.read_only and action == keys.COMMAND_ACTION:
-            return False
-        return super().check_action(action, parameters)
 
     def action_help_quit(self) -> None:
         """ctrl+c: the second one within two seconds leaves."""

@@ -21,7 +21,9 @@ class CommandActions(PaintedApp):
     def action_ask(self, name: str) -> None:
         """Ask before a command is sent; see `screens.questions`."""
         question = QUESTIONS[name](self.session.state)
-        if name in OF_TRAININGS and self.session.state.is_published:
+        if self.session.view.read_only:
+            self._refuse("read-only: this terminal sends no commands")
+        elif name in OF_TRAININGS and self.session.state.is_published:
             self._refuse(f"a published run does not have the command {question.method}")
         else:
             self._confirm(question)

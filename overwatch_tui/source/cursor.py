@@ -253,6 +253,8 @@ class RecordedCursor(Cursor):
         seek, self._seek, self.moment = self._seek, None, None
         self._folding = seek.folding
         self._feed.clock = max(seek.folding.ts, (seek.target.ts or 0) if seek.is_met else 0)
+        if seek.target.until is not None and not seek.is_met:
+            self.notice = "not after this moment: the recording ends here"
         return seek.folding.state
 
 

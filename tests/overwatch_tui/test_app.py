@@ -273,6 +273,7 @@ async def test_read_only_has_no_commands() -> None:
     async with app.run_test(size=SMALL) as pilot:
         await press(pilot, "T", "P", "X", "C", "ctrl+x")
         assert len(app.screen_stack) == 1
+        assert "read-only: this terminal sends no commands" in shown(app)
         assert "escalate" not in shown(app, "box-keys")
         await press(pilot, "question_mark")
         assert isinstance(app.screen, HelpScreen)

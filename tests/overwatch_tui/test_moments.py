@@ -148,6 +148,8 @@ async def test_recording_pauses_steps_seeks_and_plays_on(tmp_path: Path) -> None
         settle(app)
         assert app.session.cursor.position == 0
         assert await walk(app, pilot, "0") == (6, 24)
+        await walk(app, pilot, "full_stop")
+        assert "the recording ends here" in shown(app)
         played = app.session.state
         assert played.epoch == next(e.data for e in reversed(events()) if e.type == "epoch")
         assert repr(played.anomalies.ordered()) == repr(folded(events()).anomalies.ordered())

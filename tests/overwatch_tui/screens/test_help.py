@@ -46,5 +46,6 @@ def test_views_are_those_of_the_kind_of_run() -> None:
         lines = map(plain, help_lines(80, UNICODE, read_only=False, is_published=is_published))
         return next(line.strip() for line in lines if " log commands system pinned" in line)
 
-    assert views(is_published=False) == "123456789 main anomalies drift policy seeds log commands system pinned"
-    assert views(is_published=True) == "12346789  metrics anomalies charts about log commands system pinned"
+    rest = "log commands system pinned"
+    assert views(is_published=False) == f"123456789 main anomalies drift policy seeds {rest}"
+    assert views(is_published=True) == f"12346789  metrics anomalies charts about {rest}"
