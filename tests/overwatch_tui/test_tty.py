@@ -122,7 +122,7 @@ def test_the_screen_after_fg_is_whole(tmp_path: Path) -> None:
 
 
 def _until_stopped(tui: Terminal, process: psutil.Process) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while process.status() != psutil.STATUS_STOPPED:
         assert time.monotonic() < end, "^Z does not stop the terminal"
         tui.read(0.05)

@@ -83,7 +83,7 @@ class Viewer:
                 with contextlib.suppress(zmq.Again):
                     dealer.send_multipart([b"", junk.randbytes(size)])
         stop = self.open(zmq.REQ, "ctl")
-        stop.set(zmq.RCVTIMEO, 30_000)
+        stop.set(zmq.RCVTIMEO, 300_000)
         stop.send(request("stop", {"checkpoint": False}, number="stop"))
         assert json.loads(stop.recv())["error"]["message"], "it was refused"
 
@@ -147,7 +147,7 @@ class Viewer:
     def speak(self) -> None:
         for port in ("qry", "ctl"):
             ask = self.open(zmq.REQ, port)
-            ask.set(zmq.RCVTIMEO, 30_000)
+            ask.set(zmq.RCVTIMEO, 300_000)
             for number, method in enumerate((*METHODS, HOSTILE)):
                 ask.send(request(method, client=HOSTILE, number=f"{port}{number}{HOSTILE}"[:64]))
                 ask.recv_multipart()

@@ -103,7 +103,7 @@ class Machine:
         self._sshd = subprocess.Popen(
             [SSHD, "-D", "-e", "-f", str(self._folder / "sshd_config")], stderr=subprocess.DEVNULL
         )
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:

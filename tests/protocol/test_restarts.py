@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,14 +116,20 @@ def test_without_a_name_the_next_run_is_followed(start: Start, reader: Callable[
 def test_a_hung_daemon_goes_slow_stale_lost(
     reader: Callable[..., Reader], daemon: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    age = Threshold(signal="link_age", warning=1.5, critical=1.8)
+    age = Threshold(signal="link_age", warning=1000.0, critical=2000.0)
     monkeypatch.setitem(THRESHOLDS, "link_age", age)
-    monkeypatch.setattr(module, "LOST_AFTER_SECONDS", 2.1)
+    monkeypatch.setattr(module, "LOST_AFTER_SECONDS", 3000.0)
+    ahead = 0.0
+    monkeypatch.setattr(
+        module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead, time_ns=time.time_ns)
+    )
     process = daemon()
     one = reader()
     one.read(lambda: one.subscriber.state == "live")
     freeze(process)
-    one.read(lambda: one.subscriber.state == "lost")
+    for state in ("slow", "stale", "lost"):
+        ahead += 1200.0
+        one.read(lambda state=state: one.subscriber.state == state)  # type: ignore[misc]
     assert one.states[-4:] == ["live", "slow", "stale", "lost"]
     process.send_signal(signal.SIGCONT)
     one.read(lambda: one.subscriber.state == "live")
