@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import native_convolution as native
-from . import native_norm
+from . import native_norm, native_rows
 from .execution_plan import Convolution
 from .stacked_ops import (
     batch_norm,
@@ -41,6 +41,10 @@ class Conv:
 
     def runs_one_as_several(self, _like: Tensor) -> bool:
         """Whether a network alone is computed bit for bit as among others, from tensors like this one."""
+        return False
+
+    def moves_rows(self, _like: Tensor) -> bool:
+        """Whether the rows of a map like this one are gathered and grafted by the kernel of our own."""
         return False
 
     def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor, *, pool: bool = False) -> Tensor:
@@ -98,6 +102,9 @@ class NativeConv(Conv):
 
     def runs_one_as_several(self, _like: Tensor) -> bool:
         return _like.device.type == "cpu" and _like.dtype == torch.float32 and not native.absence()
+
+    def moves_rows(self, _like: Tensor) -> bool:
+        return native_rows.is_taken(_like)
 
     def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor, *, pool: bool = False) -> Tensor:
         if torch.is_grad_enabled() or not native.is_taken(x, weight):

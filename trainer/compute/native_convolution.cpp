@@ -304,6 +304,7 @@ PyObject *py_derive_approach(PyObject *, PyObject *arguments) {
     return perform(arguments, derive_approach, derive_approach);
 }
 }  // namespace
+#include "native_rows.h"
 #endif
 
 namespace {
@@ -333,6 +334,10 @@ PyMethodDef METHODS[] = {
     {"convolve", py_convolve, METH_VARARGS, "Convolve; tensors by their addresses."},
     {"approach_norm", py_approach_norm, METH_VARARGS, "Norm without a convolution; tensors by their addresses."},
     {"derive_approach", py_derive_approach, METH_VARARGS, "Gradients of `approach_norm`, likewise."},
+    {"take_rows", py_take_rows, METH_VARARGS, "Copy rows of a map; tensors by their addresses."},
+    {"blend_rows", py_blend_rows, METH_VARARGS, "Blend seeds into rows of a map, likewise."},
+    {"derive_rows", py_derive_rows, METH_VARARGS, "Gradients of `blend_rows`, likewise."},
+    {"add_rows", py_add_rows, METH_VARARGS, "Add to rows of a map, likewise."},
     {"derive", py_derive, METH_VARARGS, "Gradients of `convolve`; tensors by their addresses, 0 = not wanted."},
 #endif
     {"instruction_sets", instruction_sets, METH_NOARGS, "Those that this processor has, the best first."},

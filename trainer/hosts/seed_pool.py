@@ -200,12 +200,13 @@ class SeedPool:
         if not runs:
             return h
         segments = [run.segment for run in runs]
-        h, seen = gather_rows(h, n, segments)
+        natively = self._conv.moves_rows(h)
+        h, seen = gather_rows(h, n, segments, natively=natively)
         outputs, strengths = [], []
         for run, x in zip(runs, seen, strict=True):
             outputs.append(self._seed_outputs(slot, run, x, weights))
             strengths.append(self._blend_strength(slot, run, x, weights))
-        return graft(h, n, segments, seen, outputs, strengths)
+        return graft(h, n, segments, seen, outputs, strengths, natively=natively)
 
     def _seed_outputs(self, slot: int, run: SlotRun, x: Tensor, weights: Parameters) -> Tensor:
         out = x

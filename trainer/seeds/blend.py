@@ -16,13 +16,15 @@ the host's, bit for bit, whatever the seed put out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainer.compute import native_rows
+from trainer.compute.native_convolution import laid_out
 from trainer.compute.stacked_ops import (
     Init,
     Parameters,
@@ -90,18 +92,22 @@ def gate(x: Tensor, parameters: Parameters, *, causal: bool) -> Tensor:
     return torch.sigmoid(score).view(batch, *((height, width) if causal else (1, 1)), k)
 
 
-def gather_rows(h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Tensor, list[Tensor]]:
+def gather_rows(
+    h: Tensor, n: int, segments: Sequence[SeedSegment], *, natively: bool = False
+) -> tuple[Tensor, list[Tensor]]:
     """Gather the inputs of a slot's seeds.
 
     Only attached rows return a gradient to the host; for the others it is a constant.
 
     Args:
         h: [B, n*C, H, W].
+        natively: by the kernel of our own; the bits are the same.
 
     Returns:
         `h`, to be grafted on, and for each segment [B, k*C, H, W].
     """
-    host, *seen = _GatherRows.apply(h, n, segments)  # type: ignore[no-untyped-call]
+    natively = natively and all(segment.rows is not None for segment in segments)
+    host, *seen = _GatherRows.apply(h, n, segments, natively)  # type: ignore[no-untyped-call]
     return host, seen
 
 
@@ -112,6 +118,8 @@ def graft(
     seen: list[Tensor],
     made: list[Tensor],
     strength: list[Tensor],
+    *,
+    natively: bool = False,
 ) -> Tensor:
     """Put the seeds of a slot into their hosts; where no gradients are recorded, in place.
 
@@ -121,10 +129,17 @@ def graft(
         made: what the seeds made of it.
         strength: for each segment alpha times gate, [1, 1, 1, k], [B, 1, 1, k] or [B, H, W, k]; exactly 0
             where the host is to be untouched.
+        natively: by the kernel of our own where there is no gate; the bits are the same.
 
     Returns:
         [B, n*C, H, W].
     """
+    if natively and _is_plain(segments, made, strength):
+        if not torch.is_grad_enabled():
+            _put_natively(h, n, segments, (*seen, *made, *strength))
+            return h
+        grafted: Tensor = _NativeGraft.apply(h, n, segments, *seen, *made, *strength)  # type: ignore[no-untyped-call]
+        return grafted
     if not torch.is_grad_enabled():
         host = to_rows(h, n)
         _put(host, segments, (*seen, *made, *strength))
@@ -135,20 +150,20 @@ def graft(
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[SeedSegment]) -> tuple[Tensor, ...]:
-        ctx.n, ctx.segments = n, segments
+    def forward(
+        ctx: Any, h: Tensor, n: int, segments: Sequence[SeedSegment], natively: bool
+    ) -> tuple[Tensor, ...]:
+        ctx.n, ctx.segments, ctx.natively = n, segments, natively
         ctx.set_materialize_grads(False)
-        rows = to_rows(h, n)
-        seen = [
-            h.view_as(h) if segment.rows is None else to_channels(rows.index_select(3, segment.rows))
-            for segment in segments
-        ]
+        seen = [h.view_as(h) if part.rows is None else _take(h, n, part.rows, natively) for part in segments]
         apart = [x for x, segment in zip(seen, segments, strict=True) if not segment.blended]
         ctx.mark_non_differentiable(*apart)
         return h.view_as(h), *seen
 
     @staticmethod
-    def backward(ctx: Any, to_host: Tensor, *to_seen: Tensor | None) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, to_host: Tensor, *to_seen: Tensor | None) -> tuple[Tensor, None, None, None]:
+        if ctx.natively:
+            return _add_natively(to_host, ctx.n, ctx.segments, to_seen), None, None, None
         out = None
         for segment, grad in zip(ctx.segments, to_seen, strict=True):
             if grad is None:
@@ -162,7 +177,7 @@ class _GatherRows(torch.autograd.Function):
                 if segment.audible is not None:  # 0 times what is not finite is not 0
                     part = part.where(segment.audible[: segment.attached].unsqueeze(1), 0.0)
                 out.index_add_(3, segment.rows[: segment.attached], part.to(out.dtype))
-        return to_host if out is None else to_channels(out), None, None
+        return to_host if out is None else to_channels(out), None, None, None
 
 
 class _Graft(torch.autograd.Function):
@@ -190,6 +205,113 @@ class _Graft(torch.autograd.Function):
             *(part[1] for part in parts),
             *(part[2] for part in parts),
         )
+
+
+class _NativeGraft(torch.autograd.Function):
+    """`_Graft` by the kernel of our own."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, n: int, segments: Sequence[SeedSegment], *tensors: Tensor) -> Tensor:
+        ctx.n, ctx.segments = n, segments
+        out = h.view_as(h)
+        tanh: list[Tensor | None] = []
+        if any(segment.blended for segment in segments):
+            out = laid_out(h.clone())
+            tanh = _put_natively(out, n, segments, tensors)
+        m = len(segments)
+        ctx.save_for_backward(*tensors[:m], *tensors[2 * m :], *tanh)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        m, segments = len(ctx.segments), ctx.segments
+        saved = ctx.saved_tensors
+        tanh = iter(saved[2 * m :])
+        rows = laid_out(grad)
+        parts = [
+            _backward_natively(rows, ctx.n, *each, tanh)
+            for each in zip(segments, saved[:m], saved[m : 2 * m], strict=True)
+        ]
+        to_x, to_s = zip(*parts, strict=True)
+        return grad, None, None, *to_x, *to_s, *[None] * m
+
+
+def _is_plain(segments: Sequence[SeedSegment], made: list[Tensor], strength: list[Tensor]) -> bool:
+    """Whether seeds of a number type that the kernel has are blended by their alpha alone."""
+    return all(
+        segment.rows is not None
+        and out.dtype == by.dtype == torch.float32
+        and by.shape[:3] == (1, 1, 1)
+        and not by.requires_grad
+        for segment, out, by in zip(segments, made, strength, strict=True)
+    )
+
+
+def _take(h: Tensor, n: int, rows: Tensor, natively: bool) -> Tensor:
+    if natively:
+        return native_rows.take_rows(h, n, rows)
+    return to_channels(to_rows(h, n).index_select(3, rows))
+
+
+def _add_natively(
+    to_host: Tensor, n: int, segments: Sequence[SeedSegment], to_seen: Sequence[Tensor | None]
+) -> Tensor:
+    """The gradient of a map and those of the rows that were taken from it."""
+    pairs = [(part, grad) for part, grad in zip(segments, to_seen, strict=True) if grad is not None]
+    out = laid_out(to_host.clone()) if pairs else to_host
+    for segment, grad in pairs:
+        assert segment.rows is not None
+        assert isinstance(segment.attached, int)
+        part = range(segment.attached)
+        native_rows.add_rows(out, n, segment.rows, part, laid_out(grad), segment.audible)
+    return out
+
+
+def _put_natively(
+    host: Tensor, n: int, segments: Sequence[SeedSegment], tensors: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Blend into [B, n*C, H, W], in place; tanh(s - x) of each block that is not isolated and multiplies."""
+    found: list[Tensor | None] = []
+    for segment, x, s, strength in _by_segment(segments, tensors):
+        assert segment.rows is not None
+        made, by = laid_out(s), strength.flatten()
+        for block in segment.blocks:
+            if block.isolated:
+                continue
+            tanh, part = None, slice(block.start, block.stop)
+            if block.multiply:
+                there, here = (to_rows(t, len(by))[..., part, :] for t in (made, x))
+                tanh = torch.tanh((there - here).contiguous())
+            native_rows.blend_rows(host, n, segment.rows, range(block.start, block.stop), x, made, tanh, by)
+            found.append(tanh)
+    return found
+
+
+def _backward_natively(
+    grad: Tensor, n: int, segment: SeedSegment, x: Tensor, strength: Tensor, tanh: Iterator[Tensor | None]
+) -> tuple[Tensor | None, Tensor]:
+    """Gradients of a segment's x and s, from the host's [B, n*C, H, W]."""
+    assert segment.rows is not None
+    is_whole = segment.blocks[-1].stop == len(segment.rows)
+    if not segment.blended and is_whole:
+        return None, native_rows.take_rows(grad, n, segment.rows)
+    fresh = torch.empty_like if is_whole else torch.zeros_like
+    to_x, to_s = fresh(x) if segment.blended else None, fresh(x)
+    for block in segment.blocks:
+        isolated = block.isolated is True
+        native_rows.derive_rows(
+            grad,
+            n,
+            segment.rows,
+            range(block.start, block.stop),
+            x,
+            None if isolated else next(tanh),
+            strength.flatten(),
+            to_x,
+            to_s,
+            isolated=isolated,
+        )
+    return to_x, to_s
 
 
 def _by_segment(
