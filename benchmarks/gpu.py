@@ -71,7 +71,7 @@ class Watch:
     def __init__(self, rounds: int, device: torch.device) -> None:
         self.rounds, self.waits = rounds, 0
         self.ends: list[list[float]] = [[] for _ in range(rounds)]
-        self._stalls = StallCounters(device)
+        self._stalls = StallCounters(device, syncs_every=1)
         self._round = 0
 
     def wants_round(self, finished: int) -> bool:
@@ -79,7 +79,7 @@ class Watch:
 
     def on_round_begin(self, round: int) -> None:
         self._round = round - 1
-
+        self._stalls.begin_round()
         self._stalls.take(0)
 
     def passes_epoch_end(self, *_: int) -> bool:

@@ -85,6 +85,7 @@ class Rank0Hooks:
     def on_round_begin(self, round: int) -> None:
         self._round_began = time.perf_counter()
         self._timer.lap()
+        self._counters.begin_round()
         self._recorder.begin_round(round)
         self._commands.at_round_begin()
         self._plan.begin_round(round)

@@ -12,11 +12,14 @@ from trainer.compute.torch_private import count_graph_breaks, is_recompiling, on
 
 _SYNC = "called a synchronizing CUDA operation"
 """Begins the warning that torch.cuda.set_sync_debug_mode("warn") has for each."""
+SYNCS_EVERY = 16
+"""Waits for a GPU are counted in one round of so many, since each costs a warning of Python's."""
 
 
 @dataclass(frozen=True)
 class StallCounts:
-    """Counts of a round, as fields of `RoundFinished`; None where there is no GPU."""
+    """Counts of a round, as fields of `RoundFinished`; None where there is no GPU, `device_syncs` also where
+    the round was not one of those that are counted."""
 
     device_syncs: int | None = None
     graph_breaks: int = 0
@@ -29,18 +32,28 @@ class StallCounters:
 
     Args:
         device: of the run.
+        syncs_every: waits for a GPU are counted in one round of so many, from the second on: in the first one
+            graphs are captured.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._syncs = self._recompiles = 0
+    def __init__(self, device: torch.device, *, syncs_every: int = SYNCS_EVERY) -> None:
+        self._device, self._every = device, syncs_every
+        self._rounds = self._syncs = self._recompiles = 0
+        self._is_counting = False
         on_compile(self._note_compilation)
         if device.type == "cuda":
             self._show = warnings.showwarning
             warnings.filterwarnings("always", message=_SYNC)
             warnings.showwarning = self._warned
-            torch.cuda.set_sync_debug_mode("warn")
         self._before = self._now(0)
+
+    def begin_round(self) -> None:
+        """Have torch warn of waits in this round, or no longer."""
+        self._rounds += 1
+        counts = self._device.type == "cuda" and (self._rounds - 2) % self._every == 0
+        if counts is not self._is_counting:
+            torch.cuda.set_sync_debug_mode("warn" if counts else "default")
+        self._is_counting = counts
 
     def take(self, transfers: int) -> StallCounts:
         """All since the last call.
@@ -54,7 +67,7 @@ class StallCounters:
         )
         cuda = self._device.type == "cuda"
         return StallCounts(
-            device_syncs=waits if cuda else None,
+            device_syncs=waits if self._is_counting else None,
             graph_breaks=breaks,
             recompiles=recompiles,
             allocator_retries=retries if cuda else None,

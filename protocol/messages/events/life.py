@@ -121,7 +121,8 @@ class RoundFinished:
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds per phase between the last epoch and this event: update, test, shapley."""
     device_syncs: int | None = None
-    """Times in the round that the host waited for a GPU: one an epoch and an update by design."""
+    """Times in the round that the host waited for a GPU: one an epoch and an update by design. Counted in the
+    second round of a boot and in each 16th after it."""
     graph_breaks: int = 0
     """Places in the round where torch.compile gave up on a function."""
     recompiles: int = 0

@@ -42,6 +42,11 @@ def test_graph_breaks_and_recompilations() -> None:
     )
 
 
+def wait_once() -> None:
+    """Warn as torch does, for each wait, while it is asked to."""
+    warnings.warn(f"{module._SYNC} (Triggered internally at CUDAFunctions.cpp:145.)", stacklevel=1)
+
+
 def test_waits_for_a_gpu_are_counted_from_torchs_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the driver's part replaced: the warning is the one that torch has for each wait."""
     seen: list[str] = []
@@ -50,14 +55,32 @@ def test_waits_for_a_gpu_are_counted_from_torchs_warnings(monkeypatch: pytest.Mo
         monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: seen.append(mode))
         monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: retries)
         monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: seen.append(str(message)))
-        counters = StallCounters(torch.device("cuda"))
+        counters = StallCounters(torch.device("cuda"), syncs_every=1)
+        counters.begin_round()
         for _ in range(3):
-            warnings.warn(f"{module._SYNC} (Triggered internally at CUDAFunctions.cpp:145.)", stacklevel=1)
+            wait_once()
         warnings.warn("something else", stacklevel=1)
         retries["num_alloc_retries"] = 5
         found = counters.take(24)
     assert (found.device_syncs, found.allocator_retries) == (27, 2)
     assert seen == ["warn", "something else"]
+
+
+def test_torch_warns_of_waits_in_one_round_of_sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
+    mode = ["default"]
+    rounds: dict[int, int | None] = {}
+    with warnings.catch_warnings():
+        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda name: mode.append(name))
+        monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {})
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        counters = StallCounters(torch.device("cuda"))
+        for round in range(1, 36):
+            counters.begin_round()
+            if mode[-1] == "warn":
+                wait_once()
+            rounds[round] = counters.take(2 * round).device_syncs
+    assert {round: syncs for round, syncs in rounds.items() if syncs is not None} == {2: 3, 18: 3, 34: 3}
+    assert mode == ["default", *(["warn", "default"] * 3)]
 
 
 @pytest.mark.gpu
@@ -66,7 +89,8 @@ def test_each_wait_of_a_gpu_is_counted() -> None:
     x = torch.ones(4, device="cuda")
     try:
         with warnings.catch_warnings():
-            counters = StallCounters(x.device)
+            counters = StallCounters(x.device, syncs_every=1)
+            counters.begin_round()
             for _ in range(3):
                 x.sum().item()
             assert counters.take(0).device_syncs == 3
