@@ -3,20 +3,28 @@
 For each number of envs the complete loop trains some rounds by each plan; the first round, in which kernels
 are chosen and graphs captured, does not count. Then the same hosts are trained one module after the other. Of
 the largest number up to 64 a trace of some epochs gives launches, the share of the time in which a kernel
-runs, and the share of that in which several streams run. The closing line has every figure; without a device
-it says so, and the exit code is 9.
+runs, and the share of that in which several streams run.
+
+Each case is measured in a process of its own, the targets' first, and its figures are printed as a line of
+JSON when it ends. One that fails or takes too long costs its figures alone: its line says why and how to
+repeat it, and the next one follows. The closing line has every figure; without a device it says so, and the
+exit code is 9.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import shlex
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -196,7 +204,8 @@ def of_trace(events: list[Mapping[str, Any]], epochs: int, seconds: float) -> di
         seconds: of an epoch without a trace, which busy time is a share of.
     """
     work = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    launching = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cudaGraphLaunch")
+    launching = {"cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx"}
+    launching.add("cudaGraphLaunch")
     busy, overlap = at_work(work)
     return {
         "launches_per_epoch": (sum(e.get("name") in launching for e in events) or float("nan")) / epochs,
@@ -224,6 +233,118 @@ def at_work(work: list[Mapping[str, Any]]) -> tuple[float, float]:
     return busy, overlap
 
 
+@dataclass(frozen=True)
+class Options:
+    """How each case is measured."""
+
+    device: str
+    rounds: int
+    epochs: int
+    trace: Path | None
+
+    @property
+    def words(self) -> list[str]:
+        """The same, for a process that measures one case."""
+        words = ["--device", self.device, "--rounds", str(self.rounds), "--epochs", str(self.epochs)]
+        return [*words, *(["--trace", str(self.trace)] if self.trace else [])]
+
+
+def list_cases(envs: Sequence[int]) -> list[str]:
+    """Names of all cases; what the targets need comes first."""
+    first = traced_envs(envs)
+    cases = [f"{kind}_{first}" for kind in ("graphs", "sequential", "trace-graphs", "gather", "groups")]
+    cases += [f"{kind}_{first}" for kind in ("masked", "trace-gather", "trace-groups")]
+    others = [n for n in envs if n != first]
+    return (
+        cases
+        + [f"{kind}_{n}" for n in others for kind in ("graphs", "sequential", "gather", "groups")]
+        + [f"masked_{n}" for n in others]
+    )
+
+
+def traced_envs(envs: Sequence[int]) -> int:
+    """The number of envs that the targets are about, if it is among those measured."""
+    return max((n for n in envs if n <= TRACED_ENVS), default=min(envs))
+
+
+def measure_case(case: str, options: Options) -> dict[str, float]:
+    """The figures of one case, in this process."""
+    kind, _, number = case.partition("_")
+    n, device = int(number), resolve_device(options.device)
+    torch.set_num_threads(1)
+    prepare_device(settings.load().cuda, device)
+    if kind == "sequential":
+        return measure_sequential(n, device)
+    if kind in PLANS:
+        return measure(n, kind, options.epochs, options.rounds, device)
+    plan = kind.removeprefix("trace-")
+    with tempfile.TemporaryDirectory() as folder:
+        path = options.trace if options.trace and plan == "graphs" else Path(folder) / "trace.json"
+        return measure_trace(n, plan, options.epochs, device, path)
+
+
+def measure_apart(command: Sequence[str], seconds: float) -> tuple[dict[str, float], str]:
+    """The figures that a process prints as its last line, and why there are none.
+
+    Args:
+        seconds: after which it is ended.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {}, f"took longer than {seconds:.0f} s"
+    *lines, last = done.stdout.splitlines() or [""]
+    click.echo("".join(f"{line}\n" for line in lines), nl=False)
+    if done.returncode == 0:
+        return {key: float("nan") if v is None else v for key, v in json.loads(last).items()}, ""
+    told = done.stderr.splitlines()
+    click.echo("\n".join(told[-20:]), err=True)
+    return {}, f"exit code {done.returncode}: {next((line for line in reversed(told) if line.strip()), last)}"
+
+
+def measure_all(
+    cases: Sequence[str], options: Options, minutes: float, case_seconds: float
+) -> tuple[dict[str, float], list[str]]:
+    """Each case apart, as long as there is time.
+
+    Returns:
+        all figures, and the cases that have none.
+    """
+    figures: dict[str, float] = {}
+    missing: list[str] = []
+    end = time.monotonic() + 60 * minutes
+    for case in cases:
+        command = [sys.executable, "-m", "benchmarks.gpu", *options.words, "--case", case]
+        seconds = min(case_seconds, end - time.monotonic())
+        found, reason = measure_apart(command, seconds) if seconds > 0 else ({}, "no time was left")
+        line: dict[str, object] = {"case": case, "figures": rounded(found)}
+        if reason:
+            missing.append(case)
+            line |= {"failed": reason, "repeat": shlex.join(command)}
+        print(json.dumps(line), flush=True)
+        figures |= found
+    return figures, missing
+
+
+def rounded(figures: Mapping[str, float]) -> dict[str, float | None]:
+    """For JSON, which has no NaN."""
+    return {key: float(f"{v:.6g}") if math.isfinite(v) else None for key, v in figures.items()}
+
+
+def describe(device: torch.device) -> dict[str, object]:
+    """Of the device and what drives it, for the first line."""
+    if device.type != "cuda":
+        return {"device": str(device), "torch": torch.__version__}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": properties.name,
+        "memory_gib": round(properties.total_memory / 2**30, 1),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        "torch": torch.__version__,
+    }
+
+
 @click.command(help=__doc__)
 @click.option("--device", "name", default="cuda", show_default=True, help="cpu rehearses what needs no GPU")
 @click.option("--envs", multiple=True, type=int, default=(4, 16, 64, 256), show_default=True)
@@ -231,35 +352,41 @@ def at_work(work: list[Mapping[str, Any]]) -> tuple[float, float]:
     "--rounds", default=3, show_default=True, type=click.IntRange(2), help="per plan, first included"
 )
 @click.option("--epochs", default=8, show_default=True, type=click.IntRange(4), help="of a round")
+@click.option("--minutes", default=25.0, show_default=True, help="after which no further case is begun")
+@click.option("--case-seconds", default=180.0, show_default=True, help="after which a case is ended")
+@click.option("--case", help="measure this one alone, as graphs_64 or trace-graphs_64, in this process")
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="where to keep the trace, for chrome://tracing"
 )
-def main(name: str, envs: tuple[int, ...], rounds: int, epochs: int, trace: Path | None) -> None:
+def main(
+    name: str,
+    envs: tuple[int, ...],
+    rounds: int,
+    epochs: int,
+    minutes: float,
+    case_seconds: float,
+    case: str | None,
+    trace: Path | None,
+) -> None:
+    options = Options(name, rounds, epochs, trace)
     try:
         device = resolve_device(name)
     except DeviceError as error:
         print(json.dumps({"name": "gpu", "held": None, "skipped": str(error), "machine": machine()}))
         sys.exit(error.exit_code)
-    torch.set_num_threads(1)
-    prepare_device(settings.load().cuda, device)
-    if device.type == "cuda":
-        click.echo(
-            f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, torch {torch.__version__}"
-        )
-    figures: dict[str, float] = {}
+    if case:
+        print(json.dumps(rounded(measure_case(case, options))), flush=True)
+        return
+    print(json.dumps(describe(device)), flush=True)
+    figures, missing = measure_all(list_cases(envs), options, minutes, case_seconds)
     for n in envs:
-        rows = [measure_sequential(n, device), *(measure(n, p, epochs, rounds, device) for p in PLANS)]
-        for row in rows:
-            figures |= row
-            click.echo(", ".join(f"{key} {value:.4g}" for key, value in row.items()))
-        sequential = figures[f"sequential_{n}_per_second"]
-        figures |= {f"{p}_{n}_ratio": figures[f"{p}_{n}_per_second"] / sequential for p in PLANS}
-    traced = max((n for n in envs if n <= TRACED_ENVS), default=min(envs))
-    with tempfile.TemporaryDirectory() as folder:
-        path = trace or Path(folder) / "trace.json"
-        for plan in ("gather", "groups", "graphs"):
-            figures |= measure_trace(traced, plan, epochs, device, path)
-    finish("gpu", figures, {f"graphs_{traced}_{key}": bound for key, bound in TARGETS.items()})
+        sequential = figures.get(f"sequential_{n}_per_second", math.nan)
+        rates = {plan: figures.get(f"{plan}_{n}_per_second", math.nan) for plan in PLANS}
+        figures |= {f"{plan}_{n}_ratio": rate / sequential for plan, rate in rates.items()}
+    if missing:
+        click.echo(f"without figures: {', '.join(missing)}; their lines say why and how to repeat each")
+    targets = {f"graphs_{traced_envs(envs)}_{key}": bound for key, bound in TARGETS.items()}
+    finish("gpu", dict.fromkeys(targets, math.nan) | figures, targets)
 
 
 if __name__ == "__main__":
