@@ -14,7 +14,7 @@ from . import native_convolution as native
 
 
 def is_taken(like: Tensor) -> bool:
-    """Whether the kernel moves rows of such a map; one compiled before 2026-11-24 does not."""
+    """Whether the kernel moves rows of such a map; one compiled before 2026-11-23 does not."""
     return (
         like.device.type == "cpu"
         and like.dtype == torch.float32
