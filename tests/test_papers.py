@@ -13,11 +13,14 @@ PAGES = (
     "CONTRIBUTING",
     "SECURITY",
     "docs/architecture",
+    "docs/anomalies",
     "docs/glossary",
     "docs/benchmarks",
+    "docs/learning",
     "docs/operations",
     "docs/protocol",
     "docs/publishing",
+    "docs/terminal",
     "docs/training",
 )
 """CHANGELOG names what has been; docs/findings.md and docs/faults.md are generated."""

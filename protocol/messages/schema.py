@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import json
 from typing import Any
 
@@ -36,7 +37,8 @@ _WORDS = {"enum": ["NaN", "Infinity", "-Infinity"]}
 def json_schema() -> dict[str, Any]:
     """JSON Schema 2020-12: `events` by type, `requests` and `results` by method, the frames.
 
-    Numbers that are floats also admit the words for NaN and the infinities.
+    Numbers that are floats also admit the words for NaN and the infinities. Descriptions are docstrings
+    without their indentation, which Python 3.13 removes itself: the hash does not tell which Python made it.
     """
     classes = {spec.type: spec.cls for spec in EVENTS.values()}
     requests = {method.name: method.params for method in METHODS.values()}
@@ -53,7 +55,7 @@ def json_schema() -> dict[str, Any]:
         "results": {name: of[cls] for name, cls in results.items()},
         "accepted": of[Accepted],
         "frames": {name: of[cls] for name, cls in FRAMES.items()},
-        "$defs": {name: _with_words(definition) for name, definition in definitions.items()},
+        "$defs": {name: _plain(definition) for name, definition in definitions.items()},
     }
 
 
@@ -68,12 +70,15 @@ def schema_hash() -> str:
     return hashlib.blake2b(schema_bytes(), digest_size=8).hexdigest()
 
 
-def _with_words(schema: Any) -> Any:
+def _plain(schema: Any) -> Any:
+    """The same with the words of numbers and without indentation."""
     if isinstance(schema, list):
-        return [_with_words(item) for item in schema]
+        return [_plain(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
+    if isinstance(description := schema.get("description"), str):
+        schema["description"] = inspect.cleandoc(description)
     if schema.get("type") == "number":
         about = {key: schema.pop(key) for key in ("description", "default") if key in schema}
         return {**about, "anyOf": [schema, _WORDS]}
-    return {key: value if key in ("default", "enum") else _with_words(value) for key, value in schema.items()}
+    return {key: value if key in ("default", "enum") else _plain(value) for key, value in schema.items()}

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from .fake_cuda import build, find_compiler
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler"),
+    pytest.mark.skipif(torch.version.cuda is not None, reason="torch has CUDA's part itself"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the simulated device is for Linux"),
 ]
 ROOT = Path(__file__).parents[2]

@@ -151,6 +151,12 @@ def test_an_example_made_from_a_type_is_valid(part: str, name: str) -> None:
         validator(part, name).validate(tree[name])
 
 
+def test_schema_does_not_tell_which_python_made_it() -> None:
+    """Python 3.13 takes the indentation out of docstrings, those before it do not."""
+    indented = [line for line in SCHEMA_FILE.read_text(encoding="utf-8").splitlines() if r"\n  " in line]
+    assert indented == []
+
+
 def test_the_schema_that_is_shipped_is_that_of_the_types(server: Server) -> None:
     assert SCHEMA_FILE.read_bytes() == schema_bytes(), HINT
     with Raw() as raw:
