@@ -43,7 +43,7 @@ class Conv:
         """Whether a network alone is computed bit for bit as among others, from tensors like this one."""
         return False
 
-    def moves_rows(self, _like: Tensor) -> bool:
+    def moves_rows(self, like: Tensor) -> bool:  # noqa: ARG002
         """Whether the rows of a map like this one are gathered and grafted by the kernel of our own."""
         return False
 
@@ -103,8 +103,8 @@ class NativeConv(Conv):
     def runs_one_as_several(self, _like: Tensor) -> bool:
         return _like.device.type == "cpu" and _like.dtype == torch.float32 and not native.absence()
 
-    def moves_rows(self, _like: Tensor) -> bool:
-        return native_rows.is_taken(_like)
+    def moves_rows(self, like: Tensor) -> bool:
+        return native_rows.is_taken(like)
 
     def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor, *, pool: bool = False) -> Tensor:
         if torch.is_grad_enabled() or not native.is_taken(x, weight):

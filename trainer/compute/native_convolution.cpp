@@ -15,6 +15,7 @@
 #include "native_convolution.h"
 
 #if defined(__x86_64__)
+#include <immintrin.h>
 #if defined(__clang__)
 #define TARGET_512 _Pragma("clang attribute push(__attribute__((target(\"avx512f,avx512vl,avx2,fma\"))), apply_to = function)")
 #define TARGET_256 _Pragma("clang attribute push(__attribute__((target(\"avx2,fma\"))), apply_to = function)")
@@ -29,6 +30,7 @@ namespace {
 TARGET_512
 #define KERNELS avx512
 #define WIDE 1
+#include "native_planes_kernels.h"
 #include "native_convolution_kernels.h"
 #include "native_norm_kernels.h"
 #include "native_pool_kernels.h"
@@ -116,6 +118,10 @@ void convolve(const Call &call) {
             memcpy(bias + g * padded, call.bias + g * call.outputs, sizeof(float) * call.outputs);
     }
     float *packed = zeros(buffers.x, call.layout(most).pixels() * call.inputs);
+    const bool by_planes = loops.convolve_planes && call.kernel == 3 && call.inputs <= MAX_PLANES &&
+                           call.width % ROW_PIXELS == 0;
+    const auto pack = by_planes ? loops.pack_planes : loops.pack;
+    const auto convolve_block = by_planes ? loops.convolve_planes : loops.convolve;
     float *const made = call.norm ? call.raw : call.y;
     const Channels from{(int)call.inputs, call.in_step()}, to{(int)call.outputs, call.out_step()};
     Factors by(call.outputs);
@@ -124,10 +130,10 @@ void convolve(const Call &call) {
         const int images = (int)(call.batch - b < most ? call.batch - b : most);
         const Layout at = call.layout(images);
         for (long g = 0; g < call.n; g++) {
-            if (g == 0 || !call.shared) loops.pack(at, at.images, call.input(g, b), from, packed);
+            if (g == 0 || !call.shared) pack(at, at.images, call.input(g, b), from, packed);
             const Filter filter{weight + g * each, bias ? bias + g * padded : nullptr, (int)call.inputs,
                                 (int)call.kernel, call.relu != 0};
-            loops.convolve(at, at.images, packed, filter, made + call.output(g, b), to);
+            convolve_block(at, at.images, packed, filter, made + call.output(g, b), to);
             if (call.norm == OF_BATCH)
                 measure_block(call, by, g, b, images, found.data() + 2 * g * call.outputs);
             else if (call.norm == OF_GROUPS)

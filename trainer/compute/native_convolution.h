@@ -10,6 +10,9 @@ constexpr int BLOCK_FLOATS = 8192;    // of a buffer with large maps: most of a 
 constexpr int BLOCK_IMAGES = 16;      // with small ones
 constexpr int BLOCK_PIXELS = 64;      // of 1x1 kernels
 constexpr float EPSILON = 1e-5f;      // of the norms, as torch.nn's
+constexpr int AHEAD_FLOATS = 1024;    // how far ahead of a loop that waits for memory it is fetched
+constexpr int ROW_PIXELS = 16;        // where rows are so long or twice, a vector may hold pixels of one
+constexpr int MAX_PLANES = 8;         // inputs that are taken apart for that; more cost more than is gained
 constexpr int MIN_ROW = 7;            // narrower maps are convolved image beside image
 
 // Where a pixel lies in a buffer: row behind row, with zeros at both ends, or pixel behind pixel of all images.
@@ -58,6 +61,9 @@ struct Loops {
     void (*convolve)(const Layout &, int images, const float *, Filter, float *, const Channels &);
     void (*derive)(const Layout &, int images, const float *, int, const float *, int, int, float *);
     void (*pack)(const Layout &, int images, const float *, const Channels &, float *);
+    // Of planes, see native_planes_kernels.h; null where vectors are full without them.
+    void (*convolve_planes)(const Layout &, int images, const float *, Filter, float *, const Channels &);
+    void (*pack_planes)(const Layout &, int images, const float *, const Channels &, float *);
 
     int width() const { return lanes * vectors; }
     // Outputs rounded up to whole vectors.

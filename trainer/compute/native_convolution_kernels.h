@@ -30,6 +30,23 @@ template <int L> static inline Vector<L> load_some(const float *from, int count)
     return v;
 }
 
+// Whole vectors have a loop of their own, which asks for no count.
+#define FOR_CHANNELS(...)                                                                                   \
+    for (int c = 0; c < channels;) {                                                                         \
+        const int left = channels - c;                                                                       \
+        if (WIDE && left >= 16) {                                                                            \
+            constexpr int L = WIDE ? 16 : 8, count = L;                                                      \
+            __VA_ARGS__ c += L;                                                                                     \
+        } else if (left >= 8) {                                                                              \
+            constexpr int L = 8, count = L;                                                                  \
+            __VA_ARGS__ c += L;                                                                                     \
+        } else {                                                                                             \
+            constexpr int L = 8;                                                                             \
+            const int count = left;                                                                          \
+            __VA_ARGS__ c += L;                                                                                     \
+        }                                                                                                    \
+    }
+
 // Copy one network's channels of some images into `out`, as `at` lays them out; what lies between its rows is 0
 // already. C = 0: any number of them.
 template <int C> static void pack(const Layout &at, int images, const float *x, const Channels &from, float *out) {
@@ -47,7 +64,8 @@ template <int C> static void pack(const Layout &at, int images, const float *x, 
 template <int L, int V, int CI, int P>
 static inline void tile(const Taps &taps, const Filter &by, const float *x, float *y, long step, int count) {
     const int channels = CI ? CI : by.inputs;
-    Vector<L> sum[P][V];
+    Vector<L> sum[P][V];  // in registers, as each loop over them is unrolled
+#pragma GCC unroll 16
     for (int p = 0; p < P; p++)
         for (int v = 0; v < V; v++) sum[p][v] = Vector<L>{};
     for (int kh = taps.top; kh < taps.bottom; kh++)
@@ -68,11 +86,14 @@ static inline void tile(const Taps &taps, const Filter &by, const float *x, floa
     if (by.bias)
         for (int v = 0; v < V; v++) {
             const Vector<L> shift = load<L>(by.bias + v * L);
+#pragma GCC unroll 16
             for (int p = 0; p < P; p++) sum[p][v] += shift;
         }
     if (by.relu)
+#pragma GCC unroll 16
         for (int p = 0; p < P; p++)
             for (int v = 0; v < V; v++) sum[p][v] = sum[p][v] < 0.0f ? Vector<L>{} : sum[p][v];
+#pragma GCC unroll 16
     for (int p = 0; p < P; p++)
         for (int v = 0; v < V; v++)
             if (V == 1 || count > v * L) store<L>(y + p * step + v * L, sum[p][v], count - v * L);
@@ -204,36 +225,32 @@ static void derive(const Layout &at, int images, const float *x, int inputs, con
 
 // One filter for each of `channels` channels: x, y [B, H, W, channels], weight [k*k, channels].
 static void convolve_depthwise(const Geometry &at, const float *x, const float *weight, float *y) {
-    constexpr int L = WIDE ? 16 : 8;
-    const int half = at.kernel / 2;
+    const int half = at.kernel / 2, channels = (int)at.channels;
     const long step = at.channels, row = step * at.width;
     for (int b = 0; b < at.batch; b++)
         for (int h = 0; h < at.height; h++)
             for (int w = 0; w < at.width; w++) {
                 const long place = ((long)(b * at.height + h) * at.width + w) * step;
-                const int top = h < half ? half - h : 0, left = w < half ? half - w : 0;
+                const int top = h < half ? half - h : 0, begin = w < half ? half - w : 0;
                 const int bottom = at.height + half - h < at.kernel ? at.height + half - h : at.kernel;
                 const int right = at.width + half - w < at.kernel ? at.width + half - w : at.kernel;
-                for (long c = 0; c < step; c += L) {
-                    const int count = step - c < L ? (int)(step - c) : L;
+                FOR_CHANNELS({
                     Vector<L> sum{};
                     for (int kh = top; kh < bottom; kh++)
-                        for (int kw = left; kw < right; kw++)
+                        for (int kw = begin; kw < right; kw++)
                             sum += load_some<L>(x + place + (kh - half) * row + (kw - half) * step + c, count) *
                                    load_some<L>(weight + (kh * at.kernel + kw) * step + c, count);
                     store<L>(y + place + c, sum, count);
-                }
+                })
             }
 }
 
 // Gradients [k*k, channels] of its weights, added to `total`, a chain for each image.
 static void derive_depthwise(const Geometry &at, const float *x, const float *grad, float *total) {
-    constexpr int L = WIDE ? 16 : 8;
-    const int half = at.kernel / 2;
+    const int half = at.kernel / 2, channels = (int)at.channels;
     const long step = at.channels, row = step * at.width;
     for (int b = 0; b < at.batch; b++)
-        for (long c = 0; c < step; c += L) {
-            const int count = step - c < L ? (int)(step - c) : L;
+        FOR_CHANNELS({
             for (int kh = 0; kh < at.kernel; kh++) {
                 Vector<L> sum[MAX_KERNEL] = {};
                 for (int h = 0; h < at.height; h++) {
@@ -242,8 +259,9 @@ static void derive_depthwise(const Geometry &at, const float *x, const float *gr
                     const float *s = x + (long)(b * at.height + h + kh - half) * row + c;
                     for (int w = 0; w < at.width; w++) {
                         const Vector<L> here = load_some<L>(g + w * step, count);
-                        for (int kw = 0; kw < at.kernel; kw++)
-                            if (w + kw >= half && w + kw < at.width + half)
+#pragma GCC unroll 3
+                        for (int kw = 0; kw < MAX_KERNEL; kw++)
+                            if (kw < at.kernel && w + kw >= half && w + kw < at.width + half)
                                 sum[kw] += load_some<L>(s + (w + kw - half) * step, count) * here;
                     }
                 }
@@ -252,13 +270,13 @@ static void derive_depthwise(const Geometry &at, const float *x, const float *gr
                     store<L>(o, load_some<L>(o, count) + sum[kw], count);
                 }
             }
-        }
+        })
 }
 
 // The loops for so many inputs and outputs; the numbers that presets use have loops of their own.
 template <int L, int V> static Loops loops_of(int inputs) {
 #define CASE(CI)                                                                                             \
-    if (inputs == CI || CI == 0) return {L, V, convolve<L, V, CI>, derive<L, V, CI>, pack<CI>};
+    if (inputs == CI || CI == 0) return {L, V, convolve<L, V, CI>, derive<L, V, CI>, pack<CI>, nullptr, nullptr};
     CASE(1) CASE(3) CASE(4) CASE(8) CASE(16) CASE(32) CASE(0)
 #undef CASE
 }
@@ -267,10 +285,14 @@ static Loops choose(int inputs, int outputs) {
 #if WIDE
     if (outputs % 32 == 0) return loops_of<16, 2>(inputs);
     if (outputs % 16 == 0) return loops_of<16, 1>(inputs);
+    Loops loops = loops_of<8, 1>(inputs);
+    loops.convolve_planes = inputs == 3 ? convolve_planes<3> : inputs == 8 ? convolve_planes<8> : convolve_planes<0>;
+    loops.pack_planes = pack_planes;
+    return loops;
 #else
     if (outputs % 16 == 0) return loops_of<8, 2>(inputs);
-#endif
     return loops_of<8, 1>(inputs);
+#endif
 }
 
 }  // namespace KERNELS

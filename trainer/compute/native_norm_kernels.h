@@ -17,22 +17,16 @@ template <int L, typename Term> static inline void sum_chains(int pixels, float 
     store<L>(sums, (sum[0] + sum[1]) + (sum[2] + sum[3]), count);
 }
 
-// Whole vectors have a loop of their own, which asks for no count.
-#define FOR_CHANNELS(...)                                                                                   \
-    for (int c = 0; c < channels;) {                                                                         \
-        const int left = channels - c;                                                                       \
-        if (WIDE && left >= 16) {                                                                            \
-            constexpr int L = WIDE ? 16 : 8, count = L;                                                      \
-            __VA_ARGS__ c += L;                                                                                     \
-        } else if (left >= 8) {                                                                              \
-            constexpr int L = 8, count = L;                                                                  \
-            __VA_ARGS__ c += L;                                                                                     \
-        } else {                                                                                             \
-            constexpr int L = 8;                                                                             \
-            const int count = left;                                                                          \
-            __VA_ARGS__ c += L;                                                                                     \
-        }                                                                                                    \
+// take(pixel, chain) for the pixels from an even one on, by two chains; a number that the compiler does not know
+// in the place of the chain would keep its sums in memory.
+template <typename Take> static inline __attribute__((always_inline)) void take_by_two(int first, int end, Take take) {
+    int p = first;
+    for (; p + 2 <= end; p += 2) {
+        take(p, 0);
+        take(p + 1, 1);
     }
+    if (p < end) take(p, 0);
+}
 
 static void sum_values(const float *y, long step, int pixels, int channels, float *sums) {
     FOR_CHANNELS({
@@ -61,6 +55,7 @@ static void apply_norm(const float *y, long step, int pixels, int channels, cons
         const Vector<L> b = load_some<L>(offset + c, count);
         for (int p = first; p < end; p++) {
             const long at = p * step + c;
+            __builtin_prefetch(y + at + AHEAD_FLOATS);
             const Vector<L> made = positive<L>(load_some<L>(y + at, count) * a + b);
             store<L>(out + at, skip ? load_some<L>(skip + at, count) + gain * made : made, count);
         }
@@ -91,14 +86,13 @@ static void sum_changes(const float *grad, const float *y, long step, int pixels
         Vector<L> one[2] = {};
         Vector<L> normed[2] = {};
         Vector<L> change[2] = {};
-        for (int p = 0; p < pixels; p++) {
-            const int k = p % 2;
+        take_by_two(0, pixels, [&](int p, int k) {
             const Vector<L> value = load_some<L>(y + p * step + c, count);
             const Vector<L> g = load_some<L>(grad + p * step + c, count);
             one[k] += g;
             normed[k] += g * ((value - mean) * inverse);
             change[k] += g * (value * a + b - value);
-        }
+        });
         store<L>(ones + c, one[0] + one[1], count);
         store<L>(normeds + c, normed[0] + normed[1], count);
         store<L>(changes + c, change[0] + change[1], count);
@@ -137,8 +131,9 @@ static void sum_gradients(const float *grad, const float *y, long step, int pixe
         Vector<L> one[2] = {};
         Vector<L> normed[2] = {};
         Vector<L> made[2] = {};
-        for (int p = first; p < end; p++) {
-            const int k = p % 2;
+        const auto take = [&](int p, int k) {
+            __builtin_prefetch(y + p * step + c + AHEAD_FLOATS);
+            __builtin_prefetch(grad + p * step + c + AHEAD_FLOATS);
             const Vector<L> value = load_some<L>(y + p * step + c, count);
             const Vector<L> g = load_some<L>(grad + p * step + c, count);
             const Vector<L> out = value * a + b;
@@ -146,7 +141,8 @@ static void sum_gradients(const float *grad, const float *y, long step, int pixe
             one[k] += t;
             normed[k] += t * ((value - mean) * inverse);
             if (gains) made[k] += g * positive<L>(out);
-        }
+        };
+        take_by_two(first, end, take);
         store<L>(ones + c, load_some<L>(ones + c, count) + (one[0] + one[1]), count);
         store<L>(normeds + c, load_some<L>(normeds + c, count) + (normed[0] + normed[1]), count);
         if (gains) store<L>(gains + c, load_some<L>(gains + c, count) + (made[0] + made[1]), count);
@@ -172,6 +168,8 @@ static void spread_gradients(const float *grad, const float *y, long step, int c
         for (int h = 0; h < at.height; h++) {
             float *to = out + at.place(image, h, 0) * channels + c;
             for (int w = 0; w < width; w++, from += step, of += step, to += column) {
+                __builtin_prefetch(from + AHEAD_FLOATS);
+                __builtin_prefetch(of + AHEAD_FLOATS);
                 const Vector<L> value = load_some<L>(from, count);
                 const Vector<L> t = value * a + b > 0.0f ? gain * load_some<L>(of, count) : Vector<L>{};
                 const Vector<L> normed = (value - mean) * inverse;

@@ -14,6 +14,7 @@ static inline void pool_pixel(const float *x, long column, long row, int count, 
     Vector<L> most = load_some<L>(x, count);
     typename Whole<L>::type which{};
     const long others[3] = {column, row, row + column};
+    for (long place : {0L, column, row, row + column}) __builtin_prefetch(x + 2 * row + place);
 #pragma GCC unroll 3
     for (int k = 0; k < 3; k++) {
         const Vector<L> value = load_some<L>(x + others[k], count);

@@ -27,8 +27,10 @@ struct RowCall {
 template <int C> void take_rows(RowCall &call) {
     const long channels = C ? C : call.channels;
     for (long p = 0; p < call.pixels; p++)
-        for (long j = call.start; j < call.stop; j++)
+        for (long j = call.start; j < call.stop; j++) {
+            __builtin_prefetch(call.of_host(p, j) + AHEAD_FLOATS);
             memcpy(call.x + call.place(p, j), call.of_host(p, j), sizeof(float) * channels);
+        }
 }
 
 // host += strength * (s - x), or strength * (tanh * x); not where the strength is 0, whatever the rest is.

@@ -18,6 +18,7 @@ def is_taken(like: Tensor) -> bool:
     return (
         like.device.type == "cpu"
         and like.dtype == torch.float32
+        and like.is_contiguous(memory_format=torch.channels_last)
         and not torch.is_autocast_enabled("cpu")
         and bool(native.instruction_set())
         and hasattr(native.kernel, "take_rows")

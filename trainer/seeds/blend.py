@@ -101,7 +101,7 @@ def gather_rows(
 
     Args:
         h: [B, n*C, H, W].
-        natively: by the kernel of our own; the bits are the same.
+        natively: by our own kernel, for maps that `native_rows.is_taken` admits; the bits are the same.
 
     Returns:
         `h`, to be grafted on, and for each segment [B, k*C, H, W].
@@ -129,7 +129,7 @@ def graft(
         made: what the seeds made of it.
         strength: for each segment alpha times gate, [1, 1, 1, k], [B, 1, 1, k] or [B, H, W, k]; exactly 0
             where the host is to be untouched.
-        natively: by the kernel of our own where there is no gate; the bits are the same.
+        natively: the same; gated seeds are left to torch.
 
     Returns:
         [B, n*C, H, W].

@@ -106,6 +106,27 @@ def test_both_instruction_sets_and_any_thread_give_equal_bits(case: Case) -> Non
             assert torch.equal(one, two)
 
 
+@pytest.mark.parametrize(("width", "inputs", "outputs"), [(16, 3, 8), (48, 8, 5), (32, 1, 24), (16, 5, 12)])
+def test_rows_of_whole_vectors_give_the_same_bits(width: int, inputs: int, outputs: int) -> None:
+    """Whose pixels AVX-512 takes as lanes; the last block has fewer images than the others."""
+    assert native.kernel is not None
+    x, weight = torch.randn(40, 2 * inputs, 3, width), torch.randn(2, outputs, inputs, 3, 3)
+    bias, grad = torch.randn(2, outputs), torch.randn(40, 2 * outputs, 3, width)
+    case = (x, weight, grad, 1)
+    for found, expected in zip(both(case), both(case, as_float64=True), strict=True):
+        assert_close(found, expected)
+    plain = F.conv2d(x.double(), weight.double().flatten(0, 1), bias.double().flatten(), 1, 1, groups=2)
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in native.kernel.instruction_sets():
+            patch.setattr(native, "instruction_set", lambda name=name: name)
+            results.append([*both(case), native.convolve(x, weight, bias, relu=True)])
+            assert_close(results[-1][-1], plain.relu())
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            assert torch.equal(one, two)
+
+
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_one_input_for_all_networks_is_convolved_by_each(kernel: int) -> None:
     x, weight = torch.randn(9, 3, 12, 8), torch.randn(4, 8, 3, kernel, kernel)

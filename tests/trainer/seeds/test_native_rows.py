@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The kernel that is installed, or one compiled for these tests where it is absent or older."""
     with pytest.MonkeyPatch.context() as patch:
-        if not native_rows.is_taken(torch.zeros(1)):
+        if not native_rows.is_taken(torch.zeros(1, 1, 1, 1)):
             built = build_extension("_native_convolution", tmp_path_factory.mktemp("built"))
             patch.setattr(native, "kernel", built)
         if native.absence():
@@ -105,3 +105,10 @@ def test_a_silent_seed_that_is_not_finite_changes_no_bit() -> None:
     h = torch.randn(2, 16, 3, 3).contiguous(memory_format=torch.channels_last)
     _, out, *_ = results(h, torch.full((2, 8), float("nan")), columns, natively=True)
     assert torch.equal(out, h)
+
+
+def test_maps_in_another_memory_order_are_left_to_torch() -> None:
+    """The kernel reads addresses: it would take other pixels for these rows."""
+    h = torch.randn(2, 16, 3, 3)
+    assert native_rows.is_taken(h.contiguous(memory_format=torch.channels_last))
+    assert not native_rows.is_taken(h)
