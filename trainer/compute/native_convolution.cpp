@@ -310,6 +310,7 @@ PyObject *py_derive_approach(PyObject *, PyObject *arguments) {
     return perform(arguments, derive_approach, derive_approach);
 }
 }  // namespace
+#include "native_images.h"
 #include "native_rows.h"
 #endif
 
@@ -344,6 +345,7 @@ PyMethodDef METHODS[] = {
     {"blend_rows", py_blend_rows, METH_VARARGS, "Blend seeds into rows of a map, likewise."},
     {"derive_rows", py_derive_rows, METH_VARARGS, "Gradients of `blend_rows`, likewise."},
     {"add_rows", py_add_rows, METH_VARARGS, "Add to rows of a map, likewise."},
+    {"scale_images", py_scale_images, METH_VARARGS, "Make inputs of images, likewise."},
     {"derive", py_derive, METH_VARARGS, "Gradients of `convolve`; tensors by their addresses, 0 = not wanted."},
 #endif
     {"instruction_sets", instruction_sets, METH_NOARGS, "Those that this processor has, the best first."},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trainer.compute import native_images
+
 from .augment import Augment
 
 
@@ -34,6 +36,7 @@ class Images:
         self.pixels_MHWC = pixels.view(-1).view(pixels.shape)
         self.labels_M = labels
         self._scale, self._shift = (1.0 / std).to(dtype), (-mean / std).to(dtype)
+        self._table = native_images.make_table(self._scale, self._shift)
         self._augment = augment
 
     lengths: list[int] | None = None
@@ -63,6 +66,10 @@ class Images:
         Args:
             keys: int64 [n], of what happens to the images; needed where they vary.
         """
+        taken = native_images.is_taken(self.pixels_MHWC, len(index_nB), self._table.dtype)
+        if taken and self._augment is None:
+            inputs = native_images.scale_images(self.pixels_MHWC, index_nB.t(), self._table)
+            return inputs, self.labels_M.take(index_nB)
         chosen = self.chosen(index_nB)
         if self._augment is not None:
             assert keys is not None, "images that vary need keys"
