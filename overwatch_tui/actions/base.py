@@ -165,9 +165,10 @@ class PaintedApp(App[None]):
         return Key(name, name if len(name) == 1 else " " if name == "space" else None)
 
     def _is_escape_and_key(self, name: str) -> bool:
-        """Whether it is taken for two keys: on the main screen, where the operator has not chosen it."""
+        """Whether it is taken for two keys: not one that was chosen, nor Alt and a letter in a text."""
         is_chosen = any(name in key.keys.split(",") for key in self.session.view.keys)
-        return len(self.screen_stack) == 1 and not is_chosen
+        types_text = getattr(self.screen_stack[-1], "types_text", False)
+        return not is_chosen and (not types_text or name[-1].isdigit())
 
     def on_resize(self, _: Resize) -> None:
         self.call_next(self.paint)

@@ -6,16 +6,13 @@ import textwrap
 from typing import Any, NamedTuple
 
 from textual import events
-from textual.app import ComposeResult
-from textual.screen import ModalScreen
 
 from overwatch_tui.model.loop_commands import OfferedCommand
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle, sign_cuts
+from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.theme import Glyphs, Theme
 
-from .line_widget import LinePanel
+from .box import BoxScreen
 
-WIDTH = 72
 MAX_ROWS = 12
 """Commands or parameters at a time; the others come into view with the selection."""
 MAX_HELP_LINES = 3
@@ -28,7 +25,7 @@ class LoopCall(NamedTuple):
     params: dict[str, Any]
 
 
-class CallScreen(ModalScreen[LoopCall | None]):
+class CallScreen(BoxScreen[LoopCall | None]):
     """A box in the middle, in two steps: the list of commands, then the parameters of the chosen one.
 
     Args:
@@ -38,12 +35,9 @@ class CallScreen(ModalScreen[LoopCall | None]):
         glyphs: for its frame.
     """
 
-    AUTO_FOCUS = ""
-
     def __init__(self, commands: list[OfferedCommand], run: str, theme: Theme, glyphs: Glyphs) -> None:
-        super().__init__()
-        self._commands, self._run, self._glyphs = commands, run, glyphs
-        self._panel = LinePanel(theme, id="call")
+        super().__init__(theme, glyphs, "call")
+        self._commands, self._run = commands, run
         self._at = 0
         self._chosen: OfferedCommand | None = None
         self._field = 0
@@ -55,25 +49,20 @@ class CallScreen(ModalScreen[LoopCall | None]):
         """In the list; where parameters are typed, a character is a character."""
         return self._chosen is None
 
-    def compose(self) -> ComposeResult:
-        yield self._panel
+    @property
+    def types_text(self) -> bool:
+        """Where parameters are typed."""
+        return self._chosen is not None
 
-    def on_mount(self) -> None:
-        self._draw()
-
-    def on_key(self, event: events.Key) -> None:
-        event.stop()
-        event.prevent_default()
+    def take_key(self, event: events.Key) -> None:
         self._error = ""
         if self._chosen is None:
             self._on_list_key(event.key)
         else:
             self._on_form_key(self._chosen, event)
-        if self.is_attached and self.is_current:
-            self._draw()
 
     def _on_list_key(self, key: str) -> None:
-        if key in ("escape", "c", "q"):
+        if key in ("escape", "ctrl+c", "c", "q"):
             self.dismiss(None)
         elif key in ("j", "down", "tab"):
             self._at = min(self._at + 1, len(self._commands) - 1)
@@ -92,7 +81,7 @@ class CallScreen(ModalScreen[LoopCall | None]):
         name = chosen.parameters[self._field].name
         text = self._typed.get(name, "")
         last = len(chosen.parameters) - 1
-        if event.key == "escape":
+        if event.key in ("escape", "ctrl+c"):
             self._chosen = None
         elif event.key in ("down", "tab"):
             self._field = min(self._field + 1, last)
@@ -115,14 +104,10 @@ class CallScreen(ModalScreen[LoopCall | None]):
         else:
             self.dismiss(LoopCall(chosen.name, params))
 
-    def _draw(self) -> None:
-        lines = framed(self._list() if self._chosen is None else self._form(self._chosen), self._glyphs)
-        self._panel.styles.width = WIDTH
-        self._panel.styles.height = len(lines)
-        self._panel.show_lines(lines)
+    def rows(self, width: int) -> list[Line]:
+        return self._list(width) if self._chosen is None else self._form(self._chosen, width)
 
-    def _list(self) -> list[Line]:
-        inner = WIDTH - 4
+    def _list(self, inner: int) -> list[Line]:
         width = max(len(command.name) for command in self._commands) + 2
         lines = [Row().put(f"commands of {self._run}", "bold").line(inner), EMPTY]
         top = max(0, min(self._at - MAX_ROWS + 1, len(self._commands) - MAX_ROWS))
@@ -133,8 +118,7 @@ class CallScreen(ModalScreen[LoopCall | None]):
             lines.append(restyle(line, "select") if i == self._at else line)
         return [*lines, EMPTY, _keys(("j k", "choose"), ("Enter", "go on"), ("Esc", "close")).line(inner)]
 
-    def _form(self, chosen: OfferedCommand) -> list[Line]:
-        inner = WIDTH - 4
+    def _form(self, chosen: OfferedCommand, inner: int) -> list[Line]:
         lines = [Row().put(chosen.name, "bold").line(inner)]
         about = textwrap.wrap(chosen.help, inner, max_lines=MAX_HELP_LINES, placeholder=self._glyphs.cut)
         lines += [Row().put(part, "dim").line(inner) for part in about]
@@ -157,14 +141,3 @@ def _keys(*keys: tuple[str, str]) -> Row:
     for key, name in keys:
         row.put(f"{key} ", "key").put(f"{name}  ", "dim")
     return row
-
-
-def framed(rows: list[Line], glyphs: Glyphs) -> list[Line]:
-    """The lines in a frame of `WIDTH` columns."""
-    left, right, bottom_left, bottom_right = tuple(glyphs.corners)
-    lines = [Row().put(left + glyphs.rule * (WIDTH - 2) + right, "box").line(WIDTH)]
-    for row in rows:
-        inner = Row().add(row).line(WIDTH - 4)
-        lines.append(Row().put(f"{glyphs.bar} ", "box").add(inner).put(f" {glyphs.bar}", "box").line(WIDTH))
-    lines.append(Row().put(bottom_left + glyphs.rule * (WIDTH - 2) + bottom_right, "box").line(WIDTH))
-    return sign_cuts(lines, glyphs.cut)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import textwrap
 
 from textual import events
-from textual.app import ComposeResult
-from textual.screen import ModalScreen
 
 from overwatch_tui.render.lines import Line, Row
 from overwatch_tui.render.theme import Glyphs, Theme
 
-from .line_widget import LinePanel
+from .box import BoxScreen
 
-WIDTH = 62
 MAX_LINES = 8
 """Of the question, and of what follows from it: the box has to fit 24 lines."""
 
 
-class ConfirmScreen(ModalScreen[bool]):
+class ConfirmScreen(BoxScreen[bool]):
     """A box in the middle; ends with True or False.
 
     Args:
@@ -28,41 +25,23 @@ class ConfirmScreen(ModalScreen[bool]):
         glyphs: for its frame.
     """
 
-    AUTO_FOCUS = ""
+    MAX_WIDTH = 62
     is_read_first = True
     """A key that was typed before it was there does not answer it."""
 
     def __init__(self, question: str, detail: str, theme: Theme, glyphs: Glyphs) -> None:
-        super().__init__()
-        self._panel = LinePanel(theme, id="confirm")
-        self._lines = box([(question, "bold"), (detail, "dim"), ("", "")], glyphs)
+        super().__init__(theme, glyphs, "confirm")
+        self._texts = [(question, "bold"), (detail, "dim"), ("", "")]
 
-    def compose(self) -> ComposeResult:
-        yield self._panel
-
-    def on_mount(self) -> None:
-        self._panel.styles.width = WIDTH
-        self._panel.styles.height = len(self._lines)
-        self._panel.show_lines(self._lines)
-
-    def on_key(self, event: events.Key) -> None:
-        event.stop()
-        event.prevent_default()
+    def take_key(self, event: events.Key) -> None:
         self.dismiss(event.key == "y")
 
-
-def box(texts: list[tuple[str, str]], glyphs: Glyphs) -> list[Line]:
-    """The texts, and how to answer, in a frame."""
-    left, right, bottom_left, bottom_right = tuple(glyphs.corners)
-    inner = WIDTH - 4
-    lines = [Row().put(left + glyphs.rule * (WIDTH - 2) + right, "box").line(WIDTH)]
-    answer = Row().put("y/N  ", "key").put("y confirms, any other key cancels", "dim").line(inner)
-    rows = [
-        Row().put(part, style).line(inner)
-        for text, style in texts
-        for part in textwrap.wrap(text, inner, max_lines=MAX_LINES, placeholder=f" {glyphs.cut}") or [""]
-    ]
-    for row in (*rows, answer):
-        lines.append(Row().put(f"{glyphs.bar} ", "box").add(row).put(f" {glyphs.bar}", "box").line(WIDTH))
-    lines.append(Row().put(bottom_left + glyphs.rule * (WIDTH - 2) + bottom_right, "box").line(WIDTH))
-    return lines
+    def rows(self, width: int) -> list[Line]:
+        cut = f" {self._glyphs.cut}"
+        rows = [
+            Row().put(part, style).line(width)
+            for text, style in self._texts
+            for part in textwrap.wrap(text, width, max_lines=MAX_LINES, placeholder=cut) or [""]
+        ]
+        answer = Row().put("y/N  ", "key").put("y confirms, any other key cancels", "dim")
+        return [*rows, answer.line(width)]

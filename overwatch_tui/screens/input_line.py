@@ -37,6 +37,7 @@ class InputLine(ModalScreen[str | None]):
     """
 
     AUTO_FOCUS = ""
+    types_text = True
 
     def __init__(
         self,
@@ -108,6 +109,8 @@ class InputLine(ModalScreen[str | None]):
         self._type(event.text.split("\n")[0])
 
     def on_key(self, event: events.Key) -> None:
+        if not self.is_current:
+            return  # it was typed behind the key that closed the line, and is for what is under it
         event.stop()
         event.prevent_default()
         match event.key:

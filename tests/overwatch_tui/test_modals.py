@@ -31,7 +31,7 @@ from overwatch_tui.start import RunChoice
 from .harness import ListFeed, events, in_loop, session, type_keys
 from .runs import FakeMachine, listed
 from .scenes import published_events
-from .test_app import DOCUMENTED, SMALL, press, within
+from .test_app import DOCUMENTED, SMALL, press, press_as_read, within
 
 TYPED = "3sTqE0+,[]RmvAXWc"
 """Characters that all mean something on the main screen."""
@@ -204,6 +204,69 @@ async def test_no_key_typed_before_a_question_answers_it(tmp_path: Path) -> None
             assert _known(app) == before
             await press(pilot, "y")
             assert _known(app) != before
+
+
+@in_loop
+async def test_keys_typed_behind_a_box_reach_the_main_screen(tmp_path: Path) -> None:
+    with opened(tmp_path, is_published=False) as app:
+        async with app.run_test(size=SMALL) as pilot:
+            for keys in (("E", "c", "escape"), ("slash", *"st:roll", "enter"), ("question_mark", "q")):
+                await press(pilot, "1")
+                await _type_at_once(app, pilot, *keys, "5")
+                assert (len(app.screen_stack), app.session.view.name) == (1, "seeds"), keys
+
+
+@in_loop
+async def test_escape_and_digit_at_once_close_and_show_a_view(tmp_path: Path) -> None:
+    with opened(tmp_path, is_published=False) as app:
+        async with app.run_test(size=SMALL) as pilot:
+            for name in ("help", "filter", "question", "export", "written", "settings", "list of runs"):
+                await _open(app, pilot, MODALS[name])
+                await press_as_read(app, pilot, "\x1b5")
+                for _ in range(5):
+                    await pilot.pause()
+                assert (len(app.screen_stack), app.session.view.name) == (1, "seeds"), name
+            before = _known(app)
+            await _open(app, pilot, MODALS["question"])
+            await press_as_read(app, pilot, "\x1b1")
+            assert _known(app)[1:] == before[1:], "a command was sent"
+            await _open(app, pilot, MODALS["filter"])
+            await press(pilot, "alt+b")
+            assert isinstance(app.screen, InputLine), "an editor's key leaves no text"
+
+
+BOXES = ("question", "export", "written", "own commands", "parameters")
+
+
+@pytest.mark.parametrize("size", [(60, 20), (24, 9)])
+@in_loop
+async def test_box_has_its_frame_on_any_terminal(tmp_path: Path, size: tuple[int, int]) -> None:
+    for name in BOXES:
+        modal = MODALS[name]
+        with opened(tmp_path, is_published=modal.is_published) as app:
+            async with app.run_test(size=SMALL) as pilot:
+                await _open(app, pilot, modal)
+                await pilot.resize_terminal(*size)
+                await pilot.pause()
+                (panel,) = app.screen.query(LinePanel)
+                assert (panel.region.width, panel.region.right <= size[0]) == (size[0], True), name
+                assert panel.region.bottom <= size[1], name
+                first, *rows, last = _shown(app)
+                assert first[0] + first[-1] + last[0] + last[-1] == "╭╮╰╯", name
+                assert {row[0] + row[-1] for row in rows} == {"││"}, name
+
+
+@in_loop
+async def test_box_outlives_a_terminal_of_few_columns(tmp_path: Path) -> None:
+    for name in BOXES:
+        modal = MODALS[name]
+        with opened(tmp_path, is_published=modal.is_published) as app:
+            async with app.run_test(size=SMALL) as pilot:
+                await _open(app, pilot, modal)
+                for size in ((11, 5), (7, 3), (4, 2), (1, 1), (60, 20)):
+                    await pilot.resize_terminal(*size)
+                    await pilot.pause()
+                    assert {len(row) for row in _shown(app)} == {size[0]}, (name, size)
 
 
 def _shown(app: OverwatchApp) -> list[str]:

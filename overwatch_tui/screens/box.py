@@ -1,0 +1,81 @@
+"""A box in the middle of the screen, as wide and as high as the terminal has room for."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.screen import ModalScreen
+
+from overwatch_tui.render.lines import Line, Row, sign_cuts
+from overwatch_tui.render.theme import Glyphs, Theme
+
+from .line_widget import LinePanel
+
+_Result = TypeVar("_Result")
+_ALWAYS_SHOWN = 2
+"""Rows at the end: how to answer, and the border below it."""
+_LEAST_WIDTH = 8
+"""Of the rows: no text is wrapped to fewer columns; a narrower terminal cuts it."""
+
+
+class BoxScreen(ModalScreen[_Result]):
+    """Shows `rows` in a frame and takes every key until it is closed.
+
+    Args:
+        theme: for the box.
+        glyphs: for its frame.
+        id: of its panel.
+    """
+
+    AUTO_FOCUS = ""
+    MAX_WIDTH = 72
+
+    def __init__(self, theme: Theme, glyphs: Glyphs, id: str) -> None:
+        super().__init__()
+        self._glyphs = glyphs
+        self._panel = LinePanel(theme, id=id)
+
+    def rows(self, width: int) -> list[Line]:
+        """What is in the frame, for so many columns; how to answer comes last."""
+        raise NotImplementedError
+
+    def take_key(self, event: events.Key) -> None:
+        """Do what a key means in the box; the others mean nothing."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        yield self._panel
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    def on_key(self, event: events.Key) -> None:
+        if not self.is_current:
+            return  # it was typed behind the key that closed the box, and is for what is under it
+        event.stop()
+        event.prevent_default()
+        self.take_key(event)
+        if self.is_attached and self.is_current:
+            self.draw()
+
+    def draw(self) -> None:
+        """Show the rows as they are now."""
+        width, height = min(self.MAX_WIDTH, self.size.width), self.size.height
+        lines = _framed(self.rows(max(_LEAST_WIDTH, width - 4)), self._glyphs, width)
+        if len(lines) > height:
+            lines = lines[: max(0, height - _ALWAYS_SHOWN)] + lines[-_ALWAYS_SHOWN:]
+        self._panel.styles.width = width
+        self._panel.styles.height = len(lines)
+        self._panel.show_lines(lines)
+
+
+def _framed(rows: list[Line], glyphs: Glyphs, width: int) -> list[Line]:
+    left, right, bottom_left, bottom_right = tuple(glyphs.corners)
+    lines = [Row().put(left + glyphs.rule * (width - 2) + right, "box").line(width)]
+    for row in rows:
+        inner = Row().add(row).line(max(0, width - 4))
+        lines.append(Row().put(f"{glyphs.bar} ", "box").add(inner).put(f" {glyphs.bar}", "box").line(width))
+    lines.append(Row().put(bottom_left + glyphs.rule * (width - 2) + bottom_right, "box").line(width))
+    return sign_cuts(lines, glyphs.cut)
