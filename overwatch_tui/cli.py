@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from protocol.client.command_line import exit_on_error
+from protocol.client.command_line import check_arguments, exit_on_error
 from protocol.client.ssh_command import DAEMON_VARIABLE
 from protocol.codec.addresses import is_remote_address, run_address
 from protocol.errors import EsperError
@@ -34,6 +34,13 @@ DRIVER_VARIABLE = "TEXTUAL_DRIVER"
 
 class _Command(click.Command):
     """Turns errors into one line and an exit code."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with exit_on_error("esper-tui"):
+            check_arguments(args)
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         with exit_on_error("esper-tui"):

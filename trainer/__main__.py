@@ -1,5 +1,22 @@
-"""`python -m trainer` is `esper-daemon`."""
+"""`python -m trainer` is `esper-daemon`; both begin here.
 
-from .cli.main import main
+Imports nothing at its top: ctrl+c may come while the command line is imported.
+"""
 
-main()
+import sys
+
+INTERRUPTED_EXIT = 130
+
+
+def main() -> None:
+    """The command line; ctrl+c while it is imported ends it without a word."""
+    try:
+        from .cli.main import main as run_command_line
+
+        run_command_line()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from protocol.codec.text import clean_text
-from protocol.errors import EsperError
+from protocol.codec.text import clean_text, is_utf8
+from protocol.errors import EsperError, FolderError
 
 INTERRUPTED_EXIT = 130
 UNREAD_EXIT = 141
@@ -27,6 +27,38 @@ def open_standard_files() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w" if number else "r"))  # noqa: SIM115 - as long as the process
+
+
+class BadArgument(EsperError):
+    """A word of the command line that no name, file, message or configuration can hold."""
+
+    exit_code = 2
+
+
+def check_arguments(words: Sequence[str]) -> None:
+    """Refuse words that are not UTF-8: they could neither be sent, nor saved, nor shown.
+
+    Args:
+        words: as the system gave them to Python.
+
+    Raises:
+        BadArgument: names the first one.
+    """
+    for word in words:
+        if not is_utf8(word):
+            raise BadArgument(f"argument {word!r} is not UTF-8: spell it, or rename the file, in UTF-8")
+
+
+def check_working_directory() -> None:
+    """Refuse a working directory that is gone: libraries end the process there in their own words.
+
+    Raises:
+        FolderError: it is.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise FolderError(f"the working directory cannot be used: {error.strerror}; cd to another") from None
 
 
 @contextmanager

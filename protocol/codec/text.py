@@ -15,6 +15,15 @@ _NARROW = re.compile("[ -~\u2500-\u259f\u2800-\u28ff]*")
 """Of one column each: ASCII, lines and blocks, braille; what a screen mostly consists of."""
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text from the system can be written as UTF-8: it cannot where its bytes were not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def clean_text(text: str) -> str:
     r"""The same text in one line, where what is not printable is an escape such as `\x1b`."""
     if text.isprintable():

@@ -40,3 +40,6 @@ def main() -> None:
 _OTHERS = (checkpoints, compare, data, doctor, export, mcp, policy, query, sweep, tensorboard, keys)
 for _command in (*start.COMMANDS, *control.COMMANDS, *journal.COMMANDS, *_OTHERS):
     main.add_command(_command)
+main.in_folder = frozenset(
+    command.name for command in (*start.COMMANDS, *_OTHERS) if command is not start.list_command
+)

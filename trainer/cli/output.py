@@ -9,7 +9,12 @@ from typing import Any
 import click
 
 from protocol.client.client import Client
-from protocol.client.command_line import exit_on_error, open_standard_files
+from protocol.client.command_line import (
+    check_arguments,
+    check_working_directory,
+    exit_on_error,
+    open_standard_files,
+)
 from protocol.codec.text import clean_text, escape_json
 from protocol.errors import WireError
 from protocol.journal.damage import DamageReport
@@ -23,6 +28,24 @@ MAX_RESULT_COLUMNS = 110
 
 class ErrorGroup(click.Group):
     """Turns errors of its commands into one line and an exit code."""
+
+    in_folder: frozenset[str | None] = frozenset()
+    """Names of the commands that need a working directory."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with exit_on_error(PROGRAM):
+            check_arguments(args)
+            return super().make_context(info_name, args, parent, **extra)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in self.in_folder:
+            check_working_directory()
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         open_standard_files()

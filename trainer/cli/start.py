@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from protocol.client.command_line import check_arguments
 from protocol.runs import RunInfo, check_name, find_run, list_runs, was_trained
 from trainer.config import load as settings
 from trainer.config import presets
@@ -144,6 +145,7 @@ def systemd(name: str, preset: str | None, file: Path | None, sets: tuple[str, .
     settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
     given = [("--preset", preset), ("--config", file and file.resolve()), *(("--set", one) for one in sets)]
     words = [word for option, value in given if value is not None for word in (option, str(value))]
+    check_arguments(words)
     print_lines(render_unit(name, words).splitlines())
 
 

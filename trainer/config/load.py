@@ -18,6 +18,7 @@ import msgspec
 from msgspec import inspect as mi
 
 from protocol.codec.addresses import parse_host_port
+from protocol.codec.text import is_utf8
 from protocol.errors import BadName, EsperError
 
 from . import presets
@@ -160,6 +161,10 @@ def convert(key: str, value: Any, source: str) -> Any:
     if option is None:
         raise _unknown(key, source)
     textual = isinstance(value, str)
+    if textual and not is_utf8(value):
+        raise ConfigError(
+            f"{source}: {key} = {value!r}: is not UTF-8; spell it, or rename the file, in UTF-8"
+        )
     if textual and isinstance(_unwrap(mi.type_info(option.type))[0], mi.VarTupleType):
         value = [part.strip() for part in value.strip("[]() ").split(",") if part.strip()]
     try:

@@ -6,9 +6,14 @@ import os
 import resource
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from trainer.cli.main import main
+from trainer.config.load import ConfigError, load
 
 WITHOUT = """
 import sys
@@ -96,6 +101,81 @@ def test_wrong_name_is_refused_before_torch_is_loaded(tmp_path) -> None:
         )
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
         assert "'../evil' is not a name for a run" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [b"options", b"--toml", b"--set", b"policy.file=a\xff"],
+        [b"systemd", b"run", b"--set", b"task.dataset=\xff"],
+        [b"query", b"SELECT '\xff'"],
+        [b"export", b"--to", b"/tmp/\xff", b"--format", b"parquet"],
+    ],
+)
+def test_argument_that_is_not_utf8_is_one_line(tmp_path: Path, arguments: list[bytes]) -> None:
+    for words in (arguments, [b"--nothing", *arguments]):
+        result = CliRunner().invoke(main, list(map(os.fsdecode, words)), env={"ESPER_HOME": str(tmp_path)})
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+        assert "is not UTF-8" in result.stderr
+        assert "\\udcff" in result.stderr
+
+
+def test_environment_that_is_not_utf8_is_one_line() -> None:
+    for name, code in (("ESPER_POLICY_FILE", 9), ("ESPER_HOME", 10)):
+        command = ["list"] if code == 10 else ["options", "--toml"]
+        result = CliRunner().invoke(main, command, env={name: os.fsdecode(b"/tmp/\xff")})
+        assert (result.exit_code, result.stderr.count("\n")) == (code, 1), result.stderr
+        assert name in result.stderr
+
+
+def test_folder_whose_name_is_not_utf8_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "run.toml").write_text("seed = 3\n")
+    words = ["systemd", "run", "--config", "run.toml"]
+    result = CliRunner().invoke(main, words, env={"ESPER_HOME": str(tmp_path)})
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert "is not UTF-8" in result.stderr
+    with pytest.raises(ConfigError, match=r"--set: policy.file = .*is not UTF-8"):
+        load(sets=[f"policy.file={Path('mine.policy').absolute()}"])  # as `start --policy mine.policy`
+
+
+def test_gone_working_directory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    for command in ("start", "options", "doctor", "query"):
+        result = CliRunner().invoke(main, [command], env={"ESPER_HOME": str(tmp_path)})
+        assert (result.exit_code, result.stderr.count("\n")) == (10, 1), result.stderr
+        assert "the working directory cannot be used" in result.stderr
+    assert CliRunner().invoke(main, ["list"], env={"ESPER_HOME": str(tmp_path)}).exit_code == 0
+
+
+INTERRUPTED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize("program", ["trainer", "overwatch_tui"])
+def test_ctrl_c_while_importing_ends_without_a_word(tmp_path: Path, program: str) -> None:
+    (tmp_path / "click.py").write_text(INTERRUPTED)
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    result = subprocess.run(
+        [sys.executable, "-m", program],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_commands_begin_where_ctrl_c_is_answered() -> None:
+    scripts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"esper-daemon": "trainer.__main__:main", "esper-tui": "overwatch_tui.__main__:main"}
 
 
 CLOSED = """
