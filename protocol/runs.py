@@ -7,6 +7,7 @@ $ESPER_HOME/runs/<name>/   run.json  lock  connection.json  events.jsonl  segmen
 from __future__ import annotations
 
 import functools
+import os
 import secrets
 import shutil
 import time
@@ -23,7 +24,7 @@ from .errors import BadName, FolderError, NameTaken, RunNotFound
 from .journal.overview import RunOverview, read_overview
 from .journal.reader import last_words
 from .journal.segments import SegmentFolder
-from .messages.vocabulary import RunKindName
+from .messages.vocabulary import RunKindName, RunState
 from .storage.folders import (
     EVENTS_FILE,
     esper_home,
@@ -58,6 +59,8 @@ class Connection(Struct, frozen=True):
     version: str
     tcp: dict[str, str] | None = None
     """The same three on TCP, as configured; null where the daemon does not listen."""
+    state: RunState | None = None
+    """The run's, at most a second old; null where it was written by an older version."""
 
 
 class _Identity(Struct, frozen=True):
@@ -98,6 +101,7 @@ class RunFolder:
         self.postmortem = path / "postmortem"
         self.connection = path / "connection.json"
         self._lock = lock
+        self._place = path.stat()
 
     @classmethod
     def claim(
@@ -155,6 +159,20 @@ class RunFolder:
         for part in ("checkpoints", "traces"):
             make_private(path / part, advice=_ADVICE)
         return cls(path, identity, lock, existed=existed)
+
+    def find_displacement(self) -> str | None:
+        """What became of the folder where another, or none, is at its path; None where it is in its place."""
+        try:
+            if os.path.samestat(self._place, self.path.stat()):
+                return None
+        except OSError:
+            pass
+        lock = self._lock.locate()
+        if lock is None:
+            return f"the run's folder {self.path} was deleted: its journal and its checkpoints are lost"
+        if lock.parent == self._lock.path.parent:
+            return None  # of a file system whose inode numbers change
+        return f"the run's folder {self.path} was moved to {lock.parent}: move it back for checkpoints"
 
     @property
     def has_events(self) -> bool:
@@ -220,8 +238,8 @@ class RunInfo:
     def state(self) -> str:
         """From the journal's tail, when first asked for.
 
-        While the trainer lives, what it wrote last (LIVE where the tail does not hold it); afterwards
-        STOPPED, FAILED, or DIED where it did not end in order.
+        While the trainer lives, what it wrote last, or where the tail does not hold it what its connection
+        file says; afterwards STOPPED, FAILED, or DIED where it did not end in order.
         """
         words = last_words(self.path / EVENTS_FILE)
         if not self.is_live:
@@ -230,7 +248,7 @@ class RunInfo:
             return words.stopped.final_state
         if self.connection is None or words is None or words.stopped is not None:
             return "STARTING"
-        return words.state or "LIVE"
+        return words.state or self.connection.state or "LIVE"
 
     @functools.cached_property
     def overview(self) -> RunOverview | None:

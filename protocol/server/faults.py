@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
+from protocol.errors import EsperError
+
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_SECONDS = 60.0
@@ -37,11 +39,13 @@ class Faults:
         except Exception as error:
             with contextlib.suppress(Exception):  # counting and logging may fail for the same reason
                 if self._is_log_due(step, error):
-                    logger.exception(
-                        "the wire's step %r failed (%d failures so far); "
+                    logger.error(
+                        "the wire's step %r failed (%d failures so far): %s; "
                         "it is tried again, and training goes on",
                         step,
                         self.counts[step],
+                        error,
+                        exc_info=not isinstance(error, EsperError),
                     )
             return None
         if self.current:

@@ -13,6 +13,7 @@ import os
 import resource
 import socket as system
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ import zmq
 
 from protocol.codec.zmq_options import Context
 from protocol.errors import FolderError
+from protocol.messages.vocabulary import RunState
 from protocol.runs import Connection, RunFolder
 from protocol.storage.folders import write_atomically
 from protocol.version import PROTOCOL_VERSION, __version__
@@ -42,13 +44,23 @@ class LocalSockets:
         boot: id of the boot.
         started: when it began, microseconds.
         tcp: the endpoints on TCP, for the connection file; None = there are none.
+        state: the run's, for the connection file.
 
     Attributes:
         rebound: how many times a socket was bound again.
     """
 
-    def __init__(self, run: RunFolder, boot: str, started: int, tcp: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        run: RunFolder,
+        boot: str,
+        started: int,
+        tcp: dict[str, str] | None = None,
+        state: Callable[[], RunState | None] = lambda: None,
+    ) -> None:
         self._run = run
+        self._state = state
+        self._told_state: RunState | None = None
         self._tcp = tcp
         self._boot = boot
         self._started = started
@@ -96,6 +108,7 @@ class LocalSockets:
         Raises:
             FolderError: the disk refused.
         """
+        state = self._state()
         connection = Connection(
             v=PROTOCOL_VERSION,
             run=self._run.id,
@@ -108,8 +121,10 @@ class LocalSockets:
             tcp=self._tcp,
             host=system.gethostname(),
             version=__version__,
+            state=state,
         )
         write_atomically(self._run.connection, msgspec.json.format(msgspec.json.encode(connection)))
+        self._told_state = state
 
     def guard_file_numbers(self) -> None:
         """Let nobody new in while few file numbers are left; connections that are open stay so.
@@ -137,7 +152,7 @@ class LocalSockets:
             logger.info("%d file numbers are left: new local connections are accepted again", left)
 
     def restore(self) -> None:
-        """Bind again what was removed, at most once a second.
+        """Bind again what was removed, and write the run's state where it changed; at most once a second.
 
         libzmq closes a socket's open connections with its old listener; clients connect again by themselves.
 
@@ -156,7 +171,8 @@ class LocalSockets:
             logger.warning(
                 "the sockets %s were removed; they are bound again in %s", ", ".join(missing), folder
             )
-        if missing or (not self._run.connection.exists() and self._run.path.exists()):
+        is_outdated = missing or self._state() != self._told_state or not self._run.connection.exists()
+        if is_outdated and self._run.find_displacement() is None:
             self.write_connection()
 
     def _is_bound(self, name: str, path: Path) -> bool:
@@ -179,7 +195,8 @@ class LocalSockets:
     def remove(self) -> None:
         """Remove the files, at the end."""
         hidden = [path.with_name(f".{path.name}") for path in self._paths.values()] if self._is_shut else []
-        for path in (*self._paths.values(), *hidden, self._run.connection):
+        file = [self._run.connection] if self._run.find_displacement() is None else []
+        for path in (*self._paths.values(), *hidden, *file):
             path.unlink(missing_ok=True)
 
 

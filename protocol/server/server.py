@@ -118,8 +118,9 @@ class Server:
         self._replies = ReplySender()
         self._listener = TcpListener(listen, self.faults.attempt) if listen else None
         tcp = self._listener.endpoints if self._listener else None
-        self._local = LocalSockets(run, self.boot, self.started, tcp)
+        self._local = LocalSockets(run, self.boot, self.started, tcp, lambda: self._state)
         self._reload = False
+        self._displacement: str | None = None
         self._journal = Journal(run.events, limits)
         self.parameters = parameters
         self.commands = CommandRegistry()
@@ -271,9 +272,10 @@ class Server:
     @property
     def wire_status(self) -> dict[str, object]:
         """What went wrong in the I/O thread, by step, and what fails at present."""
+        folder = {} if self._displacement is None else {"folder": self._displacement}
         return {
             "errors": dict(self.faults.counts),
-            "failing": dict(self.faults.current),
+            "failing": self.faults.current | folder,
             "sockets_restored": self._local.rebound,
         }
 
@@ -360,6 +362,7 @@ class Server:
         if now >= self._next_tick:
             self._tick(now)
         if now >= self._next_heartbeat:
+            attempt("folder", self._watch_folder)
             attempt("leases", self._immediate.leases.expire)
             attempt("heartbeat", self._send_heartbeat)
             self._next_heartbeat = max(self._next_heartbeat + HEARTBEAT_SECONDS, now)
@@ -374,6 +377,14 @@ class Server:
         if now >= self._next_view:
             self.faults.attempt("view", self._send_view)
             self._next_view = now + VIEW_SECONDS
+
+    def _watch_folder(self) -> None:
+        """Report that the run's folder was moved or deleted, and that it is back."""
+        before, self._displacement = self._displacement, self.run.find_displacement()
+        if self._displacement not in (None, before):
+            logger.error("%s", self._displacement)
+        elif self._displacement is None and before is not None:
+            logger.warning("the run's folder %s is back", self.run.path)
 
     def _serve_listener(self, listener: TcpListener) -> None:
         """Serve TCP, after reading the allow-list: it counts for every message that waits."""

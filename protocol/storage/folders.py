@@ -10,12 +10,13 @@ from pathlib import Path
 
 import platformdirs
 
+from protocol.codec.text import is_utf8
 from protocol.errors import FolderError
 
 EVENTS_FILE = "events.jsonl"
+"""The journal's hot segment, in a run's folder."""
 CACHE_FOLDER = "cache"
 """In a run's folder: what can be made again from its other files."""
-"""The journal's hot segment, in a run's folder."""
 MAX_NAME_LENGTH = 64
 MAX_SOCKET_PATH_BYTES = 107
 """Bytes a Unix socket's path may have on Linux."""
@@ -31,10 +32,24 @@ def is_valid_name(name: str, max_length: int = MAX_NAME_LENGTH) -> bool:
 
 
 def esper_home(home: Path | None = None) -> Path:
-    """Where runs live: `home`, else `$ESPER_HOME`, else the platform's data folder."""
+    """Where runs live: `home`, else `$ESPER_HOME`, else the platform's data folder.
+
+    Raises:
+        FolderError: its name is not UTF-8, so that no message could name a file in it, or what it is relative
+            to is gone.
+    """
     if home is not None:
         return home
-    return Path(os.environ.get("ESPER_HOME") or platformdirs.user_data_dir("esper")).expanduser()
+    text = os.environ.get("ESPER_HOME") or platformdirs.user_data_dir("esper")
+    if not is_utf8(text):
+        raise FolderError(f"the folder {text!r} is not UTF-8; set ESPER_HOME to one that is")
+    try:
+        return Path(text).expanduser().absolute()
+    except FileNotFoundError:
+        problem = "in a working directory that is gone"
+    except RuntimeError:
+        problem = "in the home of an unknown user"
+    raise FolderError(f"the folder {text} is {problem}; set ESPER_HOME to a path that begins with /")
 
 
 def config_folder() -> Path:
@@ -83,12 +98,15 @@ def _check_private(path: Path, *, mask: int) -> None:
 def socket_folder(run_id: str) -> Path:
     """The folder of a run's sockets, made and checked.
 
-    `$XDG_RUNTIME_DIR/esper/<id>`, else `/run/user/<uid>/esper/<id>`, else `<temp>/esper-<uid>/<id>`.
+    `$XDG_RUNTIME_DIR/esper/<id>`, else `/run/user/<uid>/esper/<id>`, else `<temp>/esper-<uid>/<id>`. A
+    relative `$XDG_RUNTIME_DIR` counts as none, as the XDG Base Directory Specification has it.
 
     Raises:
         FolderError: it cannot be used, or a socket in it would have too long a path.
     """
     folder = _socket_base() / run_id
+    if not is_utf8(str(folder)):
+        raise FolderError(f"the folder {str(folder)!r} is not UTF-8; set XDG_RUNTIME_DIR to one that is")
     length = len(os.fsencode(folder / "qry"))
     if length > MAX_SOCKET_PATH_BYTES:
         raise FolderError(
@@ -104,7 +122,7 @@ def _socket_base() -> Path:
     candidates = [os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"]
     for text in candidates:
         base = Path(text)
-        if text and base.is_dir():
+        if base.is_absolute() and base.is_dir():
             status = base.stat()
             if status.st_uid != os.getuid() or status.st_mode & 0o022:
                 mode = stat.S_IMODE(status.st_mode)

@@ -68,6 +68,15 @@ class Lock:
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, json.dumps(vars(_held[self.path])).encode(), 0)
 
+    def locate(self) -> Path | None:
+        """Where its file is now, whoever moved it; None where it was deleted, or cannot be told."""
+        try:
+            if os.fstat(self._fd).st_nlink:
+                return Path(os.readlink(f"/proc/self/fd/{self._fd}"))
+        except OSError:
+            pass
+        return None
+
     def release(self) -> None:
         """Release it; the file stays, for a lock on a deleted file excludes no one."""
         with _table_lock:

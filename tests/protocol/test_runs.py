@@ -14,7 +14,7 @@ from protocol.errors import BadName, FolderError, NameTaken, RunNotFound
 from protocol.messages import events as ev
 from protocol.runs import RunFolder, find_run, list_runs
 from protocol.server.server import Server
-from protocol.storage.folders import socket_folder, write_atomically
+from protocol.storage.folders import config_folder, esper_home, socket_folder, write_atomically
 from protocol.storage.lock import Lock, LockHeld, holder_of
 
 from .harness import Start
@@ -238,6 +238,35 @@ def test_the_socket_folder_falls_back(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert folder.is_dir()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert folder.parent in (home.parent / f"esper-{os.getuid()}", Path(f"/run/user/{os.getuid()}/esper"))
+
+
+def test_relative_folders_of_the_xdg_variables_are_ignored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "relative").mkdir(mode=0o700)
+    for variable in ("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(variable, "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.delenv("ESPER_HOME")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert socket_folder("0a1b2c3d").is_absolute()
+    assert config_folder() == tmp_path / "me" / ".config" / "esper"
+    assert esper_home() == tmp_path / "me" / ".local" / "share" / "esper"
+    assert not list((tmp_path / "relative").iterdir())
+
+
+def test_relative_home_is_in_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ESPER_HOME", "mine")
+    assert esper_home() == tmp_path / "mine"
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/x", os.fsdecode(b"/tmp/\xff")])
+def test_home_that_cannot_be_named_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("ESPER_HOME", name)
+    with pytest.raises(FolderError, match="set ESPER_HOME to"):
+        list_runs()
 
 
 @pytest.mark.fault(38)

@@ -27,19 +27,27 @@ class CheckpointSaver:
         emitter: takes the events.
         flush: waits, for a moment at most, until the journal has what was emitted. A checkpoint is not ahead
             of the journal: what it holds is not trained again, and would be missing there after kill -9.
+        displacement: what became of the run's folder, where it is not in its place. What is there then may be
+            another run's, and gets no checkpoint.
 
     Attributes:
         error: why the newest attempt failed; None where it did not.
     """
 
     def __init__(
-        self, run: RunControl, checkpoints: Checkpoints, emitter: Emitter, flush: Callable[[], bool]
+        self,
+        run: RunControl,
+        checkpoints: Checkpoints,
+        emitter: Emitter,
+        flush: Callable[[], bool],
+        displacement: Callable[[], str | None],
     ) -> None:
         self.checkpoints = checkpoints
         self.error: str | None = None
         self._run = run
         self._emitter = emitter
         self._flush = flush
+        self._displacement = displacement
 
     def save(
         self, reason: str, *, tag: str = "", command: str | None = None, best: bool = False
@@ -60,6 +68,9 @@ class CheckpointSaver:
         in_episode = self._run.epoch or None
         self._flush()
         try:
+            displacement = self._displacement()
+            if displacement is not None:
+                raise OSError(errno.ENOENT, displacement)
             saved = self.checkpoints.save(
                 self._run.state_dict(),
                 round=self._run.round,

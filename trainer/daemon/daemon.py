@@ -213,7 +213,9 @@ class Daemon:
         self.control = RunControl(config, self.trainer, self.rank_zero, self.recorder, self.plan)
         self.server = _open_server(run, config, execution, emitter, self.control)
         self.metrics = metrics
-        self.saver = CheckpointSaver(self.control, self.checkpoints, emitter, self.server.flush)
+        self.saver = CheckpointSaver(
+            self.control, self.checkpoints, emitter, self.server.flush, run.find_displacement
+        )
         self.commands = CommandRunner(self.control, self.server, self.saver, self.plan, run.traces)
         self.sampler = SystemSampler(run.path, device, self.recorder.record_sample)
         self.hooks = Rank0Hooks(

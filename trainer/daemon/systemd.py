@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from protocol.messages.headers import TrainerBeat
+from protocol.storage.folders import esper_home
 
 POLL_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 600.0
@@ -147,8 +148,8 @@ def _watchdog() -> float:
 def render_unit(name: str, arguments: Sequence[str]) -> str:
     """A user unit that keeps the run `name` alive over crashes and restarts of the machine."""
     command = [sys.executable, "-m", "trainer", "start", name, "--or-resume", *arguments]
-    home = os.environ.get("ESPER_HOME")
-    environment = f"Environment={_quoted(f'ESPER_HOME={home}')}\n" if home else ""
+    home = f"ESPER_HOME={esper_home()}" if os.environ.get("ESPER_HOME") else ""
+    environment = f"Environment={_quoted(home)}\n" if home else ""
     return f"""\
 # esper-daemon systemd {name} > ~/.config/systemd/user/esper-{name}.service
 # systemctl --user daemon-reload && systemctl --user enable --now esper-{name}

@@ -14,6 +14,7 @@ import zmq
 
 from protocol import connect
 from protocol.codec.zmq_options import terminate_context
+from protocol.errors import FolderError
 from protocol.journal.reader import read
 from protocol.messages import events as ev
 from protocol.runs import RunFolder
@@ -183,3 +184,13 @@ def test_faults_are_counted_and_logged_once_a_minute(
     assert caplog.text.count("training goes on") == 2
     assert faults.attempt("keys", lambda: 1) == 1
     assert faults.current == {}
+
+
+def test_fault_with_words_for_people_has_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise FolderError("cannot write connection.json: No space left on device")
+
+    Faults().attempt("sockets", fail)
+    (record,) = caplog.records
+    assert "connection.json: No space left on device; it is tried again" in record.getMessage()
+    assert not record.exc_info

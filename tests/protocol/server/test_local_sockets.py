@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from protocol import connect
+from protocol import connect, runs
 from protocol.messages import events as ev
 from protocol.runs import find_run
 from protocol.server import local_sockets
@@ -44,8 +45,7 @@ def test_removed_sockets_are_bound_again(
     early.read(lambda: early.subscriber.state == "live")
     for path in paths():
         path.unlink()
-    until(lambda: all(path.exists() for path in paths()))
-    assert [path.stat().st_mode & 0o777 for path in paths()] == [0o600] * 3
+    until(lambda: all(path.exists() and path.stat().st_mode & 0o777 == 0o600 for path in paths()))
     check_service(server, reader)
     early.read(lambda: any(e.type == "round.started" for e in early.events))
     assert "were removed; they are bound again in" in caplog.text
@@ -82,3 +82,40 @@ def test_sockets_move_where_the_runtime_folder_has_gone(
     until(lambda: server._local.rebound >= 3 and paths() != old)
     with Raw("alpha") as raw:
         assert raw.ask("qry", "ping")[0]["result"] == {}
+
+
+def test_moved_folder_is_told_and_gets_its_connection_file_back(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, other = server.run.path, server.run.path.with_name("other")
+    place.rename(other)
+    until(lambda: "was moved to" in str(server.wire_status["failing"]))
+    place.mkdir()
+    server.set_state("PAUSED")
+    checked = server._local._check_at
+    until(lambda: server._local._check_at > checked)
+    assert not server.run.connection.exists()
+    place.rmdir()
+    other.rename(place)
+    until(lambda: not server.wire_status["failing"] and find_run("alpha").connection.state == "PAUSED")  # type: ignore[union-attr]
+    assert f"was moved to {other}: move it back" in caplog.text
+    assert "is back" in caplog.text
+
+
+def test_deleted_folder_is_told(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    until(lambda: shutil.rmtree(server.run.path, ignore_errors=True) or not server.run.path.exists())
+    until(lambda: "its journal and its checkpoints are lost" in str(server.wire_status["failing"]))
+    assert "was deleted" in caplog.text
+
+
+def test_paused_run_reads_paused_whatever_its_journal_holds(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "last_words", partial(runs.last_words, limit=2000))
+    server.set_state("PAUSED")
+    for i in range(50):
+        server.emitter.emit(ev.Mark(text=f"mark {i}", client="somebody"))
+    until(lambda: "mark 49" in server.run.events.read_text())
+    until(lambda: find_run("alpha").state == "PAUSED")
+    server.set_state("TRAINING")
+    until(lambda: find_run("alpha").state == "TRAINING")

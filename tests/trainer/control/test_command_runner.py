@@ -61,7 +61,9 @@ class Rig:
         self.plan = CollectionPlan(self.server.emitter, TelemetryConfig(), envs=4, episode_epochs=12)
         self.trained = Run()
         control = cast("RunControl", self.trained)
-        self.saver = CheckpointSaver(control, self.checkpoints, self.server.emitter, self.server.flush)
+        self.saver = CheckpointSaver(
+            control, self.checkpoints, self.server.emitter, self.server.flush, self.run.find_displacement
+        )
         self.commands = CommandRunner(control, self.server, self.saver, self.plan, self.run.traces)
 
     def checkpoint(self, tag: str = "") -> dict[str, Any]:
@@ -133,6 +135,18 @@ def test_checkpoint_that_a_failed_gpu_prevents_is_told(rig: Rig, monkeypatch: py
     assert rig.saver.error == "CUDA error: an illegal memory access was encountered"
     assert old.exists()
     assert rig.close().count("checkpoint.failed") == 2
+
+
+def test_moved_run_saves_nothing_in_the_folder_of_another(rig: Rig) -> None:
+    place, other = rig.run.path, rig.run.path.with_name("other")
+    place.rename(other)
+    rig.run.checkpoints.mkdir(parents=True)
+    with pytest.raises(OSError, match=r"was moved to .*/other: move it back"):
+        rig.saver.save("round")
+    assert not list(rig.run.checkpoints.iterdir())
+    shutil.rmtree(place)
+    other.rename(place)
+    assert Path(rig.checkpoint()["path"]).exists()
 
 
 def test_a_checkpoint_on_command_says_where_it_is(rig: Rig) -> None:
