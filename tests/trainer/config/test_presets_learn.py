@@ -23,7 +23,7 @@ assert FASHION_MNIST is not None
 ONE_HOST = ("envs.count=2", "ppo.minibatches=2", "envs.group_size=2", "envs.convolution=grouped")
 STEPS = {
     "cifar10": ("task.batch_size=32", "task.batches_per_epoch=24", "host.learning_rate=0.025"),
-    "cifar100": ("task.batch_size=32", "task.batches_per_epoch=50", "host.learning_rate=0.025"),
+    "cifar100": ("task.batch_size=32", "task.batches_per_epoch=80", "host.learning_rate=0.025"),
     "digits": ("task.batches_per_epoch=60",),
     "digits-wait": ("task.batches_per_epoch=24",),
     "fashion-mnist": ("task.batches_per_epoch=24",),
