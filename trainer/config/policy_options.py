@@ -44,7 +44,8 @@ class PolicyConfig(Section, frozen=True):
         bool,
         Meta(
             description=(
-                "Whether PPO takes the most probable action in place of drawing one; needs policy.learn=false"
+                "Whether PPO does what it would more probably than not have done by now, in place of drawing "
+                "an action; needs policy.learn=false"
             )
         ),
     ] = False

@@ -20,7 +20,7 @@ class FrozenPolicy:
     Attributes:
         kind: `ppo` for a network, else a rule, as in `policy.kind`.
         network: that of `ppo`.
-        greedy: whether its most probable actions are taken, none drawn.
+        greedy: whether it acts as `ActionSpace.act_greedily` has it; nothing is drawn.
         plants: of `constant`: by slot the name of a blueprint, or `none`.
         temperature: at which its actions are drawn, where they are.
     """

@@ -68,12 +68,14 @@ def decide(
     legal: Tensor,
     uniform: Tensor | None,
     floor_H: Tensor | None,
+    waited: Tensor,
     temperature: float = 1.0,
 ) -> tuple[Tensor, ...]:
-    """One step for N envs: actions and log-probabilities [N, heads], V(s) [N], h and c.
+    """One step for N envs: actions and log-probabilities [N, heads], V(s) [N], `waited` [N], h and c.
 
     Args:
-        uniform: [N, heads], draws the actions; None = the most probable ones.
+        uniform: [N, heads], draws the actions; None = greedy ones.
+        waited: [N], what greedy actions depend on, see `ActionSpace.act_greedily`.
         temperature: divides the logits.
     """
     step = Observation(
@@ -85,9 +87,12 @@ def decide(
     logits = tuple(head[0] for head in out.logits)
     if temperature != 1.0:
         logits = tuple(head / temperature for head in logits)
-    actions = space.sample(logits, legal, uniform, floor_H)
+    if uniform is None:
+        actions, waited = space.act_greedily(logits, legal, waited.masked_fill(reset, 1.0))
+    else:
+        actions, waited = space.sample(logits, legal, uniform, floor_H), torch.ones_like(waited)
     log_prob = space.evaluate(logits, actions, legal, floor_H).log_prob
-    return actions, log_prob, network.value(out.value[0]), out.h[0], out.c[0]
+    return actions, log_prob, network.value(out.value[0]), waited, out.h[0], out.c[0]
 
 
 class Actor:
@@ -104,7 +109,7 @@ class Actor:
         graphs: of the forward pass; None = without.
 
     Attributes:
-        greedy: whether the network's most probable actions are taken, none drawn.
+        greedy: whether the network acts as `ActionSpace.act_greedily` has it; nothing is drawn.
         rule: what decides where there is no network.
 
     Raises:
@@ -143,6 +148,7 @@ class Actor:
                 step = partial(decide, temperature=cfg.policy.temperature)
             self._decide = graphs.wrap("the policy", compiler.wrap("the policy", step))
             self._hidden = network.initial(n)
+            self._waited = torch.ones(n, device=device)
         kinds = [name.partition(":")[0] for name in blueprints]
         plant = next((name for name in FIXED_BLUEPRINTS if name in kinds), kinds[-1])
         self._fixed_blueprint = kinds.index(plant)
@@ -183,7 +189,7 @@ class Actor:
             value = torch.zeros_like(observation.base[:, 0])  # a rule expects nothing
         else:
             with exact_float32(self._envs.device):
-                actions, log_prob, value, *hidden = self._decide(
+                actions, log_prob, value, waited, *hidden = self._decide(
                     self.network,
                     self.space,
                     observation,
@@ -192,8 +198,9 @@ class Actor:
                     legal,
                     None if self.greedy else uniform,
                     self.floor_H,
+                    self._waited,
                 )
-            self._hidden = hidden[0], hidden[1]
+            self._waited, self._hidden = waited, (hidden[0], hidden[1])
         reset, self._reset = self._reset, torch.zeros_like(self._reset)
         return Decision(actions, observation, legal, log_prob, value, reset)
 

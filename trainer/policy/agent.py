@@ -96,6 +96,7 @@ class Agent(Actor):
                 "network": self.ppo.network.state_dict(),
                 "ppo": self.ppo.state_dict(),
                 "hidden": list(self._hidden),
+                "waited": self._waited,
             }
         return state
 
@@ -124,3 +125,5 @@ class Agent(Actor):
             self.ppo.load_state_dict(state["ppo"])
             h, c = state["hidden"]
             self._hidden = h.to(device), c.to(device)
+            if "waited" in state:  # what was saved before there was one drew its actions
+                self._waited = state["waited"].to(device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -46,28 +48,72 @@ def test_schedule_that_does_not_fit_is_refused(plants: str) -> None:
         constant_actor(plants)
 
 
-def test_greedy_actions_are_the_most_probable_legal_ones() -> None:
+def random_step(generator: torch.Generator, n: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """Logits and what is legal, for n envs; WAIT always is."""
     space = ActionSpace(SLOTS, 4)
-    generator = torch.Generator().manual_seed(1)
-    n = 500
     logits = (
-        torch.randn(n, len(Op), generator=generator),
-        torch.randn(n, len(Op), SLOTS, generator=generator),
-        *(torch.randn(n, SLOTS, size, generator=generator) for size in space.sizes[2:]),
+        torch.randn(n, len(Op), generator=generator, dtype=torch.float64),
+        torch.randn(n, len(Op), SLOTS, generator=generator, dtype=torch.float64),
+        *(torch.randn(n, SLOTS, size, generator=generator).double() for size in space.sizes[2:]),
     )
+    logits[0][:, Op.WAIT] += 3.0
     legal = torch.rand(n, len(Op), SLOTS, generator=generator) < 0.4
     legal[:, Op.WAIT] = True
-    greedy = space.sample(logits, legal, None)
-    chosen = space.evaluate(logits, greedy, legal).log_prob
-    assert bool((chosen > -1e6).all()), "none is illegal"
-    op = logits[0].masked_fill(~legal.any(-1), -torch.inf).argmax(-1)
-    assert torch.equal(greedy[:, 0], op)
-    for draw in range(20):
-        uniform = torch.rand(n, len(space.sizes), generator=generator)
-        drawn = space.sample(logits, legal, uniform)
-        same = (drawn[:, :2] == greedy[:, :2]).all(1)
-        log_prob = space.evaluate(logits, drawn, legal).log_prob
-        assert bool((log_prob[same] <= chosen[same] + 1e-6).all()), draw
+    return logits, legal
+
+
+def test_greedy_actions_are_those_of_the_definition() -> None:
+    n, space, generator = 200, ActionSpace(SLOTS, 4), torch.Generator().manual_seed(1)
+    waited, left = torch.ones(n, dtype=torch.float64), [1.0] * n
+    taken = 0
+    for _ in range(12):
+        logits, legal = random_step(generator, n)
+        actions, waited = space.act_greedily(logits, legal, waited)
+        for env in range(n):
+            open_ = [op for op in Op if legal[env, op].any()]
+            weights = {op: float(logits[0][env, op].exp()) for op in open_}
+            left[env] *= weights.pop(Op.WAIT) / sum(float(logits[0][env, op].exp()) for op in open_)
+            op = Op.WAIT
+            if left[env] < 0.5:
+                op, left[env] = max(weights, key=lambda one: weights[one]), 1.0
+            assert actions[env, 0] == op
+            if op == Op.WAIT:
+                continue
+            taken += 1
+            slots = [slot for slot in range(SLOTS) if legal[env, op, slot]]
+            slot = max(slots, key=lambda one: float(logits[1][env, op, one]))
+            assert actions[env, 1] == slot
+            for head in range(2, len(space.sizes)):
+                best = logits[head][env, slot].argmax() if space.relevant_OH[op, head] else 0
+                assert actions[env, head] == best
+        torch.testing.assert_close(waited, torch.tensor(left, dtype=torch.float64))
+    assert n < taken < 11 * n, "some wait, some act"
+
+
+def test_what_is_likely_sooner_or_later_is_done() -> None:
+    space, legal = ActionSpace(SLOTS, 4), torch.zeros(1, len(Op), SLOTS, dtype=torch.bool)
+    legal[:, [Op.WAIT, Op.GERMINATE]] = True
+    logits = [torch.zeros(1, len(Op)), torch.zeros(1, len(Op), SLOTS)]
+    logits += [torch.zeros(1, SLOTS, size) for size in space.sizes[2:]]
+    logits[0][0, Op.WAIT] = math.log(9.0)  # 0.9 ** 7 is the first power below a half
+    ops, waited = [], torch.ones(1)
+    for _ in range(14):
+        actions, waited = space.act_greedily(tuple(logits), legal, waited)
+        ops.append(Op(int(actions[0, 0])))
+    assert ops == ([Op.WAIT] * 6 + [Op.GERMINATE]) * 2
+
+
+def test_greedy_policy_forgets_at_a_reset_that_it_waited() -> None:
+    cfg = settings.load(sets=["policy.learn=false", "policy.greedy=true", "envs.count=2"])
+    network = ActorCritic(ActionSpace(SLOTS, 4), 16, 1)
+    actor = Actor(cfg, network, slots=SLOTS, host_parameters=100)
+    table, measured = SlotTable.empty(2, SLOTS), Measurements.unmeasured(2, SLOTS)
+    only_wait = torch.zeros(2, len(Op), SLOTS, dtype=torch.bool)
+    only_wait[:, Op.WAIT] = True
+    actor._waited = torch.tensor([0.6, 0.6])
+    actor._reset = torch.tensor([False, True])
+    assert actor.act(table, measured, only_wait, 0).actions[:, 0].tolist() == [Op.WAIT, Op.WAIT]
+    torch.testing.assert_close(actor._waited, torch.tensor([0.6, 1.0]))
 
 
 def test_greedy_network_acts_alike_whatever_the_round() -> None:

@@ -90,6 +90,23 @@ def test_a_rollback_starts_the_memory_of_that_env_afresh() -> None:
     assert not agent.act(garden.table, garden.measure(), garden.legal(), 2).reset.any()
 
 
+def test_greedy_agent_goes_on_waiting_after_a_resume() -> None:
+    sets = ("policy.learn=false", "policy.greedy=true")
+    (agent, _), (other, _) = make(config(*sets)), make(config(*sets))
+    garden, measured = Garden(4), Measurements.unmeasured(4, S)
+    agent.begin_episode(1)
+    for epoch in range(8):
+        agent.act(garden.table, measured, garden.legal(), epoch)
+        if not torch.equal(agent._waited, torch.ones(4)):
+            break
+    state = agent.state_dict()
+    assert not torch.equal(state["waited"], torch.ones(4)), "some have waited"
+    other.load_state_dict(state)
+    assert torch.equal(other._waited, agent._waited)
+    del state["waited"]
+    make(config(*sets))[0].load_state_dict(state)
+
+
 def test_a_checkpoint_of_another_policy_is_refused_in_one_line() -> None:
     agent, _ = make(config())
     for sets, state, words in (
