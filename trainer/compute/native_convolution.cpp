@@ -334,7 +334,7 @@ PyObject *instruction_sets(PyObject *, PyObject *) {
 }
 
 // As in native_convolution.py; to be raised with each change of what the functions are given.
-constexpr long INTERFACE = 3;
+constexpr long INTERFACE = 4;
 
 PyMethodDef METHODS[] = {
 #if defined(__x86_64__)

@@ -16,7 +16,7 @@ LEVELS = 256
 
 
 def is_taken(images: Tensor, n: int, dtype: torch.dtype) -> bool:
-    """Whether the kernel makes inputs of these for n hosts; one compiled before 2026-11-23 does not.
+    """Whether the kernel makes inputs of these for n hosts.
 
     A single channel of a single host is left to torch, which lays it out otherwise.
     """
@@ -26,7 +26,6 @@ def is_taken(images: Tensor, n: int, dtype: torch.dtype) -> bool:
         and images.is_contiguous()
         and n * images.shape[-1] > 1
         and bool(native.instruction_set())
-        and hasattr(native.kernel, "scale_images")
     )
 
 

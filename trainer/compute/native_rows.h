@@ -9,18 +9,18 @@ struct RowCall {
     float *host;  // [pixels, n, C], or its gradient
     float *x;     // [pixels, k, C], like s; to_x and to_s are their gradients
     const float *s, *tanh;  // tanh [pixels, stop - start, C]; 0 = the seeds are added
-    const float *strength;  // [k]
+    const float *strength;  // [pixels / alike, k]
     const long long *rows;  // [k]
     const unsigned char *audible;  // [k]
     float *to_x, *to_s;
+    float *sums;  // [pixels / alike, stop - start, C], 0 before, or null: the gradient of the strength by channel
     long long pixels, n, k, channels, start, stop, isolated;
+    long long alike;  // so many neighbouring pixels have the same strength
 
     const float *of_host(long p, long j) const { return host + (p * n + rows[j]) * channels; }
     float *of_host(long p, long j) { return host + (p * n + rows[j]) * channels; }
     long place(long p, long j) const { return (p * k + j) * channels; }
-    const float *of_tanh(long p, long j) const {
-        return tanh + (p * (stop - start) + j - start) * channels;
-    }
+    long place_in_part(long p, long j) const { return (p * (stop - start) + j - start) * channels; }
 };
 
 // Rows of the host into x. C = 0: any number of channels, as below.
@@ -33,53 +33,75 @@ template <int C> void take_rows(RowCall &call) {
         }
 }
 
+// Visit each row of each pixel, with which of the strengths the pixel has.
+template <typename Visit> void for_strengths(const RowCall &call, Visit visit) {
+    for (long p = 0, i = 0; p < call.pixels; i++)
+        for (const long end = p + call.alike; p < end; p++)
+            for (long j = call.start; j < call.stop; j++) visit(p, j, i);
+}
+
 // host += strength * (s - x), or strength * (tanh * x); not where the strength is 0, whatever the rest is.
 template <int C> void blend_rows(RowCall &call) {
     const long channels = C ? C : call.channels;
-    for (long p = 0; p < call.pixels; p++)
-        for (long j = call.start; j < call.stop; j++) {
-            const float by = call.strength[j];
-            if (by == 0.0f) continue;
-            float *const host = call.of_host(p, j);
-            const float *const x = call.x + call.place(p, j), *const s = call.s + call.place(p, j);
-            if (call.tanh) {
-                const float *const t = call.of_tanh(p, j);
-                for (long c = 0; c < channels; c++) host[c] += by * (t[c] * x[c]);
-            } else {
-                for (long c = 0; c < channels; c++) host[c] += by * (s[c] - x[c]);
-            }
+    for_strengths(call, [&](long p, long j, long i) {
+        const float by = call.strength[i * call.k + j];
+        if (by == 0.0f) return;
+        float *const host = call.of_host(p, j);
+        const float *const x = call.x + call.place(p, j), *const s = call.s + call.place(p, j);
+        if (call.tanh) {
+            const float *const t = call.tanh + call.place_in_part(p, j);
+            for (long c = 0; c < channels; c++) host[c] += by * (t[c] * x[c]);
+        } else {
+            for (long c = 0; c < channels; c++) host[c] += by * (s[c] - x[c]);
         }
+    });
 }
 
-// The gradients of x and s that the host's gives; an isolated seed gets that of the host as it is.
+// The gradients of the strengths by channel, the sums of the pixels one after the other.
+template <int C> void sum_changes(const RowCall &call) {
+    const long channels = C ? C : call.channels;
+    for_strengths(call, [&](long p, long j, long i) {
+        float *const sums = call.sums + call.place_in_part(i, j);
+        const float *const grad = call.of_host(p, j), *const x = call.x + call.place(p, j);
+        if (call.tanh) {
+            const float *const t = call.tanh + call.place_in_part(p, j);
+            for (long c = 0; c < channels; c++) sums[c] += grad[c] * (t[c] * x[c]);
+        } else {
+            const float *const s = call.s + call.place(p, j);
+            for (long c = 0; c < channels; c++) sums[c] += grad[c] * (s[c] - x[c]);
+        }
+    });
+}
+
+// The gradients of x, s and strengths that the host's gives; an isolated seed gets that of the host as it is.
 template <int C> void derive_rows(RowCall &call) {
     const long channels = C ? C : call.channels;
-    for (long p = 0; p < call.pixels; p++)
-        for (long j = call.start; j < call.stop; j++) {
-            const float *const grad = call.of_host(p, j);
-            const long at = call.place(p, j);
-            float *const to_s = call.to_s + at, *const to_x = call.to_x ? call.to_x + at : nullptr;
-            if (call.isolated) {
-                memcpy(to_s, grad, sizeof(float) * channels);
-                if (to_x) memset(to_x, 0, sizeof(float) * channels);
-                continue;
+    if (call.sums && !call.isolated) sum_changes<C>(call);
+    for_strengths(call, [&](long p, long j, long i) {
+        const float *const grad = call.of_host(p, j);
+        const long at = call.place(p, j);
+        float *const to_s = call.to_s + at, *const to_x = call.to_x ? call.to_x + at : nullptr;
+        if (call.isolated) {
+            memcpy(to_s, grad, sizeof(float) * channels);
+            if (to_x) memset(to_x, 0, sizeof(float) * channels);
+            return;
+        }
+        const float by = call.strength[i * call.k + j];
+        const float *const x = call.x + at;
+        if (call.tanh) {
+            const float *const t = call.tanh + call.place_in_part(p, j);
+            for (long c = 0; c < channels; c++) {
+                const float scaled = by * grad[c];
+                to_s[c] = scaled * x[c] * (1.0f - t[c] * t[c]);
+                to_x[c] = scaled * t[c] - to_s[c];
             }
-            const float by = call.strength[j];
-            const float *const x = call.x + at;
-            if (call.tanh) {
-                const float *const t = call.of_tanh(p, j);
-                for (long c = 0; c < channels; c++) {
-                    const float scaled = by * grad[c];
-                    to_s[c] = scaled * x[c] * (1.0f - t[c] * t[c]);
-                    to_x[c] = scaled * t[c] - to_s[c];
-                }
-            } else {
-                for (long c = 0; c < channels; c++) {
-                    to_s[c] = by * grad[c];
-                    to_x[c] = -to_s[c];
-                }
+        } else {
+            for (long c = 0; c < channels; c++) {
+                to_s[c] = by * grad[c];
+                to_x[c] = -to_s[c];
             }
         }
+    });
 }
 
 // Rows of x added to the host, those that are audible.

@@ -14,14 +14,13 @@ from . import native_convolution as native
 
 
 def is_taken(like: Tensor) -> bool:
-    """Whether the kernel moves rows of such a map; one compiled before 2026-11-23 does not."""
+    """Whether the kernel moves rows of such a map."""
     return (
         like.device.type == "cpu"
         and like.dtype == torch.float32
         and like.is_contiguous(memory_format=torch.channels_last)
         and not torch.is_autocast_enabled("cpu")
         and bool(native.instruction_set())
-        and hasattr(native.kernel, "take_rows")
     )
 
 
@@ -43,7 +42,7 @@ def blend_rows(
     Args:
         part: of the segment's rows.
         tanh: [B, H, W, len(part), C].
-        strength: [k].
+        strength: [1, 1, 1, k], [B, 1, 1, k] or [B, H, W, k].
     """
     _call("blend_rows", h, n, rows, part, x=x, s=s, tanh=tanh, strength=strength)
 
@@ -54,14 +53,22 @@ def derive_rows(
     rows: Tensor,
     part: range,
     x: Tensor,
+    s: Tensor | None,
     tanh: Tensor | None,
     strength: Tensor,
     to_x: Tensor | None,
     to_s: Tensor,
+    sums: Tensor | None,
     *,
     isolated: bool,
 ) -> None:
-    """Write the gradients of x and s of `blend_rows`; an isolated seed's are 0 and that of the map."""
+    """Write the gradients of x and s of `blend_rows`; an isolated seed's are 0 and that of the map.
+
+    Args:
+        s: read for `sums` alone.
+        sums: [1 or B, 1 or H, 1 or W, len(part), C], as the strength; to it is added the gradient of the
+            strength by channel, one pixel after the other. None where that is not wanted.
+    """
     _call(
         "derive_rows",
         grad,
@@ -69,10 +76,12 @@ def derive_rows(
         rows,
         part,
         x=x,
+        s=s,
         tanh=tanh,
         strength=strength,
         to_x=to_x,
         to_s=to_s,
+        sums=sums,
         isolated=isolated,
     )
 
@@ -96,11 +105,17 @@ def _call(
     audible: Tensor | None = None,
     to_x: Tensor | None = None,
     to_s: Tensor | None = None,
+    sums: Tensor | None = None,
     isolated: bool = False,
 ) -> None:
     """In the order of `RowCall` in the kernel's source."""
     batch, channels, height, width = host.shape
-    tensors = (host, x, s, tanh, strength, rows, audible, to_x, to_s)
+    pixels = batch * height * width
+    alike = pixels
+    if strength is not None:
+        alike = pixels * len(rows) // strength.numel()
+        strength = strength.contiguous()
+    tensors = (host, x, s, tanh, strength, rows, audible, to_x, to_s, sums)
     addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-    sizes = batch * height * width, n, len(rows), channels // n, part.start, part.stop, isolated
+    sizes = pixels, n, len(rows), channels // n, part.start, part.stop, isolated, alike
     getattr(native.kernel, name)(*addresses, *sizes)

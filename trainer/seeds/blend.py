@@ -129,12 +129,12 @@ def graft(
         made: what the seeds made of it.
         strength: for each segment alpha times gate, [1, 1, 1, k], [B, 1, 1, k] or [B, H, W, k]; exactly 0
             where the host is to be untouched.
-        natively: the same; gated seeds are left to torch.
+        natively: the same.
 
     Returns:
         [B, n*C, H, W].
     """
-    if natively and _is_plain(segments, made, strength):
+    if natively and _is_taken(segments, made, strength):
         if not torch.is_grad_enabled():
             _put_natively(h, n, segments, (*seen, *made, *strength))
             return h
@@ -219,30 +219,26 @@ class _NativeGraft(torch.autograd.Function):
             out = laid_out(h.clone())
             tanh = _put_natively(out, n, segments, tensors)
         m = len(segments)
-        ctx.save_for_backward(*tensors[:m], *tensors[2 * m :], *tanh)
+        made = [s if by.requires_grad else None for _, _, s, by in _by_segment(segments, tensors)]
+        ctx.save_for_backward(*tensors[:m], *made, *tensors[2 * m :], *tanh)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        m, segments = len(ctx.segments), ctx.segments
-        saved = ctx.saved_tensors
-        tanh = iter(saved[2 * m :])
+        m, saved = len(ctx.segments), ctx.saved_tensors
+        tanh = iter(saved[3 * m :])
         rows = laid_out(grad)
         parts = [
-            _backward_natively(rows, ctx.n, *each, tanh)
-            for each in zip(segments, saved[:m], saved[m : 2 * m], strict=True)
+            _backward_natively(rows, ctx.n, *each, tanh) for each in _by_segment(ctx.segments, saved[: 3 * m])
         ]
-        to_x, to_s = zip(*parts, strict=True)
-        return grad, None, None, *to_x, *to_s, *[None] * m
+        to_x, to_s, to_strength = zip(*parts, strict=True)
+        return grad, None, None, *to_x, *to_s, *to_strength
 
 
-def _is_plain(segments: Sequence[SeedSegment], made: list[Tensor], strength: list[Tensor]) -> bool:
-    """Whether seeds of a number type that the kernel has are blended by their alpha alone."""
+def _is_taken(segments: Sequence[SeedSegment], made: list[Tensor], strength: list[Tensor]) -> bool:
+    """Whether rows are chosen, and blended in a number type that the kernel has."""
     return all(
-        segment.rows is not None
-        and out.dtype == by.dtype == torch.float32
-        and by.shape[:3] == (1, 1, 1)
-        and not by.requires_grad
+        segment.rows is not None and out.dtype == by.dtype == torch.float32
         for segment, out, by in zip(segments, made, strength, strict=True)
     )
 
@@ -274,44 +270,65 @@ def _put_natively(
     found: list[Tensor | None] = []
     for segment, x, s, strength in _by_segment(segments, tensors):
         assert segment.rows is not None
-        made, by = laid_out(s), strength.flatten()
+        made, k = laid_out(s), strength.shape[3]
         for block in segment.blocks:
             if block.isolated:
                 continue
             tanh, part = None, slice(block.start, block.stop)
             if block.multiply:
-                there, here = (to_rows(t, len(by))[..., part, :] for t in (made, x))
+                there, here = (to_rows(t, k)[..., part, :] for t in (made, x))
                 tanh = torch.tanh((there - here).contiguous())
-            native_rows.blend_rows(host, n, segment.rows, range(block.start, block.stop), x, made, tanh, by)
+            rows = range(block.start, block.stop)
+            native_rows.blend_rows(host, n, segment.rows, rows, x, made, tanh, strength)
             found.append(tanh)
     return found
 
 
 def _backward_natively(
-    grad: Tensor, n: int, segment: SeedSegment, x: Tensor, strength: Tensor, tanh: Iterator[Tensor | None]
-) -> tuple[Tensor | None, Tensor]:
-    """Gradients of a segment's x and s, from the host's [B, n*C, H, W]."""
+    grad: Tensor,
+    n: int,
+    segment: SeedSegment,
+    x: Tensor,
+    s: Tensor | None,
+    strength: Tensor,
+    tanh: Iterator[Tensor | None],
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Gradients of a segment's x, s and strength, from the host's [B, n*C, H, W].
+
+    Args:
+        s: None where the strength wants no gradient.
+    """
     assert segment.rows is not None
     is_whole = segment.blocks[-1].stop == len(segment.rows)
     if not segment.blended and is_whole:
-        return None, native_rows.take_rows(grad, n, segment.rows)
+        return None, native_rows.take_rows(grad, n, segment.rows), None
     fresh = torch.empty_like if is_whole else torch.zeros_like
     to_x, to_s = fresh(x) if segment.blended else None, fresh(x)
+    made = None if s is None else laid_out(s)
+    to_strength = None if s is None else torch.zeros_like(strength)
+    channels = x.shape[1] // len(segment.rows)
+    pixels = x.shape[2] * x.shape[3] // (strength.shape[1] * strength.shape[2])
     for block in segment.blocks:
-        isolated = block.isolated is True
+        isolated, sums = block.isolated is True, None
+        if made is not None and not isolated:
+            sums = made.new_zeros(*strength.shape[:3], block.stop - block.start, channels)
         native_rows.derive_rows(
             grad,
             n,
             segment.rows,
             range(block.start, block.stop),
             x,
+            made,
             None if isolated else next(tanh),
-            strength.flatten(),
+            strength,
             to_x,
             to_s,
+            sums,
             isolated=isolated,
         )
-    return to_x, to_s
+        if to_strength is not None and sums is not None:  # the same roundings as in `_row_sums`
+            to_strength[..., block.start : block.stop] = (sums / pixels).sum(4) * pixels
+    return to_x, to_s, to_strength
 
 
 def _by_segment(
