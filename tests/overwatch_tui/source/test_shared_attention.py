@@ -134,6 +134,7 @@ def test_the_terminal_is_sent_a_notification(server: Server) -> None:
     terminal = Terminal(command, outside_tmux)
     try:
         terminal.wait_for("TRAINING")
+        terminal.wait_for("LIVE")  # what begins before that is known when the watch begins
         raise_drift(server, severity="critical")
         terminal.wait_for("1 CRIT")
         expected = b"\x1b]777;notify;esper alpha;env07 norm_drift 0.7\x1b\\\a"
