@@ -12,6 +12,8 @@ import zmq
 
 from protocol.runs import find_run
 
+from .harness import until
+
 
 class Relay:
     """Forwards events, dropping each batch with the probability `loss`; heartbeats always pass.
@@ -24,6 +26,8 @@ class Relay:
         self.loss = loss
         self.dropped = 0
         self._random = random.Random(seed)
+        # The file is written anew with the state, which would take the relay out of it.
+        until(lambda: (run := find_run(name)) is not None and run.connection.state == "TRAINING")
         self._file = find_run(name).path / "connection.json"
         self._original = self._file.read_bytes()
         connection = json.loads(self._original)
