@@ -51,7 +51,7 @@ class FloodLimits:
 
 _OF_REQUESTS = FloodLimits(65_536, 4 << 20, 1 << 20, 8 << 20, 512 << 10)
 FLOOD_LIMITS = {
-    "ev": FloodLimits(2048, 32 << 10, 1024, 64 << 10, 2048),
+    "ev": FloodLimits(2048, 8 << 10, 1024, 16 << 10, 2048),
     "qry": _OF_REQUESTS,
     "ctl": _OF_REQUESTS,
 }
