@@ -23,6 +23,7 @@ class ErrorKind:
 # Exit codes: 0 done, 2 usage, 3 no such run or not answering, 4 refused (wrong state, forbidden),
 # 5 bad request, 6 too late, 7 the command was accepted and failed, 8 the name is taken, 9 bad configuration,
 # 10 the run folder or the sockets cannot be used, 11 training failed, 130 interrupted.
+INTERRUPTED_EXIT = 130
 ERRORS: dict[str, ErrorKind] = {
     e.kind: e
     for e in (

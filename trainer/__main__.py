@@ -5,8 +5,6 @@ Imports nothing at its top: ctrl+c may come while the command line is imported.
 
 import sys
 
-INTERRUPTED_EXIT = 130
-
 
 def main() -> None:
     """The command line; ctrl+c while it is imported ends it without a word."""
@@ -15,6 +13,8 @@ def main() -> None:
 
         run_command_line()
     except KeyboardInterrupt:
+        from protocol.errors import INTERRUPTED_EXIT
+
         sys.exit(INTERRUPTED_EXIT)
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from protocol.codec.text import clean_text, is_utf8
-from protocol.errors import EsperError, FolderError
+from protocol.errors import INTERRUPTED_EXIT, EsperError, FolderError
 
-INTERRUPTED_EXIT = 130
 UNREAD_EXIT = 141
 """As of a process that SIGPIPE ended."""
 

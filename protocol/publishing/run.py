@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from protocol.codec.json_lines import plain
-from protocol.errors import NameTaken, PublishError, first_line
+from protocol.errors import INTERRUPTED_EXIT, NameTaken, PublishError, first_line
 from protocol.messages.events import Artifact, LogLine, Mark, RunStarted, RunStopped
 from protocol.runs import RunFolder
 from protocol.server.run_kind import RunKind
@@ -46,7 +46,6 @@ MAX_QUICK_VALUES = 64
 MAX_NOTE_CHARACTERS = 256
 FLUSH_SECONDS = 5.0
 FAILED_EXIT = 11
-INTERRUPTED_EXIT = 130
 
 
 def publish(

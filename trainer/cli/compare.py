@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from protocol.errors import MissingExtra
+from protocol.errors import INTERRUPTED_EXIT, MissingExtra
 from protocol.storage.folders import write_atomically
 from trainer.compare.page import render_page
 from trainer.compare.policy_words import DEFAULT_POLICIES, parse_policies
@@ -19,8 +19,6 @@ from trainer.config import load as settings
 
 from .options import JSON, config_options
 from .output import format_table, print_json, print_lines, print_note
-
-INTERRUPTED_EXIT = 130
 
 
 @click.command()

@@ -7,12 +7,10 @@ import signal
 
 import click
 
-from protocol.errors import MissingExtra
+from protocol.errors import INTERRUPTED_EXIT, MissingExtra
 
 from .options import RUN
 from .run_argument import RunArgument
-
-INTERRUPTED = 130
 
 
 @click.command()
@@ -35,5 +33,5 @@ def mcp(run: RunArgument, allow_control: bool) -> None:
             f"mcp needs {error.name}; install it with: pip install 'esper-overwatch[mcp,export]'"
         ) from None
     # A thread waits for standard input and cannot be woken: what is usual would wait for it.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED_EXIT))
     serve(Targets(run.address), allow_control=allow_control)

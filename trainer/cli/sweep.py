@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from protocol.errors import INTERRUPTED_EXIT
 from protocol.runs import check_name
 from trainer.config import load as settings
 from trainer.config.schema import Config
@@ -22,8 +23,6 @@ from .output import format_table, print_json, print_lines, print_note
 
 if TYPE_CHECKING:
     from trainer.sweep.study import SweepStudy
-
-INTERRUPTED_EXIT = 130
 
 
 @click.group(invoke_without_command=True)

@@ -13,7 +13,7 @@ import click
 
 from protocol.client.event_log import open_event_log
 from protocol.client.sources import make_target_source
-from protocol.errors import FolderError, MissingExtra, RunNotFound, WireError
+from protocol.errors import INTERRUPTED_EXIT, FolderError, MissingExtra, RunNotFound, WireError
 from protocol.messages.events import RunStarted
 from protocol.runs import find_run
 
@@ -23,8 +23,6 @@ from .run_argument import CLIENT_NAME, RunArgument
 
 if TYPE_CHECKING:
     from trainer.export.live_tensorboard import LiveExport
-
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def tensorboard(run: RunArgument, folder: Path | None, as_json: bool) -> None:
     if export.missing:
         raise SystemExit(WireError.exit_code)
     if interrupted:
-        raise SystemExit(INTERRUPTED)
+        raise SystemExit(INTERRUPTED_EXIT)
 
 
 def _follow(follow: Callable[..., None], export: LiveExport, followed: _Followed, run: RunArgument) -> None:

@@ -17,9 +17,8 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 import torch
 
-from protocol.client.command_line import INTERRUPTED_EXIT
 from protocol.codec.text import clean_text
-from protocol.errors import EsperError, MissingExtra, NameTaken
+from protocol.errors import INTERRUPTED_EXIT, EsperError, MissingExtra, NameTaken
 from protocol.journal.writer import JournalLimits
 from protocol.messages.events import (
     LogLine,

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from protocol.client.command_line import INTERRUPTED_EXIT
+from protocol.errors import INTERRUPTED_EXIT
 
 from .signal_listener import SignalListener
 
