@@ -26,7 +26,7 @@ class Relay:
         self.loss = loss
         self.dropped = 0
         self._random = random.Random(seed)
-        # The file is written anew with the state, which would take the relay out of it.
+        # The file is written again with the state, which would take the relay out of it.
         until(lambda: (run := find_run(name)) is not None and run.connection.state == "TRAINING")
         self._file = find_run(name).path / "connection.json"
         self._original = self._file.read_bytes()

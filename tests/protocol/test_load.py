@@ -26,7 +26,7 @@ CLIENTS = 1000
 @pytest.mark.fault(11)
 @pytest.mark.slow
 def test_80_ms_and_losses_on_the_way(server: Server, reader: Callable[..., Reader]) -> None:
-    # The line is named in the connection file, which is written anew with the state.
+    # The line is named in the connection file, which is written again with the state.
     until(lambda: (run := find_run("alpha")) is not None and run.connection.state == "TRAINING")
     with ThinLine("alpha", loss=0.05) as line:
         with load(server, 600):

@@ -125,5 +125,5 @@ class Agent(Actor):
             self.ppo.load_state_dict(state["ppo"])
             h, c = state["hidden"]
             self._hidden = h.to(device), c.to(device)
-            if "waited" in state:  # what was saved before there was one drew its actions
+            if "waited" in state:  # older checkpoints have none
                 self._waited = state["waited"].to(device)

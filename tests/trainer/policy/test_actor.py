@@ -103,19 +103,6 @@ def test_what_is_likely_sooner_or_later_is_done() -> None:
     assert ops == ([Op.WAIT] * 6 + [Op.GERMINATE]) * 2
 
 
-def test_greedy_policy_forgets_at_a_reset_that_it_waited() -> None:
-    cfg = settings.load(sets=["policy.learn=false", "policy.greedy=true", "envs.count=2"])
-    network = ActorCritic(ActionSpace(SLOTS, 4), 16, 1)
-    actor = Actor(cfg, network, slots=SLOTS, host_parameters=100)
-    table, measured = SlotTable.empty(2, SLOTS), Measurements.unmeasured(2, SLOTS)
-    only_wait = torch.zeros(2, len(Op), SLOTS, dtype=torch.bool)
-    only_wait[:, Op.WAIT] = True
-    actor._waited = torch.tensor([0.6, 0.6])
-    actor._reset = torch.tensor([False, True])
-    assert actor.act(table, measured, only_wait, 0).actions[:, 0].tolist() == [Op.WAIT, Op.WAIT]
-    torch.testing.assert_close(actor._waited, torch.tensor([0.6, 1.0]))
-
-
 def test_greedy_network_acts_alike_whatever_the_round() -> None:
     cfg = settings.load(
         sets=["policy.learn=false", "policy.greedy=true", "envs.count=2", "ppo.minibatches=1"]

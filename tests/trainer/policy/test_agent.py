@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import mean
 
 import pytest
@@ -90,21 +91,51 @@ def test_a_rollback_starts_the_memory_of_that_env_afresh() -> None:
     assert not agent.act(garden.table, garden.measure(), garden.legal(), 2).reset.any()
 
 
-def test_greedy_agent_goes_on_waiting_after_a_resume() -> None:
+def hesitate(agent: Agent) -> torch.Tensor:
+    """Plant with probability .1 in each epoch, due in the seventh; returns what is legal."""
+    assert agent.network is not None
+    head = agent.network.heads["op"]
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+        head.bias[Op.WAIT] = math.log(9.0)
+    legal = torch.zeros(4, len(Op), S, dtype=torch.bool)
+    legal[:, [Op.WAIT, Op.GERMINATE]] = True
+    return legal
+
+
+def ops_of(agent: Agent, legal: torch.Tensor, epochs: range) -> list[list[int]]:
+    """Greedy ops by epoch and env."""
+    table, measured = SlotTable.empty(4, S), Measurements.unmeasured(4, S)
+    return [agent.act(table, measured, legal, epoch).actions[:, 0].tolist() for epoch in epochs]
+
+
+@pytest.mark.parametrize("stop", [0, 4, 6])
+def test_greedy_agent_goes_on_waiting_after_a_resume(stop: int) -> None:
     sets = ("policy.learn=false", "policy.greedy=true")
     (agent, _), (other, _) = make(config(*sets)), make(config(*sets))
-    garden, measured = Garden(4), Measurements.unmeasured(4, S)
+    legal = hesitate(agent)
     agent.begin_episode(1)
-    for epoch in range(8):
-        agent.act(garden.table, measured, garden.legal(), epoch)
-        if not torch.equal(agent._waited, torch.ones(4)):
-            break
+    ops = ops_of(agent, legal, range(stop))
+    other.load_state_dict(agent.state_dict())
+    assert ops + ops_of(other, legal, range(stop, 8)) == [[0] * 4] * 6 + [[Op.GERMINATE] * 4] + [[0] * 4]
+
+
+def test_greedy_agent_waits_afresh_after_old_checkpoints_and_rollbacks() -> None:
+    sets = ("policy.learn=false", "policy.greedy=true")
+    (agent, _), (other, _) = make(config(*sets)), make(config(*sets))
+    legal = hesitate(agent)
+    agent.begin_episode(1)
+    ops_of(agent, legal, range(3))
     state = agent.state_dict()
-    assert not torch.equal(state["waited"], torch.ones(4)), "some have waited"
+    del state["waited"]  # older checkpoints have none
     other.load_state_dict(state)
-    assert torch.equal(other._waited, agent._waited)
-    del state["waited"]
-    make(config(*sets))[0].load_state_dict(state)
+    agent.reset_hidden(torch.tensor([False, True, False, False]))
+    waits, plants = [0] * 4, [Op.GERMINATE] * 4
+    assert ops_of(other, legal, range(8)) == [waits] * 6 + [plants] + [waits]
+    others = [Op.GERMINATE, 0, Op.GERMINATE, Op.GERMINATE]
+    second = [0, Op.GERMINATE, 0, 0]
+    assert ops_of(agent, legal, range(3, 10)) == [waits] * 3 + [others] + [waits] * 2 + [second]
 
 
 def test_a_checkpoint_of_another_policy_is_refused_in_one_line() -> None:
