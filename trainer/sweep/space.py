@@ -117,7 +117,7 @@ def _problems_of_key(key: str, objective: Objective, fixed: Iterable[str]) -> It
         yield "is given for all trials, too (--set); leave out one of them"
     if key == "rounds" or key.startswith("evaluation."):
         yield "is the same for all trials, which are compared on the same hosts after the same training"
-    if key.startswith("reward.") and objective == "return":
+    if (key.startswith("reward.") or key == "ppo.gamma") and objective == "return":
         yield "changes what the return means; compare by --objective test_accuracy"
 
 

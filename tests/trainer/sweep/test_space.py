@@ -77,6 +77,7 @@ def test_each_form_becomes_a_dimension(tmp_path: Path) -> None:
         ("rounds = {choices = [10, 20]}", "is the same for all trials"),
         ("evaluation.seed = {low = 1, high = 9}", "is the same for all trials"),
         ("reward.rent = {low = 0.1, high = 0.2}", "changes what the return means"),
+        ("ppo.gamma = {low = 0.9, high = 1.0}", "changes what the return means"),
         ("", "names no option"),
         ("= 3", "is not TOML"),
     ],
