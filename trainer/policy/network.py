@@ -186,6 +186,13 @@ class ActorCritic(nn.Module):
             "observation_missing": 1.0 - known.double().mean(),
         }
 
+    @torch.no_grad()
+    def fold_sharpness(self) -> None:
+        """Multiply the heads by `sharpness`, and make that 1; the logits stay what they are."""
+        for weight in self.heads.parameters():
+            weight.mul_(self.sharpness)
+        self.sharpness.fill_(1.0)
+
     def learn_normalisers(self, seen: Observation) -> None:
         """Take a rollout's observations into the running statistics."""
         self.base_norm.update(seen.base[..., : len(BASE_COLUMNS.measured)])

@@ -21,7 +21,7 @@ from .network import ActorCritic
 from .observation import LAYOUT_VERSION
 
 FORMAT = "esper-policy-1"
-NOT_OF_NETWORK = frozenset({"kind", "constant", "file", "learn", "greedy"})
+NOT_OF_NETWORK = frozenset({"kind", "constant", "file", "learn", "greedy", "temperature"})
 """Options of `policy` that do not shape the network."""
 
 
@@ -168,6 +168,7 @@ class SavedPolicy:
             network.load_state_dict(self.network)
         except RuntimeError as error:
             self._refuse(f"its network does not fit: {str(error).strip().splitlines()[-1].strip()}")
+        network.fold_sharpness()  # whose course begins anew in a new run
 
     def _refuse(self, reason: str) -> None:
         raise PolicyMismatch(f"policy {self.origin} cannot be used here: {reason}")
