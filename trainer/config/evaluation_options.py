@@ -18,8 +18,14 @@ class EvaluationConfig(Section, frozen=True):
         int, count("Held-out hosts of an evaluation; a mixture deals them out to its tasks", le=4096)
     ] = 40
     seed: Annotated[
-        int, count("Seed of the held-out hosts; the same for all runs to compare", ge=0, le=2**31 - 1)
-    ] = 1
+        int,
+        count(
+            "Seed of the held-out hosts, the same for all runs to compare; esper-daemon compare has others, "
+            "of seed 1",
+            ge=0,
+            le=2**31 - 1,
+        ),
+    ] = 2
     rivals: Annotated[
         tuple[Literal["no_growth", "fixed", "heuristic", "random"], ...],
         Meta(

@@ -17,7 +17,9 @@ from trainer.data.task import Task
 FIRST_SEED = 1 << 32
 """Added to the seed of held-out hosts: beyond every seed that a run can have."""
 FIRST_INSTANCE = 1 << 20
-"""Seed of the first held-out instance of a generated task: beyond `task.instances`."""
+"""Seed of the first instance of a generated task for the hosts of seed 1: beyond `task.instances`."""
+MAX_HOSTS = 4096
+"""So that hosts of another seed have other instances."""
 
 
 class HeldOutMixture(Mixture):
@@ -35,8 +37,8 @@ class HeldOutHosts:
     """Which hosts: equal ones are the same hosts, batch for batch, for every policy and every run.
 
     Attributes:
-        seed: of the hosts, their batches and the draws of policies that draw.
-        count: N.
+        seed: of the hosts, their batches and task instances, and the draws of policies that draw.
+        count: N, at most `MAX_HOSTS`.
         tasks: dealt out in turn; empty = those of the run, `task.mixture` or else `task.dataset`.
     """
 
@@ -58,4 +60,5 @@ class HeldOutHosts:
         names = self.tasks or task.mixture
         if not names:
             return load_task(task, device)
-        return load_mixture(names, -(-self.count // len(names)), FIRST_INSTANCE, HeldOutMixture).to(device)
+        first = FIRST_INSTANCE + (self.seed - 1) * MAX_HOSTS
+        return load_mixture(names, -(-self.count // len(names)), first, HeldOutMixture).to(device)

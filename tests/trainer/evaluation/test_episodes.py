@@ -86,6 +86,16 @@ def test_held_out_instances_are_never_trained_on() -> None:
     assert not seen & set(mine)
 
 
+def test_hosts_of_another_seed_have_other_instances() -> None:
+    cfg = settings.load(sets=["task.mixture=layout,histogram"])
+    by_seed = [
+        {data.train.images.numpy().tobytes() for data in HeldOutHosts(seed, 4).load(cfg.task, CPU).datasets}  # type: ignore[union-attr]
+        for seed in (0, 1, 2, cfg.evaluation.seed)
+    ]
+    assert by_seed[2] == by_seed[3], "evaluations of a run are of seed 2, those of compare of seed 1"
+    assert len(set.union(*by_seed)) == 3 * 4
+
+
 @pytest.mark.slow
 def test_tasks_never_trained_on_can_be_asked_for() -> None:
     held_out = HeldOutHosts(count=2, tasks=("texture", "histogram"))

@@ -105,7 +105,7 @@ def test_resumed_run_evaluates_as_if_it_had_not_stopped() -> None:
 @pytest.mark.slow
 def test_other_hosts_are_played_anew_after_a_resume() -> None:
     half, _ = run(configuration(*EVALUATED), 2)
-    _, after = run(configuration(*EVALUATED, "evaluation.seed=2"), 3, half.state_dict())
+    _, after = run(configuration(*EVALUATED, "evaluation.seed=3"), 3, half.state_dict())
     assert [e.policy for e in after.evaluations] == ["no_growth"]
 
 
