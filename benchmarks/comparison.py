@@ -26,6 +26,7 @@ from trainer.compare.policy_words import parse_policies
 from trainer.compare.progress import Progress
 from trainer.compute.device import limit_threads
 from trainer.config import load as settings
+from trainer.data.registry import load_task
 from trainer.evaluation.held_out import HeldOutHosts
 
 from .report import finish
@@ -128,7 +129,8 @@ def main(full: bool, folder: Path | None, episodes: int | None) -> None:
     progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
     with tempfile.TemporaryDirectory(prefix="esper-") as temporary:
         store = CellStore(folder or Path(temporary))
-        summary = compare(cfg, request, store, torch.device("cpu"), progress)
+        data = load_task(cfg.task, torch.device("cpu"))
+        summary = compare(cfg, data, request, store, torch.device("cpu"), progress)
     print("\n".join(format_summary(summary)))
     figures, targets = full_gates(summary) if full else small_gates(summary)
     finish("comparison", figures, targets)

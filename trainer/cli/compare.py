@@ -40,7 +40,7 @@ from .output import format_table, print_json, print_lines, print_note
 )
 @click.option(
     "--hosts",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 4096),
     default=40,
     show_default=True,
     help="Held-out hosts, the same for all policies.",
@@ -79,23 +79,31 @@ def compare(
     Controls: ppo+shuffled (measurements of another host), ppo+told (the task is shown), constant+shuffled.
     Ctrl-C ends it; the same command goes on.
     """
-    cfg = settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
+    sourced = _load_configuration(preset, file, sets, episodes)
     if html is not None:
         _require_matplotlib()
     from trainer.compare.cells import CellStore
     from trainer.compare.comparison import ComparisonRequest
     from trainer.compare.comparison import compare as compute
     from trainer.compare.progress import Progress
-    from trainer.compute.device import limit_threads, resolve_device
+    from trainer.compute.device import limit_threads, prepare_device, resolve_device
+    from trainer.data.registry import load_task
     from trainer.evaluation.held_out import HeldOutHosts
+    from trainer.hosts.task_defaults import check_sizes, resolve_task_defaults
 
     limit_threads()
     words = parse_policies(policies or DEFAULT_POLICIES)
     named = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
     request = ComparisonRequest(words, seeds, episodes, HeldOutHosts(host_seed, hosts, named))
+    device = resolve_device(sourced.config.device, 0)
+    prepare_device(sourced.config.cuda, device)
+    data = load_task(sourced.config.task, device)
+    cfg = resolve_task_defaults(sourced, data.name, data.kind).config
+    if warning := check_sizes(cfg, data):
+        print_note(warning)
     store = CellStore(folder)
     try:
-        summary = compute(cfg, request, store, resolve_device(cfg.device, 0), Progress(print_note))
+        summary = compute(cfg, data, request, store, device, Progress(print_note))
     except KeyboardInterrupt:
         print_note(f"interrupted; go on with: {shlex.join(['esper-daemon', *sys.argv[1:]])}")
         raise SystemExit(INTERRUPTED_EXIT) from None
@@ -107,6 +115,19 @@ def compare(
         print_lines(format_summary(summary))
         if html is not None:
             print_lines(["", f"page: {html}"])
+
+
+def _load_configuration(
+    preset: str | None, file: Path | None, sets: tuple[str, ...], episodes: int
+) -> settings.SourcedConfig:
+    """The configuration of a training of so many episodes, whose rounds follow from its envs."""
+
+    def load(rounds: int) -> settings.SourcedConfig:
+        chosen = (*sets, f"rounds={rounds}")
+        return settings.load_sourced(preset=preset, file=file, environ=os.environ, sets=chosen)
+
+    envs = load(episodes).config.envs.count
+    return load(-(-episodes // envs))
 
 
 def format_summary(summary: dict[str, Any]) -> list[str]:

@@ -48,7 +48,8 @@ from .run_argument import REMOTE_COMMAND, list_remotely
 @click.option(
     "--greedy",
     is_flag=True,
-    help="Draw no actions, take the most probable ones (--set policy.greedy=true); goes with --no-learn.",
+    help="Draw no actions: take an op as soon as it would more probably than not have been drawn "
+    "(--set policy.greedy=true); goes with --no-learn.",
 )
 @click.option("--detach", is_flag=True, help="Run in the background; return once the run is ready.")
 def start(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trainer.config.schema import Config
+from trainer.data.task import Task
 from trainer.episode_table import EpisodeTable
 from trainer.evaluation.held_out import HeldOutHosts
 
@@ -44,17 +45,23 @@ class ComparisonRequest:
 
 
 def compare(
-    cfg: Config, request: ComparisonRequest, store: CellStore, device: torch.device, progress: Progress
+    cfg: Config,
+    data: Task,
+    request: ComparisonRequest,
+    store: CellStore,
+    device: torch.device,
+    progress: Progress,
 ) -> dict[str, Any]:
     """Compute what is missing; all figures, see `results.summarise`.
 
     Args:
         cfg: what is trained and searched with; its seed and rounds are replaced.
+        data: its task.
 
     Raises:
         EsperError: a policy cannot be trained, read or played here.
     """
-    bench = Workbench(cfg, request.held_out, device)
+    bench = Workbench(cfg, data, request.held_out, device)
     steps = Steps(bench, request.episodes, store, progress)
     try:
         plays = {word: _plays_of(word, request, steps, bench) for word in request.words}
@@ -138,7 +145,7 @@ def _result_of(word: Word, plays: Sequence[Step], steps: Steps) -> PolicyResult:
             "explained_variance_within": [_last_quarter(one["curve"]) for one in figures],
         }
     tables = [EpisodeTable.from_builtins(result["table"]) for result in results]
-    return PolicyResult(str(word), tables, str(results[0]["note"]), training)
+    return PolicyResult(word, tables, str(results[0]["note"]), training)
 
 
 def _last_quarter(curve: Sequence[Mapping[str, float | None]]) -> float | None:

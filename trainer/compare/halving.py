@@ -32,7 +32,7 @@ class RungPlan:
 
 
 def plan_rungs(candidates: int, episodes: int, tasks: int = 1) -> list[RungPlan]:
-    """Rungs until one candidate is left; each has an equal share of the episodes.
+    """Rungs until one candidate is left, at least one; each has an equal share of the episodes.
 
     Args:
         tasks: where there is enough for it, the hosts of a rung are as many of each task.
@@ -41,7 +41,7 @@ def plan_rungs(candidates: int, episodes: int, tasks: int = 1) -> list[RungPlan]
         At least one host for each candidate of a rung, whatever `episodes` is.
     """
     alive, plans = candidates, []
-    rungs = max(1, math.ceil(math.log2(candidates))) if candidates > 1 else 0
+    rungs = max(1, math.ceil(math.log2(candidates)))
     for _ in range(rungs):
         hosts = max(1, episodes // rungs // alive)
         if hosts >= tasks:

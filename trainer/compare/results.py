@@ -11,7 +11,7 @@ import numpy as np
 from trainer.episode_table import EpisodeTable
 
 from .intervals import METHOD, Interval, Matrix, mean_interval, paired_interval
-from .policy_words import RIVALS
+from .policy_words import RIVALS, Word
 
 COLUMNS = {
     "return": "episode_return",
@@ -28,16 +28,26 @@ class PolicyResult:
     """A policy's episodes on the held-out hosts.
 
     Attributes:
-        name: as it was asked for.
+        word: as it was asked for.
         tables: one for each training seed, or one where the policy was not trained; the same hosts in each.
         note: what was chosen or loaded, in words.
         training: what its training took, if it was trained.
     """
 
-    name: str
+    word: Word
     tables: Sequence[EpisodeTable]
     note: str = ""
     training: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return str(self.word)
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether its lead is asked for: it was trained here, or loaded from a file."""
+        return self.word.base not in RIVALS
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -51,19 +61,15 @@ class PolicyResult:
     def of_tasks(self, tasks: Sequence[str]) -> PolicyResult:
         """The same on the hosts of these tasks."""
         tables = [table.of_tasks(tasks) for table in self.tables]
-        return PolicyResult(self.name, tables, self.note, self.training)
-
-
-def is_learned(name: str) -> bool:
-    """Whether a policy of this name is one whose lead is asked for: trained here, or loaded from a file."""
-    return name.partition("+")[0] not in RIVALS
+        return PolicyResult(self.word, tables, self.note, self.training)
 
 
 def summarise(results: Sequence[PolicyResult], unseen: Sequence[str] = ()) -> dict[str, Any]:
     """All figures, as JSON has them.
 
     Args:
-        unseen: tasks that no policy was trained on; what is told of all hosts leaves them out.
+        unseen: tasks that no policy was trained on; what is told of all hosts leaves them out, where there
+            are others.
     """
     tasks = list(dict.fromkeys(results[0].tasks))
     known = [task for task in tasks if task not in unseen]
@@ -71,8 +77,9 @@ def summarise(results: Sequence[PolicyResult], unseen: Sequence[str] = ()) -> di
     return {
         "method": METHOD,
         "tasks": tasks,
-        "hosts": len(results[0].tasks),
-        "policies": [_figures(result, tasks) for result in results],
+        "averaged": known or tasks,
+        "hosts": len(results[0].of_tasks(known or tasks).tasks),
+        "policies": [_figures(result, known or tasks) for result in results],
         "differences": {
             group: _differences([result.of_tasks(names) for result in results])
             for group, names in groups.items()
@@ -81,11 +88,13 @@ def summarise(results: Sequence[PolicyResult], unseen: Sequence[str] = ()) -> di
     }
 
 
-def _figures(result: PolicyResult, tasks: Sequence[str]) -> dict[str, Any]:
-    means = {figure: mean_interval(result.matrix(figure), result.tasks).to_dict() for figure in COLUMNS}
+def _figures(result: PolicyResult, known: Sequence[str]) -> dict[str, Any]:
+    """Means over the hosts of the `known` tasks, and by task over those of each."""
+    hosts = result.of_tasks(known)
+    means = {figure: mean_interval(hosts.matrix(figure), hosts.tasks).to_dict() for figure in COLUMNS}
     by_task = {
         task: {figure: float(result.of_tasks([task]).matrix(figure).mean()) for figure in COLUMNS}
-        for task in tasks
+        for task in dict.fromkeys(result.tasks)
     }
     return {
         "name": result.name,
@@ -103,12 +112,12 @@ def _differences(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
         _difference(first, second)
         for first in results
         for second in results
-        if second is not first and _is_told(first.name, second.name)
+        if second is not first and _is_told(first, second)
     ]
     by_name = {result.name: result for result in results}
     if {"constant", "oracle"} <= by_name.keys():
         for result in results:
-            if is_learned(result.name):
+            if result.is_learned:
                 found.append(_way_to_oracle(result, by_name["constant"], by_name["oracle"]))
     return found
 
@@ -136,9 +145,8 @@ def _way_to_oracle(result: PolicyResult, constant: PolicyResult, oracle: PolicyR
     }
 
 
-def _is_told(first: str, second: str) -> bool:
+def _is_told(first: PolicyResult, second: PolicyResult) -> bool:
     """Whether their difference is told: of a learned policy and another, of a control and its policy."""
-    base, is_control, _ = first.partition("+")
-    if is_control:
-        return second == base
-    return is_learned(first) and not second.startswith(f"{first}+")
+    if first.word.control:
+        return second.word == Word(first.word.base)
+    return first.is_learned and not (second.word.control and second.word.base == first.word.base)

@@ -155,7 +155,7 @@ class Steps:
         cfg = self._bench.cfg
         options = {section: msgspec.to_builtins(getattr(cfg, section)) for section in sections}
         key = {"format": FORMAT, "version": __version__, "episode_epochs": cfg.episode_epochs, **options}
-        return Cell(name, key | {"of": also})
+        return Cell(name, key | {"gamma": cfg.ppo.gamma, "of": also})  # it discounts what shapes a return
 
     def _policy(self, word: Word, needs: Sequence[Step]) -> tuple[FrozenPolicy, str]:
         """What plays, and in words what of it was chosen or loaded."""

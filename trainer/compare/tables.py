@@ -53,7 +53,7 @@ def _policies(summary: dict[str, Any]) -> Table:
         ]
         for policy in summary["policies"]
     ]
-    title = f"Policies on {summary['hosts']} held-out hosts of {', '.join(summary['tasks'])}"
+    title = f"Policies on {summary['hosts']} held-out hosts of {', '.join(summary['averaged'])}"
     return Table(title, ["policy", "seeds", *DECIMALS, ""], rows, is_worded=True)
 
 

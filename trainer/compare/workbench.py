@@ -13,7 +13,6 @@ from torch import Tensor
 
 from trainer.config.schema import Config
 from trainer.data.mixture import Mixture
-from trainer.data.registry import load_task
 from trainer.data.task import Task
 from trainer.evaluation.episodes import HeldOutEpisodes
 from trainer.evaluation.held_out import HeldOutHosts
@@ -33,12 +32,13 @@ class Workbench:
 
     Args:
         cfg: of all cells.
+        data: what policies are trained on.
         held_out: hosts that policies are played on.
         device: where everything lives.
     """
 
-    def __init__(self, cfg: Config, held_out: HeldOutHosts, device: torch.device) -> None:
-        self.cfg, self.held_out, self.device = cfg, held_out, device
+    def __init__(self, cfg: Config, data: Task, held_out: HeldOutHosts, device: torch.device) -> None:
+        self.cfg, self.data, self.held_out, self.device = cfg, data, held_out, device
         self._search: tuple[tuple[str, ...], SearchEpisodes] | None = None
 
     @property
@@ -54,11 +54,6 @@ class Workbench:
     def task_of_host(self, host: int) -> str:
         """What a held-out host learns."""
         return self.tasks[host % len(self.tasks)]
-
-    @cached_property
-    def data(self) -> Task:
-        """What policies are trained on."""
-        return load_task(self.cfg.task, self.device)
 
     @cached_property
     def held_out_data(self) -> Task:

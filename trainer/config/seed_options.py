@@ -33,7 +33,8 @@ class SeedsConfig(Section, frozen=True):
         int, count("Epochs that a seed blends before gate G3, with strict gates", ge=0)
     ] = 3
     embargo_epochs: Annotated[
-        int, count("Epochs that a slot stays closed after its seed was pruned", ge=1)
+        int,
+        count("Epochs that a slot stays closed after a seed was pruned; clearing takes one more", ge=1),
     ] = 2
     learning_rate: Annotated[
         float, number("Learning rate of seeds (SGD); 0 = that of their hosts", le=10.0)

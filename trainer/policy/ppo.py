@@ -400,7 +400,7 @@ class PPO:
                 "grad_norm": nothing,
                 "head_grad_norm": nothing.expand(len(HEAD_NAMES)),
                 "critic_grad_norm": nothing,
-                "applied": whole.total.isnan(),
+                "applied": torch.zeros_like(whole.total, dtype=torch.bool),
                 "finite": whole.total.isfinite(),
             }
         self._backward_and_all_reduce(loss)

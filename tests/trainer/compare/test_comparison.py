@@ -22,9 +22,12 @@ from trainer.compare.comparison import ComparisonRequest, compare
 from trainer.compare.frozen_policies import PlanPolicy, StaticPolicy, draw_partners, shuffled
 from trainer.compare.hosts import SearchEpisodes, TrainingHosts
 from trainer.compare.plans import Plan, TooManySchedules, constant_schedules
-from trainer.compare.policy_words import UnknownPolicy, parse_policies
+from trainer.compare.policy_words import UnknownPolicy, Word, parse_policies
 from trainer.compare.progress import Progress
+from trainer.compare.steps import Steps
+from trainer.compare.workbench import Workbench
 from trainer.config.schema import Config
+from trainer.data.registry import load_task
 from trainer.episode_table import EpisodeTable
 from trainer.episodes import Episodes
 from trainer.evaluation.episodes import HeldOutEpisodes
@@ -50,7 +53,9 @@ def run(
     said: list[str] = []
     request = ComparisonRequest(parse_policies([words]), 2, episodes, HeldOutHosts(count=6))
     progress = Progress(said.append, every=0.0)
-    return compare(cfg or configuration(*MIXED), request, CellStore(folder), CPU, progress), said
+    cfg = cfg or configuration(*MIXED)
+    data = load_task(cfg.task, CPU)
+    return compare(cfg, data, request, CellStore(folder), CPU, progress), said
 
 
 def test_plan_does_what_the_constant_policy_does() -> None:
@@ -186,6 +191,18 @@ def test_two_processes_share_the_cells(tmp_path: Path) -> None:
     assert len(begun) == len(set(begun)) == 2 + 2 + 1, "each cell is computed once"
 
 
+def test_results_under_another_discount_are_others(tmp_path: Path) -> None:
+    def files(*sets: str) -> set[str]:
+        cfg = configuration(*MIXED, *sets)
+        bench = Workbench(cfg, load_task(cfg.task, CPU), HeldOutHosts(count=6), CPU)
+        steps = Steps(bench, 4, CellStore(tmp_path), Progress(print))
+        search = steps.search("constant", bench.tasks, 4)
+        return {steps.play(Word("no_growth")).cell.file, search.cell.file, steps.training("", 1).cell.file}
+
+    assert files() == files()
+    assert not files() & files("ppo.gamma=0.5")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -204,6 +221,43 @@ def test_too_many_schedules_are_refused() -> None:
     assert len(constant_schedules(3, 4)) == 125
     with pytest.raises(TooManySchedules, match="name fewer"):
         constant_schedules(5, 16)
+
+
+def options(*sets: str) -> list[str]:
+    return [word for one in (*sets, "device=cpu", "envs.threads=1") for word in ("--set", one)]
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["task.batch_size=5000"], "task.batch_size = 5000: digits has"),
+        (["ppo.schedule=linear", "ppo.warmup_rounds=9"], "ppo.warmup_rounds = 9, and rounds = 2"),
+        (["host.width=16"], "is for text, and digits is images"),
+    ],
+)
+def test_configuration_is_checked_as_for_a_run(tmp_path: Path, sets: list[str], message: str) -> None:
+    arguments = ["compare", "--to", str(tmp_path), "--policy", "ppo", "--episodes", "16"]
+    done = CliRunner().invoke(main, [*arguments, *options(*sets, "envs.count=8")])
+    assert done.exit_code == 9, done.output
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+TINY = ("task.batches_per_epoch=1", "task.batch_size=4", "episode_epochs=2")
+
+
+def test_rounds_of_a_schedule_follow_from_the_episodes(tmp_path: Path) -> None:
+    sets = (*TINY, "ppo.schedule=linear", "host.channels=2,2,2", "envs.count=2", "ppo.minibatches=1")
+    arguments = ["compare", "--to", str(tmp_path / "cells"), "--policy", "ppo", "--seeds", "1"]
+    done = CliRunner().invoke(main, [*arguments, "--episodes", "4", "--hosts", "2", *options(*sets)])
+    assert done.exit_code == 0, done.output
+
+
+def test_text_hosts_have_the_blueprints_of_text(tmp_path: Path) -> None:
+    arguments = ["compare", "--preset", "text", "--hosts", "1", "--policy", "no_growth", *options(*TINY)]
+    done = CliRunner().invoke(main, [*arguments, "--to", str(tmp_path / "cells"), "--json"])
+    assert done.exit_code == 0, done.output
 
 
 def test_command_prints_json_and_a_page(tmp_path: Path) -> None:

@@ -31,6 +31,13 @@ def test_finds_the_best_of_125() -> None:
     assert all(plan.hosts % 5 == 0 for plan in plans if plan.hosts >= 5)
 
 
+def test_single_candidate_is_played_too() -> None:
+    halving = Halving(1)
+    assert halving.run(plan_rungs(1, 6, tasks=3), play, together=4) == 0
+    assert halving.mean(0) == pytest.approx(10.0 - 0.77)
+    assert halving.episodes == 6
+
+
 class Interrupted(Exception):
     """Ends a search."""
 
