@@ -40,19 +40,18 @@ class StallCounters:
         self._device, self._every = device, syncs_every
         self._rounds = self._syncs = self._recompiles = 0
         self._is_counting = False
+        self._show = self._show_before = warnings.showwarning
         on_compile(self._note_compilation)
-        if device.type == "cuda":
-            self._show = warnings.showwarning
-            warnings.filterwarnings("always", message=_SYNC)
-            warnings.showwarning = self._warned
         self._before = self._now(0)
 
     def begin_round(self) -> None:
         """Have torch warn of waits in this round, or no longer."""
         self._rounds += 1
         counts = self._device.type == "cuda" and (self._rounds - 2) % self._every == 0
-        if counts is not self._is_counting:
-            torch.cuda.set_sync_debug_mode("warn" if counts else "default")
+        if counts and not self._is_counting:
+            self._hear_warnings()
+        elif self._is_counting and not counts:
+            self._ignore_warnings()
         self._is_counting = counts
 
     def take(self, transfers: int) -> StallCounts:
@@ -83,8 +82,25 @@ class StallCounters:
         self._recompiles += is_recompiling()
         return "counted by telemetry"
 
-    def _warned(self, message: Any, *args: Any, **kwargs: Any) -> None:
-        if str(message).startswith(_SYNC):
-            self._syncs += 1
-        else:
-            self._show(message, *args, **kwargs)
+    def _hear_warnings(self) -> None:
+        """Count torch's warnings before anything else has them.
+
+        Not from the making on: a daemon's log takes over Python's warnings after that, and each wait would
+        be a line of it.
+        """
+        show = self._show_before = warnings.showwarning
+
+        def count_or_show(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+            if str(message).startswith(_SYNC):
+                self._syncs += 1
+            else:
+                show(message, *args, **kwargs)
+
+        self._show = warnings.showwarning = count_or_show
+        warnings.filterwarnings("always", message=_SYNC)
+        torch.cuda.set_sync_debug_mode("warn")
+
+    def _ignore_warnings(self) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+        if warnings.showwarning is self._show:  # else who has come since goes on, and shows what it is given
+            warnings.showwarning = self._show_before

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import faulthandler
+import logging
+import signal
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 import torch._dynamo.utils as dynamo
 
+from protocol.server.emitter import Emitter
+from trainer.daemon.logging_setup import set_up
 from trainer.telemetry import stall_counters as module
 from trainer.telemetry.stall_counters import StallCounters, StallCounts
 
@@ -81,6 +87,41 @@ def test_torch_warns_of_waits_in_one_round_of_sixteen(monkeypatch: pytest.Monkey
             rounds[round] = counters.take(2 * round).device_syncs
     assert {round: syncs for round, syncs in rounds.items() if syncs is not None} == {2: 3, 18: 3, 34: 3}
     assert mode == ["default", *(["warn", "default"] * 3)]
+
+
+@pytest.fixture
+def _kept_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What `set_up` changes of the process is put back, or not done."""
+    monkeypatch.setattr(faulthandler, "enable", lambda file: None)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    logging.captureWarnings(False)
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("_kept_logging")
+def test_daemons_log_has_no_line_for_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of a daemon: its log takes over Python's warnings after the counters were made."""
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {})
+    emitter = Emitter()
+    with warnings.catch_warnings():
+        counters = StallCounters(torch.device("cuda"))
+        with set_up(tmp_path / "daemon.log", emitter, terminal=False):
+            of_log = warnings.showwarning
+            for _ in range(2):
+                counters.begin_round()
+            for _ in range(3):
+                wait_once()
+            assert counters.take(2).device_syncs == 5
+            assert emitter.waiting["log"] == 0
+            warnings.warn("something else", stacklevel=1)
+            assert emitter.waiting["log"] == 1
+            counters.begin_round()
+            assert warnings.showwarning is of_log, "nothing is left in a round that is not counted"
 
 
 @pytest.mark.gpu
