@@ -129,7 +129,7 @@ class CommandRunner:
         self._stop_if_asked()
         while self._paused:
             self._server.mailbox.wait(0.25)
-            self._server.beat(self._run.round, self._run.epoch)
+            self._server.show_life()
             self._run.keep_waiting()
             self._execute_waiting()
             self._stop_if_asked()

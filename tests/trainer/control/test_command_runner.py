@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -244,6 +245,28 @@ def test_a_signal_ends_a_paused_run(rig: Rig) -> None:
     rig.commands._paused = True
     with pytest.raises(StopRun, match="SIGTERM"):
         rig.commands.at_epoch_end()
+
+
+def test_paused_run_lives_and_trains_no_epoch(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.server.close()  # its thread keeps to the real clock
+    now = [1000.0]
+    monkeypatch.setattr(server_module, "time", SimpleNamespace(**vars(time) | {"monotonic": lambda: now[0]}))
+    ages: list[int] = []
+
+    def wait(_seconds: float) -> None:
+        now[0] += 700.0
+        ages.append(rig.server.trainer_beat.beat_age_ms)
+        if len(ages) == 3:
+            rig.commands._paused = False
+
+    monkeypatch.setattr(rig.server.mailbox, "wait", wait)
+    rig.server.beat(3, 5)
+    rig.commands._paused = True
+    rig.commands.at_epoch_end()
+    beat = rig.server.trainer_beat
+    assert ages == [700_000] * 3, "each since the one before"
+    assert (beat.round, beat.epoch, beat.beat_age_ms) == (3, 5, 0)
+    assert rig.server.num_epochs == 1
 
 
 def test_runner_is_idle_until_something_is_to_be_done(rig: Rig) -> None:
