@@ -193,8 +193,13 @@ class Population:
         topology = self.fully_seeded_topology()
 
         def work(i: int) -> None:
-            self.groups[i].plan_epoch(topology.rows(*self._spans[i]), 0, 0)
-            self.groups[i].try_step()
+            group = self.groups[i]
+            group.plan_epoch(topology.rows(*self._spans[i]), 0, 0)
+            scale = {} if group.loss_scale is None else group.loss_scale.state()  # outlives episodes
+            kept = {name: tensor.clone() for name, tensor in scale.items()}
+            group.try_step()
+            for name, tensor in scale.items():
+                tensor.copy_(kept[name])
 
         self._executor.map(work, self._executor.num_parallel)
         self.begin_episode(0)
