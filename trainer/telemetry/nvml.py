@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -41,12 +43,19 @@ class NvidiaGPU:
     def fill(self, sample: SystemSample) -> None:
         """Put the GPU's figures into a sample; one that NVML refuses stays not measured."""
         nvml, handle = self._nvml, self._handle
-        try:
+        with self._refusals_logged():
             used = nvml.nvmlDeviceGetMemoryInfo(handle)
             sample.gpu_memory, sample.gpu_memory_total = int(used.used), int(used.total)
+        with self._refusals_logged():
             sample.gpu_percent = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        with self._refusals_logged():
             sample.gpu_celsius = float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-        except nvml.NVMLError as error:
+
+    @contextmanager
+    def _refusals_logged(self) -> Iterator[None]:
+        try:
+            yield
+        except self._nvml.NVMLError as error:
             logger.debug("NVML: %s", error)
 
 

@@ -100,28 +100,38 @@ def test_no_cgroup_at_all(tmp_path: Path) -> None:
 
 
 class FakeNVML:
-    """The part of NVML that is called, with the temperature refused."""
+    """The part of NVML that is called; it refuses one figure."""
 
     NVML_TEMPERATURE_GPU = 0
+    refused = ""
 
     class NVMLError(Exception):
         pass
 
+    def answer(self, figure: str, value: Any) -> Any:
+        if figure == self.refused:
+            raise self.NVMLError("not supported")
+        return value
+
     def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
-        return SimpleNamespace(used=5, total=10)
+        return self.answer("memory", SimpleNamespace(used=5, total=10))
 
     def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
-        return SimpleNamespace(gpu=71)
+        return self.answer("percent", SimpleNamespace(gpu=71))
 
     def nvmlDeviceGetTemperature(self, handle: Any, kind: int) -> Any:
-        raise self.NVMLError("not supported")
+        return self.answer("celsius", 40)
 
 
-def test_what_the_gpu_refuses_stays_not_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("refused", ["memory", "percent", "celsius"])
+def test_only_what_the_gpu_refuses_stays_not_measured(tmp_path: Path, refused: str) -> None:
     sample = SystemSampler(tmp_path, CPU, lambda sample: None).sample()
-    NvidiaGPU(FakeNVML(), handle=0).fill(sample)
-    assert (sample.gpu_memory, sample.gpu_memory_total, sample.gpu_percent) == (5, 10, 71.0)
-    assert sample.gpu_celsius is None
+    nvml = FakeNVML()
+    nvml.refused = refused
+    NvidiaGPU(nvml, handle=0).fill(sample)
+    every = {"memory": 5, "memory_total": 10, "percent": 71.0, "celsius": 40.0}
+    found = {name: getattr(sample, f"gpu_{name}") for name in every}
+    assert found == {name: None if name.startswith(refused) else value for name, value in every.items()}
 
 
 @pytest.mark.finding("DR-36")
