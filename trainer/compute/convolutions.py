@@ -107,14 +107,14 @@ class NativeConv(Conv):
         return native_rows.is_taken(like)
 
     def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor, *, pool: bool = False) -> Tensor:
-        if torch.is_grad_enabled() or not native.is_taken(x, weight):
+        if torch.is_grad_enabled() or not native.is_taken(x, weight, pool=pool):
             return super().biased_relu(x, weight, bias, pool=pool)
         return native.convolve(x, weight, bias, relu=True, pool=pool)
 
     def batch_normed(
         self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, *, pool: bool = False
     ) -> Tensor:
-        if not native.is_taken(x, weight):
+        if not native.is_taken(x, weight, pool=pool):
             return super().batch_normed(x, weight, scale, shift, pool=pool)
         return native.convolve_normed(x, weight, scale, shift, of_batch=True, pool=pool)[0]
 
@@ -131,7 +131,7 @@ class NativeConv(Conv):
         pool: bool = False,
     ) -> Tensor:
         norm = scale, shift
-        if not native.is_taken(x, weight):
+        if not native.is_taken(x, weight, pool=pool):
             return super().batch_norm_averaged(x, weight, *norm, mean, variance, batches, pool=pool)
         out, found_mean, found_variance = native.convolve_normed(x, weight, *norm, of_batch=True, pool=pool)
         count = out.numel() // out.shape[1]

@@ -55,8 +55,12 @@ def absence() -> str:
     return "" if instruction_set() else "this processor has neither AVX2 nor AVX-512"
 
 
-def is_taken(x: Tensor, weight: Tensor, groups: int = 1, stride: int = 1) -> bool:
-    """Whether the kernel computes this; decided by types and shapes of one network, never by how many."""
+def is_taken(x: Tensor, weight: Tensor, groups: int = 1, stride: int = 1, *, pool: bool = False) -> bool:
+    """Whether the kernel computes this; decided by types and shapes of one network, never by how many.
+
+    One exception: an input that several networks share and whose gradient is wanted is not taken, since the
+    kernel does not add up the networks' parts of it.
+    """
     n, outputs, inputs, _, size = weight.shape
     return (
         x.device.type == "cpu"
@@ -66,6 +70,8 @@ def is_taken(x: Tensor, weight: Tensor, groups: int = 1, stride: int = 1) -> boo
         and (groups == 1 or (groups == outputs and inputs == 1 and x.shape[1] == n * groups))
         and not torch.is_autocast_enabled("cpu")
         and 0 < x.shape[0] * x.shape[2] * x.shape[3] <= MAX_PIXELS
+        and not (pool and min(x.shape[2:]) < 2)
+        and not (x.requires_grad and groups == 1 < n and x.shape[1] == inputs and torch.is_grad_enabled())
         and bool(instruction_set())
     )
 
@@ -133,7 +139,8 @@ def _is_shared(x: Tensor, weight: Tensor, groups: int = 1) -> bool:
 
 def in_rows(values: Tensor) -> Tensor:
     """A tensor [n, ...] with each network's numbers in one piece, wherever the next one's begin."""
-    return values if values[0].is_contiguous() else values.contiguous()
+    one = values[0] if values.dim() > 1 else values  # [n*O] has all networks' in one piece
+    return values if one.is_contiguous() else values.contiguous()
 
 
 def laid_out(x: Tensor) -> Tensor:
@@ -148,6 +155,7 @@ def _empty(like: Tensor, channels: int) -> Tensor:
 
 def _empty_pooled(x: Tensor, dtype: torch.dtype) -> Tensor:
     batch, channels, height, width = x.shape
+    assert min(height, width) > 1, "nothing is left; is_taken refuses it"
     size = (batch, channels, height // 2, width // 2)
     return torch.empty(size, dtype=dtype, memory_format=torch.channels_last)
 
@@ -200,7 +208,9 @@ def _convolve_backward(
         to_x=of_x if to_x else None,
         to_weight=of_weight if to_weight else None,
     )
-    flags = (0, 0, 0, 0, 0, _is_shared(x, weight, groups), groups > 1, False, NO_NORM)
+    is_shared = _is_shared(x, weight, groups)
+    assert not (to_x and is_shared), "only the last network's part would be found; is_taken refuses it"
+    flags = (0, 0, 0, 0, 0, is_shared, groups > 1, False, NO_NORM)
     kernel.derive(instruction_set(), addresses, (*_sizes(x, weight, groups), *flags))
     return of_x, of_weight
 
@@ -295,6 +305,7 @@ def _convolve_normed_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x (before its pool where it has places: `height` and `width`), weight, norm and gain."""
     assert kernel is not None
+    assert not (to_x and _is_shared(x, weight)), "as in _convolve_backward"
     x, grad, weight, scale, shift = (
         laid_out(x),
         laid_out(grad),

@@ -139,6 +139,21 @@ def test_one_input_for_all_networks_is_convolved_by_each(kernel: int) -> None:
     assert_close(to_weight.flatten(0, 1), torch.autograd.grad(expected, [each], grad.double())[0])
 
 
+@pytest.mark.parametrize("method", ["__call__", "batch_normed", "group_normed"])
+def test_one_input_gets_the_gradients_of_all_networks(method: str) -> None:
+    x, weight, norm = torch.randn(9, 3, 12, 8), torch.randn(4, 8, 3, 3, 3), torch.rand(2, 4, 8)
+    tensors = [x, weight] if method == "__call__" else [x, weight, *norm]
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        leaf, *others = (t.to(dtype) for t in tensors)
+        out = getattr(NATIVE, method)(leaf.requires_grad_(), *others)
+        results += torch.autograd.grad(out.square().sum(), leaf)
+    torch.testing.assert_close(results[0].double(), results[1], rtol=1e-3, atol=1e-3)
+    leaf = x.clone().requires_grad_()
+    with pytest.raises(AssertionError, match="the last network's part"):
+        native.convolve(leaf, weight).sum().backward()
+
+
 def test_bias_and_relu_are_applied_behind_the_sums() -> None:
     x, weight, bias = torch.randn(5, 6, 7, 7), torch.randn(2, 12, 3, 3, 3), torch.randn(2, 12)
     plain = F.conv2d(x.double(), weight.double().flatten(0, 1), bias.double().flatten(), 1, 1, groups=2)
@@ -154,6 +169,24 @@ def test_weights_may_lie_in_rows_of_something_longer() -> None:
     weight = rows[:, 7 : 7 + 8 * 4 * 9].view(3, 8, 4, 3, 3)
     x = torch.randn(4, 12, 8, 8)
     assert torch.equal(NATIVE(x, weight), NATIVE(x, weight.contiguous()))
+
+
+def test_numbers_of_a_norm_may_lie_apart() -> None:
+    x, weight = torch.randn(4, 12, 8, 8), torch.randn(3, 8, 4, 3, 3)
+    scale, shift = torch.randn(2, 48)[:, ::2]
+    made = NATIVE.batch_normed(x, weight, scale, shift)
+    assert torch.equal(made, NATIVE.batch_normed(x, weight, scale.contiguous(), shift.contiguous()))
+
+
+@pytest.mark.parametrize("size", [(1, 4), (4, 1)])
+def test_pool_that_leaves_nothing_is_refused_as_by_torch(size: tuple[int, int]) -> None:
+    x, weight, norm = torch.randn(2, 6, *size), torch.randn(2, 4, 3, 3, 3), torch.rand(2, 2, 4)
+    assert native.is_taken(x, weight)
+    assert not native.is_taken(x, weight, pool=True)
+    with pytest.raises(RuntimeError, match="Output size is too small"):
+        NATIVE.batch_normed(x, weight, *norm, pool=True)
+    with torch.no_grad(), pytest.raises(AssertionError, match="nothing is left"):
+        native.convolve(x, weight, pool=True)
 
 
 def test_what_the_kernel_does_not_compute_torch_does() -> None:
