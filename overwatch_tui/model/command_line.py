@@ -88,11 +88,12 @@ def known_methods(loop_commands: Collection[str] = (), *, answered: Collection[s
 def complete(line: str, methods: Sequence[str]) -> list[str]:
     """Lines that the last word can become, in the order in which Tab offers them."""
     head, _, last = line.rpartition(" ")
-    if not head:
+    typed = head.split()
+    if not typed:
         return [name + " " for name in methods if name.startswith(last)] + [
             name + " " for name in methods if last and last in name and not name.startswith(last)
         ]
-    method = METHODS.get(head.split()[0])
+    method = METHODS.get(typed[0])
     if method is None:
         return []
     parameters = parameters_of(method)
@@ -100,13 +101,13 @@ def complete(line: str, methods: Sequence[str]) -> list[str]:
     if equals:
         words = next((p.words for p in parameters if p.name == name), ())
         return [f"{head} {name}={word} " for word in words if word.lower().startswith(value.lower())]
-    given = {word.partition("=")[0] for word in head.split()[1:]}
+    given = {word.partition("=")[0] for word in typed[1:]}
     return [f"{head} {p.name}=" for p in parameters if p.name.startswith(last) and p.name not in given]
 
 
 def explain(line: str) -> str:
     """What the method or the parameter under the cursor means."""
-    words = line.split(" ")
+    words = line.lstrip().split(" ")
     method = METHODS.get(words[0])
     if method is None:
         return "a method of the daemon; Tab completes, Enter sends, Up brings earlier lines back"

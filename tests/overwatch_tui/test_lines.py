@@ -142,6 +142,17 @@ async def test_a_command_is_completed_explained_and_sent() -> None:
 
 
 @in_loop
+async def test_spaces_alone_are_a_line_that_does_nothing() -> None:
+    app = app_of()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("colon", "space", "space")
+        assert " checkpoint " in text_of(app), "methods are offered"
+        await pilot.press("enter")
+        assert len(app.screen_stack) == 1
+        assert feed_of(app).requests == []
+
+
+@in_loop
 async def test_a_question_shows_its_answer() -> None:
     app = app_of()
     async with app.run_test(size=SIZE) as pilot:

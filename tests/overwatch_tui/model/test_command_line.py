@@ -85,6 +85,15 @@ def test_tab_completes_methods_parameters_and_values() -> None:
     assert complete("fly ", METHOD_NAMES) == []
 
 
+@pytest.mark.parametrize("space", [" ", "  ", "   "])
+def test_spaces_in_front_of_a_method_change_nothing(space: str) -> None:
+    assert complete(space, METHOD_NAMES) == complete("", METHOD_NAMES)
+    assert complete(space + "tele", METHOD_NAMES) == ["telemetry.escalate "]
+    assert complete(f"{space}mark ", METHOD_NAMES) == [f"{space}mark text="]
+    assert explain(f"{space}mark text=") == explain("mark text=")
+    assert parse_line(f"{space}mark a") == parse_line("mark a")
+
+
 def test_every_method_and_parameter_is_explained() -> None:
     for name in METHOD_NAMES:
         assert METHODS[name].effect in explain(name)
@@ -108,7 +117,7 @@ def test_every_method_can_be_typed(name: str) -> None:
     msgspec.convert(parsed.params, METHODS[name].params)
 
 
-@given(st.text(max_size=60))
+@given(st.text(max_size=60) | st.text(" =.marktexpus", max_size=12))
 def test_any_text_is_a_line_or_an_error(text: str) -> None:
     explain(text)
     complete(text, METHOD_NAMES)
