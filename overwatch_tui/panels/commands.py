@@ -174,7 +174,7 @@ def _offered_by_loop(inputs: PanelInputs, width: int) -> list[Line]:
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """The selected command in full."""
-    commands = inputs.state.commands.newest_first()
+    commands = _rows(inputs)
     if not commands:
         return body(inputs, width, height)
     command = commands[inputs.view.selected_index("commands", keys(inputs))]

@@ -104,6 +104,22 @@ async def test_every_list_has_a_filter(key: str, view: str, filter_: str, shown:
 
 
 @in_loop
+async def test_enter_shows_the_command_that_the_filter_left() -> None:
+    app = app_of()
+    for method in ("pause", "resume", "checkpoint"):
+        app.session.send(method, {})
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("7", "slash")
+        await write(pilot, "what:pause")
+        await pilot.press("enter", "enter")
+        assert "method      pause" in text_of(app, "commands")
+        await pilot.press("escape", "slash", "ctrl+u")
+        await write(pilot, "zzzz")
+        await pilot.press("enter", "enter")
+        assert "no command passes /zzzz; Esc shows all" in text_of(app, "commands")
+
+
+@in_loop
 async def test_a_wrong_filter_is_told_and_can_be_mended() -> None:
     app = app_of()
     async with app.run_test(size=SIZE) as pilot:
