@@ -84,7 +84,7 @@ class MoveActions(PaintedApp):
         self.paint()
 
     def action_step_back(self) -> None:
-        self.session.view.step_back()
+        self.session.view.step_back(self._panel())
         self.session.view.selected.pop("log", None)
         self.paint()
 

@@ -120,8 +120,12 @@ class ViewState:
         chosen = self.filters.get(panel)
         return "" if chosen is None else f"/{chosen.text}"
 
-    def step_back(self) -> bool:
-        """One step out; False where there is none."""
+    def step_back(self, panel: str) -> bool:
+        """One step out; False where there is none.
+
+        Args:
+            panel: the one that moves act on; a run of another kind has others than `focus` may name.
+        """
         if self.typing is not None:
             self.typing = None
         elif self.charts.let_go():
@@ -132,8 +136,8 @@ class ViewState:
             pass
         elif self.detail:
             self.detail = False
-        elif self.focus in self.filters:
-            del self.filters[self.focus]
+        elif panel in self.filters:
+            del self.filters[panel]
         elif self.name != "envs" or self.focus != "envs":
             self.show_view("envs")
         else:

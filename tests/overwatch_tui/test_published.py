@@ -58,6 +58,17 @@ async def test_moves_scroll_the_metrics(size: tuple[int, int]) -> None:
         assert "m00" in shown(made)
 
 
+@in_loop
+async def test_escape_clears_the_filter_of_its_main_view() -> None:
+    made = app()
+    async with made.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash", *"zzz", "enter")
+        assert "no metric passes /zzz; Esc shows all" in shown(made)
+        await pilot.press("escape")
+        assert made.session.view.filters == {}
+        assert "no metric passes" not in shown(made)
+
+
 def test_footer_offers_only_what_the_run_has() -> None:
     made = app().session
     feed = made.feed
