@@ -12,10 +12,13 @@ from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.theme import Glyphs, Theme
 
 from .box import BoxScreen
+from .input_line import pasted_text
 
 MAX_ROWS = 12
 """Commands or parameters at a time; the others come into view with the selection."""
 MAX_HELP_LINES = 3
+MAX_TYPED = 4096
+"""Characters of a parameter: the longest path that Linux takes."""
 
 
 class LoopCall(NamedTuple):
@@ -94,7 +97,18 @@ class CallScreen(BoxScreen[LoopCall | None]):
         elif event.key == "ctrl+u":
             self._typed[name] = ""
         elif event.is_printable and event.character:
-            self._typed[name] = text + event.character
+            self._type(chosen, event.character)
+
+    def on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        if self._chosen is not None and self.is_current:
+            self._error = ""
+            self._type(self._chosen, pasted_text(event))
+            self.draw()
+
+    def _type(self, chosen: OfferedCommand, text: str) -> None:
+        name = chosen.parameters[self._field].name
+        self._typed[name] = (self._typed.get(name, "") + text)[:MAX_TYPED]
 
     def _finish(self, chosen: OfferedCommand) -> None:
         try:

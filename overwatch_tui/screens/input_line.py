@@ -18,6 +18,11 @@ MAX_TEXT = 400
 HEIGHT = 3
 
 
+def pasted_text(event: events.Paste) -> str:
+    """What a paste types: the printable part of its first line, which terminals end with CR."""
+    return "".join(c for c in "".join(event.text.splitlines()[:1]) if c.isprintable())
+
+
 def _nothing(_text: str) -> Sequence[str]:
     return ()
 
@@ -106,7 +111,7 @@ class InputLine(ModalScreen[str | None]):
 
     def on_paste(self, event: events.Paste) -> None:
         event.stop()
-        self._type(event.text.split("\n")[0])
+        self._type(pasted_text(event))
 
     def on_key(self, event: events.Key) -> None:
         if not self.is_current:
@@ -137,7 +142,7 @@ class InputLine(ModalScreen[str | None]):
                     self._type(event.character)
 
     def _type(self, text: str) -> None:
-        self._set((self.text + "".join(c for c in text if c.isprintable()))[:MAX_TEXT])
+        self._set((self.text + text)[:MAX_TEXT])
 
     def _set(self, text: str) -> None:
         self.text, self._choices, self._problem = text, [], ""

@@ -157,6 +157,19 @@ async def test_a_command_is_completed_explained_and_sent() -> None:
         assert len(feed_of(app).requests) == 1
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+@in_loop
+async def test_a_paste_is_taken_up_to_its_line_end(end: str) -> None:
+    app = app_of()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("colon")
+        await write(pilot, f"mark first{end}stop{end}")
+        assert isinstance(app.screen, InputLine)
+        assert app.screen.text == "mark first"
+        await write(pilot, end)
+        assert app.screen.text == "mark first"
+
+
 @in_loop
 async def test_spaces_alone_are_a_line_that_does_nothing() -> None:
     app = app_of()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.events import Paste
 
 from overwatch_tui import keys
 from overwatch_tui.app import OverwatchApp
@@ -172,6 +173,24 @@ async def test_own_command_is_typed_asked_and_sent() -> None:
         await pilot.press("y")
         assert feed.requests[-1][1:] == ("lr", {"value": 0.5})
         assert "cmd #1 lr" in shown(made)
+
+
+@in_loop
+async def test_pasted_text_goes_into_the_parameter_that_is_typed() -> None:
+    made = with_commands()
+    feed = made.session.feed
+    assert isinstance(feed, ListFeed)
+    async with made.run_test(size=(80, 24)) as pilot:
+        await pilot.press("c")
+        made.post_message(Paste("nothing is typed in the list"))
+        await pilot.press("enter")
+        made.post_message(Paste("0."))
+        await pilot.pause()
+        made.post_message(Paste("25\r\n7\r"))
+        await pilot.pause()
+        assert "value  0.25_" in on_top(made)
+        await pilot.press("enter", "y")
+        assert feed.requests[-1][1:] == ("lr", {"value": 0.25})
 
 
 def test_own_command_reaches_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
