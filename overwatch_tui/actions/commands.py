@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from overwatch_tui.model.loop_commands import read_loop_commands
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 class CommandActions(PaintedApp):
     """Questions, and the commands that follow them."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a daemon that could take a command."""
+        link = self.session.link
+        return not link.is_replay and link.state in ("live", "slow", "stale")
 
     def action_ask(self, name: str) -> None:
         """Ask before a command is sent; see `screens.questions`."""
@@ -40,13 +47,16 @@ class CommandActions(PaintedApp):
             self._refuse("read-only: this terminal sends no commands")
         elif not commands:
             self._refuse(f"the loop of {name} has no commands so far")
+        elif not self.is_connected:
+            self._refuse(f"no daemon is connected that could take a command ({self.session.link.label})")
         else:
             self.push_screen(
-                CallScreen(commands, name, self.palette, self.session.view.glyphs), self._on_call
+                CallScreen(commands, name, self.palette, self.session.view.glyphs),
+                partial(self._on_call, self.session.feed.run_id),
             )
 
-    def _on_call(self, call: LoopCall | None) -> None:
-        if call is not None:
+    def _on_call(self, run_id: str | None, call: LoopCall | None) -> None:
+        if call is not None and self.can_send(call.method, run_id):
             words = " ".join(f"{name}={json.dumps(value)}" for name, value in call.params.items())
             text = f"Send {call.method} {words}".rstrip() + "?"
             self._confirm(Question(call.method, call.params, text, "when the loop next looks for commands"))
@@ -55,19 +65,35 @@ class CommandActions(PaintedApp):
         self.show_message(why)
         self.paint()
 
+    def can_send(self, method: str, run_id: str | None) -> bool:
+        """Whether a command reaches the run that it was asked of; where it does not, that is said.
+
+        While a question is open, the run may end and the terminal follow the next one.
+
+        Args:
+            method: of the command.
+            run_id: of the run that was followed when it was asked.
+        """
+        link = self.session.link
+        if not self.is_connected:
+            self._refuse(f"{method}: not sent, no daemon is connected ({link.label})")
+        elif self.session.feed.run_id != run_id:
+            self._refuse(f"{method}: not sent, another run is followed now: {link.name}")
+        else:
+            return True
+        return False
+
     def _confirm(self, question: Question) -> None:
         from overwatch_tui.screens.confirm import ConfirmScreen
 
-        link = self.session.link
-        if link.is_replay or link.state not in ("live", "slow", "stale"):
-            self._refuse(f"{question.method}: not sent, no daemon is connected ({link.label})")
+        if not self.can_send(question.method, self.session.feed.run_id):
             return
         if question.method == "stop":
             self.ask_name(lambda: self._send_stop(question.params))
             return
         screen = ConfirmScreen(
             question.text,
-            f"run {link.name}: {question.consequence}",
+            f"run {self.session.link.name}: {question.consequence}",
             self.palette,
             self.session.view.glyphs,
         )
@@ -77,17 +103,17 @@ class CommandActions(PaintedApp):
         """Have the run's name typed before what ends it is sent."""
         from overwatch_tui.screens.input_line import InputLine
 
-        name = self.session.link.name or ""
+        name, run_id = self.session.link.name or "", self.session.feed.run_id
         about = f"STOP the run? A checkpoint is saved first where it can. Type its name, {name}, and Enter"
 
         def check(text: str) -> str:
             return "" if text.strip() == name else f"not the run's name, {name}; Esc sends nothing"
 
         def take(text: str | None) -> None:
-            if text is not None:
-                then()
-            else:
+            if text is None:
                 self.show_message("stop: not sent")
+            elif self.can_send("stop", run_id):
+                then()
             self.paint()
 
         glyphs = self.session.view.glyphs
@@ -98,12 +124,14 @@ class CommandActions(PaintedApp):
         self.session.view.message = ""
 
     def _when_confirmed(self, method: str, params: dict[str, Any]) -> Callable[[bool | None], None]:
+        run_id = self.session.feed.run_id
+
         def answer(yes: bool | None) -> None:
-            if yes:
+            if not yes:
+                self.show_message(f"{method}: not sent")
+            elif self.can_send(method, run_id):
                 self.session.send(method, params)
                 self.session.view.message = ""
-            else:
-                self.show_message(f"{method}: not sent")
             self.paint()
 
         return answer

@@ -61,8 +61,8 @@ class LineActions(MoveActions, CommandActions):
         from overwatch_tui.screens.input_line import InputLine
         from overwatch_tui.source.history_file import HistoryFile
 
-        link = self.session.link
-        if link.is_replay or link.state not in ("live", "slow", "stale"):
+        link, run_id = self.session.link, self.session.feed.run_id
+        if not self.is_connected:
             self.show_message(f"no daemon is connected that could take a command ({link.label})")
             self.paint()
             return
@@ -84,7 +84,8 @@ class LineActions(MoveActions, CommandActions):
             if text is not None and parsed is not None:
                 if not self.is_web:
                     history.add(text)
-                self._carry_out(parsed, text.strip())
+                if self.can_send(parsed.method, run_id):
+                    self._carry_out(parsed, text.strip())
             self.paint()
 
         line = InputLine(
