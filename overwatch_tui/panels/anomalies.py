@@ -3,49 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import partial
 
 from overwatch_tui.model.anomalies import AnomalyRecord
 from overwatch_tui.model.filters import Value
+from overwatch_tui.render.anomaly_rows import ANOMALY_FIELDS, anomaly_fields, listed_anomalies
 from overwatch_tui.render.format import format_clock, format_duration, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.overview import fill_with_charts
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.theme import severity_label
 
-from .anomaly_detail import curve_of, detail_lines, history_lines, state_words
+from .anomaly_detail import curve_of, detail_lines, history_lines
 
 MIN_DETAIL_LINES = 20
 """Lines left under the list that are worth the selected record's curve."""
 
 
-FIELDS = ("source", "kind", "sev", "value", "limit", "peak", "count", "state", "hint")
-
-
 def fields(_inputs: PanelInputs) -> Sequence[str]:
     """What a filter may name."""
-    return FIELDS
-
-
-def _rows(inputs: PanelInputs) -> list[AnomalyRecord]:
-    """Those that the filter shows, in the order of the list."""
-    found = inputs.state.anomalies.ordered()
-    now = inputs.now
-    return [each for each in found if inputs.view.passes("anomalies", partial(_fields_of, each, now))]
-
-
-def _fields_of(record: AnomalyRecord, now: int) -> dict[str, Value]:
-    return {
-        "source": record.source,
-        "kind": record.kind,
-        "sev": severity_label(record.severity),
-        "value": record.value,
-        "limit": record.threshold,
-        "peak": record.peak,
-        "count": record.count,
-        "state": state_words(record, now),
-        "hint": record.hint,
-    }
+    return ANOMALY_FIELDS
 
 
 def num_waiting(inputs: PanelInputs) -> int:
@@ -62,7 +38,7 @@ def note(inputs: PanelInputs) -> str:
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
-    return [record.key for record in _rows(inputs)]
+    return [record.key for record in listed_anomalies(inputs)]
 
 
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
@@ -71,7 +47,7 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """One line each; below them the hint of the selected one, or counts by hour, and its detail."""
-    records = _rows(inputs)
+    records = listed_anomalies(inputs)
     if not records and "anomalies" in inputs.view.filters:
         text = f" no anomaly passes {inputs.view.filter_note('anomalies')}; Esc shows all"
         return Drawn([Row().put(text, "dim").line(width)])
@@ -144,7 +120,7 @@ def _line(inputs: PanelInputs, record: AnomalyRecord, width: int, *, selected: b
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """The selected record in full."""
-    records = _rows(inputs)
+    records = listed_anomalies(inputs)
     if not records:
         return body(inputs, width, height)
     record = records[inputs.view.selected_index("anomalies", [r.key for r in records])]
@@ -153,7 +129,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 def charts(inputs: PanelInputs) -> list[str]:
     """What the selected record is about."""
-    records = _rows(inputs)
+    records = listed_anomalies(inputs)
     if not records:
         return []
     name = curve_of(records[inputs.view.selected_index("anomalies", [r.key for r in records])])
@@ -162,7 +138,10 @@ def charts(inputs: PanelInputs) -> list[str]:
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
     """What an export has of each row."""
-    return [{**_fields_of(one, inputs.now), "first": one.first, "last": one.last} for one in _rows(inputs)]
+    return [
+        {**anomaly_fields(one, inputs.now), "first": one.first, "last": one.last}
+        for one in listed_anomalies(inputs)
+    ]
 
 
 RENDERER = Renderer(

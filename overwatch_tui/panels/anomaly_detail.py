@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from overwatch_tui.model.anomalies import AnomalyRecord
 from overwatch_tui.model.limits import LIMIT_SUFFIX, kind_of_daemon
+from overwatch_tui.render.anomaly_rows import state_words
 from overwatch_tui.render.chart_page import draw_charts
 from overwatch_tui.render.format import format_clock, format_duration, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row
@@ -111,15 +112,6 @@ def _seen_by(record: AnomalyRecord, now: int) -> list[tuple[str, str]]:
     if record.is_muted(now):
         found.append(("muted by", f"{record.mute.by}  {record.mute.reason}".rstrip()))
     return found
-
-
-def state_words(record: AnomalyRecord, now: int) -> str:
-    words = ["active" if record.active else "over"]
-    if record.is_acked or record.is_waiting:
-        words.append("acknowledged" if record.is_acked else "not acknowledged (a)")
-    if record.is_muted(now):
-        words.append(f"muted for {format_duration((record.mute.until - now) / 1e6)} more (m)")
-    return ", ".join(words)
 
 
 def curve_of(record: AnomalyRecord) -> str:

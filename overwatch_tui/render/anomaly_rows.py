@@ -1,0 +1,46 @@
+"""The list of anomalies: those that its filter shows, and what it says of each."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from overwatch_tui.model.anomalies import AnomalyRecord
+from overwatch_tui.model.filters import Value
+
+from .format import format_duration
+from .panel import PanelInputs
+from .theme import severity_label
+
+ANOMALY_FIELDS = ("source", "kind", "sev", "value", "limit", "peak", "count", "state", "hint")
+
+
+def listed_anomalies(inputs: PanelInputs) -> list[AnomalyRecord]:
+    """Those that the filter shows, in the order of the list."""
+    found = inputs.state.anomalies.ordered()
+    now = inputs.now
+    return [each for each in found if inputs.view.passes("anomalies", partial(anomaly_fields, each, now))]
+
+
+def anomaly_fields(record: AnomalyRecord, now: int) -> dict[str, Value]:
+    """What a filter and an export have of a record, by the names of `ANOMALY_FIELDS`."""
+    return {
+        "source": record.source,
+        "kind": record.kind,
+        "sev": severity_label(record.severity),
+        "value": record.value,
+        "limit": record.threshold,
+        "peak": record.peak,
+        "count": record.count,
+        "state": state_words(record, now),
+        "hint": record.hint,
+    }
+
+
+def state_words(record: AnomalyRecord, now: int) -> str:
+    """Whether it is active, acknowledged, muted."""
+    words = ["active" if record.active else "over"]
+    if record.is_acked or record.is_waiting:
+        words.append("acknowledged" if record.is_acked else "not acknowledged (a)")
+    if record.is_muted(now):
+        words.append(f"muted for {format_duration((record.mute.until - now) / 1e6)} more (m)")
+    return ", ".join(words)
