@@ -7,6 +7,7 @@ from functools import partial
 from overwatch_tui.model.anomalies import MUTE_SECONDS, AnomalyRecord
 from overwatch_tui.model.limit_preview import MOVING, LimitPreview, limit_signal
 from overwatch_tui.model.time_series import SECOND
+from overwatch_tui.render.anomaly_rows import current_anomaly
 from overwatch_tui.render.format import format_duration
 
 from .base import PaintedApp
@@ -31,8 +32,14 @@ class AnomalyActions(PaintedApp):
                 view.select("envs", record.env)
         self.paint()
 
+    def _current(self) -> AnomalyRecord | None:
+        """What `a` and `m` act on, as it is now: in a list of another moment the cursor chooses which."""
+        is_listed = self.session.view.focus == "anomalies"
+        record = current_anomaly(self.body if is_listed else self.session.panel_inputs())
+        return None if record is None else self.session.state.anomalies.get(record.key)
+
     def action_ack(self) -> None:
-        record = self.session.panel_inputs().current_anomaly
+        record = self._current()
         if record is None or not record.is_waiting:
             self.show_message("nothing to acknowledge")
         else:
@@ -48,12 +55,13 @@ class AnomalyActions(PaintedApp):
         self.paint()
 
     def action_mute(self) -> None:
-        record = self.session.panel_inputs().current_anomaly
+        record = self._current()
         if record is None or not (record.active or record.is_waiting):
             self.show_message("nothing to mute")
         else:
             now = self.session.feed.now()
             seconds = 0 if record.is_muted(now) else MUTE_SECONDS
+            self.session.view.selected["anomalies"] = record.key  # the next press ends it
             self.session.state.anomalies.silence(record.key, now + seconds * SECOND if seconds else 0)
             if self.session.speaks_for_all:
                 params = {"source": record.source, "kind": record.kind, "seconds": seconds}
@@ -67,7 +75,7 @@ class AnomalyActions(PaintedApp):
         from overwatch_tui.screens.input_line import InputLine
 
         inputs = self.body
-        record = inputs.current_anomaly
+        record = current_anomaly(inputs)
         if self.session.view.name != "anomalies" or record is None:
             self.show_message("limits are tried in view 2, of the selected anomaly")
             self.paint()

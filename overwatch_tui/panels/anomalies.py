@@ -6,7 +6,12 @@ from collections.abc import Hashable, Sequence
 
 from overwatch_tui.model.anomalies import AnomalyRecord
 from overwatch_tui.model.filters import Value
-from overwatch_tui.render.anomaly_rows import ANOMALY_FIELDS, anomaly_fields, listed_anomalies
+from overwatch_tui.render.anomaly_rows import (
+    ANOMALY_FIELDS,
+    anomaly_fields,
+    current_anomaly,
+    listed_anomalies,
+)
 from overwatch_tui.render.format import format_clock, format_duration, format_number
 from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.overview import fill_with_charts
@@ -75,7 +80,9 @@ def _list(inputs: PanelInputs, records: list[AnomalyRecord], width: int, height:
     order = [record.key for record in records]
     hint = height >= 6 and inputs.view.name != "anomalies"
     scroll = inputs.view.visible_rows("anomalies", order, height - hint, top=0)
+    current = current_anomaly(inputs)
     at = inputs.view.selected_index("anomalies", order)
+    at = order.index(current.key) if current is not None and current.key in order else at
     lines = [
         _line(inputs, record, width, selected=i == at)
         for i, record in enumerate(records[scroll.rows], scroll.start)

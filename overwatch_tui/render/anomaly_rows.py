@@ -1,4 +1,4 @@
-"""The list of anomalies: those that its filter shows, and what it says of each."""
+"""The list of anomalies: those that its filter shows, what it says of each, which one keys act on."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ def listed_anomalies(inputs: PanelInputs) -> list[AnomalyRecord]:
     found = inputs.state.anomalies.ordered()
     now = inputs.now
     return [each for each in found if inputs.view.passes("anomalies", partial(anomaly_fields, each, now))]
+
+
+def current_anomaly(inputs: PanelInputs) -> AnomalyRecord | None:
+    """What `a` and `m` act on: the row of the list that moves act on, elsewhere the selected or the worst."""
+    if inputs.view.focus == "anomalies":
+        shown = listed_anomalies(inputs)
+        order = [record.key for record in shown]
+        return shown[inputs.view.selected_index("anomalies", order)] if shown else None
+    selected = inputs.view.selected.get("anomalies")
+    record = inputs.state.anomalies.get(selected) if isinstance(selected, tuple) else None
+    return record or next(iter(inputs.state.anomalies.open_records(inputs.now)), None)
 
 
 def anomaly_fields(record: AnomalyRecord, now: int) -> dict[str, Value]:

@@ -10,6 +10,7 @@ from overwatch_tui.model.anomalies import AnomalyRecord
 from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
 from overwatch_tui.source.cursor import speed_name
 
+from .anomaly_rows import current_anomaly
 from .event_text import event_text
 from .format import format_clock, format_duration, format_number
 from .lines import Line, Row, cut_text, fade, width_of
@@ -177,7 +178,7 @@ def _nothing_wrong(inputs: PanelInputs, width: int) -> Line:
 
 def _current_first(inputs: PanelInputs, records: list[AnomalyRecord]) -> list[AnomalyRecord]:
     """The one that `a` would acknowledge before the others."""
-    current = inputs.current_anomaly
+    current = current_anomaly(inputs)
     return [r for r in records if r is current] + [r for r in records if r is not current]
 
 

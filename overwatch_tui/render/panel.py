@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from overwatch_tui.model.anomalies import AnomalyRecord
 from overwatch_tui.model.filters import Value
 from overwatch_tui.model.state import State
 from overwatch_tui.model.time_series import History
@@ -105,16 +104,6 @@ class PanelInputs:
     def run_word(self) -> str | None:
         """State of the run: what became of it where that is known, else what it said last."""
         return self.link.outcome or self.state.run_state or self.link.trainer
-
-    @property
-    def current_anomaly(self) -> AnomalyRecord | None:
-        """The selected record, or the worst of those that wait."""
-        selected = self.view.selected.get("anomalies")
-        record = self.state.anomalies.get(selected) if isinstance(selected, tuple) else None
-        if record is not None:
-            return record
-        waiting = self.state.anomalies.open_records(self.now)
-        return waiting[0] if waiting else None
 
     def seconds_since(self, ts: int) -> float | None:
         """Age of a wall time; None where there is none."""
