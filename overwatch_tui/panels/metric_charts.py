@@ -27,12 +27,12 @@ def charted(inputs: PanelInputs) -> dict[str, list[str]]:
 
 def chart_of(name: str) -> str:
     """The chart that a number is in: parts that are counts become `*`."""
-    return "/".join("*" if part.isdigit() else part for part in name.split("/"))
+    return "/".join("*" if part.isdecimal() else part for part in name.split("/"))
 
 
 def natural_order(name: str) -> list[tuple[bool, int, str]]:
     """For sorting: counts by their size."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in name.split("/")]
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in name.split("/")]
 
 
 def title(inputs: PanelInputs) -> str:

@@ -178,7 +178,7 @@ def choose_metric(names: list[str]) -> str:
     def rank(name: str) -> tuple[bool, int, int, str]:
         *groups, leaf = name.lower().split("/")
         fits = (i for i, word in enumerate(PREFERRED_METRICS) if leaf == word or leaf.endswith(f"_{word}"))
-        is_one_of_many = any(group.isdigit() for group in groups)
+        is_one_of_many = any(group.isdecimal() for group in groups)
         return is_one_of_many, next(fits, len(PREFERRED_METRICS)), len(groups), name
 
     return min(names, key=rank)

@@ -27,7 +27,7 @@ from protocol.publishing.loop_commands import CommandCall
 from tests.protocol.harness import until
 
 from . import journal
-from .harness import ListFeed, folded, in_loop, panel_inputs, session
+from .harness import ListFeed, draw, folded, in_loop, panel_inputs, session
 
 PUBLISHED_VIEWS = [panel.name for panel in PANELS.of(is_published=True).views]
 
@@ -294,3 +294,19 @@ def test_numbers_that_differ_in_a_count_share_a_chart() -> None:
         "train/loss": ["train/loss"],
     }
     assert inputs.history("metric/env/2/return") is not None
+
+
+def test_digits_that_are_no_counts_sort_as_text() -> None:
+    run = journal.Run()
+    run.emit(ev.RunStarted(**journal.PUBLISHED))
+    names = ["loss/10", "loss/9", "loss/²", "²/loss"]
+    run.emit(ev.Scalars(step=1, values=dict.fromkeys(names, 1.0)))
+    made = session(decode_line(line) for line in run.lines)
+    assert charted(made.panel_inputs()) == {
+        "loss/*": ["loss/9", "loss/10"],
+        "loss/²": ["loss/²"],
+        "²/loss": ["²/loss"],
+    }
+    for view in PUBLISHED_VIEWS:
+        made.view.show_view(view)
+        assert draw(made.panel_inputs(), 80, 24)

@@ -124,6 +124,7 @@ def test_overview_of_no_journal_and_of_rubbish(tmp_path: Path) -> None:
         (["val_loss", "train/val_acc"], "train/val_acc"),
         (["b", "a/a"], "b"),
         (["env/0/return", "loss"], "loss"),
+        (["²/return", "loss"], "²/return"),
     ],
 )
 def test_metric_that_stands_for_a_run(names: list[str], chosen: str) -> None:
