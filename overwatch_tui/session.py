@@ -76,6 +76,7 @@ class Session:
         """Whether something came in that is painted at once."""
         self._boot: str | None = None
         self._run: str | None = None
+        self._problem: EsperError | None = None
         self._recent: deque[int] = deque()
         """Times of the events of the last seconds, by the daemon's clock."""
         self._commands_request: str | None = None
@@ -99,6 +100,7 @@ class Session:
                 self._replied(item)
             elif isinstance(item, LinkChanged):
                 self.needs_paint = True
+        self._tell_problem()
         if isinstance(self.cursor, LiveCursor) and self.feed.is_caught_up:
             self.cursor.caught_up(self.state)
         self.show_cursor()
@@ -126,6 +128,15 @@ class Session:
             self.view.show_message(self.cursor.notice)
             self.cursor.notice = ""
         self.needs_paint = True
+
+    def _tell_problem(self) -> None:
+        """Say once why a recording ends before its end."""
+        problem = self.feed.problem if isinstance(self.feed, ReplayFeed) else None
+        if problem is not None and problem is not self._problem:
+            self.state.note(str(problem), now=self.feed.now(), severity="warning")
+            self.view.show_message(str(problem))
+            self.needs_paint = True
+        self._problem = problem
 
     def _make_past(self, numbers: Mapping[str, int]) -> Past | None:
         feed = self.feed
@@ -252,11 +263,13 @@ class Session:
                 raise RunNotFound(link_text(link))
             if link.state == "ended":
                 rounds = f"; it finished {self.state.rounds_done} rounds" if after_round else ""
-                raise RunEnded(f"{link_text(link)}{rounds}")
+                raise self._problem or RunEnded(f"{link_text(link)}{rounds}")
             if link.state == "lost" or (link.state == "connecting" and waited > ANSWER_SECONDS):
                 raise NoReply(link_text(link))
             time.sleep(POLL_SECONDS)
         self.tick()
+        if self._problem is not None:
+            raise self._problem
         return self.state.is_measured
 
     def _shows_no_epoch(self, waited: float) -> bool:

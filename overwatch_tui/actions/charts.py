@@ -31,8 +31,14 @@ class ChartActions(MomentActions):
             self.set_interval(COMPARE_SECONDS, self._read_others)
 
     def _read_others(self) -> None:
-        if self.session.view.charts.runs and self.choice.compared.step(COMPARE_SECONDS / 4):
-            self.session.needs_paint = True
+        session, compared = self.session, self.choice.compared
+        if session.view.charts.runs and compared.step(COMPARE_SECONDS / 4):
+            session.needs_paint = True
+        notice = compared.take_notice()
+        if notice:
+            session.state.note(notice, now=session.feed.now(), severity="warning")
+            self.show_message(notice)
+            self.paint()
 
     def _charts_of_row(self) -> tuple[str, ...]:
         """Curves of the selected row of the panel that moves act on."""

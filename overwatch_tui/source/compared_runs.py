@@ -38,9 +38,24 @@ class JournalCurves:
         self._after: dict[str, int] = {}
         self._events: Iterator[Event] | None = None
         self._again_at = 0.0
+        self.is_over = False
+        """Whether it can no longer be read: its folder was removed, or renamed."""
 
     def step(self, seconds: float) -> bool:
-        """Read for about so long; returns whether something came."""
+        """Read for about so long; returns whether something came.
+
+        Raises:
+            EsperError: it can no longer be read; further calls read nothing.
+        """
+        try:
+            return self._read(seconds)
+        except EsperError:
+            self._events, self.is_over = None, True
+            raise
+
+    def _read(self, seconds: float) -> bool:
+        if self.is_over:
+            return False
         began = time.monotonic()
         if self._events is None:
             if began < self._again_at:
@@ -65,11 +80,22 @@ class ComparedRuns:
     begin: int = 0
     """When the run that is watched began, microseconds."""
     others: list[JournalCurves] = field(default_factory=list)
+    _notice: str = ""
 
     def step(self, seconds: float) -> bool:
         """Read for about so long; returns whether something came."""
-        came = [other.step(seconds / len(self.others)) for other in self.others]
-        return any(came)
+        has_come = False
+        for other in self.others:
+            try:
+                has_come |= other.step(seconds / len(self.others))
+            except EsperError as error:
+                self._notice = f"{other.run.name} is no longer read: {error}"
+        return has_come
+
+    def take_notice(self) -> str:
+        """Which run can no longer be read, for the operator; once."""
+        notice, self._notice = self._notice, ""
+        return notice
 
 
 def open_compared(name: str | None, others: Sequence[str]) -> ComparedRuns:

@@ -15,6 +15,7 @@ from overwatch_tui.model.time_target import TimeTarget
 from overwatch_tui.model.timeline import Folding, Marks, RunTimeline, Seek, SeekTarget, is_trouble
 from protocol.client.items import Reset
 from protocol.codec.json_lines import Event
+from protocol.errors import EsperError
 from protocol.messages.events import EpochFinished, RunStarted
 from protocol.messages.thresholds import Threshold
 
@@ -195,6 +196,11 @@ class RecordedCursor(Cursor):
         """Time of the moment, microseconds."""
         return self._feed.now()
 
+    @property
+    def problem(self) -> EsperError | None:
+        """Why the recording ends before its end."""
+        return self._feed.problem
+
     def close(self) -> None:
         """Close the recording."""
         self._feed.close()
@@ -214,9 +220,7 @@ class RecordedCursor(Cursor):
         feed, present = self._feed, self._folding
         if self._seek is not None:
             present = self._seek.folding
-        else:
-            self.moment = Moment(present.state.frozen_copy(), feed.now(), present.position)
-        feed.is_paused = True
+        now, shown = feed.now(), present
         is_back = (target.position is not None and target.position < present.position) or (
             target.ts is not None and target.ts < present.ts
         )
@@ -228,7 +232,14 @@ class RecordedCursor(Cursor):
         if keyframe is not None and (is_back or keyframe.position > present.position):
             present = self.timeline.start(keyframe)
             run: RunStarted | None = present.state.run
-            feed.rewind(keyframe.numbers, position=keyframe.position, ts=keyframe.ts, run=run)
+            try:
+                feed.rewind(keyframe.numbers, position=keyframe.position, ts=keyframe.ts, run=run)
+            except EsperError as error:
+                self._steps_left.clear()
+                return str(error)
+        if self._seek is None:
+            self.moment = Moment(shown.state.frozen_copy(), now, shown.position)
+        feed.is_paused = True
         self._seek = Seek(self.timeline, present, feed, target, self._rejoined)
         return ""
 

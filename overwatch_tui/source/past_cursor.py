@@ -143,6 +143,8 @@ class PastCursor:
         except EsperError as error:
             self.notice = str(error)
             self.stop()
+            if not self._is_read:
+                self._close_recording()  # another search reads it from its beginning
             return None
 
     def _advance(self, seconds: float) -> Moment | None:
@@ -155,18 +157,26 @@ class PastCursor:
             first = feed.peek()
             if self._run is not None and not isinstance(first and first.data, RunStarted):
                 self._cursor.begin_with(self._run)
-            self._cursor.go(SeekTarget(ts=self.border))
+            self._go(SeekTarget(ts=self.border))
         if self._is_read and not self._is_going:
             self._look()
             return None
         state = self._cursor.step(seconds)
         if state is None:
             return None
+        if self._cursor.problem is not None:
+            raise self._cursor.problem
         if not self._is_read:
             self._is_read = True
             return None
         self.stop()
         return Moment(state.frozen_copy(), self._cursor.now, self._cursor.position)
+
+    def _go(self, target: SeekTarget) -> None:
+        assert self._cursor is not None
+        refusal = self._cursor.go(target)
+        if refusal:
+            raise EsperError(refusal)
 
     def _look(self) -> None:
         search = self._search
@@ -174,7 +184,7 @@ class PastCursor:
         assert self._cursor is not None
         target = search.find(self)
         if target is not None:
-            self._cursor.go(target)
+            self._go(target)
             self._is_going = True
         elif search.is_back and self._source.ask_more():
             self._close_recording()

@@ -68,6 +68,15 @@ class ReplayFeed:
         self._boot: str | None = None
         self._run: str | None = None
         self._thresholds = THRESHOLDS
+        self.problem: EsperError | None = None
+        """Why the rest of the recording cannot be read: it ends before."""
+
+    def _read_next(self) -> Event | None:
+        try:
+            return next(self._events, None)
+        except EsperError as error:  # a journal can vanish while it is played
+            self.problem = error
+            return None
 
     def _note_bad(self, number: int, error: WireError) -> None:
         self._bad += 1
@@ -130,7 +139,7 @@ class ReplayFeed:
         self._count += 1
         self._outcome.take(event)
         items.append(event)
-        self._next = next(self._events, None)
+        self._next = self._read_next()
         return items
 
     def rewind(self, after: Mapping[str, int], *, position: int, ts: int, run: RunStarted | None) -> None:
@@ -141,11 +150,20 @@ class ReplayFeed:
             position: how many events that are.
             ts: of the newest of them, microseconds.
             run: the newest `run.started` of them.
+
+        Raises:
+            EsperError: the journal cannot be read any more; it goes on where it was.
         """
+        bad = self._bad, self._last_bad
         self._bad, self._last_bad = 0, ""
         wanted = JournalRange(after=after)
-        self._events = JournalEvents(self._path).read(wanted, on_bad=self._note_bad)
-        self._next = next(self._events, None)
+        events = JournalEvents(self._path).read(wanted, on_bad=self._note_bad)
+        try:
+            following = next(events, None)
+        except EsperError:
+            self._bad, self._last_bad = bad
+            raise
+        self._events, self._next, self.problem = events, following, None
         self._count, self.clock = position, ts
         self._boot, self._run = (None, None) if run is None else (run.boot, run.run)
         if run is not None:

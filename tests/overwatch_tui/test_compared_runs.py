@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def make(name: str, *, begin: int = journal.START, rounds: int = 6) -> Path:
 
 
 def read_all(compared: ComparedRuns) -> None:
-    while any(other._events is not None or not other._after for other in compared.others):
+    while not all(other.is_over or (other._events is None and other._after) for other in compared.others):
         compared.step(10.0)
 
 
@@ -86,6 +87,21 @@ def test_what_a_live_journal_gets_is_read_once() -> None:
     span = (once.last_ts, 60 * SECOND, 60)
     assert history.buckets(*span) == once.buckets(*span)
     assert other._after["metric"] > before["metric"]
+
+
+def test_journal_that_vanishes_is_told_others_are_read() -> None:
+    make("alpha")
+    gone = make("beta")
+    make("gamma")
+    compared = open_compared("alpha", ["beta", "gamma"])
+    shutil.rmtree(gone.parent)
+    read_all(compared)
+    assert compared.take_notice().startswith("beta is no longer read: cannot read the journal")
+    assert compared.take_notice() == ""
+    assert compared.others[1].run.curves.get("accuracy/7") is not None
+    compared.others[0]._again_at = 0.0
+    compared.step(1.0)
+    assert compared.take_notice() == "", "told once"
 
 
 def compared_app(*others: str) -> OverwatchApp:
@@ -153,3 +169,16 @@ def test_a_damaged_journal_leaves_a_hole() -> None:
     (other,) = compared.others
     assert isinstance(other, JournalCurves)
     assert other.run.curves.get("accuracy/3") is not None
+
+
+@in_loop
+async def test_compared_run_that_is_deleted_is_said() -> None:
+    make("alpha")
+    gone = make("beta")
+    app = compared_app("beta")
+    async with app.run_test(size=LARGE) as pilot:
+        shutil.rmtree(gone.parent)
+        app.choice.compared.others[0]._again_at = 0.0
+        app._read_others()
+        await pilot.pause()
+        assert "beta is no longer read" in shown(app)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from overwatch_tui.app import OverwatchApp
 from overwatch_tui.model.time_series import SECOND
@@ -13,6 +16,8 @@ from overwatch_tui.screens.input_line import InputLine
 from overwatch_tui.session import Session
 from overwatch_tui.source.replay import ReplayFeed
 from protocol.client.items import LinkChanged, Reset
+from protocol.codec.json_lines import Event
+from protocol.errors import FolderError
 
 from . import journal
 from .harness import ListFeed, events, folded, in_loop
@@ -153,6 +158,41 @@ async def test_recording_pauses_steps_seeks_and_plays_on(tmp_path: Path) -> None
         played = app.session.state
         assert played.epoch == next(e.data for e in reversed(events()) if e.type == "epoch")
         assert repr(played.anomalies.ordered()) == repr(folded(events()).anomalies.ordered())
+
+
+@in_loop
+async def test_recording_that_vanishes_stays_where_it_is(tmp_path: Path) -> None:
+    app = recorded(tmp_path)
+    async with app.run_test(size=SMALL) as pilot:
+        while not app.session.feed.is_over:  # type: ignore[attr-defined]
+            app.tick()
+        assert await walk(app, pilot, "comma") == (6, 23)
+        (tmp_path / "events.jsonl").unlink()
+        assert await walk(app, pilot, "comma") == (6, 23)
+        assert "cannot read the journal" in shown(app)
+        assert not app.session.cursor.is_seeking
+
+
+@in_loop
+async def test_recording_that_vanishes_while_played_says_so(tmp_path: Path) -> None:
+    app = recorded(tmp_path, speed=1.0)
+    feed = app.session.feed
+    assert isinstance(feed, ReplayFeed)
+
+    def vanishing() -> Iterator[Event]:
+        yield from events()[:40]
+        raise FolderError("cannot read the journal events.jsonl: No such file or directory")
+
+    feed._events, feed.speed = vanishing(), math.inf
+    async with app.run_test(size=SMALL):
+        app.tick()
+        app.paint()
+        assert feed.is_over
+        assert "cannot read the journal" in shown(app)
+        assert app.session.state.log[-1].seq == 0, "and in the log, where it stays"
+    feed._events, feed._next = vanishing(), events()[0]
+    with pytest.raises(FolderError):
+        app.session.wait(after_round=0)
 
 
 @in_loop

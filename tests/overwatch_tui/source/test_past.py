@@ -23,7 +23,7 @@ from overwatch_tui.source.replay import ReplayFeed
 from protocol.client.items import LinkChanged, RequestOutcome, Reset
 from protocol.codec.addresses import with_key
 from protocol.codec.json_lines import Event
-from protocol.errors import RequestError
+from protocol.errors import FolderError, RequestError
 from protocol.runs import RunFolder
 from protocol.server.history import thin_lines
 from protocol.server.server import Server
@@ -316,6 +316,30 @@ def test_end_of_what_is_fetched_is_said() -> None:
     held.is_mute = True
     session = live(lambda numbers: held.past(numbers, 20_000, 1 << 20))
     assert go_to(session, (1, 3)) == "what was before joining cannot be read: no answer within 10 s"
+
+
+def test_journal_that_vanishes_can_be_tried_again(tmp_path: Path) -> None:
+    path = written(tmp_path)
+
+    class Vanishing(JournalPast):
+        num_opened = 0
+
+        def open(self) -> ReplayFeed:
+            feed = super().open()
+            self.num_opened += 1
+            if self.num_opened == 1:
+                feed._events = broken()
+            return feed
+
+    def broken() -> Iterator[Event]:
+        yield from events()[1:40]
+        raise FolderError("cannot read the journal: No such file or directory")
+
+    session = live(lambda _: Vanishing(path))
+    assert go_to(session, (1, 3)) == "cannot read the journal: No such file or directory"
+    assert not session.cursor.is_held
+    assert go_to(session, (1, 3)) == ""
+    assert shown_clock(session) == (1, 3)
 
 
 def test_freeze_stops_on_the_way_to_the_past(tmp_path: Path) -> None:
