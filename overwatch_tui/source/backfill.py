@@ -129,6 +129,7 @@ class Backfill:
                 _Stretch(reach, self._joined.get(reach.stream, 0) + 1, self._known.get(reach.stream, 0))
                 for reach in (self.published_reaches if self._is_published else self.reaches)
             ] + self._stretches
+            self._drop_seen()
         if time.monotonic() < self._ask_at:
             return
         stretch = next((each for each in self._stretches if not each.done), None)
@@ -176,6 +177,14 @@ class Backfill:
         if is_over or is_spent or not reply.result["more"]:
             self._finish(stretch)
         return new
+
+    def _drop_seen(self) -> None:
+        """Forget numbers that no stretch asks for any more."""
+        floors: dict[str, int] = {}
+        for each in self._stretches:
+            stream = each.reach.stream
+            floors[stream] = min(each.floor, floors.get(stream, each.floor))
+        self._seen = {one for one in self._seen if one[0] in floors and one[1] > floors[one[0]]}
 
     def _finish(self, stretch: _Stretch) -> None:
         """Go on with the next one; of the same stream and gap, from where this one has come to."""

@@ -170,3 +170,20 @@ def test_events_that_are_too_old_end_the_questions() -> None:
     made.step(is_live=True, is_caught_up=True)
     assert made.is_done
     assert len(daemon.asked) == 1
+
+
+def test_reconnections_leave_no_numbers_behind() -> None:
+    daemon = Daemon([])
+    made = Backfill(daemon.request, FULL_REACHES[:1])
+    event = journal.events(envs=4, rounds=1)[-1]
+    for reconnection in range(10):
+        made.rejoin(is_new_run=False)
+        for i in range(100):
+            seq = 100 * reconnection + i + 1
+            made.note(replace(event, stream="metric", seq=seq))
+            made.note(replace(event, stream="log", seq=seq))
+        made.step(is_live=True, is_caught_up=True)
+        answer = {"stream": "metric", "first": 100 * reconnection + 1, "n": 0, "more": False}
+        made.take(RequestOutcome(f"q{len(daemon.asked)}", "history", answer, None, 0.0))
+        assert made.is_done
+    assert len(made._seen) <= 100, "those of the newest snapshot, of the one stream that is asked for"
