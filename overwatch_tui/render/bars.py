@@ -77,7 +77,7 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
         episode = f"/{state.run.episode_epochs}" if state.run else ""
         long = width >= 100
         facts.append((f"{'round ' if long else 'r'}{state.ctx.round}{of}", "bold"))
-        facts.append((f"{'epoch ' if long else 'e'}{state.epoch_ctx.epoch}{episode}", ""))
+        facts.append((f"{'epoch ' if long else 'e'}{inputs.epoch}{episode}", ""))
         if inputs.view.is_frozen:
             facts = facts[-2:] + facts[:-2]
     if state.metrics.step is not None:

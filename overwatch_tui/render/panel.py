@@ -101,6 +101,12 @@ class PanelInputs:
         return self.state.history(name)
 
     @property
+    def epoch(self) -> int:
+        """The newest of the round that the run is in; 0 until the round has one."""
+        state = self.state
+        return state.epoch_ctx.epoch if state.epoch_ctx.round == state.ctx.round else 0
+
+    @property
     def run_word(self) -> str | None:
         """State of the run: what became of it where that is known, else what it said last."""
         return self.link.outcome or self.state.run_state or self.link.trainer

@@ -32,7 +32,7 @@ def summary(inputs: PanelInputs) -> dict[str, Any]:
         "state": inputs.run_word,
         "round": state.ctx.round,
         "rounds": state.rounds_planned,
-        "epoch": state.epoch_ctx.epoch,
+        "epoch": inputs.epoch,
         "level": state.ctx.level,
         "slots": state.slots,
         "envs": [_env(inputs, env) for env in range(state.num_envs)],
