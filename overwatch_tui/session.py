@@ -85,15 +85,14 @@ class Session:
 
     def tick(self) -> int:
         """Take in what has come; returns the number of events."""
-        events = 0
+        came: list[int] = []
         self._move_cursor()
         for item in () if self._is_rewound else self.feed.drain():
             if isinstance(item, Event):
                 self.cursor.fold(self.state, item)
                 if self.backfill is not None:
                     self.backfill.note(item)
-                self._recent.append(item.ts)
-                events += 1
+                came.append(item.ts)
             elif isinstance(item, Reset):
                 self._reset(item.reason)
             elif isinstance(item, RequestOutcome):
@@ -112,9 +111,9 @@ class Session:
         if self.backfill is not None:
             self.backfill.step(is_live=self.link.state == "live", is_caught_up=self.feed.is_caught_up)
         self.link.is_caught_up |= self.feed.is_caught_up
-        self.link.events_per_second = self._rate()
+        self.link.events_per_second = self._rate(came)
         self.view.env = max(0, min(self.view.env, self.state.num_envs - 1))
-        return events
+        return len(came)
 
     def _move_cursor(self) -> None:
         """Go on towards the moment that was asked for."""
@@ -213,10 +212,15 @@ class Session:
             note = result.get("note", "") if result.get("state") == "accepted" else ""
             self.state.commands.add_reply(reply.id, error=error, rtt=reply.rtt_seconds, note=note)
 
-    def _rate(self) -> float | None:
-        """Events per second over the last ten; None before there are any."""
-        since = self.feed.now() - RATE_WINDOW_SECONDS * SECOND
-        while self._recent and self._recent[0] < since:
+    def _rate(self, came: list[int]) -> float | None:
+        """Events per second over the last ten; None before there are any.
+
+        Where the clock steps back or a recording is rewound, the times of before lie in the future.
+        """
+        now = self.feed.now()
+        first, last = now - RATE_WINDOW_SECONDS * SECOND, now + SECOND
+        self._recent.extend(ts for ts in came if first <= ts <= last)
+        while self._recent and not first <= self._recent[0] <= last:
             self._recent.popleft()
         return len(self._recent) / RATE_WINDOW_SECONDS if self.link.events else None
 

@@ -81,61 +81,61 @@ class Curves:
         """Take in one event."""
         enter = _HANDLERS.get(type(event.data))
         if enter is not None:
-            enter(self, event.ts, event.data)
+            enter(self, event, event.data)
 
-    def add(self, name: str, ts: int, value: float | None, *, brief: bool = False) -> None:
-        """Add a value; None is a gap, and does not begin a curve."""
+    def add(self, name: str, event: Event, value: float | None, *, brief: bool = False) -> None:
+        """Add an event's value; None is a gap, and does not begin a curve."""
         history = self.histories.get(name)
         if history is None:
             if value is None:
                 return
             history = self.histories[name] = History(SHORT_RESOLUTIONS if brief else RESOLUTIONS)
-        history.add(ts, value)
+        history.add(event.ts, value, event.seq)
 
 
-def _round(curves: Curves, ts: int, data: ev.RoundFinished) -> None:
+def _round(curves: Curves, event: Event, data: ev.RoundFinished) -> None:
     for name, source in ROUND_SIGNALS.items():
-        curves.add(name, ts, getattr(data, source))
+        curves.add(name, event, getattr(data, source))
 
 
-def _evaluation(curves: Curves, ts: int, data: ev.EvaluationFinished) -> None:
+def _evaluation(curves: Curves, event: Event, data: ev.EvaluationFinished) -> None:
     if data.is_rival:
         return
     for name, source in EVALUATION_SIGNALS.items():
-        curves.add(name, ts, getattr(data, source))
+        curves.add(name, event, getattr(data, source))
     for rival, lead in data.leads.items():
-        curves.add(f"lead.{rival}", ts, lead.get("mean"))
+        curves.add(f"lead.{rival}", event, lead.get("mean"))
 
 
-def _epoch(curves: Curves, ts: int, data: ev.EpochFinished) -> None:
+def _epoch(curves: Curves, event: Event, data: ev.EpochFinished) -> None:
     for env, (accuracy, total) in enumerate(zip_columns(data.val_accuracy, data.episode_return)):
-        curves.add(f"accuracy/{env}", ts, accuracy)
-        curves.add(f"return/{env}", ts, total)
+        curves.add(f"accuracy/{env}", event, accuracy)
+        curves.add(f"return/{env}", event, total)
 
 
-def _ppo(curves: Curves, ts: int, data: ev.PPOUpdate) -> None:
+def _ppo(curves: Curves, event: Event, data: ev.PPOUpdate) -> None:
     for name in PPO_SIGNALS:
-        curves.add(f"ppo.{name}", ts, getattr(data, name))
+        curves.add(f"ppo.{name}", event, getattr(data, name))
     for head, entropy in data.head_entropy.items():
-        curves.add(f"entropy.{head}", ts, entropy)
+        curves.add(f"entropy.{head}", event, entropy)
 
 
-def _drift(curves: Curves, ts: int, data: ev.Drift) -> None:
+def _drift(curves: Curves, event: Event, data: ev.Drift) -> None:
     for source, norm, norm_drift, health in zip_columns(
         data.source, data.norm, data.norm_drift, data.health_drift
     ):
         brief = source.startswith("env") and "." in source
-        curves.add(f"drift/{source}", ts, norm_drift, brief=brief)
+        curves.add(f"drift/{source}", event, norm_drift, brief=brief)
         if not brief:
-            curves.add(f"norm/{source}", ts, norm)
-            curves.add(f"health/{source}", ts, health)
+            curves.add(f"norm/{source}", event, norm)
+            curves.add(f"health/{source}", event, health)
 
 
-def _system(curves: Curves, ts: int, data: ev.SystemSample) -> None:
-    curves.add("cpu", ts, data.cpu_percent)
-    curves.add("rss", ts, data.rss)
-    curves.add("memory", ts, data.memory_used / data.memory_total if data.memory_total else None)
-    curves.add("gpu", ts, data.gpu_percent)
+def _system(curves: Curves, event: Event, data: ev.SystemSample) -> None:
+    curves.add("cpu", event, data.cpu_percent)
+    curves.add("rss", event, data.rss)
+    curves.add("memory", event, data.memory_used / data.memory_total if data.memory_total else None)
+    curves.add("gpu", event, data.gpu_percent)
 
 
 def metric_curve(name: str) -> str:
@@ -143,14 +143,14 @@ def metric_curve(name: str) -> str:
     return f"metric/{name}"
 
 
-def _scalars(curves: Curves, ts: int, data: ev.Scalars) -> None:
+def _scalars(curves: Curves, event: Event, data: ev.Scalars) -> None:
     for name, value in data.values.items():
         curve = metric_curve(name)
         if curve in curves.histories or len(curves.histories) < MAX_METRIC_CURVES:
-            curves.add(curve, ts, value)
+            curves.add(curve, event, value)
 
 
-_HANDLERS: dict[type, Callable[[Curves, int, Any], None]] = {
+_HANDLERS: dict[type, Callable[[Curves, Event, Any], None]] = {
     ev.RoundFinished: _round,
     ev.EpochFinished: _epoch,
     ev.EvaluationFinished: _evaluation,

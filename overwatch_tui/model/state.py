@@ -46,7 +46,8 @@ class GateResult:
 class SourceDrift(NamedTuple):
     """Gradient drift of one source."""
 
-    ts: int
+    seq: int
+    """Number of the event: it orders, since a clock may step back."""
     norm: float | None
     norm_ema: float | None
     norm_drift: float | None
@@ -72,6 +73,7 @@ class State:
     epoch: ev.EpochFinished | None = None
     epoch_ctx: Context = field(default_factory=Context)
     epoch_ts: int = 0
+    epoch_seq: int = 0
     previous_epoch: ev.EpochFinished | None = None
     """The epoch before, where it belongs to the same round."""
     best_accuracy: list[float] = field(default_factory=list)
@@ -113,6 +115,8 @@ class State:
     unknown: int = 0
     """Events of types this version does not know."""
     _logged: dict[str, int] = field(default_factory=dict)
+    _newest: tuple[str, int, int] = ("", 0, 0)
+    """Stream, number and time of the event that `ctx` is of."""
 
     def fold(self, event: Event) -> None:
         """Take in one event."""
@@ -120,8 +124,8 @@ class State:
         if isinstance(event.data, Unknown):
             self.unknown += 1
             return
-        if event.ts >= self.ts:
-            self.ctx = event.ctx
+        if self._is_newest(event):
+            self.ctx, self._newest = event.ctx, (event.stream, event.seq, event.ts)
         self.anomalies.expire(event.ts)
         handler = HANDLERS.get(type(event.data))
         if handler is not None:
@@ -130,6 +134,13 @@ class State:
         self.anomaly_history.fold(event)
         self.commands.fold(event.data, ts=event.ts)
         self._write_log(event)
+
+    def _is_newest(self, event: Event) -> bool:
+        """By numbers within a stream, by the run's clock between streams: the machine's may step back."""
+        stream, seq, ts = self._newest
+        if event.stream == stream:
+            return event.seq >= seq
+        return (event.ctx.round, event.ctx.epoch, event.ts) >= (self.ctx.round, self.ctx.epoch, ts)
 
     def _write_log(self, event: Event) -> None:
         if event.seq <= self._logged.get(event.stream, 0):
@@ -339,13 +350,14 @@ def _epoch(state: State, event: Event) -> None:
     data: ev.EpochFinished = event.data
     state.scoreboard.epoch(event, state.slots)
     state.tell_epoch(event)
-    if event.ts < state.epoch_ts:
+    if event.seq < state.epoch_seq:
         return
     same = state.epoch is not None and state.epoch_ctx.round == event.ctx.round
     state.previous_epoch = state.epoch if same and state.epoch_ctx.epoch < event.ctx.epoch else None
     if not same:
         state.best_accuracy = []
-    state.epoch, state.epoch_ctx, state.epoch_ts = data, event.ctx, event.ts
+    state.epoch, state.epoch_ctx = data, event.ctx
+    state.epoch_ts, state.epoch_seq = event.ts, event.seq
     state.best_accuracy += [-1.0] * (len(data.val_accuracy) - len(state.best_accuracy))
     for env, accuracy in enumerate(data.val_accuracy):
         if accuracy is not None and accuracy == accuracy:
@@ -369,13 +381,13 @@ def _drift(state: State, event: Event) -> None:
     measured = set(data.source)
     of_envs = {source.startswith("env") for source in measured}
     for source in [s for s in state.drift if s not in measured and s.startswith("env") in of_envs]:
-        if state.drift[source].ts <= event.ts:
+        if state.drift[source].seq <= event.seq:
             del state.drift[source]
     columns = (data.norm, data.norm_ema, data.norm_drift, data.health, data.health_ema, data.health_drift)
     for source, *values in zip_columns(data.source, *columns):
         known = state.drift.get(source)
-        if known is None or event.ts >= known.ts:
-            state.drift[source] = SourceDrift(event.ts, *values)
+        if known is None or event.seq >= known.seq:
+            state.drift[source] = SourceDrift(event.seq, *values)
 
 
 @_on(ev.SystemSample)

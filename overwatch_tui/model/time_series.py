@@ -120,11 +120,12 @@ class History:
         resolutions: (bucket in microseconds, capacity), finest first.
     """
 
-    __slots__ = ("_rings", "first_ts", "last", "last_ts")
+    __slots__ = ("_rings", "first_ts", "last", "last_seq", "last_ts")
 
     def __init__(self, resolutions: tuple[tuple[int, int], ...] = RESOLUTIONS) -> None:
         self._rings = [_Ring(dt, capacity) for dt, capacity in resolutions]
         self.last: float = nan
+        self.last_seq: int = 0
         self.last_ts: int = 0
         self.first_ts: int = 0
 
@@ -132,7 +133,8 @@ class History:
         """One that later values do not change."""
         twin = History(())
         twin._rings = [ring.copy() for ring in self._rings]
-        twin.last, twin.last_ts, twin.first_ts = self.last, self.last_ts, self.first_ts
+        twin.last, twin.last_seq = self.last, self.last_seq
+        twin.last_ts, twin.first_ts = self.last_ts, self.first_ts
         return twin
 
     def cut(self, until: int) -> History:
@@ -145,13 +147,19 @@ class History:
             twin.first_ts = min(self.first_ts, twin.last_ts)
         return twin
 
-    def add(self, ts: int, value: float | None) -> None:
-        """Take a value; None and non-finite ones leave a hole."""
+    def add(self, ts: int, value: float | None, seq: int = 0) -> None:
+        """Take a value; None and non-finite ones leave a hole.
+
+        Args:
+            ts: its time, microseconds: where it is drawn.
+            value: it.
+            seq: number of its event: the last value is that of the largest, since a clock may step back.
+        """
         if value is None or not isfinite(value):
             return
         value = max(-MAX_VALUE, min(MAX_VALUE, value))
-        if ts >= self.last_ts:
-            self.last, self.last_ts = value, ts
+        if (seq, ts) >= (self.last_seq, self.last_ts):
+            self.last, self.last_seq, self.last_ts = value, seq, ts
         self.first_ts = min(self.first_ts, ts) if self.first_ts else ts
         for ring in self._rings:
             ring.add(ts, value)

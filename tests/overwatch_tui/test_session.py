@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from overwatch_tui.model.time_series import SECOND
+from overwatch_tui.model.time_target import TimeTarget
 from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.session import Session
+from overwatch_tui.session import RATE_WINDOW_SECONDS, Session
+from overwatch_tui.source.replay import ReplayFeed
 from protocol.client.items import RequestOutcome, Reset
 from protocol.errors import RequestError
 
+from . import journal
 from .harness import ListFeed, events, session
 
 
@@ -120,3 +128,38 @@ def test_wait_without_an_epoch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> No
     assert made.wait(after_round=0) is False
     assert made.state.epoch is None
     assert session(events()).wait(after_round=0) is True
+
+
+def test_events_after_the_clock_stepped_back_are_counted() -> None:
+    found = events()
+    half = len(found) // 2
+    made = session(found[:half], events=1)
+    feed = made.feed
+    assert isinstance(feed, ListFeed)
+    later = [replace(one, ts=one.ts - 3600 * SECOND) for one in found[half:]]
+    feed.items, feed.clock = list(later), later[-1].ts
+    made.tick()
+    recent = sum(one.ts >= feed.clock - RATE_WINDOW_SECONDS * SECOND for one in later)
+    assert made.link.events_per_second == recent / RATE_WINDOW_SECONDS
+    feed.clock += RATE_WINDOW_SECONDS * SECOND + 1
+    made.tick()
+    assert made.link.events_per_second == 0.0
+
+
+def test_rewound_recording_counts_what_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = ReplayFeed(journal.write(tmp_path / "events.jsonl"), math.inf)
+    made = Session(feed, ViewState())
+    while not feed.is_over:
+        made.tick()
+    made.cursor.go_to(TimeTarget(ts=0))
+    while made.cursor.is_seeking:
+        made.tick()
+    monkeypatch.setattr("overwatch_tui.source.replay.time.monotonic", lambda: 100.0)
+    feed.is_paused, feed.speed = False, 1.0
+    before = feed.clock
+    while feed.clock < before + 2 * RATE_WINDOW_SECONDS * SECOND:
+        feed.clock += SECOND
+        made.tick()
+    since = feed.clock - RATE_WINDOW_SECONDS * SECOND
+    played = sum(since <= one.ts <= feed.clock for one in events())
+    assert made.link.events_per_second == played / RATE_WINDOW_SECONDS

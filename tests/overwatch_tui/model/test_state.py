@@ -12,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from overwatch_tui.model.late_events import fold_late
 from overwatch_tui.model.state import MAX_LOG_ENTRIES, State
+from overwatch_tui.model.time_series import SECOND
 from overwatch_tui.panels import PANELS, VIEWS
 from overwatch_tui.render.env_rows import env_row, sorted_rows
 from overwatch_tui.render.layout import compose_screen
@@ -21,6 +23,7 @@ from overwatch_tui.render.view_state import ENV_LAYOUTS, LOG_FILTERS, SORTS, Vie
 from protocol.codec.json_lines import Event, Unknown, decode_line
 from protocol.messages import events as ev
 from protocol.messages.events import EVENTS, Context
+from protocol.messages.vocabulary import STREAMS
 from tests.overwatch_tui import journal
 from tests.overwatch_tui.harness import draw, events, folded, panel_inputs, state
 
@@ -67,6 +70,41 @@ def test_drift_no_longer_measured_is_dropped() -> None:
     known.fold(event(drift("env00", "env00.r0c1"), ts=journal.START + 1))
     known.fold(event(drift("env00"), ts=journal.START + 2))
     assert set(known.drift) == {"policy", "critic", "env00"}
+
+
+def stepped_back(found: typing.Sequence[Event]) -> list[Event]:
+    """The same events of a machine whose clock was set back by an hour half-way."""
+    half = len(found) // 2
+    return [*found[:half], *(dataclasses.replace(one, ts=one.ts - 3600 * SECOND) for one in found[half:])]
+
+
+def newest(known: State) -> list[Any]:
+    """What only the newest events say."""
+    lasts = {name: history.last for name, history in known.curves.histories.items()}
+    drift = {source: found.norm_drift for source, found in known.drift.items()}
+    return [known.epoch, known.epoch_ctx, known.ctx, known.best_accuracy, drift, lasts]
+
+
+def test_clock_that_steps_back_hides_nothing_new() -> None:
+    known = folded(stepped_back(events()))
+    assert newest(known) == newest(state())
+    assert known.epoch_ts == next(e.ts for e in reversed(events()) if e.type == "epoch") - 3600 * SECOND
+
+
+def test_older_events_that_come_late_change_nothing_newest() -> None:
+    known = folded(reversed(events()))
+    assert newest(known)[:3] == newest(state())[:3]
+    assert {source: found.norm_drift for source, found in known.drift.items()} == newest(state())[4]
+    assert newest(known)[5] == newest(state())[5]
+    fold_late(known, [one for one in events() if one.ctx.round == 2])
+    assert newest(known)[5] == newest(state())[5]
+
+
+def test_resumed_boot_goes_back_to_an_earlier_round() -> None:
+    seq = {stream: max((e.seq for e in events() if e.stream == stream), default=0) for stream in STREAMS}
+    again = [dataclasses.replace(e, seq=seq[e.stream] + e.seq) for e in events() if e.ctx.round <= 2]
+    known = folded([*events(), *again])
+    assert (known.ctx.round, known.ctx.epoch) == (known.epoch_ctx.round, known.epoch_ctx.epoch) == (2, 24)
 
 
 def test_env_rows_name_trouble_and_cause() -> None:
