@@ -21,12 +21,13 @@ from protocol.errors import EsperError
 from protocol.version import __version__
 
 from .first_frame import FirstFrame
-from .hangup import leave_on_hangup
+from .hangup import leave_on_hangup, leave_on_signals
 from .render.notifier import CHOICES
 from .render.palettes import PALETTES
 from .render.view_state import REFRESH_RATES, SORTS
 from .settings.sources import read_settings
 from .settings.table import SETTINGS, Value
+from .source.temporary_folders import remove_temporary_folders
 
 DRIVER_VARIABLE = "TEXTUAL_DRIVER"
 """Set by textual-serve: the terminal is a page of a browser, behind a pipe."""
@@ -269,5 +270,6 @@ def without_serve(arguments: Sequence[str]) -> list[str]:
 def _prepare_terminal() -> None:
     if not sys.stdout.isatty() and DRIVER_VARIABLE not in os.environ:
         raise click.UsageError("standard output is not a terminal; use --once to print one screen as text")
-    leave_on_hangup(sys.stdout.fileno())
+    leave_on_hangup(sys.stdout.fileno(), remove_temporary_folders)
+    leave_on_signals(remove_temporary_folders)
     gc.disable()  # until all is imported; see screens/idle_collection.py

@@ -1,4 +1,4 @@
-"""Leaves when the terminal goes away.
+"""Leaves when the terminal goes away, or a signal says so, and leaves nothing behind.
 
 A shell's SIGHUP does it where the terminal is the controlling one. Where it is not, Textual's input thread
 would spin on the dead descriptor and its writer would wait forever.
@@ -8,19 +8,45 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
+from collections.abc import Callable
+from types import FrameType
 
 HANGUP_EXIT = 129
 """What a shell reports of a program that SIGHUP ended."""
 
 
-def leave_on_hangup(descriptor: int) -> None:
-    """End the process once the terminal behind `descriptor` has hung up; costs nothing until then."""
+def leave_on_hangup(descriptor: int, clean_up: Callable[[], None]) -> None:
+    """End the process once the terminal behind `descriptor` has hung up; costs nothing until then.
+
+    Args:
+        descriptor: of the terminal.
+        clean_up: called before, in a thread of its own.
+    """
 
     def wait() -> None:
         poller = select.poll()
         poller.register(descriptor, 0)
         poller.poll()
-        os._exit(HANGUP_EXIT)
+        try:
+            clean_up()
+        finally:
+            os._exit(HANGUP_EXIT)
 
     threading.Thread(target=wait, name="hangup", daemon=True).start()
+
+
+def leave_on_signals(clean_up: Callable[[], None]) -> None:
+    """Have SIGHUP and SIGTERM end the process as ever, but after `clean_up`; one that is ignored stays so."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        try:
+            clean_up()
+        finally:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, leave)

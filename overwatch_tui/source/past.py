@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +16,7 @@ from protocol.messages.vocabulary import STREAMS, Stream
 from protocol.storage.folders import EVENTS_FILE
 
 from .replay import ReplayFeed
+from .temporary_folders import make_temporary_folder, remove_temporary_folder
 
 Ask = Callable[[str, dict[str, Any], Callable[[RequestOutcome], None]], None]
 """Ask the daemon something; the answer is handed over when it comes."""
@@ -222,14 +221,14 @@ class WirePast:
     def open(self) -> ReplayFeed:
         found = [*self._rare, *(line for lines in self._lines.values() for line in reversed(lines))]
         found.sort(key=lambda line: _decode_head(line).ts)
-        self._folder = self._folder or Path(tempfile.mkdtemp(prefix="esper-past-"))
+        self._folder = self._folder or make_temporary_folder("esper-past-")
         path = self._folder / EVENTS_FILE
         path.write_bytes(b"".join(line + b"\n" for line in found))
         return ReplayFeed(path, math.inf)
 
     def close(self) -> None:
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_temporary_folder(self._folder)
             self._folder = None
 
 

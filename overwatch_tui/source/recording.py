@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from protocol.storage.folders import EVENTS_FILE
 
 from .link_status import LinkStatus
 from .replay import ReplayFeed
+from .temporary_folders import make_temporary_folder, remove_temporary_folder
 
 DAMAGED = 1
 """Exit code of `replay` where it has printed what is whole."""
@@ -46,7 +46,7 @@ class FetchedReplay(ReplayFeed):
 
     def close(self) -> None:
         super().close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_temporary_folder(self._folder)
 
 
 class FetchFeed:
@@ -74,7 +74,7 @@ class FetchFeed:
         if self._command is None or not self._command.ended:
             return None
         command, self._command = self._command, None
-        folder = Path(tempfile.mkdtemp(prefix="esper-recording-"))
+        folder = make_temporary_folder("esper-recording-")
         path = folder / self._name / EVENTS_FILE
         try:
             path.parent.mkdir()
@@ -83,7 +83,7 @@ class FetchFeed:
             return FetchedReplay(path, folder, self._state)
         except (EsperError, OSError) as error:
             self._problem = f"{self._name} cannot be fetched: {error}"
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_temporary_folder(folder)
             return None
         finally:
             command.stop()
