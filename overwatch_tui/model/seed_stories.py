@@ -125,12 +125,23 @@ class SeedStory:
 
 
 class _Boot:
-    """A daemon that began at a time: what it repeats replaces what was before."""
+    """A daemon that began at a time: what it repeats replaces what was before.
 
-    def __init__(self, ts: int, clock: tuple[int, float] = (1 << 60, inf)) -> None:
-        self.ts = ts
+    Of its own stream, `life`, the number tells what was before: times step back with the machine's clock.
+    """
+
+    def __init__(self, seq: int, ts: int, clock: tuple[int, float] = (1 << 60, inf)) -> None:
+        self.seq, self.ts = seq, ts
         self.clock = clock
         """The earliest (round, epoch) that it has told of."""
+
+    def copy(self) -> _Boot:
+        """One that later events do not change."""
+        return _Boot(self.seq, self.ts, self.clock)
+
+    def is_before(self, event: Event) -> bool:
+        """Whether it began before an event."""
+        return event.seq >= self.seq if event.stream == "life" else event.ts >= self.ts
 
 
 class SeedStories:
@@ -139,8 +150,8 @@ class SeedStories:
     def __init__(self) -> None:
         self._places: dict[_Place, SeedFacts] = {}
         self._boots: list[_Boot] = []
-        self._finished: dict[int, int] = {}
-        """When rounds were over, microseconds."""
+        self._finished: dict[int, tuple[int, int]] = {}
+        """(number, time) of the event by which a round was over."""
         self._newest = (0, 0)
         """(time, round) of the newest event."""
         self._owner = object()
@@ -151,7 +162,7 @@ class SeedStories:
         """One that later events do not change; facts are shared until one of both changes them."""
         twin = SeedStories()
         twin._places, twin._finished, twin._newest = dict(self._places), dict(self._finished), self._newest
-        twin._boots = [_Boot(boot.ts, boot.clock) for boot in self._boots]
+        twin._boots = [boot.copy() for boot in self._boots]
         self._owner = object()
         return twin
 
@@ -171,14 +182,15 @@ class SeedStories:
             if len(kept) or kept.numbers:
                 twin._places[place] = kept
                 twin._newest = max(twin._newest, (newest, place[0]))
-        twin._boots = [_Boot(boot.ts, boot.clock) for boot in self._boots if boot.ts <= until]
-        twin._finished = {round_: ts for round_, ts in self._finished.items() if ts <= until}
+        twin._boots = [boot.copy() for boot in self._boots if boot.ts <= until]
+        twin._finished = {round_: told for round_, told in self._finished.items() if told[1] <= until}
         return twin
 
     def begin_boot(self, event: Event) -> None:
         """A daemon started."""
-        if all(boot.ts != event.ts for boot in self._boots):
-            self._boots = sorted([*self._boots, _Boot(event.ts)], key=lambda boot: boot.ts)[-MAX_BOOTS:]
+        if all(boot.seq != event.seq for boot in self._boots):
+            boots = [*self._boots, _Boot(event.seq, event.ts)]
+            self._boots = sorted(boots, key=lambda boot: boot.seq)[-MAX_BOOTS:]
 
     def reach(self, event: Event, *, is_over: bool = False) -> None:
         """The run was at this round and epoch; with `is_over` its round ended."""
@@ -187,11 +199,11 @@ class SeedStories:
         if self._newest[1] != before:
             self._made.clear()
         for boot in self._boots:
-            if event.ts >= boot.ts and clock < boot.clock:
+            if boot.is_before(event) and clock < boot.clock:
                 boot.clock = clock
                 self._made.clear()
         if is_over:
-            self._finished[round_] = max(self._finished.get(round_, 0), event.ts)
+            self._finished[round_] = max(self._finished.get(round_, (0, 0)), (event.seq, event.ts))
             while len(self._finished) > MAX_PLACES:
                 del self._finished[min(self._finished)]
             self._made.clear()
@@ -254,13 +266,17 @@ class SeedStories:
         self._made.clear()
         return True
 
-    def _is_void(self, round_: int, epoch: float, ts: int) -> bool:
-        """Whether a later boot repeats it."""
+    def _is_void(self, round_: int, epoch: float, seq: int) -> bool:
+        """Whether a later boot repeats what an event of `life` told."""
+        return any(seq < boot.seq and (round_, epoch) >= boot.clock for boot in self._boots)
+
+    def _is_void_point(self, round_: int, epoch: float, ts: int) -> bool:
+        """Whether a later boot repeats an epoch."""
         return any(ts < boot.ts and (round_, epoch) >= boot.clock for boot in self._boots)
 
     def _is_over(self, round_: int) -> bool:
         ended = self._finished.get(round_)
-        return round_ < self._newest[1] or (ended is not None and not self._is_void(round_, inf, ended))
+        return round_ < self._newest[1] or (ended is not None and not self._is_void(round_, inf, ended[0]))
 
     def ended(self) -> list[SeedStory]:
         """Lives that are over, without `points`: of each round what ended before it, the newest first."""
@@ -294,7 +310,7 @@ class SeedStories:
         """The lives that were in this place, in the order of birth."""
         round_, env, slot = place
         told = sorted(facts.events(*place), key=lambda event: event.seq)
-        told = [one for one in told if not self._is_void(round_, one.ctx.epoch, one.ts)]
+        told = [one for one in told if not self._is_void(round_, one.ctx.epoch, one.seq)]
         lives, stories = Lives(), _Stories(place)
         for event in told:
             if isinstance(event.data, SeedStage):
@@ -318,7 +334,7 @@ class SeedStories:
         points = {}
         for at in range(0, len(numbers), COLUMNS):
             epoch, ts, *values = numbers[at : at + COLUMNS]
-            if not self._is_void(stories[0].round, epoch, int(ts)):
+            if not self._is_void_point(stories[0].round, epoch, int(ts)):
                 alpha, contribution, grad = (v if isfinite(v) else None for v in values)
                 points[int(epoch), int(ts)] = Point(int(epoch), int(ts), alpha, contribution, grad)
         for _, point in sorted(points.items()):

@@ -205,3 +205,10 @@ def test_facts_of_a_place_are_packed_and_come_back() -> None:
         else:
             assert (after.data.gate, after.data.passed) == (before.data.gate, before.data.passed)
             assert list(after.data.checks) == [c for c, passed in before.data.checks.items() if not passed]
+
+
+def test_lives_after_the_clock_stepped_back_are_told() -> None:
+    found = list(events(envs=3, rounds=3))
+    half = len(found) // 2
+    shifted = [replace(one, ts=one.ts - 3_600_000_000) for one in found[half:]]
+    assert told_by(folded([*found[:half], *shifted])) == told_by(folded(found))
