@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -245,6 +247,38 @@ def test_frozen_parameters_and_constant_buffers_stay_with_the_module() -> None:
     out = kind.forward(x, {"scale": scale}, GROUPED)
     assert torch.equal(out[:, :3], 2 * torch.eye(4).double().expand(2, 3, 4, 4))
     assert torch.equal(out[:, 3:], 20 * torch.eye(4).double().expand(2, 3, 4, 4))
+
+
+def test_groups_on_threads_run_one_blueprint_at_once() -> None:
+    met = threading.Barrier(2, timeout=60)
+
+    class Meeting(nn.Conv2d):
+        """Its runs on other threads than this one wait for each other in the middle."""
+
+        def __init__(self, channels: int, size: tuple[int, int]) -> None:
+            super().__init__(channels, channels, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if threading.current_thread() is not threading.main_thread():
+                met.wait()
+            return super().forward(x)
+
+    kind = module_blueprint("meeting", Meeting, "here").at(3, (4, 4))
+    born = [kind.newborn(3, torch.tensor(keys), torch.float32) for keys in ([1, 2], [3, 4])]
+    groups = [(torch.rand(2, 6, 4, 4), weights) for weights in born]
+    alone = [kind.forward(x, weights, GROUPED) for x, weights in groups]
+
+    def run(group: int) -> torch.Tensor:
+        try:
+            return kind.forward(*groups[group], GROUPED)
+        except Exception:
+            met.abort()
+            raise
+
+    with ThreadPoolExecutor(2) as threads:
+        together = list(threads.map(run, range(2)))
+    for found, expected in zip(together, alone, strict=True):
+        assert torch.equal(found, expected)
 
 
 def test_tasks_of_packages_are_loaded_and_listed(installed: Callable[..., None]) -> None:

@@ -5,8 +5,8 @@ A package offers one by an entry point of the group `esper.blueprints`: a callab
     make(channels: int, size: tuple[int, int]) -> torch.nn.Module      [B, C, H, W] -> [B, C, H, W]
 
 that may carry an attribute `identity_at_birth` (then that is checked). One module is made for each slot and
-run for k seeds at once by vmap over their stacked parameters; every seed begins with the parameters that
-`make` draws under a generator seeded by its own key.
+thread, and run for k seeds at once by vmap over their stacked parameters; every seed begins with the
+parameters that `make` draws under a generator seeded by its own key.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Seeds:
 
     def __init__(self, make: Make, channels: int, size: Size, what: str) -> None:
         self._make, self._channels, self._size, self._what = make, channels, size, what
-        self._module = self._made(0)
+        self._of_thread = threading.local()
         self.specs = {name: Init(tuple(p.shape)) for name, p in _learning(self._module).items()}
         if not any(spec.count for spec in self.specs.values()):
             raise self._error("has no parameters, so there is nothing to learn")
@@ -77,16 +77,27 @@ class _Seeds:
     def forward(self, x: Tensor, weights: Parameters) -> Tensor:
         """[B, k*C, H, W] from the same and tensors [k, ...]."""
         k = next(iter(weights.values())).shape[0]
-        self._module.to(x.device, x.dtype)
+        module = self._module.to(x.device, x.dtype)
 
         def one(tensors: Parameters, seen: Tensor) -> Tensor:
-            out = functional_call(self._module, tensors, (seen.permute(0, 3, 1, 2),))
+            out = functional_call(module, tensors, (seen.permute(0, 3, 1, 2),))
             if not isinstance(out, Tensor) or out.dim() != 4:
                 got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
                 raise self._error(f"returns {got}; a seed must keep the shape [B, C, H, W]")
             return out.permute(0, 2, 3, 1)
 
         return to_channels(vmap(one, in_dims=(0, 3), out_dims=3)(weights, to_rows(x, k)))
+
+    @property
+    def _module(self) -> nn.Module:
+        """This thread's own: while it runs, `functional_call` has the seeds' parameters in it.
+
+        Made anew, as not every module can be copied (weight_norm).
+        """
+        if not hasattr(self._of_thread, "module"):
+            self._of_thread.module = self._made(0)
+        module: nn.Module = self._of_thread.module
+        return module
 
     def _made(self, key: int) -> nn.Module:
         with _drawing, torch.random.fork_rng(devices=[]):
