@@ -166,14 +166,14 @@ class Checkpoints:
             accuracy: for the listing.
 
         Raises:
-            OSError: the disk refused; the checkpoints before are untouched.
+            OSError: the disk refused. The checkpoints before are untouched, except that an older one of the
+                same round, epoch and tag may be replaced already.
         """
         for abandoned in self.folder.glob(".round-*"):  # by a daemon that was killed while it wrote
             abandoned.unlink(missing_ok=True)
         buffer = to_archive({"format": FORMAT, **state})
         path = self.folder / file_name(round, epoch, tag)
-        index = self._enter(path.name, accuracy)
-        replace_file(path, buffer.getbuffer())
+        index = self._write(path, buffer.getbuffer(), accuracy)
         if best:
             link = self.folder / "best.partial"
             link.unlink(missing_ok=True)
@@ -186,8 +186,22 @@ class Checkpoints:
                 old.path.unlink(missing_ok=True)
         return SavedCheckpoint(path=path, bytes=buffer.getbuffer().nbytes)
 
+    def _write(self, path: Path, content: memoryview, accuracy: float | None) -> dict[str, CheckpointEntry]:
+        """Write a file and enter it into the index, in that order of the two which a fault in between allows.
+
+        Without its entry a new file would count as the oldest. One of the same name may be of a past that the
+        run went back behind: with the newest number before its new content it would be what a resume takes.
+        """
+        if not path.exists():
+            index = self._enter(path.name, accuracy)
+            replace_file(path, content)
+            return index
+        replace_file(path, content)
+        sync_folder(self.folder)
+        return self._enter(path.name, accuracy)
+
     def _enter(self, name: str, accuracy: float | None) -> dict[str, CheckpointEntry]:
-        """Enter a file into the index before it is written; what is not there any more goes."""
+        """Enter a file into the index as the newest; what is not there any more goes."""
         index = read_index(self.folder)
         number = 1 + max((entry.number for entry in index.values()), default=0)
         index = {each: entry for each, entry in index.items() if (self.folder / each).exists()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +202,63 @@ def test_unattended_resume_takes_newest_readable_one(tmp_path: Path, num_damaged
     assert found is not None
     assert found[0] == paths[-num_damaged - 1]
     assert [paths[-1 - i].name in words for i, words in enumerate(told)] == [True] * num_damaged
+
+
+class Killed(BaseException):
+    """The process ends here: nothing that it does from now on reaches the disk."""
+
+
+class FaultyDisk:
+    """Fails at one of the steps by which a save changes the disk.
+
+    Args:
+        step: which one, from 0.
+        fault: what it fails with; after `Killed` no step succeeds.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, step: int, fault: BaseException) -> None:
+        self._left, self._fault = step, fault
+        for name in ("open", "fsync", "replace", "link", "unlink"):
+            patch.setattr(os, name, partial(self._call, getattr(os, name)))
+
+    def _call(self, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._left -= 1
+        if self._left == -1 or (self._left < 0 and isinstance(self._fault, Killed)):
+            raise self._fault
+        return real(*args, **kwargs)
+
+
+def went_back(folder: Path) -> Checkpoints:
+    """Rounds 1 to 3, then round 2 once more, after the run was resumed from round 1."""
+    store = Checkpoints(folder, keep=3)
+    for number in (1, 2, 3):
+        store.save({"round": number, "abandoned": number > 1}, round=number, epoch=None, best=number == 3)
+    store.save({"round": 2, "abandoned": False}, round=2, epoch=None)
+    return store
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), Killed()], ids=["full", "killed"])
+@pytest.mark.parametrize("saved", [2, 3, 4], ids=["over the newest", "over an abandoned one", "new"])
+def test_no_fault_amid_a_save_revives_an_abandoned_checkpoint(
+    tmp_path: Path, saved: int, fault: BaseException
+) -> None:
+    for step in range(100):
+        store = went_back(tmp_path / str(step))
+        going_on = {"round": saved, "abandoned": False}
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                FaultyDisk(patch, step, fault)
+                store.save(going_on, round=saved, epoch=None, best=True)
+        except type(fault):
+            kept = [load(path) for path in store.all()]
+            assert {each["round"] for each in kept if not each["abandoned"]} >= {1, 2}, f"step {step}"
+        else:
+            break
+        _, newest = store.latest() or (None, {})
+        assert not newest["abandoned"], f"step {step}"
+        assert newest["round"] in (2, saved)
+        assert load(store.folder / "best.pt")["round"] in (3, saved)
+        store.save(going_on, round=saved, epoch=None)
+        _, newest = store.latest() or (None, {})
+        assert (newest["round"], newest["abandoned"]) == (saved, False), f"step {step}"
+    assert 10 < step < 99
