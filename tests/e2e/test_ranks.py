@@ -143,3 +143,41 @@ def test_two_ranks_write_the_journal_of_one(house: House) -> None:
     assert one["life"] == two["life"]
     mine = [event for event in two["metric"] if event[0] == "epoch"]
     assert mine == [event for event in one["metric"] if event[0] == "epoch"]
+
+
+LOSING = """
+import os, signal, sys
+from trainer.compute.process_group import RankLostError
+from trainer.daemon.daemon import run_daemon
+from trainer.ranks.rank_zero import RankZero
+
+def lost(*_):
+    raise RankLostError("rank 1 is gone")
+
+def stop(*_):
+    RankZero.start_epoch = lambda *_: None  # a second signal would interrupt
+    os.kill(os.getpid(), signal.SIGTERM)
+
+for order in {orders}:
+    setattr(RankZero, *order)
+sys.exit(run_daemon(name="cut", resume=None, file=None, sets={sets!r}))
+"""
+"""A daemon that finds a rank gone at an order."""
+
+
+@pytest.mark.parametrize(
+    "orders",
+    ["[('start_epoch', lost)]", "[('shutdown', lost)]", "[('start_epoch', stop), ('shutdown', lost)]"],
+    ids=["the first", "the end", "the end at a stop"],
+)
+def test_rank_lost_at_an_order_ends_the_boot_orderly(house: House, orders: str) -> None:
+    program = LOSING.format(orders=orders, sets=(*SMALL, "rounds=1"))
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=house.environment, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 11, ended.stderr
+    types = [event["type"] for event in house.journal("cut")]
+    assert [types.count(each) for each in ("rank.lost", "postmortem.written", "run.stopped")] == [1, 1, 1]
+    (stopped,) = house.journal("cut", "run.stopped")
+    assert (stopped["data"]["reason"], stopped["data"]["error"]) == ("a rank was lost", "rank 1 is gone")
+    assert not (house.run_folder("cut") / "connection.json").exists(), "the server is closed"

@@ -276,7 +276,6 @@ class Daemon:
             for error in self._resumed_from.damaged:
                 logger.warning("%s; the run goes on from %s", error, self._resumed_from.path.name)
             self._resumed_from = None  # its state is large
-        self.rank_zero.start_epoch(self.plan.layer_envs)
         try:
             end = end_signals.run(self._train)
         except Interrupted as interrupted:
@@ -331,13 +330,21 @@ class Daemon:
             self.server.emitter.emit(PostmortemWritten(path=str(path), reason=end.reason))
 
     def _train(self) -> _End:
+        """Train, and end the ranks; whichever of their orders one is found lost at, that is told."""
+        try:
+            self.rank_zero.start_epoch(self.plan.layer_envs)
+            return self._train_to_end()
+        except RankLostError as lost:
+            return self._lost(lost)
+
+    def _train_to_end(self) -> _End:
         try:
             self.trainer.run(self.hooks)
         except StopRun as stop:
             self.rank_zero.shutdown()
             return self._end_at_boundary(stop.reason, stop.failed, stop)
-        except RankLostError as lost:
-            return self._lost(lost)
+        except RankLostError:
+            raise
         except PolicyDiverged as diverged:
             logger.error("%s", diverged)
             return _End("the policy diverged", FAILED_EXIT, str(diverged), diverged)
