@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -98,8 +99,13 @@ class Episodes:
             self.begin_episode(hooks)
         while self.epoch < epochs:
             self.reports.begin_epoch(hooks, self.epoch, epochs)
-            with hooks.phase("train"):
-                trained = self.population.run_epoch(self.round, self.epoch, layers=hooks.layer_envs)
+            try:
+                with hooks.phase("train"):
+                    trained = self.population.run_epoch(self.round, self.epoch, layers=hooks.layer_envs)
+            except Exception:
+                with suppress(Exception):  # of the two, the failure is what is to be known
+                    self.reports.report_late(hooks, self.epoch, epochs)
+                raise
             self.measurements, layers, seconds, scaling = trained
             hooks.on_phase_times(seconds)
             self.reports.report_late(hooks, self.epoch, epochs)

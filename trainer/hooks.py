@@ -141,7 +141,8 @@ class EpochReports:
             hooks.on_epoch_begin(epoch, epochs)
 
     def report_late(self, hooks: Hooks, epoch: int, epochs: int) -> None:
-        """Epoch `epoch` was issued: report the one before, where that is late, then this one's beginning."""
+        """Epoch `epoch` was issued, or failed as it was: report the one before, where that is late, then this
+        one's beginning."""
         if self._late is None:
             return
         report, self._late = self._late, None

@@ -105,6 +105,41 @@ def test_next_epoch_is_issued_before_one_that_passes_is_told() -> None:
     ]
 
 
+def fail(hooks: Boundaries, *, may_be_late: bool, epoch: int = 3) -> Boundaries:
+    """Play until training that epoch fails."""
+    config = configured(sets=[*ALIKE])
+    trainer = Trainer(config, load("digits", CPU), CPU, Execution.as_configured(config))
+    trainer.reports.may_be_late = may_be_late
+    train = trainer.population.run_epoch
+
+    def run_epoch(round_: int, number: int, **options: Any) -> Any:
+        if number == epoch:
+            raise RuntimeError("a bug")
+        return train(round_, number, **options)
+
+    trainer.population.run_epoch = run_epoch  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="a bug"):
+        trainer.play(hooks)
+    return hooks
+
+
+def test_epoch_before_a_failure_is_told() -> None:
+    late, at_once = (fail(Boundaries(), may_be_late=late) for late in (True, False))
+    assert len(late.frames) == len(at_once.frames) == 4
+    assert late.frames[-1].keys() == at_once.frames[-1].keys()
+    assert late.calls[-3:] == ["train", "frame", "begin 3"]
+
+
+def test_failure_outweighs_one_to_tell_the_epoch_before() -> None:
+    class Deaf(Boundaries):
+        def on_frame(self, frame: HostFrame, layers: Any) -> None:
+            if self.calls.count("train") == 4:
+                raise ValueError("the device is gone, too")
+            super().on_frame(frame, layers)
+
+    assert len(fail(Deaf(), may_be_late=True).frames) == 3
+
+
 def events_of(folder: Path, before: str) -> list[Any]:
     """Kind, clock and, of epochs, content of what a daemon tells in a round; `before` runs first."""
     words = [word for each in (*ALIKE, "device=cpu", "host.schedule=cosine") for word in ("--set", each)]
