@@ -37,7 +37,7 @@ def at(round_: int, epoch: int, env: int | None = None) -> Context:
     return Context(round=round_, epoch=epoch, env=env)
 
 
-def started(boot: str, resumed_round: int | None = None) -> Told:
+def started(boot: str, resumed_round: int | None = None, *, rounds: int = 0) -> Told:
     event = ev.RunStarted(
         run="id",
         name="r",
@@ -56,7 +56,7 @@ def started(boot: str, resumed_round: int | None = None) -> Told:
         ops=OPS,
         heads=["op", "slot"],
         episode_epochs=3,
-        rounds=0,
+        rounds=rounds,
         host_parameters=10,
         seed=1,
         config={},

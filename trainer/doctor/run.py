@@ -63,6 +63,8 @@ class Diagnosis(Struct, kw_only=True):
     """Wall time of the last event, microseconds."""
     round: int = 0
     epoch: int = 0
+    rounds: int = 0
+    """That the last boot was to train; 0 = until it is stopped."""
     rollbacks: int = 0
     """In the last boot."""
     last_rollback: RollbackRecord | None = None
@@ -105,6 +107,7 @@ def _read_journal(run: RunInfo, found: Diagnosis) -> RunStopped | None:
             found.round, found.epoch = event.ctx.round, event.ctx.epoch
             if isinstance(data, RunStarted):
                 found.boot, found.pid, found.device = data.boot, data.pid, data.device
+                found.rounds = data.rounds
                 found.rollbacks, found.last_rollback, stopped = 0, None, None
                 if data.resumed_round is None:
                     anomalies.clear()
@@ -216,6 +219,8 @@ def _resume(found: Diagnosis) -> str:
         return f"no checkpoint was written; from the beginning again: {command}"
     if checkpoint.error is not None:
         return f"{checkpoint.error}; move it away, then: {command}"
+    if found.rounds and checkpoint.round >= found.rounds and not checkpoint.epoch:
+        return f"all {found.rounds} rounds are done; to train more: {command} --rounds {2 * found.rounds}"
     return f"go on {_position(checkpoint)}: {command}"
 
 

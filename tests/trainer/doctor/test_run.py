@@ -65,6 +65,30 @@ def test_no_last_word_is_a_kill_and_memory_is_told(tmp_path: Path) -> None:
     assert "go on from epoch 2 of round 2: esper-daemon start --detach --resume r" in text
 
 
+@pytest.mark.parametrize(
+    ("rounds", "saved", "words"),
+    [
+        (
+            2,
+            (2, None),
+            "all 2 rounds are done; to train more: esper-daemon start --detach --resume r --rounds 4",
+        ),
+        (2, (2, 1), "go on from epoch 1 of round 2: esper-daemon start --detach --resume r"),
+        (3, (2, None), "go on after round 2: esper-daemon start --detach --resume r"),
+        (0, (2, None), "go on after round 2: esper-daemon start --detach --resume r"),
+    ],
+)
+def test_run_whose_rounds_are_done_needs_more(
+    tmp_path: Path, rounds: int, saved: tuple[int, int | None], words: str
+) -> None:
+    run = write_run(tmp_path, "r", [started("b1", rounds=rounds), stopped(0)])
+    save(run, *saved)
+    run.release()
+    found, text = look(tmp_path)
+    assert found.advice == [words]
+    assert words in text
+
+
 def test_an_earlier_boots_last_word_is_not_the_last_boots(tmp_path: Path) -> None:
     write_run(tmp_path, "r", [*PLAYED, stopped(0), started("b2", resumed_round=1)]).release()
     found, _ = look(tmp_path)
