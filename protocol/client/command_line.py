@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from protocol.codec.text import clean_text, is_utf8
 from protocol.errors import INTERRUPTED_EXIT, EsperError, FolderError
 
+REFUSED_BY_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 UNREAD_EXIT = 141
 """As of a process that SIGPIPE ended."""
 
@@ -64,17 +66,40 @@ def check_working_directory() -> None:
 def exit_on_error(program: str) -> Iterator[None]:
     """Of a command line: end with one line on standard error and the exit code of an `EsperError`.
 
-    After Ctrl-C the code is 130; where standard output has lost its reader (`| head`), 141 without a line.
+    After Ctrl-C the code is 130; where standard output has lost its reader (`| head`), 141 without a line;
+    where it is a file that the disk refuses to write, 10.
     """
     try:
-        yield
+        try:
+            yield
+        except SystemExit:
+            _flush_output()
+            raise
+        _flush_output()
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
         raise SystemExit(INTERRUPTED_EXIT) from None
     except BrokenPipeError:
-        with open(os.devnull, "wb") as nothing:
-            os.dup2(nothing.fileno(), 1)  # what is still buffered goes there when the interpreter ends
+        _discard_output()
         raise SystemExit(UNREAD_EXIT) from None
+    except OSError as error:
+        if error.errno not in REFUSED_BY_DISK:
+            raise
+        _discard_output()
+        print(f"{program}: the output cannot be written: {error.strerror}", file=sys.stderr)
+        raise SystemExit(FolderError.exit_code) from None
     except EsperError as error:
         print(f"{program}: {clean_text(str(error))}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+
+
+def _flush_output() -> None:
+    """Now, while a refusal can still be told."""
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
+
+
+def _discard_output() -> None:
+    """Let what is still buffered go nowhere when the interpreter ends."""
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 1)

@@ -200,6 +200,20 @@ def test_files_never_get_numbers_of_closed_standard_ones(tmp_path: Path) -> None
     assert (tmp_path / "journal").read_text() == "True"
 
 
+@pytest.mark.parametrize("words", [["options"], ["list", "--json"]])
+def test_full_disk_behind_the_output_is_told_in_a_line(tmp_path: Path, words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "trainer", *words],
+            env={**os.environ, "ESPER_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert result.returncode == 10
+    assert result.stderr == "esper-daemon: the output cannot be written: No space left on device\n"
+
+
 @pytest.mark.parametrize(("word", "code"), [("raise KeyboardInterrupt", 130), ("print_lines(['x'])", 141)])
 def test_interrupted_and_unread_have_their_codes(word: str, code: int) -> None:
     program = "import click; from trainer.cli.output import *\n@click.command()\ndef run():\n "
