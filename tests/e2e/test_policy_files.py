@@ -53,6 +53,15 @@ def test_policy_learns_on_where_it_may(house: House, exported: Path) -> None:
     assert len(house.journal("on", "ppo.update")) == 2
 
 
+def test_unattended_start_repeats_with_its_policy(house: House, exported: Path) -> None:
+    line = ("start", "on", "--or-resume", "--policy", str(exported), *words(*LARGER))
+    assert house.daemon(*line, "--rounds", "1").returncode == 0
+    again = house.daemon(*line, "--rounds", "2")
+    assert again.returncode == 0, again.stderr
+    assert f"run on goes on with its own policy, not with {exported}" in again.stderr
+    assert [event["ctx"]["round"] for event in house.journal("on", "round.finished")] == [1, 2]
+
+
 def test_show_tells_where_a_policy_comes_from(house: House, exported: Path) -> None:
     text = house.daemon("policy", "show", str(exported)).stdout
     for line in (

@@ -17,7 +17,7 @@ from trainer.config import load as settings
 from trainer.config import presets
 
 from .options import JSON, config_options
-from .output import format_table, print_json, print_lines
+from .output import format_table, print_json, print_lines, print_note
 from .run_argument import REMOTE_COMMAND, list_remotely
 
 
@@ -81,9 +81,8 @@ def start(
             name, resume = None, name
     if name is not None:
         check_name(name)  # before torch is loaded
-    if policy is not None and resume is not None:
-        raise click.UsageError("--policy begins a new run; one that is resumed goes on with its own")
     short = {"rounds": rounds, "seed": seed, "device": device, "profiler.rounds": profile}
+    policy = _policy_of_new_run(policy, resume, or_resume=or_resume)
     short |= _policy_options(policy, no_learn=no_learn, greedy=greedy)
     sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
     _check_before_torch(resume, preset, file, sets)
@@ -122,6 +121,16 @@ def _check_before_torch(
         find_run(resume)
     else:
         settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
+
+
+def _policy_of_new_run(policy: str | None, resume: str | None, *, or_resume: bool) -> str | None:
+    """None where a run is resumed, which has its own; the same command may have begun it, unattended."""
+    if policy is None or resume is None:
+        return policy
+    if not or_resume:
+        raise click.UsageError("--policy begins a new run; one that is resumed goes on with its own")
+    print_note(f"run {resume} goes on with its own policy, not with {policy}")
+    return None
 
 
 def _policy_options(file: str | None, *, no_learn: bool, greedy: bool) -> dict[str, str | None]:
