@@ -53,6 +53,23 @@ def test_unattended_resume_passes_over_a_damaged_checkpoint(house: House) -> Non
 
 
 @pytest.mark.slow
+def test_refused_resume_leaves_the_configuration_alone(house: House) -> None:
+    assert house.spawn("r", "--rounds", "1", "--set", "episode_epochs=3").wait(300) == 0
+    files = [house.run_folder("r") / name for name in ("config.json", "config.sources.json")]
+    before = [file.read_bytes() for file in files]
+    for words in (
+        ("--seed", "5"),
+        ("--checkpoint", "nosuch", "--set", "telemetry.level=DEBUG"),
+        ("--set", "wire.listen=tcp://192.0.2.1:5555"),
+    ):
+        refused = house.daemon("start", "--resume", "r", "--rounds", "2", *words)
+        assert refused.returncode == 10, refused.stderr
+        assert [file.read_bytes() for file in files] == before, words
+    resumed = house.daemon("start", "r", "--or-resume", "--rounds", "2")
+    assert resumed.returncode == 0, resumed.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.finding("DR-06")
 def test_a_run_goes_back_to_a_chosen_checkpoint(house: House) -> None:
     words = ("--rounds", "4", "--set", "episode_epochs=8", "--set", "checkpoint.keep=1")

@@ -71,7 +71,7 @@ from .end_signals import EndSignals, Interrupted
 from .logging_setup import dump_stacks, reopen, set_up
 from .rank0_hooks import Rank0Hooks
 from .restart import resumed_name, run_progress
-from .resume import ResumePoint, ResumeRequest, load_configuration, save_configuration
+from .resume import ResumePoint, ResumeRequest, load_configuration, replaced_configuration
 from .signal_listener import END_SIGNALS, SignalListener
 from .start_progress import StartProgress
 from .systemd import Notifier
@@ -140,7 +140,6 @@ def run_daemon(
         build_model(config, data)  # what cannot be grown ends it here, before there is a folder
         with RunFolder.claim(name, prefix=config.task.label) as run:
             _check_is_new(run, resume)
-            save_configuration(run.path, sourced)
             group.record_home(f"{socket.gethostname()}:{run.path}")
             request = None if resume is None else ResumeRequest(checkpoint, unattended)
             progress.begin(f"building {config.envs.count} hosts")
@@ -149,6 +148,8 @@ def run_daemon(
                     run, config, device, data, resume=request, process_group=group, metrics=metrics
                 )
                 progress.close()
+                with replaced_configuration(run.path, sourced):
+                    daemon.open()
                 return daemon.live()
             except EsperError:
                 run.abandon()  # a start that is refused leaves no folder
@@ -245,9 +246,12 @@ class Daemon:
         self.control.load_state_dict(point.state)
         return self.trainer.round if self.trainer.epoch == 0 else self.trainer.round - 1
 
-    def live(self) -> int:
-        """Open the server, train, close in order; returns the exit code."""
+    def open(self) -> None:
+        """Open the server; raises what `Server.start` does."""
         self.server.start()
+
+    def live(self) -> int:
+        """Train, close in order; returns the exit code."""
         log = set_up(self.run.log, self.server.emitter, terminal=not is_detached())
         end_signals = EndSignals(self.commands.request_stop)
         if self.metrics is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from protocol.errors import RunNotFound
+from protocol.errors import EsperError, RunNotFound
 from protocol.runs import find_run
 from protocol.storage.folders import write_atomically
 from trainer.checkpoint import Checkpoints
@@ -68,10 +69,25 @@ def load_configuration(
     return sourced
 
 
-def save_configuration(folder: Path, sourced: settings.SourcedConfig) -> None:
-    """Write the configuration of a start into the run's folder, and where its values came from."""
-    write_atomically(folder / CONFIG_FILE, msgspec.json.encode(sourced.config))
-    write_atomically(folder / SOURCES_FILE, msgspec.json.encode(sourced.sources))
+@contextmanager
+def replaced_configuration(folder: Path, sourced: settings.SourcedConfig) -> Iterator[None]:
+    """Write the configuration of a start into the run's folder, and where its values came from.
+
+    Where the body raises, the start is refused, and the next one finds what was there before.
+    """
+    files = {
+        folder / CONFIG_FILE: msgspec.json.encode(sourced.config),
+        folder / SOURCES_FILE: msgspec.json.encode(sourced.sources),
+    }
+    before = {path: path.read_bytes() for path in files if path.exists()}
+    for path, content in files.items():
+        write_atomically(path, content)
+    try:
+        yield
+    except EsperError:
+        for path, content in before.items():
+            write_atomically(path, content)
+        raise
 
 
 def _saved_configuration(name: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
