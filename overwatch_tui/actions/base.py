@@ -15,6 +15,7 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
 from textual.events import Event, InputEvent, Key, Resize
 from textual.screen import Screen
+from textual.timer import Timer
 
 from overwatch_tui.model.acknowledgements import AnomalyKey
 from overwatch_tui.model.anomalies import AnomalyRecord
@@ -38,6 +39,8 @@ DOUBLE_PRESS_SECONDS = 2.0
 MAX_RUNG = 1000
 FULL_TERMINAL_SECONDS = 0.1
 """A terminal that takes nothing for so long is on a slow link."""
+RESIZED_SECONDS = 1 / 30
+"""After which the whole screen is drawn for a new size; Textual lays out after 1/120."""
 
 
 class PaintedApp(App[None]):
@@ -63,6 +66,7 @@ class PaintedApp(App[None]):
         self._interrupted = -DOUBLE_PRESS_SECONDS
         self._full_since: float | None = None
         """Since when the terminal has taken nothing; infinite once the rate has been halved for it."""
+        self._resized: Timer | None = None
         self._is_leaving = False
         self._typed_on: WeakKeyDictionary[Key, Screen[object]] = WeakKeyDictionary()
         """Which screen each key that is under way was given to."""
@@ -171,7 +175,18 @@ class PaintedApp(App[None]):
         return not is_chosen and (not types_text or name[-1].isdigit())
 
     def on_resize(self, _: Resize) -> None:
+        """Draw all of it: a terminal that was smaller for a moment has cut what it showed."""
+        self.shown.forget()
         self.call_next(self.paint)
+        if self._resized is None:
+            self._resized = self.set_timer(RESIZED_SECONDS, self._draw_resized)
+
+    def _draw_resized(self) -> None:
+        """Textual lays out for a new size only; what it has drawn by now is not sent twice."""
+        self._resized = None
+        if self.screen_stack:
+            self.paint()
+            self.screen.refresh()
 
     def tick(self) -> None:
         """Take in what has come; paint when it is time."""

@@ -158,6 +158,16 @@ def test_a_storm_of_sizes_ends_in_a_whole_screen(tmp_path: Path) -> None:
         tui.wait_for("[3 Drift]")
 
 
+def test_a_size_that_changed_and_is_back_is_drawn_anew(tmp_path: Path) -> None:
+    whole = ["ENDED", "[1 Envs]", "RETURN", "q quit", *(f" {env:02d} " for env in range(16))]
+    with playing(tmp_path, "--speed", "1000") as tui:
+        tui.wait_for("ENDED")
+        tui.read(0.5)
+        tui.screen.resize(1, 1)  # which cuts all that was shown; the program looks only when the size is back
+        tui.resize(80, 24)
+        tui.wait_for(lambda text: all(part in text for part in whole))
+
+
 def test_a_size_that_changed_while_suspended_is_taken(tmp_path: Path) -> None:
     with playing(tmp_path, "--speed", "1000") as tui:
         tui.wait_for("ENDED")
