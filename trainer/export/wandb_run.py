@@ -3,6 +3,9 @@
 History has one row per epoch, counted over all rounds: the tags of `scalars`, `round`, and `system/<field>`
 of the newest sample before the epoch's end. What a round's end measured is part of its last epoch's row, and
 drawn over `round`. Wall times are the run's; the relative time that wandb adds to each row is the export's.
+
+Of a published run, history has its numbers in the order in which they were logged, their step in the column
+`step`, over which all are drawn: its steps may repeat and go back, and wandb's own only rise.
 """
 
 from __future__ import annotations
@@ -21,13 +24,17 @@ import wandb
 from wandb.errors import Error as WandbError
 
 from protocol.codec.json_lines import Event
-from protocol.messages.events import RunStarted, RunStopped, SystemSample
+from protocol.messages.events import RunStarted, RunStopped, Scalars, SystemSample
 from protocol.runs import RunInfo
 
 from .scalars import epoch_of, read_episode_epochs, scalars
 
 PROJECT = "esper-overwatch"
 MAX_TAG_CHARACTERS = 64
+STEP = "step"
+"""Column of a published run's steps."""
+LOGGED_STEP = "loop/step"
+"""Column of the number that a loop has logged under that name."""
 _KEPT_VARIABLES = ("WANDB_PROJECT", "WANDB_ENTITY")
 _FACTS = tuple(field.name for field in fields(RunStarted) if field.name not in ("config", "execution"))
 
@@ -71,8 +78,11 @@ def _record(events: Iterator[Event], folder: Path, run: RunInfo) -> tuple[Path, 
         settings=_settings(folder),
     )
     made = Path(recorded.dir).parent
-    for prefix in ("round", "ppo"):
-        recorded.define_metric(f"{prefix}/*", step_metric="round")
+    if run.kind == "published":
+        recorded.define_metric("*", step_metric=STEP)
+    else:
+        for prefix in ("round", "ppo"):
+            recorded.define_metric(f"{prefix}/*", step_metric="round")
     history, exit_code = _History(recorded), 0
     for event in events:
         data = event.data
@@ -83,6 +93,8 @@ def _record(events: Iterator[Event], folder: Path, run: RunInfo) -> tuple[Path, 
             recorded.summary.update({"stopped": data.reason, "rounds": data.rounds})
         elif isinstance(data, SystemSample):
             history.add_system(data)
+        elif isinstance(data, Scalars):
+            history.add_logged(data, event.ts)
         else:
             history.add(event, episode)
     history.flush()
@@ -91,12 +103,15 @@ def _record(events: Iterator[Event], folder: Path, run: RunInfo) -> tuple[Path, 
 
 
 class _History:
-    """Gathers the row of each epoch; a row is complete when a later epoch begins."""
+    """Gathers the row of each epoch; a row is complete when a later epoch begins.
+
+    One of a published run is complete when another step comes, or a name that it has.
+    """
 
     def __init__(self, recorded: wandb.Run) -> None:
         self.count = 0
         self._recorded = recorded
-        self._step = 0
+        self._step: int | None = None
         self._row: dict[str, float] = {}
         self._system: dict[str, float] = {}
 
@@ -110,11 +125,23 @@ class _History:
         if not values:
             return
         step = epoch_of(event, episode_epochs)
-        if step > self._step:
+        if self._step is None or step > self._step:
             self.flush()
             self._step = step
         clock = {"round": event.ctx.round, "_timestamp": event.ts / 1e6}
         self._row |= values | clock | self._system
+        self._system = {}
+
+    def add_logged(self, data: Scalars, ts: int) -> None:
+        """Take what a loop has logged.
+
+        Args:
+            ts: when, microseconds.
+        """
+        values = {LOGGED_STEP if name == STEP else name: value for name, value in data.values.items()}
+        if data.step != self._row.get(STEP) or values.keys() & self._row.keys():
+            self.flush()
+        self._row |= self._system | values | {STEP: data.step, "_timestamp": ts / 1e6}
         self._system = {}
 
     def flush(self) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from protocol import publish
 from protocol.messages import events as ev
 from protocol.runs import RunFolder
 from tests.trainer import journals
@@ -87,6 +88,42 @@ def test_wandb_reads_history_by_epoch(run: RunFolder, tmp_path: Path) -> None:
     assert summary["config"]["started"]["boot"] == "b2"
     assert summary["summary"]["stopped"] == "stop"
     assert summary["summary"]["round/accuracy_mean"] == 0.5
+
+
+@pytest.mark.slow
+def test_published_steps_go_back_and_keep_every_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that validates after it has trained, and whose names are those of a training's columns."""
+    for name in ("home", "run"):
+        (tmp_path / name).mkdir(mode=0o700)
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    with publish("alpha") as loop:
+        for step in range(5):
+            loop.log(step=step, loss=10.0 - step)
+        for step in range(5):
+            loop.log(step=step, val=20.0 - step)
+        loop.log(step=4, accuracy=0.5)
+        loop.log({"round": 7, "step": 9, "ppo/loss": 1}, step=4)
+        loop.log(step=4, accuracy=0.75)
+        assert loop.flush(60.0)
+    done = export(tmp_path)
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    records = read_records(told["to"])
+    rows = [one["history"]["item"] for one in records if one["type"] == "history"]
+
+    def values_of(name: str) -> list[tuple[int, float]]:
+        return [(row["step"], row[name]) for row in rows if name in row]
+
+    assert values_of("loss") == [(step, 10.0 - step) for step in range(5)]
+    assert values_of("val") == [(step, 20.0 - step) for step in range(5)]
+    assert values_of("accuracy") == [(4, 0.5), (4, 0.75)]
+    assert (values_of("round"), values_of("loop/step")) == ([(4, 7)], [(4, 9)])
+    assert told["rows"] == len(rows) == 11, "neighbours of one step share a row"
+    metrics = [one["metric"] for one in records if one["type"] == "metric"]
+    assert [(one.get("glob_name"), one.get("step_metric")) for one in metrics] == [("*", "step")]
 
 
 @pytest.mark.slow
