@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,7 @@ class Result:
     """Columns and rows of a query."""
 
     columns: list[str]
+    """No name twice."""
     rows: list[tuple[Any, ...]]
     has_more: bool = False
     """Whether rows were left out."""
@@ -114,7 +116,7 @@ class Database:
             cursor = self._connection.execute(sql)
             if cursor is None or not cursor.description:  # there was no statement
                 return Result([], [])
-            columns = [column[0] for column in cursor.description]
+            columns = _number_repeats([column[0] for column in cursor.description])
             if max_rows is None:
                 return Result(columns, cursor.fetchall())
             rows = cursor.fetchmany(max_rows + 1)
@@ -195,6 +197,18 @@ class Database:
             f"{what} takes longer than {self._limits.seconds:g} s; "
             "ask for less, or use esper-daemon query, which has no limit"
         )
+
+
+def _number_repeats(names: Sequence[str]) -> list[str]:
+    """The second `a` becomes `a_1`, the third `a_2`; what is another column's name is left out."""
+    taken, numbered = set(names), list[str]()
+    for name in names:
+        new = name
+        if name in numbered:
+            new = next(one for n in itertools.count(1) if (one := f"{name}_{n}") not in taken)
+            taken.add(new)
+        numbered.append(new)
+    return numbered
 
 
 def _one_line(message: str) -> str:

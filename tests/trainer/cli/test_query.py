@@ -80,6 +80,13 @@ def test_csv() -> None:
     assert list(csv.reader(io.StringIO(out))) == [["x", "y"], ["a,b", "1"]]
 
 
+def test_columns_of_one_name_keep_their_values() -> None:
+    sql = "SELECT a.env, b.env FROM epochs a JOIN epochs b ON a.env < b.env LIMIT 1"
+    assert json.loads(query("my-run", sql, "--json")[1]) == [{"env": 0, "env_1": 1}]
+    assert query("my-run", sql, "--csv")[1] == "env,env_1\n0,1\n"
+    assert query("my-run", sql)[1] == "env  env_1\n  0      1\n"
+
+
 def test_tables_lists_every_column() -> None:
     code, out, _ = query("my-run", "--tables", "--json")
     assert code == 0

@@ -46,6 +46,13 @@ def test_epochs_have_a_row_per_env(tmp_path: Path) -> None:
     assert ts == datetime(2026, 5, 28, 20, 26, 42)
 
 
+def test_columns_of_one_name_are_numbered(tmp_path: Path) -> None:
+    db = database(tmp_path, ONE_ROUND)
+    result = db.ask("SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS b, 5 AS a")
+    assert result.columns == ["a", "a_2", "a_1", "b", "a_3"], "no number is another column's name"
+    assert db.ask("SELECT 1 AS a, 2 AS a", max_rows=1).columns == ["a", "a_1"]
+
+
 def test_rounds_decisions_and_rewards(tmp_path: Path) -> None:
     db = database(tmp_path, ONE_ROUND)
     assert ask(db, "SELECT boot, round, seconds, accuracy_best, test_accuracy_best FROM rounds") == [
