@@ -57,7 +57,8 @@ def export_run(run: str | None, folder: Path, format_: str, damage: DamageReport
 
     Raises:
         MissingExtra: pyarrow, tensorboard or wandb is not installed.
-        FolderError: the folder cannot be written, or the journal not be read.
+        FolderError: the folder cannot be written or holds Parquet files of another run, or the journal
+            cannot be read.
     """
     from trainer.query.timeline import valid_events
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from protocol.codec.json_lines import Event, Unknown
+from protocol.errors import FolderError
 from protocol.messages.events import EVENTS, RunStarted
 from protocol.runs import RunInfo
 from trainer.query.arrow_types import column
@@ -42,14 +43,18 @@ _ENVELOPE = [
 def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, Any]:
     """Write `<type>.parquet` for each type among the events; each appears when it is complete.
 
+    They replace those of an earlier export of the run, of which none stays.
+
     Args:
         events: of one run.
         folder: exists.
         run: its id is kept in each file's metadata.
 
     Raises:
+        FolderError: the folder holds files of another run, which have the same names.
         OSError: the folder cannot be written.
     """
+    old = _find_old(folder, run)
     tables: dict[str, _Table] = {}
     boot: str | None = None
     try:
@@ -60,14 +65,41 @@ def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, A
             if table is None:
                 table = tables[event.type] = _Table(event.type, folder, run.id)
             table.add(event, boot)
-        return {"format": "parquet", "to": str(folder), "rows": {n: t.finish() for n, t in tables.items()}}
+        rows = {type_: table.finish() for type_, table in tables.items()}
+        for path in old - {table.path for table in tables.values()}:
+            path.unlink(missing_ok=True)
+        return {"format": "parquet", "to": str(folder), "rows": rows}
     finally:
         for table in tables.values():
             table.abandon()
 
 
+def _find_old(folder: Path, run: RunInfo) -> set[Path]:
+    """The files of earlier exports of the run."""
+    found = set()
+    for path in sorted(folder.glob("*.parquet")):
+        try:
+            metadata = pq.read_schema(path).metadata or {}
+        except (OSError, pa.ArrowException):  # whatever it is, no export has written it
+            continue
+        if not metadata.keys() >= {b"run", b"type"}:
+            continue
+        owner = metadata[b"run"].decode(errors="replace")
+        if owner != run.id:
+            raise FolderError(
+                f"{folder} holds the export of the run {owner} ({path.name}); "
+                f"export {run.name} to another folder"
+            )
+        found.add(path)
+    return found
+
+
 class _Table:
-    """The file of one event type, while it is written."""
+    """The file of one event type, while it is written.
+
+    Attributes:
+        path: its name once it is complete.
+    """
 
     def __init__(self, type_: str, folder: Path, run: str) -> None:
         spec = EVENTS.get(type_)
@@ -78,8 +110,8 @@ class _Table:
         unknown = [pa.field("data", pa.string(), metadata={"content": "json"})] if spec is None else []
         envelope = [one for one in _ENVELOPE if one.name not in self._fields]  # `run.started` has a boot
         self._schema = pa.schema([*envelope, *columns, *unknown], metadata={"run": run, "type": type_})
-        self._path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', type_)}.parquet"
-        self._part = self._path.with_name(f".{self._path.name}.part")
+        self.path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', type_)}.parquet"
+        self._part = self.path.with_name(f".{self.path.name}.part")
         self._writer = pq.ParquetWriter(self._part, self._schema, compression="zstd")
         self._rows: list[dict[str, Any]] = []
         self._count = 0
@@ -116,7 +148,7 @@ class _Table:
         if self._rows:
             self._flush()
         self._writer.close()
-        self._part.replace(self._path)
+        self._part.replace(self.path)
         return self._count
 
     def abandon(self) -> None:

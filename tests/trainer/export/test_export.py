@@ -20,6 +20,7 @@ from protocol.journal.reader import read
 from protocol.journal.writer import Journal, JournalLimits
 from protocol.messages import events as ev
 from protocol.runs import RunFolder, find_run
+from protocol.storage.folders import EVENTS_FILE
 from tests.batches import batch_of
 from tests.protocol.values import values_of
 from tests.trainer import journals
@@ -175,6 +176,26 @@ def test_parquet_holds_every_event_with_typed_columns(tmp_path: Path) -> None:
     again = call("export", "alpha", "--to", str(tmp_path / "out"), "--format", "parquet", "--json")
     assert json.loads(again.stdout)["rows"]["epoch"] == 15
     written.close()
+
+
+def test_parquet_folder_holds_one_run_and_nothing_old(tmp_path: Path) -> None:
+    from trainer.export import parquet
+
+    started, ended = journals.round_started(1), journals.round_finished(1)
+    for name, told in {"alpha": [started, ended], "beta": [started]}.items():
+        journals.write_run(tmp_path / "home", name, told).release()
+    folder = tmp_path / "out"
+    words = ("--to", str(folder), "--format", "parquet")
+    assert call("export", "alpha", *words).exit_code == 0
+    (folder / "mine.parquet").write_text("of somebody else")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    refused = call("export", "beta", *words)
+    assert refused.exit_code == 10
+    alpha = find_run("alpha")
+    assert f"{folder} holds the export of the run {alpha.id}" in refused.stderr
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    parquet.write(iter(list(read(alpha.path / EVENTS_FILE))[:1]), folder, run=alpha)
+    assert {path.name for path in folder.iterdir()} == {"round.started.parquet", "mine.parquet"}
 
 
 @pytest.mark.parametrize("type_", ev.EVENTS)
