@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from decimal import Decimal
 from math import isfinite
 from typing import Any
 
@@ -63,6 +64,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, Decimal):  # DuckDB's type of a literal such as 0.5
+        return float(value)
     if isinstance(value, float) and not isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     return value.isoformat() if isinstance(value, datetime) else value
@@ -80,7 +83,9 @@ def _csv(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Iterator[st
 
 def _table(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
     """Aligned columns, numbers to the right; NULL is empty."""
-    numeric = {i for i in range(len(columns)) if any(isinstance(row[i], int | float) for row in rows)}
+    numeric = {
+        i for i in range(len(columns)) if any(isinstance(row[i], int | float | Decimal) for row in rows)
+    }
     return format_table(columns, [[_cell(value) for value in row] for row in rows], right_aligned=numeric)
 
 

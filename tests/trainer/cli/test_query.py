@@ -80,6 +80,13 @@ def test_csv() -> None:
     assert list(csv.reader(io.StringIO(out))) == [["x", "y"], ["a,b", "1"]]
 
 
+def test_decimals_are_numbers() -> None:
+    sql = "SELECT 0.5 AS share, [1.25] AS list, 'a' AS name UNION ALL SELECT 12.75, [2.5], 'b' ORDER BY name"
+    rows = json.loads(query("my-run", sql, "--json")[1])
+    assert rows[0] == {"share": 0.5, "list": [1.25], "name": "a"}
+    assert query("my-run", sql)[1].splitlines()[1].startswith(" 0.50  ")
+
+
 def test_columns_of_one_name_keep_their_values() -> None:
     sql = "SELECT a.env, b.env FROM epochs a JOIN epochs b ON a.env < b.env LIMIT 1"
     assert json.loads(query("my-run", sql, "--json")[1]) == [{"env": 0, "env_1": 1}]

@@ -122,6 +122,7 @@ def test_query_gives_named_rows_up_to_a_number() -> None:
     ]
     assert answer["truncated"]
     assert not call("query", sql="SELECT 1 AS x")["truncated"]
+    assert call("query", sql="SELECT 0.5 AS x")["rows"] == [{"x": 0.5}]
     twice = call("query", sql="SELECT 1 AS x, 2 AS x")
     assert (twice["columns"], twice["rows"]) == (["x", "x_1"], [{"x": 1, "x_1": 2}])
 
