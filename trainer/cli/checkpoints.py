@@ -12,7 +12,7 @@ from protocol.runs import find_run
 from trainer.checkpoint_files import CheckpointFile, best_checkpoint, find_checkpoint, list_checkpoints
 
 from .options import JSON
-from .output import print_lines, print_table
+from .output import print_json, print_lines, print_table
 
 COLUMNS = {"file": 20, "round": 5, "epoch": 5, "accuracy": 8, "bytes": 9, "tag": 4}
 """Of the table, and their least widths."""
@@ -29,7 +29,11 @@ def checkpoints(name: str, delete: str | None, as_json: bool) -> None:
     """
     folder = find_run(name).path / "checkpoints"
     if delete is not None:
-        _delete(folder, delete)
+        path = _delete(folder, delete)
+        if as_json:
+            print_json({"deleted": str(path)})
+        else:
+            print_lines([f"deleted {path}"])
         return
     files = list_checkpoints(folder)
     best = best_checkpoint(folder)
@@ -40,7 +44,8 @@ def checkpoints(name: str, delete: str | None, as_json: bool) -> None:
         print_lines([f"no checkpoint of {name} yet"])
 
 
-def _delete(folder: Path, which: str) -> None:
+def _delete(folder: Path, which: str) -> Path:
+    """Delete a checkpoint of this folder; returns its path."""
     path = find_checkpoint(folder, which)
     if path.parent != folder:
         raise click.UsageError(f"--delete: {path} is not of this run")
@@ -48,7 +53,7 @@ def _delete(folder: Path, which: str) -> None:
         path.unlink()
     except OSError as error:
         raise FolderError(f"cannot delete {path}: {error.strerror}") from None
-    print_lines([f"deleted {path}"])
+    return path
 
 
 def _row(file: CheckpointFile) -> dict[str, Any]:

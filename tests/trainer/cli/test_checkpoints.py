@@ -1,0 +1,28 @@
+"""`esper-daemon checkpoints` as typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from protocol.runs import RunFolder
+from trainer.cli.main import main
+
+
+def test_deleting_prints_json_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
+    run = RunFolder.claim("alpha")
+    run.release()
+    run.checkpoints.mkdir(exist_ok=True)
+    for number, options in ((1, []), (2, ["--json"])):
+        file = run.checkpoints / f"round-00000{number}.pt"
+        file.write_bytes(b"")
+        done = CliRunner().invoke(main, ["checkpoints", "alpha", "--delete", file.name, *options])
+        assert done.exit_code == 0, done.stderr
+        assert not file.exists()
+        assert (json.loads(done.stdout) if options else done.stdout) == (
+            {"deleted": str(file)} if options else f"deleted {file}\n"
+        )
