@@ -41,9 +41,6 @@ def query(run: RunArgument, sql: str | None, tables: bool, as_csv: bool, as_json
     if sql is not None:
         result = database.ask(sql)
         columns, rows = result.columns, result.rows
-    elif as_json:
-        print_json(database.columns)
-        return
     else:
         columns = ["view", "column", "type", "a row for"]
         rows = [
@@ -51,7 +48,9 @@ def query(run: RunArgument, sql: str | None, tables: bool, as_csv: bool, as_json
             for view, of in database.columns.items()
             for i, (name, kind) in enumerate(of.items())
         ]
-    if as_json:
+    if as_json and sql is None:
+        print_json(database.columns)
+    elif as_json:
         print_json([dict(zip(columns, map(_plain, row), strict=True)) for row in rows])
     else:
         print_lines(_csv(columns, rows) if as_csv else _table(columns, rows))

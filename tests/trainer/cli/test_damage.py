@@ -104,6 +104,15 @@ def test_readers_agree_on_what_is_lost(
     assert f"lost: metric {lost[0]}..{lost[-1]}; what is whole was read" in missing
 
 
+def test_list_of_views_tells_damage_in_each_form(journal: Path) -> None:
+    pytest.importorskip("duckdb")
+    flip(journal)
+    told = [call("query", "alpha", "--views", *form) for form in ((), ("--csv",), ("--json",))]
+    assert [one.exit_code for one in told] == [1, 1, 1]
+    assert len({one.stderr for one in told}) == 1
+    assert "epochs" in json.loads(told[-1].stdout)
+
+
 def test_damaged_line_is_named_with_its_number(journal: Path) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([*lines[:-1], b"\0\0junk\n", lines[-1]]))
