@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect as mi
 
-from protocol.codec.addresses import parse_host_port
+from protocol.codec.addresses import endpoints_of, parse_host_port
 from protocol.codec.text import is_utf8
-from protocol.errors import BadName, EsperError
+from protocol.errors import BadName, EsperError, KeysUnusable
 
 from . import presets
 from .anomaly_options import configured_thresholds
@@ -348,11 +348,21 @@ def _check_combinations(config: Config) -> None:
             f"seeds.min_training_epochs = {config.seeds.min_training_epochs}: "
             f"must be below episode_epochs = {config.episode_epochs}"
         )
-    if config.metrics.listen:
-        try:
+    _check_addresses(config)
+
+
+def _check_addresses(config: Config) -> None:
+    """Where others may connect is an address; whether it can be bound is seen at the start."""
+    try:
+        if config.metrics.listen:
             parse_host_port(config.metrics.listen)
-        except BadName as error:
-            raise ConfigError(f"metrics.listen: {error}") from None
+    except BadName as error:
+        raise ConfigError(f"metrics.listen: {error}") from None
+    try:
+        if config.wire.listen:
+            endpoints_of(config.wire.listen)
+    except KeysUnusable as error:
+        raise ConfigError(f"wire.listen: {error}") from None
 
 
 def _check_policy(config: Config) -> None:
