@@ -225,7 +225,7 @@ class CommandRunner:
             self._server.done(command, result)
 
     def _report_progress(self) -> None:
-        """For each command that takes longer than an epoch, in at most 20 steps."""
+        """For each command that takes longer than an epoch, in at most 40 steps; the end tells its own."""
         reached = []
         for command in self._escalations.values():
             assert isinstance(command.params, EscalateParams)
@@ -237,13 +237,15 @@ class CommandRunner:
             reached.append((self._profiling, self.profiler.recorded, self._profiling.params.epochs))
         reached += [(command, self._run.epoch, self._run.episode_epochs) for command in self._stopping]
         for command, done, total in reached:
-            if done and done % max(1, total // 20) == 0:
+            if done and (done == total or done % max(1, total // 20) == 0):
                 self._server.progress(command, done, total)
 
     def _finish_escalations(self) -> None:
         for id_, level in self._plan.take_ended().items():
             command = self._escalations.pop(id_, None)
             if command is not None:
+                assert isinstance(command.params, EscalateParams)
+                self._server.progress(command, command.params.epochs, command.params.epochs)
                 self._server.done(command, {"level": level})
 
     def _on_profiler_event(self, event: ProfilerStarted | ProfilerFinished) -> None:
@@ -252,6 +254,8 @@ class CommandRunner:
             return
         command, self._profiling = self._profiling, None
         if event.error is None:
+            assert isinstance(command.params, ProfilerStartParams)
+            self._server.progress(command, event.epochs, command.params.epochs)
             result = {k: v for k, v in vars(event).items() if k not in ("command", "error")}
             self._server.done(command, result)
         else:

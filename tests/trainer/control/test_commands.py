@@ -441,10 +441,18 @@ def test_cancelling_what_is_not_open_fails(rig: Callable[..., Rig]) -> None:
 def test_long_commands_tell_how_far_they_are(rig: Callable[..., Rig]) -> None:
     one = rig()
     escalate, stop = command("telemetry.escalate", epochs=3), command("stop", mode="after_round")
-    one.play({(1, 1): [escalate, stop]})
+    profile = command("profiler.start", epochs=2)
+    one.play({(1, 1): [escalate, profile, stop]})
     told = [(p.id, p.done, p.total) for p in one.told(CommandProgress)]
-    assert [(done, total) for id_, done, total in told if id_ == escalate.id] == [(1, 3), (2, 3)]
+    assert [(done, total) for id_, done, total in told if id_ == escalate.id] == [(1, 3), (2, 3), (3, 3)]
+    assert [(done, total) for id_, done, total in told if id_ == profile.id] == [(1, 2), (2, 2)]
     assert [(done, total) for id_, done, total in told if id_ == stop.id] == [(e, 6) for e in range(2, 7)]
+
+
+def test_last_epoch_is_told_whatever_the_steps(rig: Callable[..., Rig]) -> None:
+    one, stop = rig("a", "episode_epochs=41"), command("stop", mode="after_round")
+    one.play({(1, 37): [stop]})
+    assert [(p.done, p.total) for p in one.told(CommandProgress)] == [(38, 41), (40, 41), (41, 41)]
 
 
 def test_every_command_of_the_table_has_its_action(rig: Callable[..., Rig]) -> None:
