@@ -120,7 +120,17 @@ def compare(
 def _load_configuration(
     preset: str | None, file: Path | None, sets: tuple[str, ...], episodes: int
 ) -> settings.SourcedConfig:
-    """The configuration of a training of so many episodes, whose rounds follow from its envs."""
+    """The configuration of a training of so many episodes, whose rounds follow from its envs.
+
+    Raises:
+        ConfigError: a source is wrong, or sets the rounds; those of a preset or a file give way.
+    """
+    given = next((item for item in sets if item.partition("=")[0].strip() == "rounds"), None)
+    if given is not None:
+        raise settings.ConfigError(
+            f"--set {given}: the rounds of a training follow from --episodes and envs.count; "
+            "leave it out, and give --episodes"
+        )
 
     def load(rounds: int) -> settings.SourcedConfig:
         chosen = (*sets, f"rounds={rounds}")

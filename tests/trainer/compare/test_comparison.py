@@ -233,6 +233,7 @@ def options(*sets: str) -> list[str]:
         (["task.batch_size=5000"], "task.batch_size = 5000: digits has"),
         (["ppo.schedule=linear", "ppo.warmup_rounds=9"], "ppo.warmup_rounds = 9, and rounds = 2"),
         (["host.width=16"], "is for text, and digits is images"),
+        (["rounds=7"], "--set rounds=7: the rounds of a training follow from --episodes"),
     ],
 )
 def test_configuration_is_checked_as_for_a_run(tmp_path: Path, sets: list[str], message: str) -> None:
