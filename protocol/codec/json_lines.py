@@ -33,6 +33,8 @@ except ImportError:  # installed where there was no compiler
 
 MAX_BATCH_EVENTS = 256
 MAX_BATCH_BYTES = 256 * 1024
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
+"""What orjson writes."""
 LINE_PREFIX = re.compile(rb'\{"seq":(\d+),"stream":"([a-z]+)"(?:,"ts":(\d+))?')
 """Where a line says its number, stream and time, for readers that need no more of it."""
 
@@ -294,22 +296,44 @@ def _is_finite(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """The same value in dicts, lists and numbers; non-finite floats as words, text as valid UTF-8."""
+    """The same value in dicts, lists and numbers; non-finite floats as words, text as valid UTF-8.
+
+    Keys of dicts that are numbers, True, False or None become text, as `json.dumps` has them.
+
+    Raises:
+        TypeError: it holds something that JSON cannot say, or an integer over 64 bits.
+        RecursionError: it is nested too deep.
+    """
     if isinstance(value, float):
         return float(value) if isfinite(value) else _word_for(value)
-    if value is None or isinstance(value, int):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, int):
+        if MIN_INTEGER <= value <= MAX_INTEGER:
+            return value
+        raise TypeError("an integer over 64 bits cannot be written")
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, list | tuple):
         return [x if x is None or (type(x) is float and isfinite(x)) else plain(x) for x in value]
     if isinstance(value, dict):
-        return {plain(key): plain(item) for key, item in value.items()}
+        return {_key_for(key): plain(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if type(value).__module__ == "numpy":
         return plain(value.tolist())
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+def _key_for(key: Any) -> str:
+    made = plain(key)
+    if isinstance(made, str):
+        return made
+    if made is None or isinstance(made, bool):
+        return {None: "null", True: "true", False: "false"}[made]
+    if isinstance(made, int | float):
+        return str(made)
+    raise TypeError(f"a {type(key).__name__} has no form as a key in JSON")
 
 
 def _word_for(value: float) -> str:

@@ -149,6 +149,17 @@ def test_failure_of_a_command_is_told(run: PublishedRun, client: Client) -> None
     assert outcome(client, id_) == ("failed", "the disk is full")
 
 
+def test_result_with_numbers_for_keys_is_told(run: PublishedRun, client: Client) -> None:
+    run.command("save")
+    id_ = client.command("save")["id"]
+    call = until(lambda: run.asked("save"))
+    with pytest.raises(PublishError, match="64 bits"):
+        call.done(seed=2**64)
+    call.done(losses={0: 1.0}, seed=2**64 - 1)
+    op = until(lambda: (found := client.op(id_))["state"] == "done" and found)
+    assert op["result"] == {"losses": {"0": 1.0}, "seed": 2**64 - 1}
+
+
 def test_stop_is_done_when_the_loop_has_ended(run: PublishedRun) -> None:
     run.asked("stop")
     results: list[dict[str, Any]] = []

@@ -204,8 +204,25 @@ def test_configuration_tags_and_notes_are_told(start_run: Publish) -> None:
     assert find_run("told").kind == "published"
 
 
+def test_keys_of_a_nested_configuration_become_text(start_run: Publish) -> None:
+    run = start_run("keyed", config={"lr": {0: 0.1, np.int64(100): 0.01, 0.5: 1, True: 2, None: [{3: 4}]}})
+    told = {"lr": {"0": 0.1, "100": 0.01, "0.5": 1, "true": 2, "null": [{"3": 4}]}}
+    with connect("keyed") as client:
+        assert client.hello()["config"] == told
+    assert [event.config for event in logged(run, ev.RunStarted)] == [told]
+
+
 @pytest.mark.parametrize(
-    "bad", [{"config": {"a": object()}}, {"tags": "word"}, {"tags": [""]}, {"config": {"a": {1, 2}}}]
+    "bad",
+    [
+        {"config": {"a": object()}},
+        {"tags": "word"},
+        {"tags": [""]},
+        {"config": {"a": {1, 2}}},
+        {"config": {"entropy": 2**100}},
+        {"config": {"a": [{"b": -(2**63) - 1}]}},
+        {"config": {"a": {(1, 2): 3}}},
+    ],
 )
 def test_bad_description_leaves_the_name_free(start_run: Publish, bad: dict[str, Any]) -> None:
     with pytest.raises(PublishError):
