@@ -35,7 +35,7 @@ from protocol.version import __version__
 from .loop_commands import CommandCall, LoopCommands
 from .summary import RunSummary
 from .value_queue import MAX_QUEUED_NUMBERS, LoggedNumbers, ValueQueue
-from .values import check_file, check_step, check_value_name, kind_of, sort_values
+from .values import MAX_STEP, check_file, check_step, check_value_name, kind_of, sort_values
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class PublishedRun:
             step = self._step + 1
         if (
             type(step) is int
-            and step >= 0
+            and 0 <= step <= MAX_STEP
             and more.keys() <= self._names
             and self._kinds.issuperset(map(type, more.values()))
             and len(more) <= MAX_QUICK_VALUES

@@ -64,14 +64,14 @@ def check_step(step: object) -> int:
     """The step as an int.
 
     Raises:
-        PublishError: it is not a whole number from 0 on.
+        PublishError: it is not a whole number from 0 to `MAX_STEP`.
     """
     try:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
         number = -1
     if isinstance(step, bool) or not 0 <= number <= MAX_STEP:
-        raise PublishError(f"step = {step!r:.80}: must be a whole number from 0 on")
+        raise PublishError(f"step = {step!r:.80}: must be a whole number from 0 to {MAX_STEP}")
     return number
 
 

@@ -113,8 +113,20 @@ def test_what_cannot_be_logged_is_refused_whole(run: PublishedRun, values: Any, 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "3", True, 2**63])
 def test_steps_are_whole_numbers_from_zero(run: PublishedRun, step: Any) -> None:
+    for _name in range(2):  # new at first, then known
+        with pytest.raises(PublishError, match="whole number"):
+            run.log(step=step, loss=1.0)
+        run.log(step=0, loss=1.0)
+    assert run.step == 0
+
+
+def test_steps_end_at_the_largest_integer(run: PublishedRun) -> None:
+    run.log(step=2**63 - 2, loss=1.0)
+    run.log(loss=2.0)
     with pytest.raises(PublishError, match="whole number"):
-        run.log(step=step, loss=1.0)
+        run.log(loss=3.0)
+    run.log(step=5, loss=4.0)
+    assert [e.step for e in logged(run, ev.Scalars)] == [2**63 - 2, 2**63 - 1, 5]
 
 
 def test_names_are_bounded(run: PublishedRun) -> None:
