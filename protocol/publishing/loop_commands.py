@@ -182,6 +182,16 @@ class LoopCommands:
             self._register_standard("resume")
         return self.take("pause")
 
+    def finish_waiting(self, name: str) -> None:
+        """Report those of this name that wait as done: the run is already as they want it."""
+        server = self._server
+        if server is None or not self.is_waiting(name):
+            return
+        with self._lock:
+            waiting = self._waiting[name]
+            while waiting:
+                CommandCall(waiting.popleft(), server).done()
+
     def is_waiting(self, name: str) -> bool:
         """Whether a command of this name waits."""
         server = self._server

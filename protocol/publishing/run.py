@@ -309,7 +309,7 @@ class PublishedRun:
     def pause_point(self) -> None:
         """Wait here while the run is paused, until `resume`, or until `stop` is to be asked for.
 
-        The first call gives the run the commands `pause` and `resume`.
+        The first call gives the run the commands `pause` and `resume`. One `resume` ends all pauses.
         """
         if self._ended is not None:
             return
@@ -317,16 +317,20 @@ class PublishedRun:
         call = commands.take_pause()
         if call is None:
             return
+        commands.finish_waiting("resume")  # of the pause before, should one have come so late
         server.set_state("PAUSED", f"pause by {call.client}")
         call.done()
         while (resume := commands.take("resume")) is None and not commands.is_waiting("stop"):
+            commands.finish_waiting("pause")
             server.beat(0, max(0, self._step))
             server.mailbox.wait(1.0)
             if self._ended is not None:
                 return
+        commands.finish_waiting("pause")
         server.set_state("TRAINING", f"resume by {resume.client}" if resume else "stop")
         if resume is not None:
             resume.done()
+        commands.finish_waiting("resume")
 
     def flush(self, timeout: float = FLUSH_SECONDS) -> bool:
         """Wait until the journal has what was logged before; False where it was not in time."""

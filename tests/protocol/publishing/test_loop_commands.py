@@ -12,6 +12,8 @@ import pytest
 
 from protocol import Client, PublishedRun, connect
 from protocol.errors import PublishError, RequestError
+from protocol.journal.reader import read
+from protocol.messages.events import CommandDone, CommandFailed
 from protocol.messages.results import HelloResult, StatusResult
 from tests.protocol.harness import until
 
@@ -203,9 +205,6 @@ def test_command_in_hand_fails_with_the_loop(start_run: Publish) -> None:
         id_ = client.command("save")["id"]
         until(lambda: run.asked("save"))
         run.finish(RuntimeError("boom"))
-    from protocol.journal.reader import read
-    from protocol.messages.events import CommandFailed
-
     (failed,) = [e.data for e in read(run.path / "events.jsonl") if isinstance(e.data, CommandFailed)]
     assert (failed.id, failed.message) == (id_, "the loop ended: RuntimeError: boom")
 
@@ -234,6 +233,42 @@ def test_pause_point_waits_for_resume(run: PublishedRun, client: Client) -> None
         until(lambda: client.status()["state"] == "TRAINING")
     with pytest.raises(PublishError, match="pause_point"):
         run.asked("pause")
+
+
+def pause_once(run: PublishedRun, resume: Callable[[Client], object]) -> None:
+    """Call `pause_point`, and `resume` in another thread once the run is paused."""
+
+    def send() -> None:
+        with connect("loop") as other:
+            until(lambda: other.status()["state"] == "PAUSED")
+            resume(other)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    run.pause_point()
+    sender.join()
+    run.flush()
+
+
+def test_one_resume_ends_every_pause(run: PublishedRun, client: Client) -> None:
+    run.pause_point()
+    ids = [client.pause()["id"] for _ in range(2)]
+    pause_once(run, lambda other: ids.append(other.resume()["id"]))
+    assert [client.op(id_)["state"] for id_ in ids] == ["done"] * 3
+    ended = [e.data.id for e in read(run.path / "events.jsonl") if isinstance(e.data, CommandDone)]
+    assert ended == ids  # both pauses while it was paused
+
+
+def test_second_resume_is_not_kept_for_a_later_pause(run: PublishedRun, client: Client) -> None:
+    run.pause_point()
+    ids = [client.pause()["id"]]
+
+    def resume_twice(other: Client) -> None:
+        with run._commands._lock:  # the loop takes neither before both are there
+            ids.extend(other.resume()["id"] for _ in range(2))
+
+    pause_once(run, resume_twice)
+    assert [client.op(id_)["state"] for id_ in ids] == ["done"] * 3
 
 
 def test_stop_ends_a_pause(run: PublishedRun, client: Client) -> None:
