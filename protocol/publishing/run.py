@@ -432,7 +432,7 @@ def _digest(name: str, path: Path) -> str:
 
 def _end_of(error: BaseException | str | None) -> tuple[str, int, str | None]:
     """Reason, exit code and text of an end."""
-    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+    if error is None:
         return "finished", 0, None
     if isinstance(error, str):
         return "failed", FAILED_EXIT, error
@@ -440,8 +440,18 @@ def _end_of(error: BaseException | str | None) -> tuple[str, int, str | None]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", INTERRUPTED_EXIT, text
     if isinstance(error, SystemExit):
-        return "failed", error.code if isinstance(error.code, int) else 1, text
+        status = _exit_status(error.code)
+        return ("failed", status, text) if status else ("finished", 0, None)
     return "failed", FAILED_EXIT, text
+
+
+def _exit_status(code: object) -> int:
+    """What the process ends with, 0 to 255: so the interpreter reads the code of a SystemExit."""
+    if code is None:
+        return 0
+    if not isinstance(code, int):
+        return 1
+    return int(code) & 0xFF if -(2**63) <= code < 2**63 else 255
 
 
 def _log_line(error: BaseException) -> LogLine:

@@ -303,6 +303,30 @@ def test_exception_is_told_with_its_traceback(start_run: Publish) -> None:
     assert find_run("failing").state == "FAILED"
 
 
+EXIT_CODES = {
+    "true": (True, 1),
+    "false": (False, 0),
+    "wraps-to-zero": (256, 0),
+    "wraps": (259, 3),
+    "negative": (-1, 255),
+    "over-64-bits": (2**70, 255),
+    "float": (0.0, 1),
+    "text": ("no data", 1),
+}
+
+
+@pytest.mark.parametrize("name", EXIT_CODES)
+def test_exit_code_is_the_status_of_the_process(start_run: Publish, name: str) -> None:
+    code, status = EXIT_CODES[name]
+    run = start_run()
+    run.finish(SystemExit(code))
+    (stopped,) = logged(run, ev.RunStopped)
+    assert stopped.exit_code == status
+    assert (stopped.reason, stopped.error) == (
+        ("failed", f"SystemExit: {code}") if status else ("finished", None)
+    )
+
+
 def test_threads_may_log_at_once(run: PublishedRun) -> None:
     def work(number: int) -> None:
         for step in range(300):
