@@ -47,7 +47,7 @@ class Limits(Struct, frozen=True):
     replay_bytes: Annotated[int, Meta(description="of an answer to `replay`, about; `more` says it was cut")]
     ring_events: Annotated[int, Meta(description="of each stream, kept in memory for `replay`")]
     queues: Annotated[dict[Stream, int], Meta(description="events of a stream that may wait to be sent")]
-    mailbox: Annotated[int, Meta(description="commands that may wait for the epoch's end")]
+    mailbox: Annotated[int, Meta(description="commands that may wait for the epoch's end, or for the loop")]
     remembered_s: Annotated[float, Meta(description="seconds for which an answer is kept for a repeat")]
 
 
@@ -191,7 +191,7 @@ class StatusResult(MethodResult, frozen=True):
     endpoints: Endpoints
     listen: Annotated[ListenStatus | None, Meta(description="null = no TCP")]
     metrics: Annotated[MetricsStatus | None, Meta(description="null = not served")]
-    commands_waiting: Annotated[int, Meta(description="for the epoch's end")]
+    commands_waiting: Annotated[int, Meta(description="for the epoch's end, or for the loop")]
     lease: LeaseHolder | None
     seq: Annotated[dict[Stream, int], Meta(description="newest number of each stream")]
     queued: Annotated[dict[Stream, int], Meta(description="events that wait to be written and sent")]

@@ -170,10 +170,9 @@ class LoopCommands:
             earlier = self._taken.pop(name, None)
             if earlier is not None:
                 earlier.done()
-            waiting = self._waiting[name]
-            if not waiting:
+            if not self._waiting[name]:
                 return None
-            call = self._taken[name] = CommandCall(waiting.popleft(), server)
+            call = self._taken[name] = CommandCall(self._pop(server, name), server)
             return call
 
     def take_pause(self) -> CommandCall | None:
@@ -188,9 +187,8 @@ class LoopCommands:
         if server is None or not self.is_waiting(name):
             return
         with self._lock:
-            waiting = self._waiting[name]
-            while waiting:
-                CommandCall(waiting.popleft(), server).done()
+            while self._waiting[name]:
+                CommandCall(self._pop(server, name), server).done()
 
     def is_waiting(self, name: str) -> bool:
         """Whether a command of this name waits."""
@@ -207,11 +205,17 @@ class LoopCommands:
         return None if call is None else call.client
 
     def _sort(self, server: Server) -> None:
-        for command in server.mailbox.poll():
+        for command in server.mailbox.poll(keep=True):
             if command.method == "op.cancel":
+                server.mailbox.num_kept -= 1
                 self._cancel(server, command)
             else:
                 self._waiting[command.method].append(command)
+
+    def _pop(self, server: Server, name: str) -> Command:
+        """The oldest that waits of this name, which does so no longer."""
+        server.mailbox.num_kept -= 1
+        return self._waiting[name].popleft()
 
     def _cancel(self, server: Server, cancel: Command) -> None:
         assert isinstance(cancel.params, OpParams)
@@ -219,6 +223,7 @@ class LoopCommands:
             for command in waiting:
                 if command.id == cancel.params.op:
                     waiting.remove(command)
+                    server.mailbox.num_kept -= 1
                     server.failed(command, "cancelled", f"cancelled by {cancel.client}")
                     server.done(cancel, {"op": command.id})
                     return
@@ -237,11 +242,10 @@ class LoopCommands:
                 else:
                     call.fail(f"the loop ended: {error}")
             self._taken.clear()
-            for waiting in self._waiting.values():
+            for name, waiting in self._waiting.items():
                 while waiting:
-                    server.failed(
-                        waiting.popleft(), "cancelled", "the run ended before its loop asked for it"
-                    )
+                    command = self._pop(server, name)
+                    server.failed(command, "cancelled", "the run ended before its loop asked for it")
 
 
 def _field(command: str, key: str, value: Any) -> tuple[Any, ...]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from protocol.messages.commands import Params
 
 MAX_MAILBOX_COMMANDS = 64
+URGENT_COMMANDS = frozenset({"stop", "resume", "op.cancel"})
+"""They end the waiting of others, so those that a loop keeps waiting must not keep them out."""
 
 
 @dataclass(frozen=True)
@@ -27,27 +29,47 @@ class Command:
 
 
 class Mailbox:
-    """Accepted commands, from the I/O thread to the trainer."""
+    """Accepted commands, from the I/O thread to the trainer.
+
+    Attributes:
+        num_kept: that a loop has polled and keeps waiting, until it asks for them.
+    """
 
     def __init__(self) -> None:
+        self.num_kept = 0
         self._commands: deque[Command] = deque()
         self._arrived = threading.Event()
 
     def __len__(self) -> int:
         return len(self._commands)
 
+    @property
+    def num_waiting(self) -> int:
+        """Commands that wait: those not polled yet, and those kept."""
+        return len(self._commands) + self.num_kept  # in the order opposite to `poll`: never too few
+
+    def has_room(self, method: str) -> bool:
+        """Whether one more command may wait; of the urgent ones 64 more may."""
+        more = MAX_MAILBOX_COMMANDS if method in URGENT_COMMANDS else 0
+        return len(self) < MAX_MAILBOX_COMMANDS and self.num_waiting < MAX_MAILBOX_COMMANDS + more
+
     def put(self, command: Command) -> None:
         """Hand over one command; the caller has checked that there is room."""
         self._commands.append(command)
         self._arrived.set()
 
-    def poll(self) -> list[Command]:
-        """All that arrived since, oldest first; one truth test where there is nothing."""
+    def poll(self, *, keep: bool = False) -> list[Command]:
+        """All that arrived since, oldest first; one truth test where there is nothing.
+
+        Args:
+            keep: count each in `num_kept`, from which the caller takes it when it waits no longer.
+        """
         if not self._commands:
             return []
         self._arrived.clear()
         taken = []
         while self._commands:
+            self.num_kept += keep
             taken.append(self._commands.popleft())
         return taken
 

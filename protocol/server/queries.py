@@ -181,7 +181,7 @@ class Queries:
             "endpoints": server.endpoints,
             "listen": server.listening,
             "metrics": server.metrics,
-            "commands_waiting": len(server.mailbox),
+            "commands_waiting": server.mailbox.num_waiting,
             "lease": server.lease,
             "seq": dict(self._publisher.last),
             "queued": server.emitter.waiting,

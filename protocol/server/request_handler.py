@@ -23,7 +23,7 @@ from protocol.messages.vocabulary import RunState
 from protocol.version import PROTOCOL_VERSION
 
 from .immediate_commands import ImmediateCommands
-from .mailbox import MAX_MAILBOX_COMMANDS, Command, Mailbox
+from .mailbox import Command, Mailbox
 from .parameter_errors import describe_parameter_error, split_reason
 from .rate_limiter import REQUESTS_PER_SECOND, RateLimiter
 from .reply_cache import ReplyCache, digest_of
@@ -214,10 +214,10 @@ class RequestHandler:
 
     def _enqueue(self, request: Request, params: Params, peer: Peer) -> dict[str, Any]:
         waits = self._check_params(params)
-        if len(self._mailbox) >= MAX_MAILBOX_COMMANDS:
+        if not self._mailbox.has_room(request.method):
             raise RequestError(
                 "overloaded",
-                f"{len(self._mailbox)} commands wait for the trainer's next epoch",
+                f"{self._mailbox.num_waiting} commands wait already: send it later, or cancel one of them",
                 {"retry_after_ms": 1000},
             )
         client = _client_name(request, peer)

@@ -13,8 +13,9 @@ import pytest
 from protocol import Client, PublishedRun, connect
 from protocol.errors import PublishError, RequestError
 from protocol.journal.reader import read
-from protocol.messages.events import CommandDone, CommandFailed
+from protocol.messages.events import CommandDone, CommandFailed, CommandRefused
 from protocol.messages.results import HelloResult, StatusResult
+from protocol.server.mailbox import MAX_MAILBOX_COMMANDS
 from tests.protocol.harness import until
 
 from .conftest import Publish
@@ -42,6 +43,11 @@ def looping(body: Callable[[], object]) -> Iterator[None]:
 def client(run: PublishedRun) -> Iterator[Client]:
     with connect("loop") as made:
         yield made
+
+
+def events(run: PublishedRun, kind: type) -> list[Any]:
+    """Those of a kind that the journal has."""
+    return [event.data for event in read(run.path / "events.jsonl") if isinstance(event.data, kind)]
 
 
 def outcome(client: Client, id_: str) -> tuple[str, str | None]:
@@ -205,7 +211,7 @@ def test_command_in_hand_fails_with_the_loop(start_run: Publish) -> None:
         id_ = client.command("save")["id"]
         until(lambda: run.asked("save"))
         run.finish(RuntimeError("boom"))
-    (failed,) = [e.data for e in read(run.path / "events.jsonl") if isinstance(e.data, CommandFailed)]
+    (failed,) = events(run, CommandFailed)
     assert (failed.id, failed.message) == (id_, "the loop ended: RuntimeError: boom")
 
 
@@ -255,8 +261,7 @@ def test_one_resume_ends_every_pause(run: PublishedRun, client: Client) -> None:
     ids = [client.pause()["id"] for _ in range(2)]
     pause_once(run, lambda other: ids.append(other.resume()["id"]))
     assert [client.op(id_)["state"] for id_ in ids] == ["done"] * 3
-    ended = [e.data.id for e in read(run.path / "events.jsonl") if isinstance(e.data, CommandDone)]
-    assert ended == ids  # both pauses while it was paused
+    assert [done.id for done in events(run, CommandDone)] == ids  # both pauses while it was paused
 
 
 def test_second_resume_is_not_kept_for_a_later_pause(run: PublishedRun, client: Client) -> None:
@@ -279,6 +284,62 @@ def test_stop_ends_a_pause(run: PublishedRun, client: Client) -> None:
         client.stop()
         until(lambda: client.status()["state"] == "TRAINING")
     assert run.asked("stop")
+
+
+def fill(run: PublishedRun, client: Client) -> list[str]:
+    """Send as many `save` as may wait, to a loop that asks for `other` only; gives their ids."""
+    ids = []
+    for _ in range(MAX_MAILBOX_COMMANDS):
+        ids.append(client.command("save")["id"])
+        assert run.asked("other") is None
+    return ids
+
+
+def test_commands_over_the_limit_are_refused(run: PublishedRun, client: Client) -> None:
+    run.command("save")
+    run.command("other")
+    ids = fill(run, client)
+    assert client.status()["commands_waiting"] == len(ids)
+
+    def send() -> None:
+        with connect("loop") as other:
+            ids.append(other.call("save", deadline_s=300.0)["state"])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    refused = until(lambda: events(run, CommandRefused))
+    assert "64 commands wait already" in refused[0].message
+    assert len(ids) == MAX_MAILBOX_COMMANDS
+    assert run.asked("save")  # makes room
+    sender.join()
+    assert ids[-1] == "accepted"
+    assert client.status()["commands_waiting"] == MAX_MAILBOX_COMMANDS
+
+
+def test_full_loop_still_cancels_and_stops(run: PublishedRun, client: Client) -> None:
+    run.command("save")
+    run.command("other")
+    run.asked("stop")
+    ids = fill(run, client)
+    client.stop()
+    assert run.asked("stop")
+    with looping(lambda: run.asked("other")):
+        client.cancel(ids[0], wait=True)
+    assert client.status()["commands_waiting"] == MAX_MAILBOX_COMMANDS - 1
+
+
+def test_full_loop_resumes(run: PublishedRun, client: Client) -> None:
+    run.command("save")
+    run.pause_point()
+    client.pause()
+
+    def fill_and_resume(other: Client) -> None:
+        for _ in range(MAX_MAILBOX_COMMANDS):
+            other.command("save")
+        other.resume()
+
+    pause_once(run, fill_and_resume)
+    assert client.status()["state"] == "TRAINING"
 
 
 def test_lease_binds_the_loops_commands_too(run: PublishedRun, client: Client) -> None:
