@@ -108,7 +108,11 @@ class PublishedRun:
 
     def __init__(self, folder: RunFolder, about: _About, listen: str) -> None:
         self.name, self.id, self.path = folder.name, folder.id, folder.path
-        self.summary = RunSummary()
+        self._ended: str | None = None
+        """Why nothing can be logged any more."""
+        self._max_quick = MAX_QUICK_VALUES
+        """Less than none once nothing can be logged."""
+        self.summary = RunSummary(self._require_live)
         if folder.has_events:
             self.summary.restore(folder.events)
         self._folder = folder
@@ -121,8 +125,6 @@ class PublishedRun:
         self._queue = ValueQueue(self.summary, self._on_step)
         self._numbers = self._queue.numbers
         self._emit = self._queue.emit
-        self._ended: str | None = None
-        """Why nothing can be logged any more."""
         self._end_lock = threading.RLock()
         self._server = Server(
             folder,
@@ -200,7 +202,7 @@ class PublishedRun:
             and 0 <= step <= MAX_STEP
             and more.keys() <= self._names
             and self._kinds.issuperset(map(type, more.values()))
-            and len(more) <= MAX_QUICK_VALUES
+            and len(more) <= self._max_quick
             and len(self._numbers) < MAX_QUEUED_NUMBERS
         ):
             self._step = step
@@ -345,8 +347,7 @@ class PublishedRun:
         with self._end_lock:
             if self._ended is not None:
                 return
-            self._ended = "has ended"
-            self._names, self._kinds = set(), set()
+            self._refuse_all("has ended")
         atexit.unregister(self._finish_at_exit)
         reason, exit_code, text = _end_of(error)
         if self._commands.stopped_by is not None and error is None:
@@ -368,6 +369,9 @@ class PublishedRun:
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         self.finish(None if hasattr(sys, "ps1") else error)
 
+    def _refuse_all(self, why: str) -> None:
+        self._ended, self._max_quick = why, -1
+
     def _require_live(self) -> None:
         if self._ended is not None:
             raise PublishError(f"run {self.name} {self._ended}: nothing can be published any more")
@@ -386,8 +390,7 @@ class PublishedRun:
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the I/O thread, the lock and the sockets are the parent's."""
-        self._ended = f"belongs to pid {os.getppid()}, of which this is a forked child"
-        self._names, self._kinds = set(), set()
+        self._refuse_all(f"belongs to pid {os.getppid()}, of which this is a forked child")
 
     def __enter__(self) -> PublishedRun:
         return self

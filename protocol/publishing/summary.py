@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -28,9 +28,13 @@ class RunSummary:
     """The summary of a published run: `run.summary["best_accuracy"] = 0.93` sets a value by hand.
 
     Safe from any thread.
+
+    Args:
+        check: raises a PublishError where nothing can be set any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
         self._lock = threading.RLock()
         self._metrics: dict[str, MetricStatistics] = {}
         self._numbers: dict[str, int | float] = {}
@@ -41,6 +45,12 @@ class RunSummary:
         self._sent_at = 0.0
 
     def __setitem__(self, name: str, value: object) -> None:
+        """Set a value by hand.
+
+        Raises:
+            PublishError: the name or the value cannot be published, or the run has ended.
+        """
+        self._check()
         check_value_name(name)
         if not isinstance(value, Real | str):
             raise PublishError(f"summary {name} = a {type(value).__name__}: must be a number or text")

@@ -277,12 +277,18 @@ def test_log_after_finish_is_refused(run: PublishedRun) -> None:
     run.finish()
     for use in (
         lambda: run.log(loss=1.0),
+        lambda: run.log(new=1.0),
+        lambda: run.log(),
+        lambda: run.log({}),
+        lambda: run.log(step=7),
+        lambda: run.summary.__setitem__("best", 1.0),
         lambda: run.mark("x"),
         lambda: run.artifact("/etc/hostname"),
         lambda: run.command("x"),
     ):
         with pytest.raises(PublishError, match="has ended"):
             use()
+    assert run.step == 0
     assert run.asked("stop") is None
     run.pause_point()
 
