@@ -20,7 +20,6 @@ from protocol.codec.frames import Frames
 from protocol.codec.zmq_options import Context, is_waiting, terminate_context
 
 from . import sockets
-from .sockets import SubscriberCounts
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +38,13 @@ class EventForwarder:
     """Owns the publisher that it is given, in its thread; its methods are for one other thread.
 
     Args:
-        note: sees each subscription, in this object's thread.
+        note: sees each subscription that has come, in this object's thread.
         authenticate: answers the handshakes that wait on a socket, in this object's thread: while that is
             held, nobody joins, whose subscriptions could not be seen either.
         attempt: runs the thread's steps.
 
     Attributes:
         context: of the publisher, and of what belongs to its connections.
-        counts: how many subscribe to each topic.
     """
 
     def __init__(
@@ -59,7 +57,6 @@ class EventForwarder:
         self._authenticate = authenticate
         self._attempt = attempt
         self.context: Context = zmq.Context()
-        self.counts = SubscriberCounts()
         self._wanted: zmq.Socket[bytes] | None = None
         self._publisher: zmq.Socket[bytes] | None = None
         self._closing = threading.Event()
@@ -126,7 +123,7 @@ class EventForwarder:
             self._attempt("tcp take over", self._take_over, poller)
             if self._attempt("tcp poll", poller.poll, TURN_SECONDS * 1000) is None:
                 time.sleep(TURN_SECONDS)
-            self._attempt("tcp subscriptions", self._count_subscribers)  # first: a flood shuts its key out
+            self._attempt("tcp subscriptions", self._note_subscriptions)  # first: a flood shuts its key out
             self._attempt("tcp authenticate", self._authenticate, self._zap)
             self._attempt("tcp forward", self._forward)
         while is_waiting(self._in) and self._attempt("tcp forward", self._forward):
@@ -147,14 +144,14 @@ class EventForwarder:
             poller.unregister(self._publisher)
             self._publisher.close()
             self._publisher = None
-        self.counts = SubscriberCounts()
         if wanted is not None:
             poller.register(wanted, zmq.POLLIN)
             self._publisher = wanted
 
-    def _count_subscribers(self) -> None:
+    def _note_subscriptions(self) -> None:
         if self._publisher is not None:
-            self.counts.update(self._publisher, self._note)
+            for frame in sockets.receive_subscriptions(self._publisher):
+                self._note(frame)
 
     def _forward(self) -> bool:
         """Send some of what waits; True, as `attempt` gives None for a failure."""

@@ -252,7 +252,9 @@ class Server:
         return self._count_subscribers(HEARTBEAT_TOPIC)
 
     def _count_subscribers(self, topic: bytes) -> int:
-        return self._subscriber_counts[topic] + (self._listener.audience[topic] if self._listener else 0)
+        return self._subscriber_counts[topic] + (
+            self._listener.connections.num_subscribed(topic) if self._listener else 0
+        )
 
     @property
     def listening(self) -> dict[str, object] | None:

@@ -11,7 +11,7 @@ which free the queues of frozen readers, and no mark on the little it receives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import psutil
@@ -37,6 +37,8 @@ ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 MESSAGES_PER_TURN = 64
 COUNTED_TOPICS = (HEARTBEAT_TOPIC, VIEW_TOPIC)
 """Topics whose subscribers are counted; a client may subscribe to any others as well."""
+SUBSCRIPTION, CANCELLATION = b"\1", b"\0"
+"""First bytes of what a publisher receives; an XSUB can send it messages with any other."""
 
 
 def make_publisher(context: Context) -> zmq.Socket[bytes]:
@@ -78,8 +80,20 @@ def make_zap(context: Context) -> zmq.Socket[bytes]:
     return socket
 
 
+def receive_subscriptions(publisher: zmq.Socket[bytes]) -> Iterator[zmq.Frame]:
+    """What subscribers have sent to a publisher, some of it; never blocks."""
+    for _ in range(MESSAGES_PER_TURN):
+        try:
+            yield publisher.recv(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return
+
+
 class SubscriberCounts:
-    """How many subscribe to each topic of one publisher, from the subscriptions that it receives."""
+    """How many subscribe to each topic of one publisher on a Unix socket, whose peers are trusted.
+
+    A connection that goes is told by a cancellation of each of its topics that does not say whose it was.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[bytes] = Counter()
@@ -87,23 +101,13 @@ class SubscriberCounts:
     def __getitem__(self, topic: bytes) -> int:
         return self._counts[topic]
 
-    def update(
-        self, socket: zmq.Socket[bytes], note: Callable[[zmq.Frame], None] = lambda _frame: None
-    ) -> None:
-        """Take the subscriptions that the publisher has received; never blocks.
-
-        Args:
-            note: sees each.
-        """
-        for _ in range(MESSAGES_PER_TURN):
-            try:
-                received = socket.recv(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            note(received)
-            frame = received.bytes
-            if frame[1:] in COUNTED_TOPICS:
-                self._counts[frame[1:]] += 1 if frame[0] == 1 else -1
+    def update(self, publisher: zmq.Socket[bytes]) -> None:
+        """Take the subscriptions that the publisher has received; never blocks."""
+        for frame in receive_subscriptions(publisher):
+            kind, topic = frame.bytes[:1], frame.bytes[1:]
+            if topic in COUNTED_TOPICS and kind in (SUBSCRIPTION, CANCELLATION):
+                change = 1 if kind == SUBSCRIPTION else -1
+                self._counts[topic] = max(0, self._counts[topic] + change)
 
 
 def describe_holders(ports: Collection[int]) -> str:

@@ -18,7 +18,7 @@ import socket as system
 import struct
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +26,8 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from protocol.codec.zmq_options import Context, is_waiting
+
+from .sockets import CANCELLATION, SUBSCRIPTION
 
 MAX_CONNECTIONS = 256
 """Over the three ports together; a client has up to three."""
@@ -104,6 +106,8 @@ class TcpConnections:
         self._lock = threading.RLock()
         self._looked_at = time.monotonic()
         self._open: dict[int, _Connection] = {}
+        self._subscriptions: deque[tuple[int, bytes]] = deque()
+        """Noted and not taken yet: file number of the connection, and what it sent."""
         self._monitors: dict[str, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}
 
     def __len__(self) -> int:
@@ -133,6 +137,8 @@ class TcpConnections:
             monitor.close(linger=0)
             raise
         self._monitors[port] = socket, monitor
+        if port == "ev":
+            self._subscriptions.clear()  # of a publisher before, whose file numbers others may have now
         return monitor
 
     def forget(self, port: str) -> zmq.Socket[bytes] | None:
@@ -153,15 +159,14 @@ class TcpConnections:
                 one.key = key
 
     def note_subscription(self, frame: zmq.Frame) -> None:
-        """A connection subscribes to a topic, or no longer; its topics together may have so many bytes."""
-        with contextlib.suppress(zmq.ZMQError, ValueError), self._lock:
-            fd, content = int(frame.get(zmq.SRCFD)), frame.bytes
-            one = self._open.get(fd)
-            if one is None:
-                return
-            (one.topics.add if content[:1] == b"\1" else one.topics.discard)(content[1:])
-            if sum(map(len, one.topics)) + len(one.topics) > MAX_TOPIC_BYTES:
-                self._close(fd, f"the topics of a connection may have {MAX_TOPIC_BYTES} bytes")
+        """A connection subscribes to a topic, or no longer; `update` takes it. From any thread."""
+        with contextlib.suppress(zmq.ZMQError, ValueError):
+            self._subscriptions.append((int(frame.get(zmq.SRCFD)), frame.bytes))
+
+    def num_subscribed(self, topic: bytes) -> int:
+        """How many connections are subscribed to a topic, each counted once."""
+        with self._lock:
+            return sum(topic in one.topics for one in self._open.values())
 
     def is_full_for(self, key: str) -> bool:
         """Whether a key has all the connections that it may have. From any thread."""
@@ -174,8 +179,10 @@ class TcpConnections:
         os.close(self._copy)
 
     def update(self) -> None:
-        """Take what the monitors report, then close what is too many."""
+        """Take what the monitors report and what was noted, then close what is too many."""
         with self._lock:
+            # Counted first: by now the monitors have reported the connections that these came by.
+            num_noted = len(self._subscriptions)
             for port, (_, monitor) in self._monitors.items():
                 while is_waiting(monitor):
                     event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
@@ -186,7 +193,21 @@ class TcpConnections:
                     self._open.pop(fd, None)
                     if event["event"] == zmq.EVENT_ACCEPTED:
                         self._open[fd] = _Connection(port, FLOOD_LIMITS[port].joining)
+            for _ in range(num_noted):
+                self._take_subscription(*self._subscriptions.popleft())
             self._enforce()
+
+    def _take_subscription(self, fd: int, content: bytes) -> None:
+        """The topics of a connection together may have so many bytes."""
+        kind, topic, one = content[:1], content[1:], self._open.get(fd)
+        if one is None:
+            return
+        if kind == CANCELLATION:
+            one.topics.discard(topic)
+        elif kind == SUBSCRIPTION:
+            one.topics.add(topic)
+            if sum(map(len, one.topics)) + len(one.topics) > MAX_TOPIC_BYTES:
+                self._close(fd, f"the topics of a connection may have {MAX_TOPIC_BYTES} bytes")
 
     def close_floods(self) -> int:
         """Close connections that have sent more than a client has to say. From any thread.

@@ -28,7 +28,6 @@ from protocol.storage.keys import AllowList, server_pair
 
 from . import sockets
 from .event_forwarder import Attempt, EventForwarder
-from .sockets import SubscriberCounts
 from .subscription_rates import BAN_SECONDS, SubscriptionRates
 from .tcp_connections import TcpConnections
 
@@ -159,11 +158,6 @@ class TcpListener:
     def routers(self) -> tuple[tuple[Socket, zmq.Socket[bytes]], ...]:
         """The request sockets, each with its name."""
         return (("ctl", self._ctl), ("qry", self._qry))
-
-    @property
-    def audience(self) -> SubscriberCounts:
-        """How many subscribe to each topic."""
-        return self._events.counts
 
     def peer(self, frame: zmq.Frame) -> Peer:
         """Who sent this message, by the allow-list of now."""

@@ -19,6 +19,7 @@ import zmq
 
 from protocol import connect
 from protocol.codec.addresses import with_key
+from protocol.codec.frames import HEARTBEAT_TOPIC, VIEW_TOPIC
 from protocol.codec.zmq_options import terminate_context
 from protocol.errors import KeyRefused
 from protocol.runs import RunFolder, find_run
@@ -185,31 +186,68 @@ def test_key_with_all_its_connections_is_told_so(listening: Server, address: str
 @contextmanager
 def topics(address: str, key: str, connections: int = 4) -> Iterator[Callable[[], None]]:
     """Subscribers of a key over TCP; what it gives subscribes each to some more topics."""
+    numbers = itertools.count()
+    with subscribers(address, key, connections) as made:
+
+        def subscribe() -> None:
+            for subscriber in made:
+                for _ in range(20):
+                    with contextlib.suppress(zmq.Again):
+                        subscriber.send(b"\1%d" % next(numbers) + bytes(400), zmq.NOBLOCK)
+
+        yield subscribe
+
+
+@contextmanager
+def subscribers(address: str, key: str, count: int) -> Iterator[list[zmq.Socket[bytes]]]:
+    """XSUBs of a key over TCP."""
     host, _, port = address.rpartition(":")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     _, pair = client_pair(key)
     made = []
-    for _ in range(connections):
+    for _ in range(count):
         subscriber = context.socket(zmq.XSUB)
         subscriber.set(zmq.CURVE_SERVERKEY, pair.server.encode())
         subscriber.set(zmq.CURVE_PUBLICKEY, pair.public.encode())
         subscriber.set(zmq.CURVE_SECRETKEY, pair.secret.encode())
         subscriber.connect(f"{host}:{int(port) + 2}")
         made.append(subscriber)
-    numbers = itertools.count()
-
-    def subscribe() -> None:
-        for subscriber in made:
-            for _ in range(20):
-                with contextlib.suppress(zmq.Again):
-                    subscriber.send(b"\1%d" % next(numbers) + bytes(400), zmq.NOBLOCK)
-
     try:
-        yield subscribe
+        yield made
     finally:
         for subscriber in made:
             subscriber.close(linger=0)
         terminate_context(context, patience_seconds=0.0)
+
+
+def test_subscriptions_of_a_connection_count_once(listening: Server, address: str) -> None:
+    def counts() -> tuple[int, int]:
+        return listening.subscribers, listening._count_subscribers(VIEW_TOPIC)
+
+    with subscribers(address, "other", 1) as (viewer,):
+        viewer.send(b"\1" + VIEW_TOPIC)
+        viewer.send(b"\1" + HEARTBEAT_TOPIC)
+        until(lambda: counts() == (1, 1))
+        with subscribers(address, "laptop", 1) as (hostile,):
+            for message in (b"\2" + VIEW_TOPIC, b"\2" + HEARTBEAT_TOPIC, b"\1" + VIEW_TOPIC):
+                for _ in range(20):
+                    hostile.send(message)
+            hostile.send(b"\1" + HEARTBEAT_TOPIC)  # the last: what came before it has been seen with it
+            until(lambda: listening.subscribers == 2)
+            assert counts() == (2, 2)
+        until(lambda: counts() == (1, 1))
+    until(lambda: counts() == (0, 0))
+
+
+def test_messages_of_local_readers_are_no_cancellations(listening: Server) -> None:
+    endpoint = listening.endpoints["ipc"]["ev"]  # type: ignore[index]
+    with zmq.Context() as context, context.socket(zmq.XSUB) as reader:
+        reader.connect(endpoint)
+        for _ in range(20):
+            reader.send(b"\2" + HEARTBEAT_TOPIC)
+        reader.send(b"\1" + HEARTBEAT_TOPIC)
+        until(lambda: listening.subscribers == 1)
+    until(lambda: listening.subscribers == 0)
 
 
 @pytest.mark.fault(30)
@@ -221,7 +259,7 @@ def test_flood_is_cut_while_the_events_are_held(
     connections = listening._listener.connections
     one = reader(with_key(address, "other"))
     one.read(lambda: one.subscriber.state == "live")
-    monkeypatch.setattr(listening._listener._events, "_count_subscribers", lambda: None)
+    monkeypatch.setattr(listening._listener._events, "_note_subscriptions", lambda: None)
     with topics(address, "laptop") as subscribe:
         until(lambda: subscribe() or connections.cut >= 4)  # type: ignore[func-returns-value]
     newest = one.last("life")

@@ -73,7 +73,7 @@ STEPS: dict[str, Callable[[Server], tuple[object, str]]] = {
     "one handshake": lambda server: (server._listener, "_authenticate"),
     "tcp send": lambda server: (server._listener, "send"),
     "tcp take over": lambda server: (server._listener._events, "_take_over"),  # type: ignore[union-attr]
-    "tcp subscriptions": lambda server: (server._listener._events, "_count_subscribers"),  # type: ignore[union-attr]
+    "tcp subscriptions": lambda server: (server._listener._events, "_note_subscriptions"),  # type: ignore[union-attr]
     "tcp forward": lambda server: (server._listener._events, "_forward"),  # type: ignore[union-attr]
 }
 
