@@ -209,6 +209,7 @@ class StatusResult(MethodResult, frozen=True):
     commands: Annotated[
         dict[str, LoopCommand] | None, Meta(description="that a published run's loop takes")
     ] = None
+    unaudited: Annotated[int, Meta(description="refused commands left out of the audit, since the boot")] = 0
 
 
 class SnapshotResult(MethodResult, frozen=True):

@@ -63,6 +63,9 @@ class ServerView(Protocol):
     def listening(self) -> dict[str, object] | None: ...
 
     @property
+    def num_unaudited(self) -> int: ...
+
+    @property
     def subscribers(self) -> int: ...
 
     @property
@@ -187,6 +190,7 @@ class Queries:
             "queued": server.emitter.waiting,
             "dropped": server.emitter.dropped,
             "unencodable": self._publisher.unencodable,
+            "unaudited": server.num_unaudited,
             "journal": {
                 "path": str(journal.path),
                 "bytes": journal.bytes,

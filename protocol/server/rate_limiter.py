@@ -1,4 +1,4 @@
-"""A rate limit per connection, and the answer to `clients`."""
+"""A rate limit per connection or sender, and the answer to `clients`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,24 @@ MAX_CONNECTIONS = 1024
 class _TokenBucket:
     __slots__ = ("at", "client", "first", "last", "peer", "refused", "requests", "tokens")
 
-    def __init__(self, peer: Peer, now: float) -> None:
+    def __init__(self, peer: Peer, tokens: float, now: float) -> None:
         self.peer = peer
         self.client = ""
-        self.tokens, self.at = BURST_REQUESTS, now
+        self.tokens, self.at = tokens, now
         self.requests = self.refused = 0
         self.first = self.last = time.time_ns() // 1000
 
 
 class RateLimiter:
-    """A bucket of tokens per connection, filled at `REQUESTS_PER_SECOND`. One thread owns it."""
+    """A bucket of tokens per connection, filled at a rate. One thread owns it.
 
-    def __init__(self) -> None:
+    Args:
+        per_second: tokens; each request takes one.
+        burst: tokens of a full bucket.
+    """
+
+    def __init__(self, per_second: float = REQUESTS_PER_SECOND, burst: float = BURST_REQUESTS) -> None:
+        self._per_second, self._burst = per_second, burst
         self._connections: OrderedDict[bytes, _TokenBucket] = OrderedDict()
         self.refused = 0
         """Requests beyond the rate, of all connections."""
@@ -38,23 +44,23 @@ class RateLimiter:
         """Count a message; seconds until the connection may send again, 0.0 where it is within its rate.
 
         Args:
-            connection: the identity that the ROUTER gave it.
+            connection: the identity that the ROUTER gave it, or what else a rate is for.
             peer: whose it is.
         """
         now = time.monotonic()
         bucket = self._connections.get(connection)
         if bucket is None:
-            bucket = self._connections[connection] = _TokenBucket(peer, now)
+            bucket = self._connections[connection] = _TokenBucket(peer, self._burst, now)
             if len(self._connections) > MAX_CONNECTIONS:
                 self._connections.popitem(last=False)
         else:
             self._connections.move_to_end(connection)
-        bucket.tokens = min(BURST_REQUESTS, bucket.tokens + (now - bucket.at) * REQUESTS_PER_SECOND)
+        bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.at) * self._per_second)
         bucket.at = now
         if bucket.tokens < 1.0:
             bucket.refused += 1
             self.refused += 1
-            return (1.0 - bucket.tokens) / REQUESTS_PER_SECOND
+            return (1.0 - bucket.tokens) / self._per_second
         bucket.tokens -= 1.0
         bucket.requests += 1
         return 0.0

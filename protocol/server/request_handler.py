@@ -31,6 +31,10 @@ from .reply_cache import ReplyCache, digest_of
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 1024 * 1024
+REFUSALS_PER_SECOND = 1.0
+BURST_REFUSALS = 100.0
+"""Of a key, or of a local user, in the audit."""
+LOG_INTERVAL_SECONDS = 60.0
 QueryResult = tuple[dict[str, Any], bytes | None]
 """Result of a query and, for large ones, a second frame of NDJSON."""
 
@@ -73,6 +77,9 @@ class RequestHandler:
         self.methods: Mapping[str, Method] = METHODS
         """What can be asked of this run."""
         self.clients = RateLimiter()
+        self.refusals = RateLimiter(REFUSALS_PER_SECOND, BURST_REFUSALS)
+        """Those that are audited, by sender; its `refused` are left out."""
+        self._logged_at = float("-inf")
         self._replies = ReplyCache()
         self.requests = 0
         self.junk = 0
@@ -258,19 +265,37 @@ class RequestHandler:
         if socket == "ctl" or error.kind == "forbidden":
             if not ERRORS[error.kind].retryable and error.kind not in ("id_reused", "forbidden"):
                 self._replies.add(request.id, digest, reply)
-            self._emit(
-                CommandRefused(
-                    id=request.id,
-                    method=request.method[:64],
-                    code=error.code,
-                    message=error.message,
-                    client=request.meta.client,
-                    uid=peer.uid,
-                    pid=peer.pid,
-                    key=peer.key,
-                )
-            )
+            self._audit_refusal(request, peer, error)
         return reply
+
+    def _audit_refusal(self, request: Request, peer: Peer, error: RequestError) -> None:
+        """Of one sender up to a rate: over many connections it could fill the journal otherwise."""
+        if self.refusals.admit(f"{peer.uid} {peer.key}".encode(), peer) > 0.0:
+            self._warn_of_left_out(peer)
+            return
+        self._emit(
+            CommandRefused(
+                id=request.id,
+                method=request.method[:64],
+                code=error.code,
+                message=error.message,
+                client=request.meta.client,
+                uid=peer.uid,
+                pid=peer.pid,
+                key=peer.key,
+            )
+        )
+
+    def _warn_of_left_out(self, peer: Peer) -> None:
+        if time.monotonic() - self._logged_at > LOG_INTERVAL_SECONDS:
+            self._logged_at = time.monotonic()
+            logger.warning(
+                "%s is refused more than %.0f times a second: further refusals are left out of the audit, "
+                "%d so far; `status` counts them (unaudited)",
+                f"key {peer.key}" if peer.key else f"uid {peer.uid}",
+                REFUSALS_PER_SECOND,
+                self.refusals.refused,
+            )
 
     def _reply(
         self, id_: str | None, *, result: dict[str, Any] | None = None, error: RequestError | None = None

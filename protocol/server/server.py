@@ -296,6 +296,11 @@ class Server:
             "unread_bytes": self._replies.waiting_bytes,
         }
 
+    @property
+    def num_unaudited(self) -> int:
+        """Refused commands that were left out of the audit, beyond their senders' rates."""
+        return self._handler.refusals.refused
+
     def start(self) -> None:
         """Open the sockets, write the connection file, start the thread.
 

@@ -18,7 +18,7 @@ from protocol.server.publisher import MAX_RING_BYTES, MAX_RING_EVENTS
 from protocol.server.rate_limiter import REQUESTS_PER_SECOND
 from protocol.server.reply_cache import MAX_REMEMBERED, REMEMBERED_SECONDS
 from protocol.server.reply_sender import MAX_WAITING_BYTES
-from protocol.server.request_handler import MAX_REQUEST_BYTES
+from protocol.server.request_handler import BURST_REFUSALS, MAX_REQUEST_BYTES
 from protocol.server.sockets import (
     MAX_INBOUND_BYTES,
     RECEIVE_HIGH_WATER,
@@ -69,6 +69,7 @@ def test_the_limits_told_are_those_in_force() -> None:
         tcp_connections.MAX_UNPROVEN,
         rate_limiter.MAX_CONNECTIONS,
         int(REQUESTS_PER_SECOND),
+        int(BURST_REFUSALS),
     ):
         assert re.search(rf"(?<![\d,]){limit:,}(?![\d,]*\d)", limits), limit
     sizes = {

@@ -255,7 +255,7 @@ def test_id_with_another_body_is_refused_first_stays(plane: Plane) -> None:
 
 
 def test_ids_are_forgotten_by_number_and_by_age(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "BURST_REQUESTS", 1e9)
+    plane.server.clients = clients.RateLimiter(burst=1e9)
     plane.ask("pause", id_="old")
     for i in range(MAX_REMEMBERED):
         plane.ask("pause", id_=f"n{i}")
