@@ -177,6 +177,8 @@ class RequestHandler:
         except (msgspec.ValidationError, RecursionError) as error:
             message = describe_parameter_error(method, request.params, error)
             raise RequestError("invalid_params", message, {"path": split_reason(error)[1]}) from None
+        if socket == "ctl":
+            _require_64_bits(method, params)
         self._check_conditions(request, method)
         return method, params
 
@@ -348,6 +350,18 @@ def _require_role(request: Request, peer: Peer, methods: Mapping[str, Method]) -
             f"{request.method[:64]} refused: {who} is {peer.role or 'nobody'} here; it takes {need}",
             {"role": peer.role, "need": need},
         )
+
+
+def _require_64_bits(method: Method, params: Params) -> None:
+    """Refuse integers that the audit cannot hold: the command would be executed without a record.
+
+    Raises:
+        RequestError: names the parameter.
+    """
+    for name, value in msgspec.structs.asdict(params).items():
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            message = f"{method.name}: {name} must be a whole number of 64 bits, with a sign"
+            raise RequestError("invalid_params", message, {"path": f"$.{name}"})
 
 
 def _parse_request(body: bytes) -> Request:

@@ -1,14 +1,16 @@
-"""What of refused requests is recorded, and that no flood of them fills the journal."""
+"""No command takes effect without its record, and no flood of refusals fills the journal."""
 
 from __future__ import annotations
 
 import logging
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from protocol.messages.events import CommandRefused
+from protocol.codec.json_lines import encode_event
+from protocol.messages.events import CommandRefused, Context
 from protocol.messages.roles import Peer
 from protocol.server import rate_limiter
 from protocol.server.request_handler import BURST_REFUSALS
@@ -54,3 +56,23 @@ def test_refusals_left_out_are_told_with_their_sender(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         refuse(Plane(), "eve", FLOOD)
     assert "key eve" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("beyond", [2**64, 2**63, -(2**63) - 1])
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("telemetry.escalate", {"env": 0}),
+        ("seed.prune", {"env": 0, "slot": "r0c0"}),
+        ("anomaly.acknowledge", {"since": 0, "source": "policy", "kind": "kl"}),
+    ],
+)
+def test_integer_beyond_64_bits_is_refused(method: str, params: dict[str, Any], beyond: int) -> None:
+    plane = Plane()
+    name = next(iter(params))
+    reply = plane.ask(method, params=params | {name: beyond})
+    assert reply["error"]["data"] == {"kind": "invalid_params", "retryable": False, "path": f"$.{name}"}
+    assert f"{name} must be a whole number" in reply["error"]["message"]
+    assert not plane.mailbox.poll()
+    (event,) = plane.audit
+    assert encode_event(1, 1, Context(), event)
