@@ -101,6 +101,13 @@ def test_sigterm_saves_and_says_so(house: House) -> None:
     assert not (house.run_folder("term") / "connection.json").exists()
 
 
+def test_run_whose_rounds_are_done_tells_that_it_stops(house: House) -> None:
+    assert house.spawn("done", "--rounds", "1").wait(300) == 0
+    states = [e["data"] for e in house.journal("done", "run.state")]
+    assert states[-1] == {"state": "STOPPING", "reason": "1 rounds are done"}
+    assert house.journal("done")[-1]["type"] == "run.stopped"
+
+
 @pytest.mark.slow
 def test_detached_start_reports_its_failure_and_code(house: House) -> None:
     bad = house.daemon("start", "x", "--detach", "--set", "envs.count=0")

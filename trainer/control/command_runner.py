@@ -36,6 +36,8 @@ from .run_control import RunControl
 
 logger = logging.getLogger(__name__)
 
+FLUSH_SECONDS = 5.0
+"""At most that the end waits for a request which is being answered."""
 
 Result = dict[str, Any]
 Handler = Callable[[Command, Any], Result | None]
@@ -181,7 +183,10 @@ class CommandRunner:
             self._execute(command, self._change_parameter)
 
     def close(self, *, failed: str | None = None) -> None:
-        """Answer every command that is still open: the stops are done, the others will not be."""
+        """Answer every command that is still open: the stops are done, the others will not be.
+
+        The run's state is STOPPING by now, in which the trainer is sent no further ones.
+        """
         self.profiler.stop()
         self._finish_escalations()
         for command in self._stopping:
@@ -195,7 +200,12 @@ class CommandRunner:
             *self._for_next_epoch,
             *self._for_next_round,
         ]
-        for command in [*open_ones, *self._server.mailbox.poll()]:
+        self._cancel_all([*open_ones, *self._server.mailbox.poll()])
+        self._server.flush(FLUSH_SECONDS)
+        self._cancel_all(self._server.mailbox.poll())  # what was accepted while the state changed
+
+    def _cancel_all(self, commands: list[Command]) -> None:
+        for command in commands:
             self._server.failed(command, "cancelled", "the run ended before it was executed")
 
     def _execute_waiting(self) -> None:

@@ -284,6 +284,7 @@ class Daemon:
             end = end_signals.run(self._train)
         except Interrupted as interrupted:
             end = _End("interrupted", INTERRUPTED_EXIT, cause=interrupted)
+        self.server.set_state("STOPPING", end.reason)
         notifier.stopping()
         if end.cause is not None or end_signals.count:
             self._write_postmortem(end)

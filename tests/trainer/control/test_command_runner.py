@@ -309,6 +309,35 @@ def test_what_is_open_at_the_end_is_answered(rig: Rig) -> None:
     assert told == ["cancelled"]
 
 
+def test_command_accepted_while_the_run_ends_is_answered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed, looked = threading.Event(), threading.Event()
+    poll = rig.server.mailbox.poll
+
+    def check(_params: Params) -> None:
+        """The run's state allows the command, which is not in the mailbox yet."""
+        allowed.set()
+        looked.wait(300)
+
+    def look() -> list[Command]:
+        found = poll()
+        looked.set()
+        return found
+
+    def client() -> None:
+        with connect("rig", home=rig.run.path.parents[1]) as client:
+            client.checkpoint()
+
+    monkeypatch.setattr(rig.server._handler, "_check_params", check)
+    monkeypatch.setattr(rig.server.mailbox, "poll", look)
+    thread = threading.Thread(target=client)
+    thread.start()
+    assert allowed.wait(300)
+    rig.server.set_state("STOPPING")
+    rig.commands.close()
+    thread.join(300)
+    assert rig.close()[-2:] == ["command.accepted", "command.failed"]
+
+
 def test_seed_waits_behind_episode_unless_paused(rig: Rig) -> None:
     """What waits for a new episode would wait for ever in a paused run, and nobody would know why."""
     rig.trained.can_intervene = False
