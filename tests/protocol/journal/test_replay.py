@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -111,14 +112,18 @@ def test_retention_is_an_event_and_replay_names_the_oldest(
         until(lambda: segments(raw)["compressed_bytes"] <= 50_000)
         reply, _ = raw.ask("qry", "replay", params={"stream": "log", "first": 1, "last": 5})
         assert reply["error"]["data"]["kind"] == "range_gone"
-        oldest = reply["error"]["data"]["oldest"]
+        oldest, seqs = -1, [0]
+        while oldest != oldest_of(raw):  # the newest lines may still close a segment, and so end an old one
+            oldest = oldest_of(raw)
+            with suppress(ValueError):  # no lines: it has gone between the two questions
+                seqs = replayed(raw, oldest, 400)
         assert oldest > 5
-        assert replayed(raw, oldest, 400) == list(range(oldest, 401))
+        assert seqs == list(range(oldest, 401))
         again, _ = raw.ask("qry", "replay", params={"stream": "log", "first": oldest - 1, "last": oldest})
-        assert again["error"]["data"]["oldest"] == oldest
+        assert again["error"]["data"]["oldest"] >= oldest
         server.close()
     removed = [e.data for e in read(server.run.events) if e.type == "journal.removed"]
-    assert removed[-1].last["log"] == oldest - 1
+    assert oldest - 1 in [one.last["log"] for one in removed]
     assert all(one.bytes > 0 and one.from_ts < one.to_ts for one in removed)
 
 
