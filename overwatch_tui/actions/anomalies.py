@@ -7,7 +7,7 @@ from functools import partial
 from overwatch_tui.model.anomalies import MUTE_SECONDS, AnomalyRecord
 from overwatch_tui.model.limit_preview import MOVING, LimitPreview, limit_signal
 from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.render.anomaly_rows import current_anomaly
+from overwatch_tui.render.anomaly_rows import current_anomaly, listed_anomalies
 from overwatch_tui.render.format import format_duration
 
 from .base import PaintedApp
@@ -16,12 +16,17 @@ from .base import PaintedApp
 class AnomalyActions(PaintedApp):
     """What an operator does with an anomaly."""
 
+    @property
+    def _is_listed(self) -> bool:
+        """Whether the keys act on the list; elsewhere they act on all there are now."""
+        return self.session.view.focus == "anomalies"
+
     def action_anomaly(self, by: int) -> None:
         """Select the next one that waits, and its env."""
-        state, view = self.session.state, self.session.view
-        waiting = state.anomalies.open_records(self.session.feed.now())
+        view, waiting = self.session.view, self._waiting()
         if not waiting:
-            self.show_message("every anomaly is acknowledged")
+            is_all = not self._is_listed
+            self.show_message("every anomaly is acknowledged" if is_all else "nothing in this list waits")
         else:
             chosen = [record.key for record in waiting]
             selected = view.selected.get("anomalies")
@@ -32,10 +37,17 @@ class AnomalyActions(PaintedApp):
                 view.select("envs", record.env)
         self.paint()
 
+    def _waiting(self) -> list[AnomalyRecord]:
+        """Those that `n` goes over: of the list those that it shows and that still wait."""
+        waiting = self.session.state.anomalies.open_records(self.session.feed.now())
+        if not self._is_listed:
+            return waiting
+        keys = {record.key for record in waiting}
+        return [record for record in listed_anomalies(self.body) if record.key in keys]
+
     def _current(self) -> AnomalyRecord | None:
         """What `a` and `m` act on, as it is now: in a list of another moment the cursor chooses which."""
-        is_listed = self.session.view.focus == "anomalies"
-        record = current_anomaly(self.body if is_listed else self.session.panel_inputs())
+        record = current_anomaly(self.body if self._is_listed else self.session.panel_inputs())
         return None if record is None else self.session.state.anomalies.get(record.key)
 
     def action_ack(self) -> None:

@@ -108,3 +108,38 @@ async def test_main_screen_marks_the_row_that_is_acted_on() -> None:
         assert "rollback" in under_cursor(app)
         await press(pilot, "a")
         assert app.session.view.message.startswith("acknowledged env13 rollback")
+
+
+@in_loop
+async def test_next_anomaly_is_one_that_the_filter_shows() -> None:
+    app = app_of()
+    view = app.session.view
+    async with app.run_test(size=LARGE) as pilot:
+        await press(pilot, "2")
+        filter_anomalies(app, "norm_drift")
+        listed = [(source, "norm_drift") for source in ("env07", "env05", "policy.blueprint")]
+        for key, at in (("n", 0), ("n", 1), ("n", 2), ("n", 0), ("N", 2)):
+            await press(pilot, key)
+            assert view.selected["anomalies"] == listed[at]
+            assert listed[at][0] in under_cursor(app)
+        filter_anomalies(app, "zzzz")
+        await press(pilot, "n")
+        assert view.message == "nothing in this list waits"
+        assert view.selected["anomalies"] == listed[2]
+        await press(pilot, "1", "n")
+        assert view.selected["anomalies"] == WORST, "elsewhere it goes over all"
+
+
+@in_loop
+async def test_next_anomaly_of_a_frozen_list_is_in_it() -> None:
+    app = app_of()
+    state = app.session.state
+    async with app.run_test(size=LARGE) as pilot:
+        await press(pilot, "2", "space")
+        now = app.session.feed.now()
+        state.anomalies.ack(WORST, now)
+        state.anomalies.fold_rollback("later", ts=now, env=1)
+        assert state.anomalies.open_records(now)[0].env == 1
+        await press(pilot, "n")
+        assert app.session.view.selected["anomalies"] == SECOND
+        assert "rollback" in under_cursor(app)
