@@ -54,8 +54,8 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """One line each; below them the hint of the selected one, or counts by hour, and its detail."""
     records = listed_anomalies(inputs)
     if not records and "anomalies" in inputs.view.filters:
-        text = f" no anomaly passes {inputs.view.filter_note('anomalies')}; Esc shows all"
-        return Drawn([Row().put(text, "dim").line(width)])
+        text = inputs.view.nothing_passes("anomalies", "anomaly")
+        return Drawn([Row().put(f" {text}", "dim").line(width)])
     if not records:
         fresh = inputs.link.is_current and inputs.state.is_measured
         text = "none since this terminal joined" if fresh else "nothing measured yet"

@@ -112,8 +112,9 @@ def _methods(inputs: PanelInputs, width: int, height: int) -> list[Line]:
 
 
 def _nothing(inputs: PanelInputs) -> str:
-    chosen = inputs.view.filter_note("commands")
-    return f" no command passes {chosen}; Esc shows all" if chosen else " no command yet"
+    if "commands" in inputs.view.filters:
+        return f" {inputs.view.nothing_passes('commands', 'command')}"
+    return " no command yet"
 
 
 def _by_width(commands: Sequence[TrackedCommand], width: int) -> int:

@@ -122,10 +122,9 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     scroll = inputs.view.visible_rows("envs", order, room, top=len(lines))
     lines += [table.row(row) for row in chosen[scroll.rows]]
     if not everything:
-        chosen_filter = inputs.view.filter_note("envs")
-        text = (
-            f"no env passes {chosen_filter}; Esc shows all" if chosen_filter else "no epoch has finished yet"
-        )
+        text = "no epoch has finished yet"
+        if "envs" in inputs.view.filters:
+            text = inputs.view.nothing_passes("envs", "env")
         lines.append(((f"   {text}", "dim"),))
     lines.append(table.means(everything))
     if everything and height > len(lines):

@@ -117,7 +117,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
             if inputs.view.log_filter == "all" and "log" not in inputs.view.filters
             else f"nothing of this kind ({inputs.view.log_filter}); f for the next"
             if "log" not in inputs.view.filters
-            else f"no line passes {inputs.view.filter_note('log')}; Esc shows all"
+            else inputs.view.nothing_passes("log", "line")
         )
         return Drawn([Row().put(f" {text}", "dim").line(width)], scroll)
     lines = [entry_line(inputs, entry, width, selected=_key(entry) == selected) for entry in entries]

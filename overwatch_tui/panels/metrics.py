@@ -100,9 +100,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A header and a row per metric."""
     rows = keys(inputs)
     if not rows:
-        chosen = inputs.view.filter_note("metrics")
-        text = f" no metric passes {chosen}; Esc shows all" if chosen else " nothing has been logged yet"
-        return Drawn([Row().put(text, "dim").line(width)])
+        text = "nothing has been logged yet"
+        if "metrics" in inputs.view.filters:
+            text = inputs.view.nothing_passes("metrics", "metric", is_first=True)
+        return Drawn([Row().put(f" {text}", "dim").line(width)])
     widths = _widths(rows, width)
     head = Row().put("  METRIC", "dim", widths.name).put("LAST", "dim", _COLUMN, ">")
     head.put("  ").put(f"last {inputs.window_name}", "dim", widths.course)

@@ -174,8 +174,9 @@ def _ended_line(inputs: PanelInputs, story: SeedStory, width: int, *, selected: 
 
 
 def _nothing(inputs: PanelInputs) -> str:
-    chosen = inputs.view.filter_note("seeds")
-    return f" no seed passes {chosen}; Esc shows all" if chosen else " no seed lives in any slot now"
+    if "seeds" in inputs.view.filters:
+        return f" {inputs.view.nothing_passes('seeds', 'seed')}"
+    return " no seed lives in any slot now"
 
 
 def _line(inputs: PanelInputs, key: tuple[int, int], bar: int, width: int, *, selected: bool) -> Line:

@@ -68,9 +68,14 @@ class ChartView:
             edge += window // 4
         self.end = None if edge >= now else edge
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether there is a cursor, or an older edge, that `let_go` ends."""
+        return self.at is not None or self.end is not None
+
     def let_go(self) -> bool:
         """Back to the newest values, without a cursor; False where that is so already."""
-        was = self.at is not None or self.end is not None
+        was = self.is_moved
         self.at = self.end = None
         return was
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from overwatch_tui.keys import KEYS, Key
+from overwatch_tui.keys import KEYS, Key, shown_key
 from overwatch_tui.model.filters import Fields, Filter
 from overwatch_tui.model.time_series import SECOND
 
@@ -119,6 +119,20 @@ class ViewState:
         """The panel's filter, as its title shows it."""
         chosen = self.filters.get(panel)
         return "" if chosen is None else f"/{chosen.text}"
+
+    def nothing_passes(self, panel: str, row: str, *, is_first: bool = False) -> str:
+        """What a list says whose filter hides all its rows; it names the key that shows them where that does.
+
+        Args:
+            panel: its name.
+            row: what a row of it is.
+            is_first: whether the main view begins with it, whatever that view is called.
+        """
+        is_focused = self.focus == panel or (is_first and self.focus == MAIN_VIEW)
+        is_in_the_way = self.typing is not None or self.charts.is_moved or self.detail
+        key = shown_key(self.keys, "step_back")
+        hint = f"; {key} shows all" if is_focused and not is_in_the_way else ""
+        return f"no {row} passes {self.filter_note(panel)}{hint}"
 
     def step_back(self, panel: str) -> bool:
         """One step out; False where there is none.

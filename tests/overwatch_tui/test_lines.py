@@ -10,12 +10,14 @@ from textual.events import Paste
 from textual.pilot import Pilot
 
 from overwatch_tui.app import OverwatchApp
+from overwatch_tui.model.filters import parse_filter
 from overwatch_tui.render.lines import plain
 from overwatch_tui.render.theme import ASCII
 from overwatch_tui.render.view_state import ViewState
 from overwatch_tui.screens.answer import AnswerScreen
 from overwatch_tui.screens.input_line import InputLine
 from overwatch_tui.screens.line_widget import LinePanel
+from overwatch_tui.settings.keymap import remap_keys
 from overwatch_tui.source.history_file import MAX_LINES, HistoryFile
 from protocol.errors import RequestError
 
@@ -104,6 +106,41 @@ async def test_every_list_has_a_filter(key: str, view: str, filter_: str, shown:
 
 
 @in_loop
+async def test_a_list_names_escape_only_where_it_shows_all() -> None:
+    app = app_of()
+    async with app.run_test(size=(200, 60)) as pilot:
+        for panel in ("anomalies", "log", "commands"):
+            app.session.view.filters[panel] = parse_filter("zzzz", ())  # type: ignore[assignment]
+            app.paint()
+            hint = "passes /zzzz; Esc shows all"
+            assert "passes /zzzz" in text_of(app, panel)
+            assert hint not in text_of(app, panel), "another panel has the focus"
+            app.session.view.focus = panel
+            app.paint()
+            assert hint in text_of(app, panel)
+            await pilot.press("h")
+            assert hint not in text_of(app, panel), "it lets go of the charts' cursor first"
+            await pilot.press("escape", "enter")
+            assert hint not in text_of(app, panel), "it closes the detail first"
+            await pilot.press("escape")
+            assert hint in text_of(app, panel)
+            await pilot.press("escape")
+            assert app.session.view.filters == {}
+            assert app.session.view.focus == panel
+            app.session.view.show_view("envs")
+
+
+@in_loop
+async def test_a_list_names_the_chosen_key_of_escape() -> None:
+    app = app_of(keys=remap_keys({"step_back": "b"}, ""))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("slash", *"acc<0", "enter")
+        assert "no env passes /acc<0; b shows all" in text_of(app, "envs")
+        await pilot.press("b")
+        assert "ENVS 16" in text_of(app, "envs")
+
+
+@in_loop
 async def test_enter_shows_the_command_that_the_filter_left() -> None:
     app = app_of()
     for method in ("pause", "resume", "checkpoint"):
@@ -116,7 +153,7 @@ async def test_enter_shows_the_command_that_the_filter_left() -> None:
         await pilot.press("escape", "slash", "ctrl+u")
         await write(pilot, "zzzz")
         await pilot.press("enter", "enter")
-        assert "no command passes /zzzz; Esc shows all" in text_of(app, "commands")
+        assert "no command passes /zzzz" in text_of(app, "commands")
 
 
 @in_loop

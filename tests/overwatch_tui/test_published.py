@@ -70,6 +70,18 @@ async def test_escape_clears_the_filter_of_its_main_view() -> None:
         assert "no metric passes" not in shown(made)
 
 
+@in_loop
+async def test_filtered_metrics_name_escape_only_while_in_focus() -> None:
+    made = app()
+    async with made.run_test(size=(200, 50)) as pilot:
+        await pilot.press("slash", *"zzz", "enter")
+        assert "no metric passes /zzz; Esc shows all" in shown(made)
+        await pilot.press("tab")
+        assert made.session.view.focus != "metrics"
+        assert "no metric passes /zzz" in shown(made)
+        assert "Esc shows all" not in shown(made)
+
+
 def test_footer_offers_only_what_the_run_has() -> None:
     made = app().session
     feed = made.feed
