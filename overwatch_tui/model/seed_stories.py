@@ -329,16 +329,16 @@ class SeedStories:
         return stories.all
 
     def _add_points(self, stories: list[SeedStory], numbers: array[float]) -> None:
-        """Give each epoch to the life whose stage was the newest at its time."""
-        begins = sorted((step.ts, i) for i, story in enumerate(stories) for step in story.stages)
+        """Give each epoch to the life whose stage was the newest then: by epochs, since clocks step back."""
+        begins = [((step.epoch, step.ts), i) for i, story in enumerate(stories) for step in story.stages]
         points = {}
         for at in range(0, len(numbers), COLUMNS):
             epoch, ts, *values = numbers[at : at + COLUMNS]
             if not self._is_void_point(stories[0].round, epoch, int(ts)):
                 alpha, contribution, grad = (v if isfinite(v) else None for v in values)
                 points[int(epoch), int(ts)] = Point(int(epoch), int(ts), alpha, contribution, grad)
-        for _, point in sorted(points.items()):
-            owner = max((begin for begin in begins if begin[0] <= point.ts), default=(0, 0))[1]
+        for then, point in sorted(points.items()):
+            owner = max((begin for begin in begins if begin[0] <= then), default=((0, 0), 0))[1]
             story = stories[owner]
             story.points.append(point)
             if point.contribution is not None:

@@ -212,3 +212,22 @@ def test_lives_after_the_clock_stepped_back_are_told() -> None:
     half = len(found) // 2
     shifted = [replace(one, ts=one.ts - 3_600_000_000) for one in found[half:]]
     assert told_by(folded([*found[:half], *shifted])) == told_by(folded(found))
+
+
+def test_points_after_the_clock_stepped_back_are_of_their_seed() -> None:
+    told = [
+        started("b1"),
+        round_started(1),
+        stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED", seed="old"),
+        *[epoch(1, one, **grown(0.0, 0.5)) for one in (1, 2, 3)],
+        stage(at(1, 3, 0), "r0c0", "GERMINATED", "PRUNED"),
+        stage(at(1, 4, 0), "r0c0", "DORMANT", "GERMINATED", seed="new"),
+        *[epoch(1, one, **grown(0.0, 0.25)) for one in (5, 6, 7)],
+    ]
+    found = numbered(told)
+    shifted = [*found[:9], *[replace(one, ts=one.ts - 7) for one in found[9:]]]
+    state = folded(shifted)
+    stories = [state.stories.get((1, 0, "r0c0", number)) for number in (0, 1)]
+    assert [story and story.seed for story in stories] == ["old", "new"]
+    assert [story and [point.epoch for point in story.points] for story in stories] == [[1, 2, 3], [5, 6, 7]]
+    assert [story and story.contribution for story in stories] == [0.5, 0.25]
