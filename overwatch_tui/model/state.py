@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from protocol.codec.json_lines import Event, Unknown
 from protocol.messages import events as ev
@@ -19,7 +19,6 @@ from protocol.messages.vocabulary import WITH_SEED, Stage
 
 from .anomalies import Anomalies
 from .anomaly_history import AnomalyHistory
-from .columns import zip_columns
 from .commands import Commands
 from .curves import Curves
 from .limits import POLICY_LIMITS, policy_limit
@@ -27,6 +26,7 @@ from .log_entries import LogEntry, log_entry
 from .metric_table import MetricTable
 from .scoreboard import Scoreboard
 from .seed_stories import SeedStories
+from .source_drift import SourceDrift, fold_drift
 from .time_series import History
 
 MAX_LOG_ENTRIES = 2000
@@ -41,19 +41,6 @@ class GateResult:
     gate: str
     passed: bool
     checks: dict[str, bool]
-
-
-class SourceDrift(NamedTuple):
-    """Gradient drift of one source."""
-
-    seq: int
-    """Number of the event: it orders, since a clock may step back."""
-    norm: float | None
-    norm_ema: float | None
-    norm_drift: float | None
-    health: float | None
-    health_ema: float | None
-    health_drift: float | None
 
 
 @dataclass
@@ -377,17 +364,7 @@ def _ppo(state: State, event: Event) -> None:
 
 @_on(ev.Drift)
 def _drift(state: State, event: Event) -> None:
-    data: ev.Drift = event.data
-    measured = set(data.source)
-    of_envs = {source.startswith("env") for source in measured}
-    for source in [s for s in state.drift if s not in measured and s.startswith("env") in of_envs]:
-        if state.drift[source].seq <= event.seq:
-            del state.drift[source]
-    columns = (data.norm, data.norm_ema, data.norm_drift, data.health, data.health_ema, data.health_drift)
-    for source, *values in zip_columns(data.source, *columns):
-        known = state.drift.get(source)
-        if known is None or event.seq >= known.seq:
-            state.drift[source] = SourceDrift(event.seq, *values)
+    fold_drift(state.drift, event.data, event.seq)
 
 
 @_on(ev.SystemSample)

@@ -1,0 +1,39 @@
+"""Gradient drift by source, folded from `drift`: the newest of each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from protocol.messages.events import Drift
+
+from .columns import zip_columns
+
+
+class SourceDrift(NamedTuple):
+    """Gradient drift of one source."""
+
+    seq: int
+    """Number of the event: it orders, since a clock may step back."""
+    norm: float | None
+    norm_ema: float | None
+    norm_drift: float | None
+    health: float | None
+    health_ema: float | None
+    health_drift: float | None
+
+
+def fold_drift(known: dict[str, SourceDrift], data: Drift, seq: int) -> None:
+    """Take in the event with this number; what it no longer names was not measured, and goes.
+
+    Envs and policy come in different events: one of envs says nothing of the policy's sources.
+    """
+    measured = set(data.source)
+    of_envs = {source.startswith("env") for source in measured}
+    for source in [s for s in known if s not in measured and s.startswith("env") in of_envs]:
+        if known[source].seq <= seq:
+            del known[source]
+    columns = (data.norm, data.norm_ema, data.norm_drift, data.health, data.health_ema, data.health_drift)
+    for source, *values in zip_columns(data.source, *columns):
+        old = known.get(source)
+        if old is None or seq >= old.seq:
+            known[source] = SourceDrift(seq, *values)
