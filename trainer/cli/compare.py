@@ -20,6 +20,19 @@ from trainer.config import load as settings
 from .options import JSON, config_options
 from .output import format_table, print_json, print_lines, print_note
 
+UNUSED = {
+    "rounds": "the rounds of a training follow from --episodes and envs.count",
+    "seed": "trainings have the seeds 1 to --seeds, the held-out hosts that of --host-seed",
+    "policy.kind": "--policy names what is compared",
+    "policy.constant": "the policy constant searches for its schedule",
+    "evaluation": "--policy, --hosts and --host-seed say what is played on which held-out hosts",
+    **dict.fromkeys(
+        ("telemetry", "drift", "anomalies", "profiler", "checkpoint", "journal", "wire", "metrics"),
+        "it is for runs, which a comparison's trainings are not",
+    ),
+}
+"""Options and sections of them that have no effect on a comparison, and what there is instead."""
+
 
 @click.command()
 @config_options
@@ -123,14 +136,10 @@ def _load_configuration(
     """The configuration of a training of so many episodes, whose rounds follow from its envs.
 
     Raises:
-        ConfigError: a source is wrong, or sets the rounds; those of a preset or a file give way.
+        ConfigError: a source is wrong, or `--set` gives one of `UNUSED`; those of a preset or a file, which
+            are for runs as well, give way.
     """
-    given = next((item for item in sets if item.partition("=")[0].strip() == "rounds"), None)
-    if given is not None:
-        raise settings.ConfigError(
-            f"--set {given}: the rounds of a training follow from --episodes and envs.count; "
-            "leave it out, and give --episodes"
-        )
+    _refuse_unused(sets)
 
     def load(rounds: int) -> settings.SourcedConfig:
         chosen = (*sets, f"rounds={rounds}")
@@ -138,6 +147,14 @@ def _load_configuration(
 
     envs = load(episodes).config.envs.count
     return load(-(-episodes // envs))
+
+
+def _refuse_unused(sets: tuple[str, ...]) -> None:
+    for item in sets:
+        key = item.partition("=")[0].strip()
+        reason = UNUSED.get(key) or UNUSED.get(key.partition(".")[0])
+        if key in settings.OPTIONS and reason is not None:
+            raise settings.ConfigError(f"--set {item}: {reason}; leave it out")
 
 
 def format_summary(summary: dict[str, Any]) -> list[str]:

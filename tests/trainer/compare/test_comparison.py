@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from protocol.messages.vocabulary import Stage
 from tests.trainer.evaluation.test_episodes import CPU, MIXED, configuration
+from trainer.cli.compare import UNUSED
 from trainer.cli.main import main
 from trainer.compare.cells import CellStore
 from trainer.compare.comparison import ComparisonRequest, compare
@@ -24,8 +25,9 @@ from trainer.compare.hosts import SearchEpisodes, TrainingHosts
 from trainer.compare.plans import Plan, TooManySchedules, constant_schedules
 from trainer.compare.policy_words import UnknownPolicy, Word, parse_policies
 from trainer.compare.progress import Progress
-from trainer.compare.steps import Steps
+from trainer.compare.steps import OF_TRAINING, Steps
 from trainer.compare.workbench import Workbench
+from trainer.config.load import OPTIONS
 from trainer.config.schema import Config
 from trainer.data.registry import load_task
 from trainer.episode_table import EpisodeTable
@@ -234,6 +236,11 @@ def options(*sets: str) -> list[str]:
         (["ppo.schedule=linear", "ppo.warmup_rounds=9"], "ppo.warmup_rounds = 9, and rounds = 2"),
         (["host.width=16"], "is for text, and digits is images"),
         (["rounds=7"], "--set rounds=7: the rounds of a training follow from --episodes"),
+        (["seed=5"], "--set seed=5: trainings have the seeds 1 to --seeds"),
+        (["policy.kind=random"], "--set policy.kind=random: --policy names what is compared"),
+        (["evaluation.rounds=2"], "--set evaluation.rounds=2: --policy, --hosts and --host-seed say"),
+        (["wire.listen=tcp://0.0.0.0:1"], "--set wire.listen=tcp://0.0.0.0:1: it is for runs"),
+        (["wire.nosuch=1"], "--set: unknown key wire.nosuch"),
     ],
 )
 def test_configuration_is_checked_as_for_a_run(tmp_path: Path, sets: list[str], message: str) -> None:
@@ -245,7 +252,23 @@ def test_configuration_is_checked_as_for_a_run(tmp_path: Path, sets: list[str], 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_every_section_has_an_effect_or_is_refused() -> None:
+    used = {*OF_TRAINING, "episode_epochs", "device", "envs", "compile", "cuda"}
+    unused = {key for key in UNUSED if "." not in key}
+    assert not used & unused
+    assert used | unused == set(Config.__struct_fields__)
+    assert {key for key in UNUSED if "." in key} <= OPTIONS.keys()
+
+
 TINY = ("task.batches_per_epoch=1", "task.batch_size=4", "episode_epochs=2")
+
+
+def test_file_for_runs_is_taken_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('rounds = 7\nseed = 5\npolicy.kind = "random"\nevaluation.rounds = 2\n')
+    arguments = ["compare", "--config", str(file), "--hosts", "1", "--policy", "no_growth", *options(*TINY)]
+    done = CliRunner().invoke(main, [*arguments, "--to", str(tmp_path / "cells"), "--json"])
+    assert done.exit_code == 0, done.output
 
 
 def test_rounds_of_a_schedule_follow_from_the_episodes(tmp_path: Path) -> None:
