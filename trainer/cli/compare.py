@@ -99,7 +99,7 @@ def compare(
     from trainer.compare.comparison import ComparisonRequest
     from trainer.compare.comparison import compare as compute
     from trainer.compare.progress import Progress
-    from trainer.compute.device import limit_threads, prepare_device, resolve_device
+    from trainer.compute.device import configure_allocator, limit_threads, prepare_device, resolve_device
     from trainer.data.registry import load_task
     from trainer.evaluation.held_out import HeldOutHosts
     from trainer.hosts.task_defaults import check_sizes, resolve_task_defaults
@@ -108,6 +108,7 @@ def compare(
     words = parse_policies(policies or DEFAULT_POLICIES)
     named = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
     request = ComparisonRequest(words, seeds, episodes, HeldOutHosts(host_seed, hosts, named))
+    configure_allocator(sourced.config.cuda, os.environ)
     device = resolve_device(sourced.config.device, 0)
     prepare_device(sourced.config.cuda, device)
     data = load_task(sourced.config.task, device)

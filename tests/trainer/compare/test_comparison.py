@@ -240,6 +240,7 @@ def options(*sets: str) -> list[str]:
         (["policy.kind=random"], "--set policy.kind=random: --policy names what is compared"),
         (["evaluation.rounds=2"], "--set evaluation.rounds=2: --policy, --hosts and --host-seed say"),
         (["wire.listen=tcp://0.0.0.0:1"], "--set wire.listen=tcp://0.0.0.0:1: it is for runs"),
+        (["cuda.allocator=nosuch:1"], "cuda.allocator = nosuch:1: torch has no setting nosuch"),
         (["wire.nosuch=1"], "--set: unknown key wire.nosuch"),
     ],
 )
