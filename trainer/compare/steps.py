@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from protocol.version import __version__
 from trainer.episode_table import EpisodeTable
 from trainer.evaluation.frozen_policy import FrozenPolicy
+from trainer.policy.saved_policy import PolicyMismatch
 
 from .cells import Cell, CellStore
 from .frozen_policies import PlanPolicy, StaticPolicy, shuffled, told
@@ -126,7 +128,7 @@ class Steps:
         control = f"+{word.control}" if word.control else ""
         label = word.path.stem if word.path else word.base
         name = f"play-{label}{control}" + ("" if seed is None else f"-{seed}")
-        digest = hashlib.sha256(word.path.read_bytes()).hexdigest() if word.path else ""
+        digest = _digest(word.path) if word.path else ""
         cell = self._cell(
             name,
             OF_HOSTS,
@@ -154,6 +156,8 @@ class Steps:
     def _cell(self, name: str, sections: Sequence[str], **also: Any) -> Cell:
         cfg = self._bench.cfg
         options = {section: msgspec.to_builtins(getattr(cfg, section)) for section in sections}
+        if cfg.policy.file and "policy" in options:
+            options["policy"]["file"] = _digest(Path(cfg.policy.file))  # a path may get another policy
         key = {"format": FORMAT, "version": __version__, "episode_epochs": cfg.episode_epochs, **options}
         return Cell(name, key | {"gamma": cfg.ppo.gamma, "of": also})  # it discounts what shapes a return
 
@@ -181,6 +185,14 @@ class Steps:
             plan = _plan(results[0])
             return PlanPolicy.of([plan] * bench.held_out.count), str(results[0]["label"])
         return FrozenPolicy.learned(bench.saved_network(word.path)), word.base
+
+
+def _digest(path: Path) -> str:
+    """Of a policy's file: what a result depends on is what it holds."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise PolicyMismatch(f"policy {path} cannot be read: {error.strerror}") from None
 
 
 def _plan(result: Mapping[str, Any]) -> Plan:

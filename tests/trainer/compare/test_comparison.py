@@ -35,6 +35,7 @@ from trainer.episodes import Episodes
 from trainer.evaluation.episodes import HeldOutEpisodes
 from trainer.evaluation.frozen_policy import FrozenPolicy
 from trainer.evaluation.held_out import HeldOutHosts
+from trainer.policy.saved_policy import PolicyMismatch
 
 torch.set_num_threads(1)
 EMPTY, DEPTHWISE = Plan((-1, -1, -1)), Plan((2, -1, -1))
@@ -193,16 +194,35 @@ def test_two_processes_share_the_cells(tmp_path: Path) -> None:
     assert len(begun) == len(set(begun)) == 2 + 2 + 1, "each cell is computed once"
 
 
+def steps_of(folder: Path, *sets: str) -> Steps:
+    cfg = configuration(*MIXED, *sets)
+    bench = Workbench(cfg, load_task(cfg.task, CPU), HeldOutHosts(count=6), CPU)
+    return Steps(bench, 4, CellStore(folder), Progress(print))
+
+
 def test_results_under_another_discount_are_others(tmp_path: Path) -> None:
     def files(*sets: str) -> set[str]:
-        cfg = configuration(*MIXED, *sets)
-        bench = Workbench(cfg, load_task(cfg.task, CPU), HeldOutHosts(count=6), CPU)
-        steps = Steps(bench, 4, CellStore(tmp_path), Progress(print))
-        search = steps.search("constant", bench.tasks, 4)
+        steps = steps_of(tmp_path, *sets)
+        search = steps.search("constant", ("layout",), 4)
         return {steps.play(Word("no_growth")).cell.file, search.cell.file, steps.training("", 1).cell.file}
 
     assert files() == files()
     assert not files() & files("ppo.gamma=0.5")
+
+
+def test_training_depends_on_what_its_first_policy_holds(tmp_path: Path) -> None:
+    def training(path: Path) -> str:
+        return steps_of(tmp_path, f"policy.file={path}").training("", 1).cell.file
+
+    first, moved = tmp_path / "first", tmp_path / "moved"
+    first.write_bytes(b"a policy")
+    before = training(first)
+    first.rename(moved)
+    assert training(moved) == before
+    first.write_bytes(b"another")
+    assert training(first) != before
+    with pytest.raises(PolicyMismatch, match=r"policy .*gone cannot be read: No such file"):
+        training(tmp_path / "gone")
 
 
 @pytest.mark.parametrize(
