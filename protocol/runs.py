@@ -256,23 +256,37 @@ class RunInfo:
         return read_overview(self.path / EVENTS_FILE)
 
     @property
+    def done(self) -> int:
+        """Its rounds, where all that it was to train are done; else 0."""
+        return self.overview.done if self.overview else 0
+
+    @property
     def next_commands(self) -> list[str]:
         """See the function of this name."""
-        return next_commands(self.name, state=self.state, kind=self.kind)
+        return next_commands(self.name, state=self.state, kind=self.kind, done=self.done)
 
 
-def next_commands(name: str, *, state: str, kind: str) -> list[str]:
+def resume_command(name: str, done: int = 0) -> str:
+    """What to type to train a run on.
+
+    Args:
+        name: of the run.
+        done: its rounds, where all that it was to train are done, so that it needs more; else 0.
+    """
+    command = f"esper-daemon start --detach --resume {name}"
+    return f"{command} --rounds {2 * done}" if done else command
+
+
+def next_commands(name: str, *, state: str, kind: str, done: int = 0) -> list[str]:
     """What to type next about a run, the most useful first.
 
     Args:
         name: of the run.
         state: as `RunInfo.state` says it.
         kind: of the run.
+        done: as `resume_command` has it.
     """
-    if kind == "published":
-        goes_on = [f"publish({name!r}, resume=True)"]
-    else:
-        goes_on = [f"esper-daemon start --detach --resume {name}"]
+    goes_on = [f"publish({name!r}, resume=True)"] if kind == "published" else [resume_command(name, done)]
     diagnosis = [f"esper-daemon doctor {name}"]
     match state:
         case "DIED":
@@ -327,7 +341,7 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: Path |
         return (live or runs)[0]
     if live_only and _begin_with(dead, prefix) and not _begin_with(runs, prefix):
         (ended, *_) = _begin_with(dead, prefix)
-        goes_on, diagnosis = next_commands(ended.name, state="DIED", kind=ended.kind)
+        goes_on, diagnosis = next_commands(ended.name, state="DIED", kind=ended.kind, done=ended.done)
         raise RunNotFound(
             f"run {prefix} is not alive; go on: {goes_on}; how it ended: {diagnosis}; live: {_names(runs)}"
         )

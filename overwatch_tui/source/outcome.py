@@ -34,7 +34,8 @@ class Outcome:
     def update_link(self, link: LinkStatus, *, is_over: bool) -> None:
         """Say it at the end of the recording, and not before."""
         link.outcome = self._word() if is_over else ""
-        commands = next_commands(link.name or "", state=link.outcome, kind=self._kind)
+        done = self._stopped.done if self._stopped is not None else 0
+        commands = next_commands(link.name or "", state=link.outcome, kind=self._kind, done=done)
         link.advice = ", or ".join(commands) if link.outcome else ""
 
     def _word(self) -> str:

@@ -46,7 +46,8 @@ class ListedRun(Struct, frozen=True):
     @property
     def next_commands(self) -> list[str]:
         """What to type next about it, the most useful first."""
-        return next_commands(self.name, state=self.state, kind=self.kind)
+        done = self.overview.done if self.overview else 0
+        return next_commands(self.name, state=self.state, kind=self.kind, done=done)
 
 
 class MachineRuns(Protocol):

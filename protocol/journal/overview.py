@@ -68,6 +68,8 @@ class RunOverview(Struct, frozen=True):
     exit_code: int | None = None
     """Where the last boot ended in order."""
     error: str = ""
+    done: int = 0
+    """Rounds of a training that has trained all it was to; else 0."""
 
 
 def read_overview(path: Path, *, limit: int = TAIL_BYTES) -> RunOverview | None:
@@ -169,6 +171,7 @@ class _Tail:
             warning=active["warning"],
             exit_code=None if self.stopped is None else self.stopped.exit_code,
             error="" if self.stopped is None else self.stopped.error or "",
+            done=0 if self.stopped is None else self.stopped.done,
         )
 
 

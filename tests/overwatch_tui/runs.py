@@ -16,12 +16,20 @@ from . import journal
 from .harness import ListFeed, events
 
 
-def make_run(home: Path, name: str, *, exit_code: int | None = None, rounds: int = 2, envs: int = 4) -> None:
+def make_run(
+    home: Path,
+    name: str,
+    *,
+    exit_code: int | None = None,
+    reason: str = "by x",
+    rounds: int = 2,
+    envs: int = 4,
+) -> None:
     """A run that has ended; without an exit code it was killed."""
     run = journal.Run(rounds=rounds, envs=envs)
     run.make()
     if exit_code is not None:
-        run.emit(ev.RunStopped(reason="by x", exit_code=exit_code, rounds=rounds, error="boom"))
+        run.emit(ev.RunStopped(reason=reason, exit_code=exit_code, rounds=rounds, error="boom"))
     with RunFolder.claim(name, home=home) as folder:
         folder.events.write_bytes(b"".join(line + b"\n" for line in run.lines))
 

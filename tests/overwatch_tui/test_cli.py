@@ -117,6 +117,13 @@ def test_an_ended_run_is_shown_as_it_ended(
         assert (data["link"], data["state"], data["round"]) == ("ended", word, 2)
 
 
+def test_run_whose_rounds_are_done_needs_more(tmp_path: Path) -> None:
+    make_run(tmp_path / "home", "alpha", exit_code=0, reason="2 rounds are done")
+    for arguments in (("alpha",), ("--replay", "alpha")):
+        shown = invoke("--once", *arguments, COLUMNS="120", LINES="30")
+        assert "esper-daemon start --detach --resume alpha --rounds 4" in shown.output
+
+
 def test_several_machines_name_no_run() -> None:
     for arguments in (("--ssh", "a", "--ssh", "b", "alpha"), ("--ssh", "a", "--ssh", "b", "--once")):
         result = invoke(*arguments)

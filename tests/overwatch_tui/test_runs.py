@@ -72,6 +72,8 @@ def test_selected_run_says_why_and_what_to_type() -> None:
     assert "esper-daemon start --detach --resume gamma" in text
     view.select("runs", ("", "id-loop"))
     assert "Enter follows it" in drawn(runs, view=view)
+    done = listed("zeta", "STOPPED", done=10)
+    assert done.next_commands == ["esper-daemon start --detach --resume zeta --rounds 20"]
 
 
 def test_machines_are_named_and_their_problems_told() -> None:

@@ -27,6 +27,7 @@ from protocol.messages.events import (
     RankLost,
     RunStarted,
     RunStopped,
+    reason_of_done,
 )
 from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
 from protocol.runs import RunFolder, find_run
@@ -362,7 +363,7 @@ class Daemon:
         self.rank_zero.shutdown()
         if self.commands.stops_after_round is not None:
             return _End(self.commands.stops_after_round)
-        return self._end_at_boundary(f"{self.trainer.round} rounds are done", self.saver.error)
+        return self._end_at_boundary(reason_of_done(self.trainer.round), self.saver.error)
 
     def _end_at_boundary(self, reason: str, unsaved: str | None, cause: StopRun | None = None) -> _End:
         """An orderly end, but no success where the last checkpoint could not be saved.

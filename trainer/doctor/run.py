@@ -13,7 +13,7 @@ from protocol.errors import FolderError
 from protocol.journal.reader import read
 from protocol.messages.events import Anomaly, GovernorRollback, RunStarted, RunStopped, SystemSample
 from protocol.messages.vocabulary import RunKindName
-from protocol.runs import RunInfo
+from protocol.runs import RunInfo, resume_command
 from protocol.storage.folders import EVENTS_FILE
 from trainer.checkpoint import Checkpoints, load
 from trainer.checkpoint_files import CheckpointError
@@ -190,7 +190,7 @@ def _advice(found: Diagnosis) -> list[str]:
             f"into {found.log}"
         ]
     if found.ending == "never started":
-        return [f"{found.log} may say why; start it again: esper-daemon start --detach --resume {found.run}"]
+        return [f"{found.log} may say why; start it again: {resume_command(found.run)}"]
     advice = []
     if found.ending == "killed" and (found.memory_share or 0) > FULL_MEMORY_SHARE:
         advice.append(
@@ -213,14 +213,15 @@ def _advice_for_loop(found: Diagnosis) -> str:
 
 
 def _resume(found: Diagnosis) -> str:
-    command = f"esper-daemon start --detach --resume {found.run}"
+    command = resume_command(found.run)
     checkpoint = found.checkpoint
     if checkpoint is None:
         return f"no checkpoint was written; from the beginning again: {command}"
     if checkpoint.error is not None:
         return f"{checkpoint.error}; move it away, then: {command}"
     if found.rounds and checkpoint.round >= found.rounds and not checkpoint.epoch:
-        return f"all {found.rounds} rounds are done; to train more: {command} --rounds {2 * found.rounds}"
+        more = resume_command(found.run, found.rounds)
+        return f"all {found.rounds} rounds are done; to train more: {more}"
     return f"go on {_position(checkpoint)}: {command}"
 
 

@@ -38,6 +38,7 @@ from .life import (
     TelemetryLevel,
     TelemetryLost,
     TelemetryStride,
+    reason_of_done,
 )
 from .log import LogLine
 from .metric import Drift, EpochFinished, LayerStatistics, PPOUpdate, RankEpoch, ShapleyComputed, SystemSample
@@ -96,5 +97,6 @@ __all__ = [
     "TelemetryLost",
     "TelemetryStride",
     "event",
+    "reason_of_done",
     "spec_of",
 ]

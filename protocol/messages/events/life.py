@@ -61,6 +61,11 @@ class RunStateChanged:
     reason: str = ""
 
 
+def reason_of_done(rounds: int) -> str:
+    """Why a training stops that has trained all its rounds, as `run.stopped` says it."""
+    return f"{rounds} rounds are done"
+
+
 @event("run.stopped", "life")
 @dataclass(kw_only=True)
 class RunStopped:
@@ -75,6 +80,11 @@ class RunStopped:
     def final_state(self) -> str:
         """The word for a run that ended so, wherever one is shown."""
         return "FAILED" if self.exit_code else "STOPPED"
+
+    @property
+    def done(self) -> int:
+        """Rounds of a training that has trained all it was to, so that resumed it needs more; else 0."""
+        return self.rounds if self.reason == reason_of_done(self.rounds) else 0
 
 
 @event("postmortem.written", "life")

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from protocol.codec.json_lines import encode_event
+from protocol.errors import RunNotFound
 from protocol.journal.overview import MAX_VALUES, choose_metric, read_overview
 from protocol.messages import events as ev
 from protocol.messages.events import Context
@@ -132,17 +133,38 @@ def test_metric_that_stands_for_a_run(names: list[str], chosen: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "kind", "commands"),
+    ("state", "kind", "done", "commands"),
     [
-        ("DIED", "training", ["esper-daemon start --detach --resume a", "esper-daemon doctor a"]),
-        ("FAILED", "training", ["esper-daemon doctor a", "esper-daemon start --detach --resume a"]),
-        ("STOPPED", "training", ["esper-daemon start --detach --resume a"]),
-        ("DIED", "published", ["publish('a', resume=True)", "esper-daemon doctor a"]),
-        ("TRAINING", "training", ["esper-daemon status a"]),
+        ("DIED", "training", 0, ["esper-daemon start --detach --resume a", "esper-daemon doctor a"]),
+        ("FAILED", "training", 0, ["esper-daemon doctor a", "esper-daemon start --detach --resume a"]),
+        ("STOPPED", "training", 0, ["esper-daemon start --detach --resume a"]),
+        ("STOPPED", "training", 3, ["esper-daemon start --detach --resume a --rounds 6"]),
+        ("DIED", "published", 3, ["publish('a', resume=True)", "esper-daemon doctor a"]),
+        ("TRAINING", "training", 0, ["esper-daemon status a"]),
     ],
 )
-def test_commands_that_follow(state: str, kind: str, commands: list[str]) -> None:
-    assert next_commands("a", state=state, kind=kind) == commands
+def test_commands_that_follow(state: str, kind: str, done: int, commands: list[str]) -> None:
+    assert next_commands("a", state=state, kind=kind, done=done) == commands
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit_code", "more"),
+    [
+        ("2 rounds are done", 0, " --rounds 4"),
+        ("2 rounds are done, without a checkpoint", 10, ""),
+        ("stop by x", 0, ""),
+    ],
+)
+def test_run_whose_rounds_are_done_needs_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, exit_code: int, more: str
+) -> None:
+    monkeypatch.setenv("ESPER_HOME", str(tmp_path))
+    with RunFolder.claim("alpha") as folder:
+        Journal(folder.events).add(ev.RunStopped(reason=reason, exit_code=exit_code, rounds=2), round=2)
+    command = f"esper-daemon start --detach --resume alpha{more}"
+    assert command in find_run("alpha").next_commands
+    with pytest.raises(RunNotFound, match=f"is not alive; go on: {command}; how"):
+        find_run("alpha", live_only=True)
 
 
 def test_list_tells_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
