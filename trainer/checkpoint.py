@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from protocol.errors import first_line
 from protocol.storage.folders import replace_file, sync_folder
@@ -23,6 +24,7 @@ from .checkpoint_files import (
     BEST_FILE,
     CheckpointEntry,
     CheckpointError,
+    best_checkpoint,
     file_name,
     list_checkpoints,
     read_index,
@@ -37,6 +39,10 @@ _LENGTH_BYTES = 2
 _BLOCK_BYTES = 1024 * 1024
 
 
+_ABANDONED = (
+    "the others were abandoned when the run went back to an earlier one; "
+    "start --resume NAME --checkpoint WHICH goes on from one of them"
+)
 _UNREADABLE = (
     OSError,
     zipfile.BadZipFile,
@@ -139,11 +145,18 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
         self.keep = keep
+        self._left: set[str] = set()
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def all(self) -> list[Path]:
-        """The oldest first, as they were written."""
+        """The oldest first, as they were written; before them those that were abandoned."""
         return [file.path for file in list_checkpoints(self.folder)]
+
+    def go_on_from(self, path: Path) -> None:
+        """Tell which one the run goes on from: its next save abandons those that were written after it."""
+        files, best = list_checkpoints(self.folder), best_checkpoint(self.folder)
+        same = [file for file in (*files, *([best] if best else [])) if file.path.samefile(path)]
+        self._left = {file.path.name for file in files if not same or file.written > same[0].written}
 
     def save(
         self,
@@ -171,6 +184,7 @@ class Checkpoints:
         """
         for abandoned in self.folder.glob(".round-*"):  # by a daemon that was killed while it wrote
             abandoned.unlink(missing_ok=True)
+        self._abandon()
         buffer = to_archive({"format": FORMAT, **state})
         path = self.folder / file_name(round, epoch, tag)
         index = self._write(path, buffer.getbuffer(), accuracy)
@@ -185,6 +199,16 @@ class Checkpoints:
             if old.path != path:
                 old.path.unlink(missing_ok=True)
         return SavedCheckpoint(path=path, bytes=buffer.getbuffer().nbytes)
+
+    def _abandon(self) -> None:
+        """Mark what the run has gone back behind, before there is anything that it would be taken for."""
+        if not self._left:
+            return
+        index = read_index(self.folder)
+        for name in self._left:
+            index[name] = replace(index.get(name, CheckpointEntry(number=0)), abandoned=True)
+        write_index(self.folder, index)
+        self._left = set()
 
     def _write(self, path: Path, content: memoryview, accuracy: float | None) -> dict[str, CheckpointEntry]:
         """Write a file and enter it into the index, in that order of the two which a fault in between allows.
@@ -212,18 +236,23 @@ class Checkpoints:
     def latest(
         self, *, on_damaged: Callable[[CheckpointError], None] | None = None
     ) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint and its state, or None where there is none.
+        """The newest checkpoint that was not abandoned and its state; None where there is no file at all.
 
         Args:
             on_damaged: called for each that cannot be read, before the one before it is tried; without it
                 that is raised.
 
         Raises:
-            CheckpointError: the newest is damaged, or all are; the message says what to do.
+            CheckpointError: the newest is damaged, or there is none but abandoned ones; the message says
+                what to do.
         """
-        paths = self.all()
+        files = list_checkpoints(self.folder)
+        paths = [file.path for file in files if not file.abandoned]
         if not paths:
+            if files:
+                raise CheckpointError(f"no checkpoint in {self.folder} to go on from; {_ABANDONED}")
             return None
+        no_other = "there is no other" if len(paths) == len(files) else _ABANDONED
         for i, path in reversed(list(enumerate(paths))):
             try:
                 return path, load(path)
@@ -234,7 +263,7 @@ class Checkpoints:
                 before = (
                     f"; move it away, or use start NAME --or-resume, to go on from {paths[i - 1].name}"
                     if i > 0
-                    else "; there is no other"
+                    else f"; {no_other}"
                 )
                 raise CheckpointError(str(error) + before) from None
         raise AssertionError

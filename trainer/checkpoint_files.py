@@ -32,6 +32,8 @@ class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Counts the checkpoints of the run as they were written, from 1."""
     accuracy: float | None = None
     """Mean validation accuracy of the hosts after the newest epoch; None before the first."""
+    abandoned: bool = False
+    """Whether the run has gone back to one before it, and on from there."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,17 @@ class CheckpointFile:
     accuracy: float | None
     bytes: int
     number: int
+    abandoned: bool = False
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        """By when it was written, else by its place in the run."""
+    def written(self) -> tuple[int, int, int]:
+        """When it was written, else its place in the run."""
         return self.number, self.round or 0, 1_000_000 if self.epoch is None else self.epoch
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """By when it was written, behind all that were abandoned."""
+        return int(not self.abandoned), *self.written
 
 
 def file_name(round_: int, epoch: int | None, tag: str) -> str:
@@ -73,7 +81,7 @@ def write_index(folder: Path, index: dict[str, CheckpointEntry]) -> None:
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointFile]:
-    """All but the best, the oldest first."""
+    """All but the best: abandoned ones, then the others, each the oldest first."""
     index, found = read_index(folder), []
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _NAME.match(path.name)
@@ -90,6 +98,7 @@ def list_checkpoints(folder: Path) -> list[CheckpointFile]:
                 accuracy=entry.accuracy,
                 bytes=path.stat().st_size,
                 number=entry.number,
+                abandoned=entry.abandoned,
             )
         )
     return sorted(found, key=lambda file: file.order)

@@ -147,6 +147,7 @@ class ResumePoint:
             return None
         path, state = newest
         _require_same_shape(path, json.loads(state["config"]), msgspec.to_builtins(config))
+        checkpoints.go_on_from(path)
         if len(state.get("other_ranks", [])) + 1 != ranks:
             state = redistribute(state, ranks)
         return cls(path, state, damaged)

@@ -1,0 +1,76 @@
+"""What a resumed run goes on from: no checkpoint that it has gone back behind, unless asked to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from trainer.checkpoint import Checkpoints
+from trainer.checkpoint_files import CheckpointError
+from trainer.config.schema import Config
+from trainer.daemon.resume import ResumePoint, ResumeRequest
+
+CONFIG = Config()
+
+
+class Boot:
+    """A start of the run, unattended, which goes on from the newest checkpoint or from `chosen`."""
+
+    def __init__(self, folder: Path, chosen: str | None = None, keep: int = 5) -> None:
+        self.checkpoints = Checkpoints(folder, keep=keep)
+        request = ResumeRequest(chosen, skip_damaged=True)
+        point = ResumePoint.find(self.checkpoints, CONFIG, 1, request)
+        self.name = None if point is None else point.path.name
+
+    def save(self, *rounds: int) -> Path:
+        config = msgspec.json.encode(CONFIG).decode()
+        return [self.checkpoints.save({"config": config}, round=n, epoch=None).path for n in rounds][-1]
+
+
+def name(round_: int) -> str:
+    return f"round-00000{round_}.pt"
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["by name", "from elsewhere"])
+def test_damaged_newest_is_not_replaced_by_an_abandoned_one(tmp_path: Path, copied: bool) -> None:
+    folder, chosen = tmp_path / "checkpoints", name(2)
+    oldest = Boot(folder).save(1, 2, 4, 5).parent / name(1)
+    if copied:
+        elsewhere = tmp_path / "mine.pt"
+        elsewhere.write_bytes((folder / chosen).read_bytes())
+        chosen = str(elsewhere)
+    newest = Boot(folder, chosen).save(3)
+    newest.write_bytes(b"damaged")
+    if copied:  # nobody knows whether the others are of its past
+        with pytest.raises(CheckpointError, match=r"round-000003\.pt .*others were abandoned"):
+            Boot(folder)
+        newest.unlink()
+        with pytest.raises(CheckpointError, match=r"no checkpoint in .* others were abandoned"):
+            Boot(folder)
+        assert Boot(folder, name(5)).name == name(5), "it is asked for"
+        return
+    assert Boot(folder).name == name(2)
+    (folder / name(2)).unlink()
+    assert Boot(folder).name == oldest.name
+
+
+def test_abandoned_checkpoints_are_the_first_to_go(tmp_path: Path) -> None:
+    Boot(tmp_path / "run", keep=3).save(1, 4, 5)
+    again = Boot(tmp_path / "run", name(1), keep=3)
+    again.save(2, 3)
+    assert [path.name for path in again.checkpoints.all()] == [name(1), name(2), name(3)]
+
+
+def test_checkpoint_that_is_written_anew_counts_again(tmp_path: Path) -> None:
+    Boot(tmp_path / "run").save(1, 2, 3)
+    Boot(tmp_path / "run", name(1)).save(2, 3).write_bytes(b"damaged")
+    assert Boot(tmp_path / "run").name == name(2)
+
+
+def test_without_an_index_rounds_tell_what_was_abandoned(tmp_path: Path) -> None:
+    Boot(tmp_path / "run").save(1, 2, 4)
+    (tmp_path / "run" / "index.json").unlink()  # as of 0.1.0
+    Boot(tmp_path / "run", name(2)).save(3).write_bytes(b"damaged")
+    assert Boot(tmp_path / "run").name == name(2)
