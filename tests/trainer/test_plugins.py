@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -287,6 +288,29 @@ def test_tasks_of_packages_are_loaded_and_listed(installed: Callable[..., None])
     assert (images.name, images.kind, images.shape) == ("stripes", "images", (1, 8, 8))
     assert (text.name, text.kind, text.shape) == ("rhyme", "text", (1, 16, 1))
     assert {"stripes", "rhyme"} <= {entry.name for entry in list_datasets() if entry.ready}
+
+
+def test_the_package_of_the_page_works(installed: Callable[..., None]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    project = tomllib.loads(_block(page, "# pyproject.toml"))["project"]
+    points = project["entry-points"]
+    assert project["name"] == "garden"
+    modules = {
+        group.replace(".", "_"): {name: target.removeprefix("garden:") for name, target in names.items()}
+        for group, names in points.items()
+    }
+    installed("garden", _block(page, "# garden.py"), **modules)
+    verify(blueprint("wave", "cnn").at(8, (4, 4)), 8, (4, 4))
+    mixture = load_task(TaskConfig(mixture=("stripes", "digits"), instances=2), torch.device("cpu"))
+    assert isinstance(mixture, Mixture)
+    assert [len(task.datasets) for task in mixture.tasks] == [2, 1], "stripes takes a seed"
+    assert load("stripes").shape == (1, 8, 8)
+    assert load("rhyme", context=16).kind == "text"
+
+
+def _block(page: str, first_line: str) -> str:
+    """The code on a page that begins with this line."""
+    return page[page.index(f"\n{first_line}\n") :].partition("\n```")[0]
 
 
 def test_a_task_that_takes_a_seed_has_instances(installed: Callable[..., None]) -> None:
