@@ -1,6 +1,6 @@
 """PPO on CartPole in one file, published: `esper-tui ppo-cartpole` shows it live.
 
-    python examples/cleanrl_ppo.py --total-timesteps 100000
+    python examples/cleanrl_ppo.py --run-name ppo-cartpole --total-timesteps 100000
 
 The algorithm is that of Schulman et al. 2017 (arXiv:1707.06347) with generalised advantages
 (arXiv:1506.02438); names and order are those that readers of CleanRL's `ppo.py` know. The lines that publish

@@ -148,8 +148,8 @@ def param(run: RunArgument, what: str | None, wait: bool, as_json: bool) -> None
 def call(run: RunArgument, method: str, parameters: tuple[str, ...], wait: bool, as_json: bool) -> None:
     """Send any METHOD to RUN, such as a command that the loop of a published run has registered.
 
-    `esper-daemon call my-run checkpoint every=5`; without a method that it knows, the run names those that it
-    has. Values are numbers, true, false or text.
+    `esper-daemon call my-run save tag=best every=5`; without a method that it knows, the run names those
+    that it has. Values are numbers, true, false or text.
     """
     with run.connect() as client:
         hello = client.hello()
