@@ -334,6 +334,29 @@ def waves(seed=0):
 
 
 @pytest.mark.parametrize(
+    ("parameters", "instances"),
+    [("count=40, seed=0", 3), ("*, seed=0", 3), ("seed=0, /", 1), ("*seed", 1), ("**seed", 1)],
+)
+def test_a_task_is_given_its_seed_by_keyword(
+    installed: Callable[..., None], parameters: str, instances: int
+) -> None:
+    waves = f"""
+
+def waves({parameters}):
+    images = torch.zeros(40, 1, 8, 8, dtype=torch.uint8)
+    images[:, 0, 0, 0] = seed if isinstance(seed, int) else 0
+    assert locals().get("count", 40) == 40
+    return Dataset.of("any", 2, *[Split(images, torch.arange(40) % 2)] * 3)
+"""
+    package = "keywords_" + "".join(one if one.isalnum() else "_" for one in parameters)
+    installed(package, TASKS + waves, esper_tasks={"waves": "waves"})
+    mixture = load_task(TaskConfig(mixture=("waves",), instances=3), torch.device("cpu"))
+    assert isinstance(mixture, Mixture)
+    seeds = [int(data.train.images[0].max()) for data in mixture.tasks[0].datasets]
+    assert seeds == list(range(instances))
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [
         ("wrong_labels", "cannot be made: DataError: .*labels run from 0 to 9, not within 0..2"),

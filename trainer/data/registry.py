@@ -133,7 +133,7 @@ def _instances(name: str, seeds: range) -> Instances:
     """A task of a mixture: an instance of each seed, or one where it is not made from a seed."""
     plugin = plugins.find(plugins.TASK_GROUP, name)
     if plugin is not None and _takes_seed(plugin[0]):
-        found = [_made_by_package(name, "", partial(plugin[0], seed), plugin[1]) for seed in seeds]
+        found = [_made_by_package(name, "", partial(plugin[0], seed=seed), plugin[1]) for seed in seeds]
     elif plugin is None and name in GENERATED_TASKS:
         found = [GENERATED_TASKS[name](seed) for seed in seeds]
     elif plugin is None and name in REDUCED_DATASETS:
@@ -155,11 +155,12 @@ def _source_of(name: str) -> Dataset:
 
 
 def _takes_seed(make: Callable[..., object]) -> bool:
-    """Whether a package's task is made from a seed."""
+    """Whether a package's task is made from a seed, given by keyword."""
     try:
-        return "seed" in inspect.signature(make).parameters
+        found = inspect.signature(make).parameters.get("seed")
     except (TypeError, ValueError):  # some callables in C do not tell
         return False
+    return found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
 
 
 def _found(name: str, folder: str, text: TextOptions) -> Dataset | Text:
