@@ -69,13 +69,18 @@ class Dataset:
 
     @classmethod
     def of(cls, name: str, classes: int, train: Split, val: Split, test: Split) -> Dataset:
-        """Check the splits and measure the normalisation.
+        """Check the splits, make their labels int64 and measure the normalisation.
 
         Raises:
-            DataError: a split is empty, its shapes disagree, or a label is out of range.
+            DataError: there is one class, a split is empty, its shapes disagree, or a label is no whole
+                number or out of range.
         """
-        for part, split in (("train", train), ("validation", val), ("test", test)):
-            _check(f"{name}: {part} split", split, classes, train.images.shape[1:])
+        if classes < 2:
+            raise DataError(f"{name}: a task needs two classes at least, not {classes}")
+        train, val, test = (
+            _checked(f"{name}: {part} split", split, classes, train.images.shape[1:])
+            for part, split in (("train", train), ("validation", val), ("test", test))
+        )
         channels, height, width = train.images.shape[1:]
         return cls(name, classes, (channels, height, width), train, val, test, *_mean_and_std(train.images))
 
@@ -118,7 +123,8 @@ def _mean_and_std(images: Tensor) -> tuple[Tensor, Tensor]:
     return mean, variance.sqrt().clamp_min(1e-6)
 
 
-def _check(what: str, split: Split, classes: int, shape: torch.Size) -> None:
+def _checked(what: str, split: Split, classes: int, shape: torch.Size) -> Split:
+    """The split, with labels as int64."""
     images, labels = split.images, split.labels
     if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1:] != shape:
         wanted = "x".join(map(str, shape))
@@ -130,11 +136,15 @@ def _check(what: str, split: Split, classes: int, shape: torch.Size) -> None:
         raise DataError(
             f"{what}: {len(images)} images but labels of shape {tuple(labels.shape)}; get the files again"
         )
+    if labels.is_floating_point() or labels.is_complex():
+        raise DataError(f"{what}: labels are {labels.dtype}; make them whole numbers, such as torch.int64")
+    labels = labels.long()
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise DataError(
             f"{what}: labels run from {low} to {high}, not within 0..{classes - 1}; get the label file again"
         )
+    return Split(images, labels)
 
 
 def split_off_validation(files: Split) -> tuple[Split, Split]:

@@ -64,6 +64,8 @@ def good(count: int = 6) -> Split:
         (Split(good().images[:0], torch.arange(0)), "0 images"),
         (Split(good().images.float(), good().labels), "not uint8"),
         (Split(good().images[:, :, :3], good().labels), "not uint8 [M, 1x4x4]"),
+        (Split(good().images, good().labels.float()), "labels are torch.float32; make them whole numbers"),
+        (Split(good().images, good().labels.to(torch.cfloat)), "labels are torch.complex64"),
     ],
 )
 def test_damaged_data_is_a_one_line_error(bad: Split, words: str) -> None:
@@ -71,6 +73,21 @@ def test_damaged_data_is_a_one_line_error(bad: Split, words: str) -> None:
         Dataset.of("shapes", 3, good(), bad, good())
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.uint16, torch.int64])
+def test_labels_of_any_whole_type_become_int64(dtype: torch.dtype) -> None:
+    split = Split(good().images, good().labels.to(dtype))
+    data = Dataset.of("shapes", 3, split, split, split)
+    for part in (data.train, data.val, data.test):
+        assert part.labels.dtype == torch.int64
+        assert torch.equal(part.labels, good().labels)
+
+
+def test_a_task_of_one_class_is_refused() -> None:
+    split = Split(good().images, torch.zeros(6, dtype=torch.int64))
+    with pytest.raises(DataError, match="shapes: a task needs two classes at least, not 1"):
+        Dataset.of("shapes", 1, split, split, split)
 
 
 def test_an_unknown_dataset_is_named_with_those_there_are() -> None:
