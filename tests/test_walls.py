@@ -102,6 +102,7 @@ KNOWN_TO_TRAINING = {
     "protocol.messages.thresholds",
     "protocol.errors",
     "protocol.storage.folders",
+    "protocol.storage.lock",
 }
 """What trains knows names, limits, errors and files of the wire; no event, no socket, no journal."""
 

@@ -11,7 +11,9 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -22,6 +24,7 @@ from torch import Tensor
 
 from protocol.errors import FolderError
 from protocol.storage.folders import esper_home, make_private
+from protocol.storage.lock import Lock, LockHeld
 
 from .text_file import TextFile, split_pieces
 from .tokenizer import BpeTokenizer, CharacterTokenizer, Tokenizer, alphabet_of
@@ -33,6 +36,9 @@ MAX_LEARNT = 100_000_000
 """Characters of the training part that byte pairs are learnt on, where it has more."""
 LONG_TEXT = 50_000_000
 """Characters from which encoding them is worth a word."""
+
+_PAUSE = 0.1
+"""Seconds between two looks at whether another process has encoded the text."""
 
 logger = logging.getLogger(__name__)
 
@@ -99,18 +105,40 @@ def encode_file(
         )
     make_private(home, advice="set ESPER_HOME to a folder of yours", readable=True)
     try:
-        with tempfile.TemporaryDirectory(prefix=".", dir=home) as temporary:
-            folder = Path(temporary) / name
-            folder.mkdir()
-            _write(folder, file, sizes, vocabulary)
-            shutil.rmtree(home / name, ignore_errors=True)
-            os.rename(folder, home / name)
+        with _claimed(home / f"{name}.lock"):
+            if (found := _read(home / name)) is not None:  # another process has made it meanwhile
+                return found
+            with tempfile.TemporaryDirectory(prefix=".", dir=home) as temporary:
+                folder = Path(temporary) / name
+                folder.mkdir()
+                _write(folder, file, sizes, vocabulary)
+                shutil.rmtree(home / name, ignore_errors=True)
+                os.rename(folder, home / name)
+            encoded = _read(home / name)
     except OSError as error:
-        if _read(home / name) is None:  # another process may have made it meanwhile
-            raise FolderError(f"{home}: tokens cannot be written: {error.strerror}; make room") from None
-    encoded = _read(home / name)
-    assert encoded is not None, "it was written just now"
+        raise FolderError(f"{home}: tokens cannot be written: {error.strerror}; make room") from None
+    if encoded is None:
+        raise FolderError(f"{home / name}: was removed or damaged while it was read; start again")
     return encoded
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[None]:
+    """Keep other processes and threads from encoding the same; waits for one that does."""
+    is_told = False
+    while True:
+        try:
+            lock = Lock(path)
+            break
+        except LockHeld as held:
+            if not is_told:
+                logger.info("waiting for pid %d, which encodes the same text", held.holder.pid)
+                is_told = True
+            time.sleep(_PAUSE)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _write(folder: Path, file: TextFile, sizes: tuple[int, int, int], vocabulary: int | None) -> None:

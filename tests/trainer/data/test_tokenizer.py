@@ -7,7 +7,10 @@ import math
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +54,7 @@ def read(path: Path, options: TextOptions = BPE, context: int = 8) -> Text:
 
 
 def cached(home: Path) -> Path:
-    (folder,) = (home / "datasets" / "tokens").iterdir()
+    (folder,) = (path for path in (home / "datasets" / "tokens").iterdir() if path.is_dir())
     return folder
 
 
@@ -128,6 +131,32 @@ def test_a_text_is_encoded_once(stories: Path, home: Path, monkeypatch: pytest.M
     stories.write_text(stories.read_text() + "One more. " * 30)
     with pytest.raises(TypeError):
         read(stories)
+
+
+def test_two_at_once_encode_a_text_once(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, writers = threading.Event(), []
+    read_cache, write = token_cache._read, token_cache._write
+
+    def read_and_tell(folder: Path) -> token_cache.EncodedText | None:
+        found = read_cache(folder)
+        if threading.current_thread() is not threading.main_thread():
+            looked.set()
+        return found
+
+    def write_beside(*given: Any) -> None:
+        writers.append(threading.current_thread())
+        if len(writers) == 1:
+            others.append(thread.submit(read, stories))
+            assert looked.wait(60)
+        write(*given)
+
+    monkeypatch.setattr(token_cache, "_read", read_and_tell)
+    monkeypatch.setattr(token_cache, "_write", write_beside)
+    others: list[Future[Text]] = []
+    with ThreadPoolExecutor(1) as thread:
+        mine = read(stories)
+        assert torch.equal(others[0].result().train, mine.train)
+    assert writers == [threading.main_thread()]
 
 
 @pytest.mark.parametrize("file", ["train", "counts", "contents.json"])
