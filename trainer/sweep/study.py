@@ -15,6 +15,7 @@ from .space import Dimension, Objective
 
 try:
     import optuna
+    from sqlalchemy import URL
     from sqlalchemy.exc import SQLAlchemyError
 except ImportError as error:
     raise MissingExtra(
@@ -112,12 +113,19 @@ class SweepStudy:
 
         Raises:
             FolderError: the folder cannot be used.
-            SweepMismatch: it was begun with other options; says which.
+            SweepMismatch: it was begun with other options, which it says, or under another name.
         """
         make_private(folder, advice="choose another folder with --to", readable=True)
         try:
+            storage = _storage(folder)
+            names = optuna.get_all_study_names(storage)
+            if names and name not in names:
+                raise SweepMismatch(
+                    f"{folder} holds the sweep {names[0]}; go on with it by --name {names[0]}, "
+                    "or choose another folder with --to"
+                )
             study = optuna.create_study(
-                storage=_url(folder),
+                storage=storage,
                 study_name=name,
                 direction="maximize",
                 load_if_exists=True,
@@ -143,11 +151,19 @@ class SweepStudy:
         if not (folder / FILE).is_file():
             raise RunNotFound(f"no sweep in {folder}; there are: {', '.join(list_sweeps()) or 'none'}")
         try:
-            storage = _url(folder)
-            (name,) = optuna.get_all_study_names(storage)
-            return cls(folder, optuna.load_study(study_name=name, storage=storage))
+            storage = _storage(folder)
+            names = optuna.get_all_study_names(storage)
+            studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
         except (SQLAlchemyError, ValueError) as error:
             raise FolderError(f"cannot read {folder / FILE}: {_first_line(error)}") from None
+        begun = [study for study in studies if TERMS in study.user_attrs]
+        if not begun:
+            raise RunNotFound(f"the sweep in {folder} was ended before it began; give its command again")
+        if len(begun) > 1:
+            raise FolderError(
+                f"{folder} holds several sweeps: {', '.join(names)}; the command of each still shows its own"
+            )
+        return cls(folder, begun[0])
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -257,8 +273,9 @@ def _newest(evaluations: Mapping[int, float]) -> float | None:
     return evaluations[max(evaluations)] if evaluations else None
 
 
-def _url(folder: Path) -> str:
-    return f"sqlite:///{folder.absolute() / FILE}"
+def _storage(folder: Path) -> optuna.storages.RDBStorage:
+    path = str(folder.absolute() / FILE)
+    return optuna.storages.RDBStorage(URL.create("sqlite", database=path).render_as_string())
 
 
 def _first_line(error: Exception) -> str:
