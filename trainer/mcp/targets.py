@@ -28,7 +28,7 @@ class Targets:
         return self.pinned is not None and "://" in self.pinned
 
     def address(self, run: str | None) -> str | None:
-        """What RUN of a tool means.
+        """What RUN of a tool means: a name or id, or the beginning of one.
 
         Raises:
             BadName: an address; tools do not choose other machines.
@@ -38,14 +38,18 @@ class Targets:
             raise BadName("give the name of a run; esper-daemon mcp is started with an address")
         if self.pinned is None or run is None:
             return run if self.pinned is None else self.pinned
-        meant = self._remote_name() if self.is_remote else find_run(self.pinned).name
-        if run != meant:
-            raise RunNotFound(f"no run {run} here; this server is for {meant} only")
+        name, id_ = self._pinned_run()
+        if not name.startswith(run) and not id_.startswith(run):
+            raise RunNotFound(f"no run {run} here; this server is for {name} only")
         return self.pinned
 
-    def _remote_name(self) -> str:
+    def _pinned_run(self) -> tuple[str, str]:
+        """Its name and id."""
+        if not self.is_remote:
+            found = find_run(self.pinned)
+            return found.name, found.id
         with connect(self.pinned, client=CLIENT_NAME) as client:
-            return client.run.name
+            return client.run.name, client.run.id or client.run.name
 
     def local(self, run: str | None) -> RunInfo | None:
         """The run on this machine; None where it is elsewhere.

@@ -222,9 +222,12 @@ def test_text_of_runs_cannot_steer_a_terminal() -> None:
 def test_server_for_one_run_tells_of_no_other(home: Path) -> None:
     journals.write_run(home, "beta", [journals.started("b2")]).release()
     assert call("status", pinned="alpha")["name"] == "alpha"
-    assert call("status", pinned="alpha", run="alpha")["name"] == "alpha"
-    assert "for alpha only" in call("status", pinned="alpha", run="beta")
-    assert [row["name"] for row in call("list_runs", pinned="alpha")["runs"]] == ["alpha"]
+    (row,) = call("list_runs", pinned="alpha")["runs"]
+    assert row["name"] == "alpha"
+    for one in ("alpha", "al", row["id"], row["id"][:4]):
+        assert call("status", pinned="alpha", run=one)["name"] == "alpha"
+    for other in ("beta", "alphabet", "lpha", row["id"] + "0"):
+        assert "for alpha only" in call("status", pinned="alpha", run=other)
 
 
 def test_wrong_calls_are_told_in_one_line() -> None:
