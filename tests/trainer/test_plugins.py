@@ -68,6 +68,12 @@ class Infinite(nn.Conv2d):
     def forward(self, x):
         return super().forward(x) / 0.0
 
+def by_numpy(channels, size):
+    import numpy
+    module = nn.Conv2d(channels, channels, 1)
+    module.bias.data = torch.from_numpy(numpy.random.default_rng().random(channels)).float()
+    return module
+
 def nothing(channels, size):
     return nn.ReLU()
 
@@ -190,6 +196,7 @@ def test_a_population_trains_with_it_and_rows_are_independent(
         ("Random", r"is random \(dropout\?\)|cannot be run for several seeds at once"),
         ("Flat", r"returns \(2, 128\); a seed must keep the shape"),
         ("Infinite", "puts out NaN or infinity"),
+        ("by_numpy", r"is born otherwise by the same key \(numpy\?\).* from torch's generator"),
         ("nothing", "has no parameters, so there is nothing to learn"),
         ("number", "makes int, not a torch.nn.Module"),
         ("raises", "cannot be made: ValueError: only even widths"),

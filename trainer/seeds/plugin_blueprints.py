@@ -56,7 +56,8 @@ class _Seeds:
     """The module of one slot, for any number of seeds.
 
     Raises:
-        PluginError: it cannot be made, has nothing to learn, changes a buffer or is random.
+        PluginError: it cannot be made, has nothing to learn, is not born alike by the same key, changes a
+            buffer or is random.
     """
 
     def __init__(self, make: Make, channels: int, size: Size, what: str) -> None:
@@ -111,10 +112,15 @@ class _Seeds:
         return module
 
     def _check(self) -> None:
-        """Two runs over the same input must agree and leave the module as it was."""
+        """Two births by one key and two runs over one input must agree, and leave the module as it was."""
         x = torch.linspace(-1.0, 1.0, 4 * self._channels * self._size[0] * self._size[1])
         x = x.view(2, 2 * self._channels, *self._size)
-        weights = self.draw(torch.tensor([1, 2]), torch.float32)
+        weights, again = (self.draw(torch.tensor([1, 2]), torch.float32) for _ in range(2))
+        if any(not _equal(weights[name], again[name]) for name in self.specs):
+            raise self._error(
+                "is born otherwise by the same key (numpy?), so that no run repeats; draw its first weights "
+                "from torch's generator, by torch.rand or torch.nn.init"
+            )
         buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         try:
             one, two = self.forward(x, weights), self.forward(x, weights)
@@ -124,11 +130,15 @@ class _Seeds:
             raise self._error(f"cannot be run for several seeds at once (vmap): {one_line(error)}") from error
         if any(not torch.equal(buffers[name], now) for name, now in self._module.named_buffers()):
             raise self._error("changes its buffers (batch norm?); seeds have no statistics, use another norm")
-        if not torch.equal(one.nan_to_num(), two.nan_to_num()):
+        if not _equal(one, two):
             raise self._error("is random (dropout?); a seed must be a function of its input and weights")
 
     def _error(self, fault: str) -> PluginError:
         return PluginError(f"{self._what}: {fault}")
+
+
+def _equal(one: Tensor, two: Tensor) -> bool:
+    return torch.equal(one.nan_to_num(), two.nan_to_num())
 
 
 def _learning(module: nn.Module) -> dict[str, Any]:
