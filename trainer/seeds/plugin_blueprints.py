@@ -121,17 +121,30 @@ class _Seeds:
                 "is born otherwise by the same key (numpy?), so that no run repeats; draw its first weights "
                 "from torch's generator, by torch.rand or torch.nn.init"
             )
-        buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        self._check_alone(x[:, : self._channels])
         try:
-            one, two = self.forward(x, weights), self.forward(x, weights)
+            self.forward(x, weights)
         except PluginError:
             raise
         except Exception as error:
             raise self._error(f"cannot be run for several seeds at once (vmap): {one_line(error)}") from error
-        if any(not torch.equal(buffers[name], now) for name, now in self._module.named_buffers()):
+
+    @torch.no_grad()
+    def _check_alone(self, x: Tensor) -> None:
+        """Run one by itself, twice: vmap would refuse batch norm and dropout in words for torch's authors."""
+        module = self._made(0)
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        try:
+            with torch.random.fork_rng(devices=[]):
+                one, two = module(x), module(x)
+        except Exception as error:
+            raise self._error(f"cannot be run: {one_line(error)}") from error
+        if any(not torch.equal(buffers[name], now) for name, now in module.named_buffers()):
             raise self._error("changes its buffers (batch norm?); seeds have no statistics, use another norm")
-        if not _equal(one, two):
-            raise self._error("is random (dropout?); a seed must be a function of its input and weights")
+        if isinstance(one, Tensor) and not _equal(one, two):
+            raise self._error(
+                "is random (dropout?); a seed must be a function of its input and weights, so leave that out"
+            )
 
     def _error(self, fault: str) -> PluginError:
         return PluginError(f"{self._what}: {fault}")
