@@ -65,34 +65,39 @@ def _place(event: Event, started: object) -> Event:
 class Timeline:
     """Where each boot of a journal began to play.
 
+    What comes before the first `run.started` is of a boot whose own retention has removed.
+
     Args:
         events: all of them, in the journal's order.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self._starts: list[Position | None] = []
+        self._starts: list[Position | None] = [None]
         started: object = None
         for event in events:
             if event.type == "run.started":
                 started = event.data
                 self._starts.append(None)
-            elif event.type in FIRST_TYPES and self._starts and self._starts[-1] is None:
+            elif event.type in FIRST_TYPES and self._starts[-1] is None:
                 self._starts[-1] = position(_place(event, started))
 
     def valid(self, events: Iterable[Event]) -> Iterator[Event]:
         """The same events again, without those that a later boot has repeated."""
-        boot = -1
+        boot = 0
         started: object = None
-        limit: Position | None = None
+        limit = self._limit(boot)
         for recorded in events:
             if recorded.type == "run.started":
                 boot, started = boot + 1, recorded.data
-                later = [start for start in self._starts[boot + 1 :] if start is not None]
-                limit = min(later, default=None)
+                limit = self._limit(boot)
             event = _place(recorded, started)
             if limit is not None and event.type in REPEATED_TYPES and position(event) >= limit:
                 continue
             yield event
+
+    def _limit(self, boot: int) -> Position | None:
+        """The first position that a later boot has played anew."""
+        return min((start for start in self._starts[boot + 1 :] if start is not None), default=None)
 
 
 def valid_events(journal: Path, damage: DamageReport) -> Iterator[Event]:
