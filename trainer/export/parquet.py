@@ -9,6 +9,7 @@ a column of JSON text. A list of N envs is a list column, N x S slots a list of 
 from __future__ import annotations
 
 import re
+import tempfile
 import typing
 from collections.abc import Iterator
 from dataclasses import fields
@@ -41,9 +42,10 @@ _ENVELOPE = [
 
 
 def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, Any]:
-    """Write `<type>.parquet` for each type among the events; each appears when it is complete.
+    """Write `<type>.parquet` for each type among the events; they appear when all are complete.
 
-    They replace those of an earlier export of the run, of which none stays.
+    They replace those of an earlier export of the run, of which none stays. Another export into the folder
+    at the same time does no harm.
 
     Args:
         events: of one run.
@@ -54,7 +56,20 @@ def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, A
         FolderError: the folder holds files of another run, which have the same names.
         OSError: the folder cannot be written.
     """
-    old = _find_old(folder, run)
+    _find_old(folder, run)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as part:
+        rows = _write_tables(events, Path(part), run)
+        made = sorted(Path(part).iterdir())
+        old = _find_old(folder, run)  # once more: another export may have ended meanwhile
+        for path in made:
+            path.replace(folder / path.name)
+        for path in old - {folder / path.name for path in made}:
+            path.unlink(missing_ok=True)
+    return {"format": "parquet", "to": str(folder), "rows": rows}
+
+
+def _write_tables(events: Iterator[Event], folder: Path, run: RunInfo) -> dict[str, int]:
+    """Write the files into an empty folder; gives the number of rows of each type."""
     tables: dict[str, _Table] = {}
     boot: str | None = None
     try:
@@ -65,13 +80,10 @@ def write(events: Iterator[Event], folder: Path, *, run: RunInfo) -> dict[str, A
             if table is None:
                 table = tables[event.type] = _Table(event.type, folder, run.id)
             table.add(event, boot)
-        rows = {type_: table.finish() for type_, table in tables.items()}
-        for path in old - {table.path for table in tables.values()}:
-            path.unlink(missing_ok=True)
-        return {"format": "parquet", "to": str(folder), "rows": rows}
+        return {type_: table.finish() for type_, table in tables.items()}
     finally:
         for table in tables.values():
-            table.abandon()
+            table.close()
 
 
 def _find_old(folder: Path, run: RunInfo) -> set[Path]:
@@ -95,11 +107,7 @@ def _find_old(folder: Path, run: RunInfo) -> set[Path]:
 
 
 class _Table:
-    """The file of one event type, while it is written.
-
-    Attributes:
-        path: its name once it is complete.
-    """
+    """The file of one event type, while it is written."""
 
     def __init__(self, type_: str, folder: Path, run: str) -> None:
         spec = EVENTS.get(type_)
@@ -110,9 +118,8 @@ class _Table:
         unknown = [pa.field("data", pa.string(), metadata={"content": "json"})] if spec is None else []
         envelope = [one for one in _ENVELOPE if one.name not in self._fields]  # `run.started` has a boot
         self._schema = pa.schema([*envelope, *columns, *unknown], metadata={"run": run, "type": type_})
-        self.path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', type_)}.parquet"
-        self._part = self.path.with_name(f".{self.path.name}.part")
-        self._writer = pq.ParquetWriter(self._part, self._schema, compression="zstd")
+        path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', type_)}.parquet"
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
         self._rows: list[dict[str, Any]] = []
         self._count = 0
 
@@ -144,14 +151,12 @@ class _Table:
         self._rows = []
 
     def finish(self) -> int:
-        """Give the file its name; returns its rows."""
+        """Complete the file; returns its rows."""
         if self._rows:
             self._flush()
-        self._writer.close()
-        self._part.replace(self.path)
+        self.close()
         return self._count
 
-    def abandon(self) -> None:
-        """After `finish` nothing; before it, what was written goes."""
+    def close(self) -> None:
+        """Close the file, complete or not."""
         self._writer.close()
-        self._part.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import builtins
 import json
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec.json_lines import encode_event
+from protocol.codec.json_lines import Event, encode_event
+from protocol.errors import FolderError
 from protocol.journal.reader import read
 from protocol.journal.writer import Journal, JournalLimits
 from protocol.messages import events as ev
-from protocol.runs import RunFolder, find_run
+from protocol.runs import RunFolder, RunInfo, find_run
 from protocol.storage.folders import EVENTS_FILE
 from tests.batches import batch_of
 from tests.protocol.values import values_of
@@ -382,3 +384,27 @@ def test_export_has_no_epoch_twice_and_names_the_boot(tmp_path: Path) -> None:
     assert call("export", "alpha", "--to", str(tmp_path), "--format", "tensorboard").exit_code == 0
     steps = [step for step, _ in scalars_in(tmp_path)["epoch/seconds"]]
     assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_parquet_exports_at_once_leave_whole_files(tmp_path: Path) -> None:
+    from trainer.export import parquet
+
+    (tmp_path / "alpha").mkdir()
+    (tmp_path / "beta").mkdir()
+    played = [journals.round_started(1), *(journals.epoch(1, n) for n in (1, 2, 3))]
+    for name in ("alpha", "beta"):
+        journals.write_run(tmp_path / "home", name, [journals.started(name), *played]).release()
+    alpha, beta = find_run("alpha"), find_run("beta")
+
+    def exported_meanwhile(other: RunInfo) -> Iterator[Event]:
+        events = list(read(alpha.path / EVENTS_FILE))
+        yield from events[:3]
+        parquet.write(read(other.path / EVENTS_FILE), tmp_path / other.name, run=other)
+        yield from events[3:]
+
+    rows = parquet.write(exported_meanwhile(alpha), tmp_path / "alpha", run=alpha)["rows"]
+    assert {path.stem: pq.read_table(path).num_rows for path in (tmp_path / "alpha").iterdir()} == rows
+    with pytest.raises(FolderError, match=f"holds the export of the run {beta.id}"):
+        parquet.write(exported_meanwhile(beta), tmp_path / "beta", run=alpha)
+    owners = {pq.read_schema(path).metadata[b"run"] for path in (tmp_path / "beta").iterdir()}
+    assert owners == {beta.id.encode()}, "nothing else is left there"
