@@ -5,7 +5,8 @@
     cache/query-<schema>/seeds/                                        see `seed_cache`
 
 A compressed segment does not change, so that each is read once; what is asked later reads columns. The
-folder may be deleted at any time. Where it cannot be written, all tables are in memory.
+folder may be deleted at any time. Where it cannot be written, all tables are in memory. A folder of which a
+file is missing or has another size than when it was written is made anew.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,17 +29,27 @@ import pyarrow.parquet as pq
 from protocol.codec.json_lines import Event
 from protocol.journal.reader import JournalPart, open_parts, removed_boots
 from protocol.messages.schema import schema_hash
-from protocol.storage.folders import CACHE_FOLDER
+from protocol.storage.folders import CACHE_FOLDER, replace_file, sync_folder
 
 from .event_columns import RAW, SCHEMAS, EventColumns, PartSummary
 
 logger = logging.getLogger(__name__)
 
-CACHE_VERSION = 3
+CACHE_VERSION = 4
 """Raised when the files have another form."""
 _SUMMARY = "summary.json"
 SEEDS_FOLDER = "seeds"
+ABANDONED_SECONDS = 24 * 3600
+"""What is half made for so long is of a process that is gone."""
 Watch = Callable[[Iterator[Event]], Iterator[Event]]
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """`summary.json`."""
+
+    summary: PartSummary
+    sizes: dict[str, int]
+    """Bytes of each of the other files."""
 
 
 @dataclass
@@ -125,11 +137,16 @@ def _cache_of(journal: Path) -> Path:
 
 
 def _kept(folder: Path) -> PartSummary | None:
-    """Of a segment whose tables are there; None where they are not."""
+    """Of a segment whose tables are there; None where they are not, or not whole."""
     try:
-        return msgspec.json.decode((folder / _SUMMARY).read_bytes(), type=PartSummary)
+        kept = msgspec.json.decode((folder / _SUMMARY).read_bytes(), type=_Kept)
+        return kept.summary if _sizes(folder) == kept.sizes else None
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in folder.glob("*.parquet")}
 
 
 def _keep(part: JournalPart, folder: Path, watch: Watch) -> PartSummary | None:
@@ -153,7 +170,7 @@ def _keep(part: JournalPart, folder: Path, watch: Watch) -> PartSummary | None:
         finally:
             for writer in writers.values():
                 writer.close()
-        (new / _SUMMARY).write_bytes(msgspec.json.encode(summary))
+        _complete(new, summary)
         if _kept(folder) is None:  # what is there is not whole
             shutil.rmtree(folder, ignore_errors=True)
         os.replace(new, folder)
@@ -169,12 +186,24 @@ def _keep(part: JournalPart, folder: Path, watch: Watch) -> PartSummary | None:
     return summary
 
 
+def _complete(folder: Path, summary: PartSummary) -> None:
+    """Bring the tables onto the disk, and the summary, which says that they are there."""
+    for table in summary.rows:
+        with (folder / f"{table}.parquet").open("rb") as file:
+            os.fsync(file.fileno())
+    replace_file(folder / _SUMMARY, msgspec.json.encode(_Kept(summary, _sizes(folder))))
+    sync_folder(folder)
+
+
 def _remove_others(cache: Path, known: set[str]) -> None:
-    """Remove tables of segments that are gone or have changed, and those of another version."""
+    """Remove tables of segments that are gone or have changed, those of another version, and what was left
+    half made."""
     with suppress(OSError):
         for other in cache.parent.glob("query-*"):
             if other != cache:
                 shutil.rmtree(other, ignore_errors=True)
+        abandoned = time.time() - ABANDONED_SECONDS
         for entry in cache.iterdir():
-            if entry.name not in known and not entry.name.startswith("."):
+            is_half_made = entry.name.startswith(".") and entry.stat().st_mtime > abandoned
+            if entry.name not in known and not is_half_made:
                 shutil.rmtree(entry, ignore_errors=True)

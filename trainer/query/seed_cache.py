@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import takewhile
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from .event_columns import PartSummary, place_after
 from .event_views import Boots
-from .part_cache import SEEDS_FOLDER, JournalTables
+from .part_cache import ABANDONED_SECONDS, SEEDS_FOLDER, JournalTables
 from .seed_view import seeds_of_rounds
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class SeedCache:
         first = self.settled + 1 if self.files else 0
         sources = hashlib.sha256(" ".join(segments).encode()).hexdigest()[:16]
         path = self._folder / f"{first:08d}-{last:08d}-{sources}.parquet"
-        if not path.exists():
+        if not _is_whole(path):
             table = evaluate(seeds_of_rounds(first, last))
             try:
                 self._write(path, table)
@@ -112,7 +113,10 @@ class SeedCache:
         descriptor, new = mkstemp(dir=self._folder, prefix=".")
         os.close(descriptor)
         try:
-            pq.write_table(table, new, compression="zstd")
+            with open(new, "wb") as file:
+                pq.write_table(table, file, compression="zstd")
+                file.flush()
+                os.fsync(file.fileno())
             os.replace(new, path)
         except BaseException:
             with suppress(OSError):
@@ -124,3 +128,16 @@ class SeedCache:
             for path in self._folder.glob("*.parquet"):
                 if path not in self.files:
                     path.unlink(missing_ok=True)
+            abandoned = time.time() - ABANDONED_SECONDS
+            for path in self._folder.glob(".*"):
+                if path.stat().st_mtime < abandoned:
+                    path.unlink(missing_ok=True)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file is there to its end, where Parquet says what is in it."""
+    try:
+        pq.read_metadata(path)
+    except (OSError, pa.ArrowException):
+        return False
+    return True

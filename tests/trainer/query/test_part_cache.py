@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from protocol.messages.events import spec_of
 from tests.batches import batch_of
 from tests.trainer.journals import BEGIN, epoch, round_started, started
 from trainer.query.database import Database
+from trainer.query.part_cache import ABANDONED_SECONDS
 
 NUM_EPOCHS = 60
 COUNT = "SELECT count(*), count(DISTINCT epoch) FROM epochs"
@@ -72,6 +75,30 @@ def test_half_a_table_folder_is_made_again(journal: Path, monkeypatch: pytest.Mo
     (folder / "summary.json").unlink()
     assert read_lines(journal, monkeypatch) == ([first[0], first[-1]], rows)
     assert read_lines(journal, monkeypatch) == (first[-1:], rows)
+
+
+@pytest.mark.parametrize("size", [None, 0, 500])
+def test_damaged_table_is_made_again(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, size: int | None
+) -> None:
+    first, rows = read_lines(journal, monkeypatch)
+    table = sorted((journal.parent / "cache").glob("query-*/0*/epoch.parquet"))[0]
+    if size is None:
+        table.unlink()
+    else:
+        os.truncate(table, size)
+    assert read_lines(journal, monkeypatch) == ([first[0], first[-1]], rows)
+    assert read_lines(journal, monkeypatch) == (first[-1:], rows)
+
+
+def test_half_made_folders_go_after_a_day(journal: Path) -> None:
+    Database(journal).close()
+    (cache,) = (journal.parent / "cache").glob("query-*")
+    for name, seconds in ((".left", ABANDONED_SECONDS + 60), (".being-made", 0)):
+        (cache / name).mkdir()
+        os.utime(cache / name, (time.time() - seconds,) * 2)
+    Database(journal).close()
+    assert [path.name for path in cache.glob(".*")] == [".being-made"]
 
 
 def test_tables_of_segments_that_are_gone_go(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -121,3 +122,13 @@ def test_a_disk_that_refuses_costs_time_only(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(SeedCache, "_write", refuse)
     assert Database(path).ask(ALL).rows == lives_of(path)
     assert not kept(path)
+
+
+def test_damaged_file_of_seeds_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.jsonl"
+    write(path, [started("b1"), *rounds(random.Random(3), 1, 12)])
+    _, rows = computed(path, monkeypatch)
+    damaged = sorted((tmp_path / "cache").glob("query-*/seeds/*.parquet"))[0]
+    os.truncate(damaged, damaged.stat().st_size // 2)
+    assert computed(path, monkeypatch) == ([damaged.name], rows)
+    assert computed(path, monkeypatch) == ([], rows)
