@@ -23,6 +23,7 @@ try:
     import duckdb
     import pyarrow
 
+    from .answer_size import MAX_BYTES, MAX_VALUES, count_that_fit
     from .event_columns import SCHEMAS
     from .event_views import NAMES, Boots
     from .part_cache import JournalTables, read_tables
@@ -64,12 +65,13 @@ class Result:
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """What reading the journal and one query may cost."""
+    """What reading the journal and one query may cost; answers are bounded as in `answer_size`."""
 
     seconds: float
     """For both together."""
     memory_bytes: int
-    """Of DuckDB, which then writes no temporary files either."""
+    """Of DuckDB's tables and operators, without what its functions make of nothing (`range`, `repeat`); it
+    then writes no temporary files either."""
 
 
 class Database:
@@ -99,6 +101,7 @@ class Database:
         if limits is not None:
             self._connection.execute(f"SET memory_limit = '{limits.memory_bytes}B'")
             self._connection.execute("SET temp_directory = ''")
+            self._connection.execute("SET arrow_lossless_conversion = true")
         for statement in _CLOSED:
             self._connection.execute(statement)
 
@@ -110,9 +113,11 @@ class Database:
             max_rows: how many rows to give; None = all.
 
         Raises:
-            QueryError: DuckDB refuses it, or it takes longer than the limits allow.
+            QueryError: DuckDB refuses it, or it takes longer or has a larger row than the limits allow.
         """
         with self._alarm():
+            if self._limits is not None and max_rows is not None:
+                return self._ask_bounded(sql, max_rows)
             cursor = self._connection.execute(sql)
             if cursor is None or not cursor.description:  # there was no statement
                 return Result([], [])
@@ -121,6 +126,21 @@ class Database:
                 return Result(columns, cursor.fetchall())
             rows = cursor.fetchmany(max_rows + 1)
             return Result(columns, rows[:max_rows], has_more=len(rows) > max_rows)
+
+    def _ask_bounded(self, sql: str, max_rows: int) -> Result:
+        """Rows are measured as columns before they become Python objects, which can be ten times as large."""
+        relation = self._connection.sql(sql)
+        if relation is None:  # there was no statement
+            return Result([], [])
+        table = relation.limit(max_rows + 1).to_arrow_table()
+        count = count_that_fit(table[:max_rows])
+        if not count and table.num_rows:
+            raise QueryError(
+                f"a row of the answer has more than {MAX_VALUES:,} values or {MAX_BYTES >> 20} MiB; "
+                "ask for less of its lists or texts"
+            )
+        rows = self._connection.from_arrow(table[:count]).fetchall()
+        return Result(_number_repeats(relation.columns), rows, has_more=table.num_rows > count)
 
     def _evaluate(self, sql: str) -> pyarrow.Table:
         with self._alarm():
