@@ -22,6 +22,8 @@ def course(house: House, name: str, without: tuple[str, ...]) -> dict[str, list[
         data = {key: value for key, value in event["data"].items() if key not in TIMES}
         if event["type"].startswith(without) or str(data.get("source")) in OF_THE_MACHINE:
             continue
+        if event["type"] == "anomaly" and data["active"] and data.get("value") is None:
+            continue  # told again by a boot that resumes
         streams.setdefault(event["stream"], []).append((event["type"], event["ctx"], data))
     return streams
 

@@ -18,6 +18,7 @@ COURSE = (
     "host.slot_rows=2",
 )
 """With all that changes from round to round and from host to host."""
+HOSTS = tuple(f"env{env:02d}" for env in range(4))
 
 
 @pytest.mark.finding("DR-37")
@@ -50,6 +51,21 @@ def test_unattended_resume_passes_over_a_damaged_checkpoint(house: House) -> Non
     assert f"{newest.name} cannot be read" in log
     assert f"the run goes on from {before.name}" in log
     assert [e["ctx"]["round"] for e in house.journal("cut", "round.finished")] == [1, 2, 2, 3]
+
+
+@pytest.mark.slow
+def test_resumed_run_tells_its_active_anomalies_again(house: House) -> None:
+    sick = ("--set", "anomalies.gradient_exploding=1e-9,1e-9")
+    assert house.spawn("r", "--rounds", "1", *sick).wait(300) == 0
+    assert house.spawn("r", "--resume", "r", "--rounds", "2").wait(300) == 0
+    (_, second) = house.journal("r", "run.started")
+    told = [event for event in house.journal("r", "anomaly") if event["data"]["source"] in HOSTS]
+    exploding = [event for event in told if event["data"]["kind"] == "gradient_exploding"]
+    raised, again = exploding[: len(HOSTS)], exploding[len(HOSTS) :]
+    assert [event["data"]["source"] for event in again] == list(HOSTS)
+    assert all(event["seq"] > second["seq"] and event["ctx"]["round"] == 1 for event in again)
+    assert [e["data"]["since"] for e in again] == [e["data"]["since"] for e in raised]
+    assert "  critical env00 gradient_exploding" in house.daemon("doctor", "r").stdout
 
 
 @pytest.mark.slow

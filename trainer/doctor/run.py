@@ -109,8 +109,7 @@ def _read_journal(run: RunInfo, found: Diagnosis) -> RunStopped | None:
                 found.boot, found.pid, found.device = data.boot, data.pid, data.device
                 found.rounds = data.rounds
                 found.rollbacks, found.last_rollback, stopped = 0, None, None
-                if data.resumed_round is None:
-                    anomalies.clear()
+                anomalies.clear()  # a boot that resumes tells those that are still active
             elif isinstance(data, Anomaly):
                 anomalies[data.source, data.kind] = data
             elif isinstance(data, GovernorRollback):

@@ -12,7 +12,7 @@ from typing import Any
 from protocol.codec.json_lines import Event, decode_line
 from protocol.errors import RunNotFound, WireError
 from protocol.journal.reader import last_words
-from protocol.messages.events import Anomaly
+from protocol.messages.events import Anomaly, RunStarted
 from protocol.runs import RunInfo, list_runs
 from protocol.storage.folders import EVENTS_FILE
 
@@ -145,13 +145,18 @@ class ReadingTools:
         return {"events": rows[::-1], "truncated": truncated or clock.has_passed}
 
     def _newest_anomalies(self, run: str | None) -> tuple[list[Event], bool]:
-        """Of an ended run the newest of each source and kind, and whether the whole journal was read."""
+        """The newest of each source and kind in an ended run's last boot, and whether all of it was read."""
         newest: dict[tuple[str, str], Event] = {}
         clock = _Deadline()
         with closing(self._targets.open_log(run)) as log:
             for stream, _, line in clock.watch(log.newest_first()):
-                event = _decode(line) if stream == "life" and b'"type":"anomaly"' in line else None
-                if event is not None and isinstance(event.data, Anomaly):
+                wanted = stream == "life" and (b'"type":"anomaly"' in line or b'"type":"run.started"' in line)
+                event = _decode(line) if wanted else None
+                if event is None:
+                    continue
+                if isinstance(event.data, RunStarted):
+                    break  # a boot that resumes tells those that are still active
+                if isinstance(event.data, Anomaly):
                     newest.setdefault((event.data.source, event.data.kind), event)
         return list(newest.values()), not clock.has_passed
 

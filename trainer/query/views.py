@@ -329,7 +329,7 @@ _VIEWS: dict[str, View] = {
     "drift": View("gradient drift of each source", _DRIFT),
     "layers": View("each layer and env at level DEBUG: gradients, weights, outputs", _LAYERS),
     "rollbacks": View("each time that the governor put a host back", _ROLLBACKS),
-    "anomalies": View("each anomaly raised, escalated or cleared", _ANOMALIES),
+    "anomalies": View("each anomaly raised, escalated, cleared, or still there after a resume", _ANOMALIES),
     "phases": View("seconds of each phase of an epoch, by rank", _PHASES),
     "system": View("the machine, once a second", _SYSTEM),
     "checkpoints": View("each checkpoint, saved or failed", _CHECKPOINTS),

@@ -194,6 +194,11 @@ class AnomalyDetector:
         raised, self._raised = self._raised, []
         return raised
 
+    def emit_active(self) -> None:
+        """Tell of what is raised, each without a value: after a resume nobody has been told."""
+        for i in np.flatnonzero(self._active):
+            self._emit(i, int(self._active[i]), None)
+
     @property
     def active(self) -> int:
         """How many are raised."""

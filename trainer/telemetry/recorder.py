@@ -248,6 +248,10 @@ class Recorder:
         """Anomalies raised, or become worse, since the last call; each with its env, where it has one."""
         return self._anomalies.take_raised()
 
+    def report_active_anomalies(self) -> None:
+        """Tell of those that a resumed boot begins with: whoever follows a boot begins with none."""
+        self._anomalies.emit_active()
+
     def record_update(self, statistics: UpdateStatistics) -> None:
         """The policy has learnt from the round."""
         readings: dict[str, Any] = dict(update_readings(statistics, self._thresholds))

@@ -135,6 +135,16 @@ def test_only_what_is_active_is_an_anomaly_at_the_end(tmp_path: Path) -> None:
     assert "critical env01 stays: look there" in text
 
 
+def test_anomaly_of_an_abandoned_future_is_not_active(tmp_path: Path) -> None:
+    def anomaly(kind: str, round_: int) -> Told:
+        return ev.Anomaly(kind=kind, source="env01", severity="critical", active=True), at(round_, 1, 1)
+
+    told = [*PLAYED, anomaly("before", 1), round_started(2), anomaly("abandoned", 2)]
+    write_run(tmp_path, "r", [*told, started("b2", resumed_round=1), anomaly("before", 1)]).release()
+    found, _ = look(tmp_path)
+    assert [a.kind for a in found.anomalies] == ["before"]
+
+
 def test_advice_is_given_once_for_each_kind(tmp_path: Path) -> None:
     told: list[Told] = [
         (ev.Anomaly(kind="kl_spike", source=f"policy{i}", severity="critical", active=True), at(1, 2, 1))

@@ -199,6 +199,15 @@ def test_anomalies_are_as_they_are_now() -> None:
     assert kinds == {"exploding": True, "plateau": False}
 
 
+def test_anomalies_of_an_ended_run_are_of_its_last_boot(home: Path) -> None:
+    told = [journals.started("b1"), anomaly("abandoned", active=True, round_=2)]
+    told += [journals.started("b2", resumed_round=1), anomaly("exploding", active=True, round_=2)]
+    journals.write_run(home, "beta", told).release()
+    assert [row["kind"] for row in call("anomalies", run="beta", active_only=False)["anomalies"]] == [
+        "exploding"
+    ]
+
+
 def test_events_are_the_newest_of_the_wanted_types() -> None:
     answer = call("events", limit=2)
     assert [event["type"] for event in answer["events"]] == ["mark", "run.stopped"]

@@ -300,6 +300,21 @@ def test_resume_is_exact() -> None:
     assert events(cut=25) == events(cut=None)
 
 
+def test_what_is_active_is_told_again_after_a_resume() -> None:
+    old, resumed = detector(first := Emitter()), detector(again := Emitter())
+    for norms in ([0.7, 1.4, 0.1], [0.6, 1.2, 0.9]):
+        old.check_all({"env.norm_drift": np.array(norms)})
+    resumed.load_state_dict(old.state_dict())
+    resumed.emit_active()
+    raised = [dataclasses.replace(e, value=None) for e in told(first)]
+    assert [(e.source, e.severity, e.count) for e in raised] == [
+        ("env00", "warning", 2),
+        ("env01", "critical", 2),
+    ]
+    assert told(again) == raised
+    assert resumed.take_raised() == [], "it escalates nothing anew"
+
+
 def test_every_check_has_its_threshold_and_its_hint() -> None:
     assert len({c.reading for c in CHECKS}) == len(CHECKS)
     for check in CHECKS:
