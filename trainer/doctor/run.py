@@ -88,7 +88,7 @@ def diagnose(run: RunInfo) -> Diagnosis:
     found.bundle, found.report = _bundle(run, found.boot)
     found.checkpoint = _checkpoint(run)
     _judge(run, found, stopped)
-    found.advice = list(_advice(found))
+    found.advice = list(_advice(run, found))
     return found
 
 
@@ -176,11 +176,13 @@ def _judge(run: RunInfo, found: Diagnosis, stopped: RunStopped | None) -> None:
         found.ending = "killed"
 
 
-def _advice(found: Diagnosis) -> list[str]:
+def _advice(run: RunInfo, found: Diagnosis) -> list[str]:
     """What to do next, in order."""
     if found.kind == "published":
         return [_advice_for_loop(found)]
     if found.ending == "alive":
+        if run.state == "STARTING":
+            return [f"it is starting; watch it then: esper-tui {found.run}"]
         silent = time.time() - (found.last_at or 0) / 1e6
         if silent < SILENT_SECONDS:
             return [f"watch it: esper-tui {found.run}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -9,8 +10,8 @@ import pytest
 import torch
 
 from protocol.messages import events as ev
-from protocol.runs import RunFolder, find_run
-from tests.trainer.journals import Told, at, epoch, round_finished, round_started, started, write_run
+from protocol.runs import Connection, RunFolder, find_run
+from tests.trainer.journals import BEGIN, Told, at, epoch, round_finished, round_started, started, write_run
 from trainer.checkpoint import Checkpoints
 from trainer.doctor.bundle import PostmortemReport
 from trainer.doctor.run import Diagnosis, diagnose
@@ -32,6 +33,23 @@ def look(home: Path) -> tuple[Diagnosis, str]:
 def save(run: RunFolder, round_: int, epoch_: int | None = None) -> Path:
     state = {"trainer": {"round": round_, "epoch": epoch_ or 0}}
     return Checkpoints(run.checkpoints, keep=3).save(state, round=round_, epoch=epoch_).path
+
+
+def connect(run: RunFolder) -> None:
+    """Say that this process, which holds the run, has opened its sockets."""
+    connection = Connection(
+        v=1,
+        run=run.id,
+        name=run.name,
+        boot="b1",
+        pid=os.getpid(),
+        starttime=0,
+        started=BEGIN,
+        endpoints={},
+        host="h",
+        version="0",
+    )
+    run.connection.write_bytes(msgspec.json.encode(connection))
 
 
 @pytest.mark.parametrize(
@@ -96,10 +114,19 @@ def test_an_earlier_boots_last_word_is_not_the_last_boots(tmp_path: Path) -> Non
 
 
 def test_alive_and_silent(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "r", PLAYED)
+    run = write_run(tmp_path, "r", [*PLAYED, (ev.RunStateChanged(state="TRAINING"), at(1, 3))])
+    connect(run)
     found, text = look(tmp_path)
     assert found.ending == "alive"
-    assert f"kill -USR1 {found.pid}" in text or "esper-tui r" in text
+    assert f"kill -USR1 {found.pid}" in text
+    run.release()
+
+
+@pytest.mark.parametrize("told", [[], [*PLAYED, stopped(0)]], ids=["a new run", "a resumed run"])
+def test_alive_without_an_event_yet_is_starting(tmp_path: Path, told: list[Told]) -> None:
+    run = write_run(tmp_path, "r", told)
+    found, _ = look(tmp_path)
+    assert (found.ending, found.advice) == ("alive", ["it is starting; watch it then: esper-tui r"])
     run.release()
 
 
