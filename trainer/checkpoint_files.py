@@ -87,6 +87,10 @@ def list_checkpoints(folder: Path) -> list[CheckpointFile]:
         match = _NAME.match(path.name)
         if match is None:
             continue
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            continue  # a live daemon has just deleted it
         entry = index.get(path.name, CheckpointEntry(number=0))
         epoch = int(match[2]) if match[2] else None
         found.append(
@@ -96,7 +100,7 @@ def list_checkpoints(folder: Path) -> list[CheckpointFile]:
                 epoch=epoch,
                 tag=match[3] or "",
                 accuracy=entry.accuracy,
-                bytes=path.stat().st_size,
+                bytes=size,
                 number=entry.number,
                 abandoned=entry.abandoned,
             )
@@ -110,9 +114,17 @@ def best_checkpoint(folder: Path) -> CheckpointFile | None:
     if not path.exists():
         return None
     entry = read_index(folder).get(BEST_FILE, CheckpointEntry(number=0))
-    same = [file for file in list_checkpoints(folder) if file.path.samefile(path)]
+    same = [file for file in list_checkpoints(folder) if _is_same_file(file.path, path)]
     round_ = same[0].round if same else None
     return CheckpointFile(path, round_, None, "best", entry.accuracy, path.stat().st_size, entry.number)
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    """Whether two paths are one file; False where a live daemon has just deleted `path`."""
+    try:
+        return path.samefile(other)
+    except FileNotFoundError:
+        return False
 
 
 def find_checkpoint(folder: Path, wanted: str) -> Path:

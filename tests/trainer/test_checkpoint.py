@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from trainer import checkpoint as module
+from trainer import checkpoint_files
 from trainer.checkpoint import Checkpoints, load
 from trainer.checkpoint_files import CheckpointError, best_checkpoint, find_checkpoint, list_checkpoints
 
@@ -66,6 +68,21 @@ def test_tagged_checkpoint_stays_until_it_is_deleted(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path, str(tmp_path / names[2])).name == names[2]
     with pytest.raises(CheckpointError, match=r"no checkpoint nope in .*there are before, round-000005.pt"):
         find_checkpoint(tmp_path, "nope")
+
+
+def test_files_that_go_while_they_are_listed_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Checkpoints(tmp_path, keep=2).save(state(2), round=2, epoch=None, best=True)
+    gone = tmp_path / "round-000001.pt"
+    gone.symlink_to("nowhere")  # it is in its folder, but no file
+    files = list_checkpoints(tmp_path)
+    assert [file.round for file in files] == [2]
+    stale = replace(files[0], path=gone, round=1)
+    monkeypatch.setattr(checkpoint_files, "list_checkpoints", lambda _: [stale, *files])
+    best = best_checkpoint(tmp_path)
+    assert best is not None
+    assert best.round == 2
 
 
 @pytest.mark.finding("DR-06")

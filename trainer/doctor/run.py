@@ -154,7 +154,11 @@ def _checkpoint(run: RunInfo) -> LastCheckpoint | None:
     paths = Checkpoints(folder, keep=0).all() if folder.is_dir() else []
     if not paths:
         return None
-    path, at = paths[-1], int(paths[-1].stat().st_mtime * 1e6)
+    path = paths[-1]
+    try:
+        at = int(path.stat().st_mtime * 1e6)
+    except FileNotFoundError:
+        return _checkpoint(run)  # a live daemon has just replaced it by a newer one
     try:
         trainer = load(path)["trainer"]
     except CheckpointError as error:

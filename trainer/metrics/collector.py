@@ -184,7 +184,7 @@ def _add_round(families: Families, totals: RunTotals) -> None:
 
 def _add_evaluations(families: Families, totals: RunTotals) -> None:
     def by_policy(name: str, about: str, field: str) -> None:
-        found = {policy: getattr(event, field) for policy, event in totals.evaluations.items()}
+        found = {policy: getattr(event, field) for policy, event in dict(totals.evaluations).items()}
         if found:
             families.gauges(name, about, ("policy",), found)
 
@@ -302,7 +302,7 @@ def _add_checkpoints(families: Families, totals: RunTotals) -> None:
 
 
 def _add_machine(families: Families, totals: RunTotals) -> None:
-    samples = {str(rank): sample for rank, sample in sorted(totals.samples.items())}
+    samples = {str(rank): sample for rank, sample in sorted(dict(totals.samples).items())}
 
     def add(name: str, about: str, values: dict[str, float | None]) -> None:
         families.gauges(name, about, ("rank",), values)

@@ -114,9 +114,14 @@ def read_tables(journal: Path, watch: Watch) -> JournalTables:
     _remove_others(cache, known)
     earlier = removed_boots(journal)
     if earlier is not None and tables.summaries:
+        known_boots = {boot.boot for summary in tables.summaries for boot in summary.boots}
+
+        def watch_others(events: Iterator[Event]) -> Iterator[Event]:
+            return (event for event in watch(events) if getattr(event.data, "boot", None) not in known_boots)
+
         columns = EventColumns(lambda table, batch: tables.add_batch(table, batch) if table != RAW else None)
         first = tables.summaries[0]
-        first.boots = columns.read(earlier, watch).boots + first.boots
+        first.boots = columns.read(earlier, watch_others).boots + first.boots
     return tables
 
 

@@ -139,6 +139,19 @@ def test_never_started(tmp_path: Path) -> None:
     assert "daemon.log" in text
 
 
+def test_checkpoint_that_is_replaced_meanwhile_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path, "r", PLAYED)
+    newest = save(run, 2)
+    listings = iter([[newest.with_name("round-000001.pt")], [newest]])
+    monkeypatch.setattr(Checkpoints, "all", lambda _: next(listings))
+    run.release()
+    found, _ = look(tmp_path)
+    assert found.checkpoint is not None
+    assert found.checkpoint.round == 2
+
+
 def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
     run = write_run(tmp_path, "r", PLAYED)
     path = save(run, 1)

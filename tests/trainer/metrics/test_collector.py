@@ -193,6 +193,23 @@ def test_unmeasured_is_absent(server: Server, totals: RunTotals) -> None:
     assert mean([None]) is largest([float("inf")]) is None
 
 
+class Growing(dict[Any, Any]):
+    """Gets one more while somebody goes through it, as of a rank or a policy that is told of meanwhile."""
+
+    def items(self) -> Any:
+        for key, value in super().items():
+            self[type(key)(99)] = value
+            yield key, value
+
+
+def test_what_is_told_of_meanwhile_disturbs_no_scrape(server: Server, totals: RunTotals) -> None:
+    kinds = ev.EvaluationFinished, ev.SystemSample
+    observe(server, totals, [event for event in examples() if isinstance(event, kinds)])
+    totals.evaluations, totals.samples = Growing(totals.evaluations), Growing(totals.samples)
+    names = {family.name for family in RunCollector(server, totals).collect()}
+    assert {"esper_evaluation_return_mean", "esper_cpu_cores"} <= names
+
+
 def test_scrapes_in_quick_succession_share_one_collection(
     server: Server, totals: RunTotals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

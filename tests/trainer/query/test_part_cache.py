@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from protocol.codec.json_lines import Event
-from protocol.journal.reader import JournalPart, lines_newest_first
+from protocol.journal.reader import JournalPart, lines_newest_first, removed_boots
 from protocol.journal.writer import Journal, JournalLimits
 from protocol.messages.events import spec_of
 from tests.batches import batch_of
 from tests.trainer.journals import BEGIN, epoch, round_started, started
+from trainer.query import part_cache
 from trainer.query.database import Database
 from trainer.query.part_cache import ABANDONED_SECONDS
 
@@ -109,6 +110,21 @@ def test_tables_of_segments_that_are_gone_go(journal: Path, monkeypatch: pytest.
     read_lines(journal, monkeypatch)
     after = {path.name[:6] for path in (journal.parent / "cache").glob("query-*/*")}
     assert before - after == {gone.name[len("events-") :][:6]}
+
+
+def test_boot_that_retention_takes_meanwhile_is_there_once(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def retain_first(path: Path) -> JournalPart | None:
+        Journal(path, JournalLimits(segment_bytes=15_000, keep_bytes=1)).close()
+        return removed_boots(path)
+
+    monkeypatch.setattr(part_cache, "removed_boots", retain_first)
+    assert removed_boots(journal) is None
+    db = Database(journal)
+    assert removed_boots(journal) is not None
+    assert db.ask("SELECT boot FROM runs").rows == [("b1",), ("b2",)]
+    assert db.ask(COUNT).rows == [(2 * NUM_EPOCHS, NUM_EPOCHS)]
 
 
 @pytest.mark.finding("DR-34")
