@@ -135,13 +135,16 @@ def ssh_address_of(text: str, run: str | None = None) -> str:
         BadName: two different runs are named, or no host.
     """
     if text.startswith("ssh://"):
-        return text if run is None else f"{text.rstrip('/')}/{run}"
-    match = _SSH_LOGIN.match(text)
-    login = match[0] if match else ""
-    named = text[len(login) + 1 :] or None
-    if not login or text[len(login) : len(login) + 1] not in ("", ":"):
-        raise BadName(f"{text!r} names no host; write user@host or user@host:run")
+        host, named = text.rstrip("/"), parse_ssh_address(text).run
+        address = host
+    else:
+        match = _SSH_LOGIN.match(text)
+        login = match[0] if match else ""
+        named = text[len(login) + 1 :] or None
+        if not login or text[len(login) : len(login) + 1] not in ("", ":"):
+            raise BadName(f"{text!r} names no host; write user@host or user@host:run")
+        host = f"ssh://{login}"
+        address = f"{host}/{named}" if named else host
     if named and run and named != run:
         raise BadName(f"two runs are named, {named} and {run}; give one")
-    wanted = named or run
-    return f"ssh://{login}/{wanted}" if wanted else f"ssh://{login}"
+    return f"{host}/{run}" if run and not named else address

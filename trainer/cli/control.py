@@ -16,7 +16,7 @@ from protocol.messages.vocabulary import ALPHA_SPEEDS, LEVELS, TEMPOS, Style
 
 from .options import JSON, REQUIRED_RUN, RUN, WAIT
 from .output import print_lines, print_result, print_table, request
-from .run_argument import RunArgument
+from .run_argument import CommandAfterRun, RunArgument
 
 
 @click.command()
@@ -115,7 +115,7 @@ def profile(run: RunArgument, epochs: int, with_update: bool, wait: bool, as_jso
     request(lambda c: c.profile(epochs=epochs, with_update=with_update, wait=wait), run, as_json)
 
 
-@click.command()
+@click.command(cls=CommandAfterRun)
 @REQUIRED_RUN
 @click.argument("what", required=False, metavar="[KEY[=VALUE]]")
 @WAIT
@@ -139,7 +139,7 @@ def param(run: RunArgument, what: str | None, wait: bool, as_json: bool) -> None
     print_table(rows, columns, as_json)
 
 
-@click.command()
+@click.command(cls=CommandAfterRun)
 @REQUIRED_RUN
 @click.argument("method")
 @click.argument("parameters", nargs=-1, metavar="[KEY=VALUE]...")
@@ -180,7 +180,7 @@ def _parameters(words: Sequence[str], types: dict[str, str]) -> dict[str, Any]:
     return params
 
 
-@click.command()
+@click.command(cls=CommandAfterRun)
 @REQUIRED_RUN
 @click.argument("text")
 @JSON
@@ -198,7 +198,7 @@ _ENV = click.option("--env", type=click.IntRange(min=0), required=True, help="In
 _SLOT = click.option("--slot", required=True, help="Name of the slot, such as r0c1.")
 
 
-@seed.command()
+@seed.command(cls=CommandAfterRun)
 @REQUIRED_RUN
 @_ENV
 @_SLOT
@@ -222,7 +222,7 @@ def germinate(
     )
 
 
-@seed.command()
+@seed.command(cls=CommandAfterRun)
 @REQUIRED_RUN
 @_ENV
 @_SLOT
@@ -254,7 +254,7 @@ def _progress(op: dict[str, Any]) -> str | None:
     return f"{op['done']}/{op['total']}" if op["total"] else None
 
 
-@click.command()
+@click.command(cls=CommandAfterRun)
 @REQUIRED_RUN
 @click.argument("op")
 @WAIT
@@ -305,7 +305,7 @@ def lease() -> None:
     """
 
 
-@lease.command()
+@lease.command(cls=CommandAfterRun)
 @REQUIRED_RUN
 @click.option("--ttl", type=click.FloatRange(1, 3600), default=60.0, show_default=True, help="Seconds.")
 @click.option("--note", default="", help="Purpose; shown to clients that are refused.")
@@ -320,7 +320,7 @@ def acquire(run: RunArgument, ttl: float, note: str, as_json: bool) -> None:
     print_lines([answer["lease"]])
 
 
-@lease.command()
+@lease.command(cls=CommandAfterRun)
 @REQUIRED_RUN
 @click.option("--force", is_flag=True, help="End the lease of another client.")
 @JSON

@@ -18,10 +18,10 @@ from protocol.storage.folders import EVENTS_FILE
 
 from .options import JSON, RUN
 from .output import exit_on_damage, format_table, print_json, print_lines
-from .run_argument import RunArgument
+from .run_argument import CommandAfterRun, RunArgument
 
 
-@click.command()
+@click.command(cls=CommandAfterRun)
 @RUN
 @click.argument("sql", required=False)
 @click.option("--views", "--tables", "tables", is_flag=True, help="List the views and their columns.")

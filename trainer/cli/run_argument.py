@@ -64,11 +64,26 @@ class RunArgument:
             sys.exit(run_remotely(destination, words, daemon=self.remote_daemon))
 
 
+class CommandAfterRun(click.Command):
+    """A command that takes RUN and more: where `--ssh` names the run, RUN is not expected.
+
+    The name is put where RUN stands, so that what follows is in its place; never one that reads as an option.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        ssh = given.get("ssh")
+        run = parse_ssh_address(ssh_address_of(ssh)).run if isinstance(ssh, str) else None
+        if run is not None and not run.startswith("-"):
+            args = [run, *args]
+        return super().parse_args(ctx, args)
+
+
 def run_argument(command: _F, *, required: bool = False) -> _F:
     """RUN with `--ssh`, `--remote-command` and `--key`: the command gets one `RunArgument`.
 
     Args:
-        required: RUN may not be left out, as another argument follows it.
+        required: RUN may not be left out, but where `--ssh` names it.
     """
 
     @functools.wraps(command)
@@ -88,7 +103,11 @@ def run_argument(command: _F, *, required: bool = False) -> _F:
             "--key", metavar="NAME", help="Name of the key for tcp://HOST:PORT, where there are several."
         ),
         REMOTE_COMMAND,
-        click.option("--ssh", metavar="USER@HOST[:RUN]", help="A run on another machine, through OpenSSH."),
+        click.option(
+            "--ssh",
+            metavar="USER@HOST[:RUN]",
+            help="A run on another machine, through OpenSSH; where it names RUN, leave RUN out.",
+        ),
         click.argument("run", required=required),
     ):
         decorated = decorate(decorated)
@@ -97,7 +116,7 @@ def run_argument(command: _F, *, required: bool = False) -> _F:
 
 
 def required_run_argument(command: _F) -> _F:
-    """The same where another argument follows."""
+    """The same where RUN may not be left out; the command is a `CommandAfterRun`."""
     return run_argument(command, required=True)
 
 

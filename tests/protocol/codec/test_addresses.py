@@ -27,6 +27,8 @@ from protocol.errors import BadName, KeysUnusable, RunNotFound
         ("me@gpu-box:digits", "digits", "ssh://me@gpu-box/digits"),
         ("[::1]:digits", None, "ssh://[::1]/digits"),
         ("ssh://me@gpu-box:2222", "digits", "ssh://me@gpu-box:2222/digits"),
+        ("ssh://me@gpu-box:2222/digits", None, "ssh://me@gpu-box:2222/digits"),
+        ("ssh://me@gpu-box:2222/digits", "digits", "ssh://me@gpu-box:2222/digits"),
     ],
 )
 def test_ssh_address_of_an_option(text: str, run: str | None, address: str) -> None:
@@ -51,6 +53,8 @@ def test_what_ssh_would_read_as_something_else_is_refused(text: str) -> None:
 def test_two_runs_are_one_too_many() -> None:
     with pytest.raises(BadName, match="two runs are named, a and b"):
         ssh_address_of("box:a", "b")
+    with pytest.raises(BadName, match="two runs are named, a and b"):
+        ssh_address_of("ssh://box/a", "b")
 
 
 def test_three_endpoints_are_behind_a_port() -> None:
