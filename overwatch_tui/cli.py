@@ -202,7 +202,9 @@ def main(
     chosen |= {"sort": sort, "read_only": read_only, "quiet": quiet}
     chosen |= {"refresh": float(refresh) if refresh else None, "glyphs": "ascii" if ascii else None}
     settings = read_settings(os.environ, chosen)
-    if not once:
+    if once:
+        leave_on_signals(remove_temporary_folders)
+    else:
         _prepare_terminal()
     with FirstFrame(
         _first_words(address, replay), is_wanted=_takes_first_frame(ssh, address, once=once)

@@ -92,6 +92,16 @@ def _ended_elsewhere(address: str | None, runs: RunList) -> tuple[MachineRuns, L
     return None if run.live else next(entry for entry in runs.entries if entry[1] is run)
 
 
+def open_named(address: str | None, runs: RunList, *, daemon: str | None, thin: bool | None) -> Feed:
+    """Follow the run that is named, or open its recording; that of another machine is fetched.
+
+    Raises:
+        EsperError: another machine cannot be reached, or the recording cannot be read.
+    """
+    ended = _ended_elsewhere(address, runs)
+    return open_address(address, daemon=daemon, thin=thin) if ended is None else ended[0].open(ended[1])
+
+
 def open_first(address: str | None, choice: RunChoice, *, daemon: str | None, thin: bool | None) -> Feed:
     """The feed to begin with; where there is a choice, none, and the list of runs is the first screen.
 
@@ -106,8 +116,7 @@ def open_first(address: str | None, choice: RunChoice, *, daemon: str | None, th
         not address.startswith("ssh://") or parse_ssh_address(address).run is not None
     )
     if is_named:
-        ended = _ended_elsewhere(address, choice.runs)
-        return open_address(address, daemon=daemon, thin=thin) if ended is None else ended[0].open(ended[1])
+        return open_named(address, choice.runs, daemon=daemon, thin=thin)
     choice.runs.wait()
     is_one = len(machines) == 1 and not machines[0].problem
     if is_one and (len(choice.runs.live) == 1 or not choice.runs.entries):

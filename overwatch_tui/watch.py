@@ -28,8 +28,9 @@ from .session import Session
 from .settings.sources import Settings
 from .source.compared_runs import open_compared
 from .source.feed import Feed
+from .source.recording import FetchFeed
 from .source.replay import ReplayFeed, journal_of
-from .start import RunChoice, make_run_list, open_address, open_first
+from .start import RunChoice, make_run_list, open_first, open_named
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,16 @@ def _recording(replay: str | None, speed: float) -> Feed | None:
     return None if replay is None else ReplayFeed(journal_of(replay), speed)
 
 
+def _open_once(options: WatchOptions) -> Feed:
+    """The run that is named; no screen shows how a recording is fetched, so it is waited for."""
+    with closing(make_run_list(options.ssh, daemon=options.daemon, thin=options.thin)) as runs:
+        feed = open_named(options.address, runs, daemon=options.daemon, thin=options.thin)
+    return feed.wait() if isinstance(feed, FetchFeed) else feed
+
+
 def print_once(options: WatchOptions, settings: Settings, *, after_round: int, as_json: bool) -> None:
-    """Print one screen, or with `as_json` its values; see `Session.wait` for the errors."""
-    feed = _recording(options.replay, math.inf) or open_address(
-        options.address, daemon=options.daemon, thin=options.thin
-    )
+    """Print one screen, or with `as_json` its values; see `Session.wait` and `open_named` for the errors."""
+    feed = _recording(options.replay, math.inf) or _open_once(options)
     with closing(Session(feed, _first_view(settings))) as session:
         if not session.wait(after_round=after_round):
             click.echo("esper-tui: no epoch to show so far", err=True)

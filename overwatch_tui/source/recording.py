@@ -10,7 +10,7 @@ from typing import Any
 
 from protocol.client.items import Item
 from protocol.client.ssh_command import RemoteCommand
-from protocol.errors import EsperError
+from protocol.errors import EsperError, TunnelError
 from protocol.storage.folders import EVENTS_FILE
 
 from .link_status import LinkStatus
@@ -19,6 +19,7 @@ from .temporary_folders import make_temporary_folder, remove_temporary_folder
 
 DAMAGED = 1
 """Exit code of `replay` where it has printed what is whole."""
+POLL_SECONDS = 0.02
 
 
 class FetchedReplay(ReplayFeed):
@@ -87,6 +88,18 @@ class FetchFeed:
             return None
         finally:
             command.stop()
+
+    def wait(self) -> ReplayFeed:
+        """The recording, once it has been fetched.
+
+        Raises:
+            TunnelError: it cannot be.
+        """
+        while (recording := self.take_recording()) is None:
+            if self._problem:
+                raise TunnelError(self._problem)
+            time.sleep(POLL_SECONDS)
+        return recording
 
     def drain(self) -> list[Item]:
         return []

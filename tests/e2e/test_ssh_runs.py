@@ -60,6 +60,8 @@ def test_runs_of_two_machines_in_one_list(machines: tuple[Machine, Machine], tmp
     }
     loop = subprocess.Popen([sys.executable, "-c", LOOP], env=box.environment)
     named = [sys.executable, "-m", "overwatch_tui", "--ssh", "box", "alpha"]
+    once = subprocess.run([*named, "--once"], env=here, capture_output=True, text=True, timeout=300)
+    assert (once.returncode, "STOPPED" in once.stdout) == (0, True), once.stderr
     terminal = Terminal(named, here, columns=100, lines=30)
     try:
         terminal.wait_for(lambda text: "ENDED" in text and "STOPPED" in text, seconds=120)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from overwatch_tui import session
 from overwatch_tui.cli import main
+from protocol.client.ssh_command import DAEMON_VARIABLE
 
 from . import journal
 from .runs import make_run
@@ -122,6 +125,48 @@ def test_run_whose_rounds_are_done_needs_more(tmp_path: Path) -> None:
     for arguments in (("alpha",), ("--replay", "alpha")):
         shown = invoke("--once", *arguments, COLUMNS="120", LINES="30")
         assert "esper-daemon start --detach --resume alpha --rounds 4" in shown.output
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of a machine that has one run, killed: `alpha`. The `ssh` that leads there prints files."""
+    home = tmp_path / "box"
+    make_run(home, "alpha")
+    row = {"name": "alpha", "id": "7f3a", "live": False, "state": "DIED"}
+    (home / "list").write_text(json.dumps([row]))
+    script = tmp_path / "bin" / "ssh"
+    script.parent.mkdir()
+    script.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *" list --all --json") cat {home}/list ;;\n'
+        f'*" replay --json -- alpha") cat {home}/runs/alpha/events.jsonl || exit 10 ;;\n'
+        "*) echo [] ;; esac\n"
+    )
+    script.chmod(0o700)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv(DAEMON_VARIABLE, "esper-daemon")
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    return home
+
+
+def test_run_that_ended_on_another_machine_is_shown(box: Path, tmp_path: Path) -> None:
+    for words in (("--ssh", "me@box:alpha"), ("--ssh", "me@box", "al")):
+        shown = invoke("--once", *words, COLUMNS="120", LINES="30")
+        assert shown.exit_code == 0, shown.output
+        assert " DIED " in shown.output.split("\n")[0]
+        data = json.loads(invoke("--once", "--json", *words).output)
+        assert (data["link"], data["state"], data["round"]) == ("ended", "DIED", 2)
+    assert not list((tmp_path / "tmp").iterdir()), "the recording is removed"
+    late = invoke("--once", "--after-round", "9", "--ssh", "me@box:alpha")
+    assert (late.exit_code, "finished 2 rounds" in late.output) == (3, True), late.output
+
+
+def test_recording_elsewhere_that_cannot_be_fetched_is_told(box: Path) -> None:
+    (box / "runs/alpha/events.jsonl").unlink()
+    result = invoke("--once", "--ssh", "me@box:alpha")
+    assert result.exit_code == 3
+    assert "alpha cannot be fetched: me@box: esper-daemon replay ended with 10" in result.output
 
 
 def test_several_machines_name_no_run() -> None:
