@@ -27,6 +27,7 @@ from .journal.segments import SegmentFolder
 from .messages.vocabulary import RunKindName, RunState
 from .storage.folders import (
     EVENTS_FILE,
+    StrPath,
     esper_home,
     is_valid_name,
     make_private,
@@ -109,7 +110,7 @@ class RunFolder:
         name: str | None = None,
         *,
         prefix: str = "run",
-        home: Path | None = None,
+        home: StrPath | None = None,
         kind: RunKindName = "training",
     ) -> RunFolder:
         """Take the run `name`, new or not, or a new one `<prefix>-<4 hex digits>`.
@@ -298,13 +299,13 @@ def next_commands(name: str, *, state: str, kind: str, done: int = 0) -> list[st
     return [f"esper-daemon status {name}"]
 
 
-def was_trained(name: str, home: Path | None = None) -> bool:
+def was_trained(name: str, home: StrPath | None = None) -> bool:
     """Whether there is a run of exactly this name that has events."""
     events = esper_home(home) / "runs" / name / EVENTS_FILE
     return is_valid_name(name) and (events.exists() or bool(SegmentFolder(events).numbers()))
 
 
-def list_runs(home: Path | None = None) -> list[RunInfo]:
+def list_runs(home: StrPath | None = None) -> list[RunInfo]:
     """All runs of this user, newest first."""
     found = []
     try:
@@ -318,7 +319,7 @@ def list_runs(home: Path | None = None) -> list[RunInfo]:
     return sorted(found, key=lambda run: run.started, reverse=True)
 
 
-def find_run(prefix: str | None = None, *, live_only: bool = False, home: Path | None = None) -> RunInfo:
+def find_run(prefix: str | None = None, *, live_only: bool = False, home: StrPath | None = None) -> RunInfo:
     """The run meant by a name, or by the beginning of a name or id that only one has.
 
     Args:

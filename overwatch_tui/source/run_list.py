@@ -17,7 +17,7 @@ from protocol.codec.addresses import SshDestination
 from protocol.errors import EsperError, TunnelError
 from protocol.journal.overview import RunOverview
 from protocol.runs import RunInfo, list_runs, next_commands
-from protocol.storage.folders import EVENTS_FILE
+from protocol.storage.folders import EVENTS_FILE, StrPath
 
 from .feed import Feed, LiveFeed
 from .recording import FetchFeed
@@ -93,7 +93,7 @@ class LocalMachine:
     host = ""
     problem = ""
 
-    def __init__(self, home: Path | None = None, *, thin: bool | None = None) -> None:
+    def __init__(self, home: StrPath | None = None, *, thin: bool | None = None) -> None:
         self._home = home
         self._thin = bool(thin)
         self._answer: list[ListedRun] | None = None

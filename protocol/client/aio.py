@@ -16,13 +16,13 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import zmq
 
 from protocol.codec.json_lines import Event
 from protocol.messages.vocabulary import STREAMS, Stream
+from protocol.storage.folders import StrPath
 
 from .items import Item, RequestOutcome
 from .subscriber import Subscriber
@@ -44,7 +44,7 @@ class AsyncSubscriber:
         *,
         streams: Sequence[Stream] = STREAMS,
         client: str = "python",
-        home: Path | None = None,
+        home: StrPath | None = None,
         thin: bool = False,
     ) -> None:
         self.subscriber = Subscriber(name, streams=streams, client=client, home=home, thin=thin)

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import zmq
@@ -25,6 +24,7 @@ from protocol.journal.reader import newest_lines
 from protocol.messages.commands import Reply
 from protocol.messages.events import CommandDone, CommandFailed
 from protocol.messages.vocabulary import STREAMS, Level, Severity, Stream
+from protocol.storage.folders import StrPath
 
 from .endpoint import STARTING_SECONDS, Target, TargetSource
 from .items import Reset
@@ -395,7 +395,7 @@ def connect(
     *,
     key: str | None = None,
     client: str = "python",
-    home: Path | None = None,
+    home: StrPath | None = None,
     lease: str = "",
     remote_daemon: str | None = None,
 ) -> Client:

@@ -6,12 +6,11 @@ An address is a text: a run's name, `ssh://user@host/run` or `tcp://key@host:por
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from protocol.codec.addresses import parse_ssh_address
 from protocol.errors import NoReply
 from protocol.runs import RunInfo, find_run
-from protocol.storage.folders import EVENTS_FILE
+from protocol.storage.folders import EVENTS_FILE, StrPath
 from protocol.storage.lock import holder_of
 
 from .endpoint import STARTING_SECONDS, NotReady, Target, TargetSource
@@ -33,7 +32,7 @@ class LocalRuns:
     is_remote = False
     patience_seconds = STARTING_SECONDS
 
-    def __init__(self, name: str | None, home: Path | None = None) -> None:
+    def __init__(self, name: str | None, home: StrPath | None = None) -> None:
         self._name = name
         self._home = home
         self._current: RunInfo | None = None
@@ -70,7 +69,7 @@ class LocalRuns:
 
 def make_target_source(
     address: str | None,
-    home: Path | None = None,
+    home: StrPath | None = None,
     *,
     remote_daemon: str | None = None,
     batch: bool = False,

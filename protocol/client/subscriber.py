@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import zmq
@@ -29,6 +28,7 @@ from protocol.journal.reader import newest_lines
 from protocol.messages.commands import Reply
 from protocol.messages.headers import Heartbeat, Window
 from protocol.messages.vocabulary import STREAMS, Stream
+from protocol.storage.folders import StrPath
 
 from .connection import DaemonConnection
 from .endpoint import Target, TargetSource
@@ -62,7 +62,7 @@ class Subscriber:
         *,
         streams: Sequence[Stream] = STREAMS,
         client: str = "python",
-        home: Path | None = None,
+        home: StrPath | None = None,
         thin: bool = False,
         source: TargetSource | None = None,
     ) -> None:

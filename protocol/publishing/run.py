@@ -30,6 +30,7 @@ from protocol.messages.events import Artifact, LogLine, Mark, RunStarted, RunSto
 from protocol.runs import RunFolder
 from protocol.server.run_kind import RunKind
 from protocol.server.server import Server
+from protocol.storage.folders import StrPath
 from protocol.version import __version__
 
 from .loop_commands import CommandCall, LoopCommands
@@ -56,7 +57,7 @@ def publish(
     notes: str = "",
     resume: bool = False,
     listen: str = "",
-    home: Path | None = None,
+    home: StrPath | None = None,
 ) -> PublishedRun:
     """Publish a run: viewers on this machine, through ssh or TCP see what the loop logs.
 
@@ -235,7 +236,7 @@ class PublishedRun:
 
     def artifact(
         self,
-        path: str | os.PathLike[str],
+        path: StrPath,
         *,
         name: str = "",
         kind: str = "",

@@ -7,12 +7,15 @@ import re
 import stat
 import tempfile
 from pathlib import Path
+from typing import TypeAlias
 
 import platformdirs
 
 from protocol.codec.text import is_utf8
 from protocol.errors import FolderError
 
+StrPath: TypeAlias = str | os.PathLike[str]
+"""A path as a caller writes it."""
 EVENTS_FILE = "events.jsonl"
 """The journal's hot segment, in a run's folder."""
 CACHE_FOLDER = "cache"
@@ -31,25 +34,26 @@ def is_valid_name(name: str, max_length: int = MAX_NAME_LENGTH) -> bool:
     return len(name) <= max_length and _NAME.fullmatch(name) is not None
 
 
-def esper_home(home: Path | None = None) -> Path:
-    """Where runs live: `home`, else `$ESPER_HOME`, else the platform's data folder.
+def esper_home(home: StrPath | None = None) -> Path:
+    """Where runs live: `home`, else `$ESPER_HOME`, else the platform's data folder; `~` is the user's home.
 
     Raises:
         FolderError: its name is not UTF-8, so that no message could name a file in it, or what it is relative
             to is gone.
     """
     if home is not None:
-        return home
-    text = os.environ.get("ESPER_HOME") or platformdirs.user_data_dir("esper")
+        name, text = "home", os.fspath(home)
+    else:
+        name, text = "ESPER_HOME", os.environ.get("ESPER_HOME") or platformdirs.user_data_dir("esper")
     if not is_utf8(text):
-        raise FolderError(f"the folder {text!r} is not UTF-8; set ESPER_HOME to one that is")
+        raise FolderError(f"the folder {text!r} is not UTF-8; set {name} to one that is")
     try:
         return Path(text).expanduser().absolute()
     except FileNotFoundError:
         problem = "in a working directory that is gone"
     except RuntimeError:
         problem = "in the home of an unknown user"
-    raise FolderError(f"the folder {text} is {problem}; set ESPER_HOME to a path that begins with /")
+    raise FolderError(f"the folder {text} is {problem}; set {name} to a path that begins with /")
 
 
 def config_folder() -> Path:

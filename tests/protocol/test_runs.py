@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from protocol import Subscriber, connect, publish
 from protocol.codec.json_lines import encode_event
 from protocol.errors import BadName, FolderError, NameTaken, RunNotFound
 from protocol.messages import events as ev
@@ -254,6 +255,22 @@ def test_relative_folders_of_the_xdg_variables_are_ignored(
     assert config_folder() == tmp_path / "me" / ".config" / "esper"
     assert esper_home() == tmp_path / "me" / ".local" / "share" / "esper"
     assert not list((tmp_path / "relative").iterdir())
+
+
+def test_home_may_be_text_wherever_one_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for home in (str(tmp_path / "mine"), "mine", "~/mine", Path("~/mine")):
+        with publish("loop", home=home, resume=True) as run:
+            assert run.path == tmp_path / "mine/runs/loop"
+            with connect("loop", home=home) as client:
+                assert client.status()["name"] == "loop"
+            viewer = Subscriber("loop", home=home)
+            assert next(viewer.items(timeout=300.0))
+            viewer.close()
+            assert [found.name for found in list_runs(home)] == ["loop"]
+    with pytest.raises(FolderError, match="not UTF-8; set home to one that is"):
+        list_runs("mine\udcff")
 
 
 def test_relative_home_is_in_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
