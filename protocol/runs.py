@@ -331,8 +331,8 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: StrPat
         RunNotFound: none, or more than one; the message names the candidates.
     """
     runs = list_runs(home)
+    dead = [run for run in runs if live_only and not run.is_live]
     if live_only:
-        dead = [run for run in runs if not run.is_live]
         runs = [run for run in runs if run.is_live]
     if prefix is None:
         live = [run for run in runs if run.is_live]
@@ -340,13 +340,18 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: StrPat
             what = "live run" if live_only else "run"
             raise RunNotFound(f"no {what} found; start one with: esper-daemon start")
         return (live or runs)[0]
-    if live_only and _begin_with(dead, prefix) and not _begin_with(runs, prefix):
+    if _begin_with(dead, prefix) and not _begin_with(runs, prefix):
         (ended, *_) = _begin_with(dead, prefix)
         goes_on, diagnosis = next_commands(ended.name, state="DIED", kind=ended.kind, done=ended.done)
         raise RunNotFound(
             f"run {prefix} is not alive; go on: {goes_on}; how it ended: {diagnosis}; live: {_names(runs)}"
         )
-    return choose_run(runs, prefix)
+    return choose_run(runs, prefix, num_ended=len(dead))
+
+
+def ended_text(num_ended: int) -> str:
+    """The end of a message that tells of live runs only: how many have ended; "" where none has."""
+    return f"; ended runs, shown by esper-daemon list --all: {num_ended}" if num_ended else ""
 
 
 class Named(Protocol):
@@ -362,8 +367,13 @@ class Named(Protocol):
 _N = TypeVar("_N", bound=Named)
 
 
-def choose_run(runs: Sequence[_N], prefix: str | None) -> _N:
+def choose_run(runs: Sequence[_N], prefix: str | None, *, num_ended: int = 0) -> _N:
     """The one of `runs` that has this name or id, or alone begins so; None means the first.
+
+    Args:
+        runs: to choose from.
+        prefix: what was asked for.
+        num_ended: how many have ended and are left out of `runs`.
 
     Raises:
         RunNotFound: none, or more than one; the message names the candidates.
@@ -378,7 +388,8 @@ def choose_run(runs: Sequence[_N], prefix: str | None) -> _N:
         return matches[0]
     if matches:
         raise RunNotFound(f"{prefix} may be any of {_names(matches)}; type more of it")
-    raise RunNotFound(f"no run {prefix}; there are: {_names(runs)}")
+    what = "live" if num_ended else "there are"
+    raise RunNotFound(f"no run {prefix}; {what}: {_names(runs)}{ended_text(num_ended)}")
 
 
 def _begin_with(runs: Sequence[_N], prefix: str) -> list[_N]:

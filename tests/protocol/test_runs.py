@@ -170,6 +170,19 @@ def test_nothing_there_says_what_to_type() -> None:
         find_run(live_only=True)
 
 
+def test_message_about_live_runs_counts_those_that_ended(start: Start) -> None:
+    for name in ("beta", "gamma"):
+        RunFolder.claim(name).release()
+    ended = "ended runs, shown by esper-daemon list --all: 2"
+    with pytest.raises(RunNotFound, match=f"no run delta; live: none; {ended}$"):
+        find_run("delta", live_only=True)
+    with pytest.raises(RunNotFound, match=r"no run delta; there are: gamma, beta$"):
+        find_run("delta")
+    start("alpha")
+    with pytest.raises(RunNotFound, match=f"no run delta; live: alpha; {ended}$"):
+        connect("delta")
+
+
 def test_the_state_of_the_living_and_the_dead(start: Start, home: Path) -> None:
     with RunFolder.claim("young"):
         assert find_run("young").state == "STARTING"

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from protocol.client.command_line import check_arguments
-from protocol.runs import RunInfo, check_name, find_run, list_runs, was_trained
+from protocol.runs import RunInfo, check_name, ended_text, find_run, list_runs, was_trained
 from trainer.config import load as settings
 from trainer.config import presets
 
@@ -174,8 +174,7 @@ def list_command(everything: bool, ssh: str | None, remote_command: str | None, 
         print_json([_row(run) for run in runs])
         return
     if not runs:
-        ended = f"; ended runs, shown by esper-daemon list --all: {len(known)}" if known else ""
-        print_lines([f"no live run; start one with: esper-daemon start --detach{ended}"])
+        print_lines([f"no live run; start one with: esper-daemon start --detach{ended_text(len(known))}"])
         return
     for run in runs:
         life = "live" if run.is_live else "ended"
