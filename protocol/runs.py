@@ -341,10 +341,11 @@ def find_run(prefix: str | None = None, *, live_only: bool = False, home: StrPat
             raise RunNotFound(f"no {what} found; start one with: esper-daemon start")
         return (live or runs)[0]
     if _begin_with(dead, prefix) and not _begin_with(runs, prefix):
-        (ended, *_) = _begin_with(dead, prefix)
+        ended = choose_run(dead, prefix)
         goes_on, diagnosis = next_commands(ended.name, state="DIED", kind=ended.kind, done=ended.done)
         raise RunNotFound(
-            f"run {prefix} is not alive; go on: {goes_on}; how it ended: {diagnosis}; live: {_names(runs)}"
+            f"run {ended.name} is not alive; go on: {goes_on}; how it ended: {diagnosis}; "
+            f"live: {_names(runs)}"
         )
     return choose_run(runs, prefix, num_ended=len(dead))
 
