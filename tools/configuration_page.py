@@ -20,7 +20,9 @@ is allowed. `esper-daemon options` prints this list with the values in force and
 `config.sources.json`. `esper-daemon options --toml` prints the merged configuration as a file to start from,
 in which what nobody has chosen is a comment. A task brings defaults of its own (a text: the family of its
 hosts, their learning rate and the blueprints) in the place of those below, never in that of a value that was
-given. An option for images is refused with a text, and the other way round.
+given. An option for images is refused with a text, and the other way round. So is one that has no effect
+beside the others, such as `evaluation.hosts` without `evaluation.rounds`; what a preset brings, or what a
+later source has made idle, gives way.
 
 | key | default | allowed | what it is for | environment |
 |---|---|---|---|---|

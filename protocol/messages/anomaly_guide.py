@@ -117,7 +117,7 @@ ANOMALY_GUIDES: dict[str, AnomalyGuide] = {
         (
             "look at the env (Enter): which seed blends, and is its contribution negative?",
             "lower `host.learning_rate`",
-            "raise `gates.min_contribution`, so that seeds must help before they stay",
+            "set `seeds.gates=strict` and raise `gates.min_contribution`: seeds must help before they stay",
         ),
     ),
     "fp16_overflow": AnomalyGuide(

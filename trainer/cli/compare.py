@@ -92,7 +92,7 @@ def compare(
     Controls: ppo+shuffled (measurements of another host), ppo+told (the task is shown), constant+shuffled.
     Ctrl-C ends it; the same command goes on.
     """
-    sourced = _load_configuration(preset, file, sets, episodes)
+    sourced = _load_configuration(preset, file, sets, episodes, has_tasks=tasks is not None)
     if html is not None:
         _require_matplotlib()
     from trainer.compare.cells import CellStore
@@ -132,7 +132,7 @@ def compare(
 
 
 def _load_configuration(
-    preset: str | None, file: Path | None, sets: tuple[str, ...], episodes: int
+    preset: str | None, file: Path | None, sets: tuple[str, ...], episodes: int, *, has_tasks: bool
 ) -> settings.SourcedConfig:
     """The configuration of a training of so many episodes, whose rounds follow from its envs.
 
@@ -141,10 +141,11 @@ def _load_configuration(
             are for runs as well, give way.
     """
     _refuse_unused(sets)
+    varied = ("policy.kind", "task.mixture") if has_tasks else ("policy.kind",)
 
     def load(rounds: int) -> settings.SourcedConfig:
         chosen = (*sets, f"rounds={rounds}")
-        return settings.load_sourced(preset=preset, file=file, environ=os.environ, sets=chosen)
+        return settings.load_sourced(preset=preset, file=file, environ=os.environ, sets=chosen, varied=varied)
 
     envs = load(episodes).config.envs.count
     return load(-(-episodes // envs))

@@ -83,7 +83,6 @@ def sweep(
         return
     if space_file is None:
         raise click.UsageError("give --space FILE, or: sweep show NAME")
-    cfg = settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
     name = name or space_file.stem
     check_name(f"{name}-{trials}")
     try:
@@ -91,15 +90,17 @@ def sweep(
     except SpaceError as error:
         print_lines([f"esper-daemon: {problem}" for problem in error.problems], to_stderr=True)
         raise SystemExit(error.exit_code) from None
+    varied = [one.key for one in space]
+    cfg = settings.load_sourced(preset=preset, file=file, environ=os.environ, sets=sets, varied=varied).config
     _check_evaluations(cfg)
     from trainer.sweep.study import SweepStudy, SweepTerms, sweeps_folder
     from trainer.sweep.sweep import Sweep
 
     terms = SweepTerms(space, objective, startup, draw_seed, msgspec.to_builtins(cfg))
     study = SweepStudy.create(folder or sweeps_folder() / name, name, terms)
-    given = [("--preset", preset), ("--config", file and file.resolve()), *(("--set", one) for one in sets)]
+    given = [("--preset", preset), ("--config", file and file.resolve())]
     words = [word for option, value in given if value is not None for word in (option, str(value))]
-    search = Sweep(study, terms, words, cfg.rounds, print_note)
+    search = Sweep(study, terms, words, sets, cfg.rounds, print_note)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: search.interrupt())
     if not search.run(trials):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from protocol.errors import BadName, EsperError, KeysUnusable
 
 from . import presets
 from .anomaly_options import configured_thresholds
+from .idle_options import unmet_needs, value_of
 from .schema import Config
 
 ENV_PREFIX = "ESPER_"
@@ -39,6 +40,8 @@ class ConfigError(EsperError):
 DEFAULT, TASK, SAVED = "default", "task", "saved"
 """Sources of values that nobody gave for this start; the others are `preset NAME`, `file PATH`,
 `environment VARIABLE` and `--set`. SAVED stands for those of a run that did not record its sources."""
+_ORDER = ("preset", "file", "environment", "--set")
+"""First words of the sources of a start, the later ones win."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,7 @@ class SourcedConfig:
 
     def value(self, key: str) -> Any:
         """What an option is set to."""
-        found: Any = self.config
-        for part in key.split("."):
-            found = getattr(found, part)
-        return found
+        return value_of(self.config, key)
 
     def with_task_value(self, key: str, value: Any) -> SourcedConfig:
         """The same where the task sets an option."""
@@ -218,6 +218,7 @@ def load_sourced(
     sets: Iterable[str] = (),
     saved: Mapping[str, Any] | None = None,
     saved_sources: Mapping[str, str] | None = None,
+    varied: Collection[str] = (),
 ) -> SourcedConfig:
     """Merge the sources into one checked configuration that knows where its values came from.
 
@@ -228,22 +229,26 @@ def load_sourced(
         sets: `key=value` texts, the later ones win.
         saved: the nested configuration of a run that is resumed.
         saved_sources: by key, where the values of `saved` came from, as far as that is known.
+        varied: options that will have other values, too; what needs one of these is not refused as idle.
 
     Raises:
-        ConfigError: an unknown key, a value out of range or a contradiction between values.
+        ConfigError: an unknown key, a value out of range, a contradiction between values, or an option
+            that was given and has no effect.
         UnknownPreset: no preset has that name.
     """
     flat: dict[str, Any] = dict(_flatten(saved or {}))
     sources = dict.fromkeys(OPTIONS, DEFAULT) | {key: (saved_sources or {}).get(key, SAVED) for key in flat}
+    given: dict[str, str] = {}
 
     def give(key: str, value: Any, source: str, where: str) -> None:
         flat[key] = convert(key, value, where)
-        sources[key] = source
+        sources[key] = given[key] = source
 
     if preset is not None:
         path = presets.path(preset)
         for key, value in _from_file(path).items():
             give(key, value, f"preset {preset}", str(path))
+    before = dict(flat)
     if file is not None:
         for key, value in _from_file(file).items():
             give(key, value, f"file {file}", str(file))
@@ -254,11 +259,12 @@ def load_sourced(
         if not equals:
             raise ConfigError(f"--set {item}: write it as key=value")
         give(key.strip(), text.strip(), "--set", "--set")
-    config = _nest(flat)
-    _check_task(config, sources)
-    _check_combinations(config)
-    _check_limits(config)
-    return SourcedConfig(config, {key: sources[key] for key in OPTIONS})
+    sourced = SourcedConfig(_nest(flat), {key: sources[key] for key in OPTIONS})
+    _check_task(sourced.config, sources)
+    _check_combinations(sourced.config)
+    _check_limits(sourced.config)
+    _check_idle(sourced, before, given, varied)
+    return sourced
 
 
 def load(
@@ -297,6 +303,53 @@ def _check_task(config: Config, sources: Mapping[str, str]) -> None:
             f"task.dataset = {config.task.dataset}: hosts learn task.mixture = {names}; "
             "leave it out, or set task.mixture to nothing (--set task.mixture=)"
         )
+
+
+def _check_idle(
+    sourced: SourcedConfig, before: Mapping[str, Any], given: Mapping[str, str], varied: Collection[str]
+) -> None:
+    """Nobody gives an option without effect; what a later source has made idle gives way.
+
+    Args:
+        sourced: the merged configuration.
+        before: values of the saved configuration and the preset, which may be idle.
+        given: by key, the sources of this start's values.
+        varied: see `load_sourced`.
+    """
+    for key, need in unmet_needs(sourced.config):
+        value, switch = sourced.value(key), need.switch
+        quiet = [OPTIONS[key].default, *([convert(key, before[key], "saved")] if key in before else [])]
+        if value in quiet or switch in varied or _rank(given.get(key)) < _rank(given.get(switch)):
+            continue
+        raise ConfigError(
+            f"{key} ({sourced.sources[key]}): is for {need.words}, and {switch} is "
+            f"{_spelt(sourced.value(switch))}; leave it out, or set {switch} too"
+        )
+
+
+def _rank(source: str | None) -> int:
+    """How late a source comes; the later ones win."""
+    return -1 if source is None else _ORDER.index(source.partition(" ")[0])
+
+
+def _spelt(value: Any) -> str:
+    """A value as `--set` takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "empty"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def drop_idle(saved: Mapping[str, Any], sets: Iterable[str]) -> list[str]:
+    """Of `key=value` texts over a configuration those that have an effect, all of them together.
+
+    Args:
+        saved: the nested configuration.
+        sets: checked before.
+    """
+    pairs = [(key.strip(), text.strip(), item) for item in sets for key, _, text in [item.partition("=")]]
+    given = {key: convert(key, text, "--set") for key, text, _ in pairs}
+    idle = {key for key, _ in unmet_needs(_nest({**dict(_flatten(saved)), **given}))}
+    return [item for key, _, item in pairs if key not in idle]
 
 
 def _check_combinations(config: Config) -> None:
@@ -394,8 +447,16 @@ def _check_limits(config: Config) -> None:
             )
 
 
+def _idle_values(config: Config) -> set[str]:
+    """Options without effect that a file would be refused for."""
+    idle = {key for key, _ in unmet_needs(config) if value_of(config, key) != OPTIONS[key].default}
+    return idle | {"task.dataset"} if config.task.mixture else idle
+
+
 def to_toml(config: Config, sources: Mapping[str, str] | None = None) -> str:
     """The configuration as a TOML file that `--config` reads back to the same values.
+
+    What is idle becomes a comment: it has no effect, and whoever gives it is refused.
 
     Args:
         sources: with them, what nobody has chosen becomes a comment, so that tasks still bring their own.
@@ -411,9 +472,11 @@ def to_toml(config: Config, sources: Mapping[str, str] | None = None) -> str:
     def line(prefix: str, key: str, value: Any) -> str:
         source = sources[prefix + key] if sources else SAVED
         text = f"{key} = {literal(value)}"
-        return f"# {text}  # {source}" if source in (DEFAULT, TASK) else text
+        if source not in (DEFAULT, TASK) and prefix + key in idle:
+            source = "no effect"
+        return f"# {text}  # {source}" if source in (DEFAULT, TASK, "no effect") else text
 
-    tree = msgspec.to_builtins(config)
+    tree, idle = msgspec.to_builtins(config), _idle_values(config)
     lines = [line("", key, value) for key, value in tree.items() if not isinstance(value, dict)]
     for section, table in tree.items():
         if isinstance(table, dict):

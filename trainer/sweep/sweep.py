@@ -10,6 +10,7 @@ from pathlib import Path
 from protocol.errors import EsperError, NameTaken
 from protocol.runs import was_trained
 from protocol.storage.lock import Lock, LockHeld
+from trainer.config import load as settings
 
 from .space import format_value
 from .study import FAILED, FINISHED, PRUNED, SweepStudy, SweepTerms, Trial
@@ -31,7 +32,8 @@ class Sweep:
     Args:
         study: whose.
         terms: of it.
-        words: options of `start` for every trial.
+        words: options of `start` for every trial, but for what `sets` has.
+        sets: `key=value` texts for every trial.
         rounds: that a trial trains.
         say: prints a line.
     """
@@ -41,10 +43,11 @@ class Sweep:
         study: SweepStudy,
         terms: SweepTerms,
         words: Sequence[str],
+        sets: Sequence[str],
         rounds: int,
         say: Callable[[str], None],
     ) -> None:
-        self._study, self._terms, self._words = study, terms, words
+        self._study, self._terms, self._words, self._sets = study, terms, words, sets
         self._rounds, self._say = rounds, say
         self._is_interrupted = False
 
@@ -99,7 +102,8 @@ class Sweep:
         """Train it to its end; why it failed, if it did."""
         name = self._study.run_name(trial.number)
         drawn = [f"{key}={format_value(value)}" for key, value in trial.options.items()]
-        sets = [word for one in drawn for word in ("--set", one)]
+        chosen = settings.drop_idle(self._terms.config, [*self._sets, *drawn])  # a draw may switch others off
+        sets = [word for one in chosen for word in ("--set", one)]
         log = self._study.folder / f"{name}.log"
         run = TrialRun(name, [*self._words, *sets], self._terms.objective, log)
         try:

@@ -220,7 +220,11 @@ FLIPS: dict[str, Flip | Elsewhere] = {
     "policy.learn": Flip("false", shrinks(counts("ppo.update"))),
     "policy.temperature": Flip("0.05", changes("epoch:op"), with_=("policy.learn=false",)),
     "policy.greedy": Flip("true", changes("epoch:op"), with_=("policy.learn=false",)),
-    "evaluation.rounds": Flip("1", grows(counts("evaluation.finished")), with_=("evaluation.hosts=2",)),
+    "evaluation.rounds": Flip(
+        "1",
+        grows(counts("evaluation.finished")),
+        with_=("evaluation.rounds=2", "evaluation.hosts=2"),
+    ),
     "evaluation.hosts": Flip("3", tells("evaluation.finished:hosts", 3), with_=EVALUATED),
     "evaluation.seed": Flip("3", changes("evaluation.finished:accuracy_mean"), with_=EVALUATED),
     "evaluation.rivals": Flip("random", measured(evaluated, RIVALS, {"ppo", "random"}), with_=EVALUATED),

@@ -135,3 +135,11 @@ def test_wrong_call_starts_nothing(
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "home").exists()
+
+
+def test_fixed_options_may_need_what_the_trials_draw(tmp_path: Path) -> None:
+    file = space_file(tmp_path, "ppo.sharpen_rounds = {choices = [0, 9]}")
+    words = ["sweep", "--space", str(file), "--set", "ppo.sharpen_factor=2.0"]
+    assert "trials are judged by evaluations" in CliRunner().invoke(main, words).stderr
+    file = space_file(tmp_path, "ppo.clip = {low = 0.1, high = 0.2}")
+    assert "ppo.sharpen_factor (--set): is for" in CliRunner().invoke(main, words).stderr
