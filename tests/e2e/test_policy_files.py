@@ -68,7 +68,7 @@ def test_show_tells_where_a_policy_comes_from(house: House, exported: Path) -> N
         "run          small after round 2, 4 episodes of 6 epochs",
         "trained on   digits; hosts cnn 4,4,4; reward shaped",
         "fits         hosts with 3 slots; blueprints norm, attention, depthwise, conv_light",
-        "held-out hosts (seed 1)",
+        "held-out hosts (seed 2)",
         "lead over no_growth ",
     ):
         assert line in text

@@ -32,7 +32,6 @@ SMALL = (
     "episode_epochs=6",
     "policy.hidden=16",
     "ppo.minibatches=1",
-    "ppo.epochs=1",
     "host.channels=2,2,2",
 )
 MIXED = ("task.mixture=digits,layout,quadrants", "task.instances=2")
