@@ -41,11 +41,14 @@ def test_peer_that_pings_and_resets_aborts_nothing() -> None:
         assert router.stdin is not None
         assert router.stdout is not None
         assert router.stdout.readline() == "ready\n"
-        with socket.create_connection(("127.0.0.1", port), timeout=300) as peer:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=300) as peer,
+            peer.makefile("rb") as answers,
+        ):
             peer.sendall(GREETING)
-            assert len(peer.recv(64, socket.MSG_WAITALL)) == 64
+            assert len(answers.read(64)) == 64
             peer.sendall(READY)
-            assert peer.recv(200)
+            assert answers.read1(200)
             peer.sendall(MESSAGE * NUM_MESSAGES + PING * 2)
             assert router.stdout.readline() == "one\n", "it has what was sent, and reads no more for now"
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
