@@ -106,6 +106,14 @@ def test_a_journal_from_the_future_is_a_warning(folder: Path) -> None:
     assert checks()["clock"]["status"] == "warn"
 
 
+def test_a_journal_that_has_just_gone_is_passed_over(folder: Path) -> None:
+    journal = folder / "home" / "runs" / "r" / "events.jsonl"
+    journal.parent.mkdir(parents=True, mode=0o700)
+    (folder / "home").chmod(0o700)
+    journal.symlink_to("removed")
+    assert checks()["clock"]["status"] == "ok"
+
+
 @pytest.mark.parametrize(("free", "status"), [(0, "FAIL"), (machine.GIB, "warn"), (9 * machine.GIB, "ok")])
 def test_the_disk(monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _path: SimpleNamespace(free=free))
