@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import fields
 
-from .policy_options import PPOConfig
+from .policy_options import PAYING_MODES, PPOConfig
 from .schema import Config
 
 
@@ -32,6 +32,19 @@ class Need:
 FOR_RULES_AS_WELL = frozenset({"gamma", "minibatches"})
 """Of PPO: the reward of every policy is shaped by the one; the other has to go with envs.count, so that
 those who compare policies give it with each."""
+
+
+def _modes_that_pay(weight: str) -> Need:
+    modes = PAYING_MODES[weight].split()
+    last = modes.pop()
+    words = f"{', '.join(modes)} or {last}" if modes else last
+    return Need(
+        "reward.mode",
+        lambda mode: mode in (*modes, last),
+        f"reward.mode = {words}",
+        (f"reward.{weight}",),
+    )
+
 
 NEEDS = (
     Need(
@@ -72,6 +85,7 @@ NEEDS = (
         ("telemetry.escalate_epochs", "telemetry.escalate_share"),
     ),
     Need("profiler.rounds", bool, "rounds in profiler.rounds", ("profiler.epochs",)),
+    *map(_modes_that_pay, PAYING_MODES),
 )
 """Which options go with which. None of these switches can be changed while a run trains."""
 

@@ -265,3 +265,17 @@ class RewardConfig(Section, frozen=True):
             )
         ),
     ] = False
+
+
+PAYING_MODES = {
+    "gain": "shaped sparse minimal escrow basic basic_plus simplified loss",
+    "terminal": "contribution basic basic_plus simplified loss",
+    "rent": "shaped sparse minimal contribution escrow basic basic_plus loss",
+    "contribution": "shaped contribution",
+    "stage": "shaped contribution loss",
+    "shock": "contribution",
+    "early_prune": "minimal",
+    "fossilize": "basic basic_plus simplified",
+    "drip": "basic_plus",
+}
+"""By weight of the reward, the modes that pay by it; the other options of the reward are for every mode."""

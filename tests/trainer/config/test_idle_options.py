@@ -31,6 +31,21 @@ SWITCHED = {
     "telemetry.debug_every from 1 on": ("0", "4"),
     "telemetry.escalate_on = warning or critical": ("off", "warning"),
     "rounds in profiler.rounds": ("", "1,3"),
+    "reward.mode = shaped, sparse, minimal, escrow, basic, basic_plus, simplified or loss": (
+        "contribution",
+        "sparse",
+    ),
+    "reward.mode = contribution, basic, basic_plus, simplified or loss": ("shaped", "loss"),
+    "reward.mode = shaped, sparse, minimal, contribution, escrow, basic, basic_plus or loss": (
+        "simplified",
+        "escrow",
+    ),
+    "reward.mode = shaped or contribution": ("loss", "contribution"),
+    "reward.mode = shaped, contribution or loss": ("minimal", "loss"),
+    "reward.mode = contribution": ("shaped", "contribution"),
+    "reward.mode = minimal": ("shaped", "minimal"),
+    "reward.mode = basic, basic_plus or simplified": ("shaped", "simplified"),
+    "reward.mode = basic_plus": ("shaped", "basic_plus"),
 }
 """Values of the switch of each need without and with an effect of the others."""
 NOT_FLIPPED = {

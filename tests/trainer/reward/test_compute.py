@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from protocol.messages.vocabulary import BLENDED, Op, Stage
-from trainer.config.policy_options import RewardConfig
+from trainer.config.policy_options import PAYING_MODES, RewardConfig
 from trainer.measurements import Measurements
 from trainer.policy.gae import gae
 from trainer.reward.compute import STAGE_PROGRESS, Reward, total
@@ -285,6 +285,9 @@ def test_weight_zero_removes_its_component_and_nothing_else(mode: str, weight: s
             else:
                 assert torch.equal(one[name], other[name]), name
         assert not other.keys() - one.keys()
+    assert (component in whole[0]) == (mode in PAYING_MODES.get(weight, mode).split()), (
+        "or the option is idle"
+    )
     if component in whole[0]:
         assert any(one[component].any() for one in whole)
 
