@@ -232,7 +232,9 @@ def update_readings(
 ) -> dict[str, Floats | float]:
     """Readings of one PPO update; what it did not measure is NaN."""
     states = (update.lstm_h_rms, update.lstm_c_rms)
-    watched = (update.policy_loss, update.value_loss, update.approx_kl, update.grad_norm, *states)
+    watched = [update.policy_loss, update.value_loss, update.approx_kl, *states]
+    if update.minibatches:  # an update that only observes has no gradient
+        watched.append(update.grad_norm)
     nonfinite = sum(not math.isfinite(value) for value in watched)
     rms = [value for value in states if math.isfinite(value)]
     flat_returns = update.return_std <= thresholds["return_std"].warning

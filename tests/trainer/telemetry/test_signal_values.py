@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
 import numpy as np
 
-from trainer.telemetry.signal_values import MAX_EPISODES, MIN_EPISODES, MIN_RETURN_SPREAD, ReturnRecord
+from trainer.telemetry.signal_values import (
+    MAX_EPISODES,
+    MIN_EPISODES,
+    MIN_RETURN_SPREAD,
+    ReturnRecord,
+    update_readings,
+)
+
+from .rig import healthy_update
 
 
 def test_return_record_correlates_the_newest_episodes_only() -> None:
@@ -36,3 +45,14 @@ def test_return_record_correlates_the_newest_episodes_only() -> None:
         flat = play(8, 1.0, spread=0.1 * MIN_RETURN_SPREAD)
     assert math.isnan(flat), "all about the same: noise"
     assert math.isnan(record.update(np.full(200, 0.5), np.full(200, math.nan), np.zeros(200)).popitem()[1])
+
+
+def test_update_without_steps_has_no_gradient_to_judge() -> None:
+    def nonfinite(**changes: float) -> object:
+        observed = dataclasses.replace(healthy_update(), grad_norm=math.nan, **changes)  # type: ignore[arg-type]
+        return update_readings(observed)["policy.nonfinite"]
+
+    assert nonfinite(minibatches=0) == 0.0, "`ppo.observe_rounds`"
+    assert nonfinite(minibatches=0, value_loss=math.nan) == 1.0
+    assert nonfinite(minibatches=0, skipped_nonfinite=8) == 8.0, "all were skipped"
+    assert nonfinite(minibatches=8) == 1.0
