@@ -30,6 +30,8 @@ Patterns = Mapping[str, NDArray[np.str_]]
 """By reading, one of the names of each source."""
 Limits = dict[str, tuple[float, float]]
 """(warning, critical) by reading."""
+PATTERNS = ("", "credit_without_gain", "credit_beyond_gain")
+"""Names of patterns by their codes in checkpoints: a new one is appended."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,12 @@ class AnomalyDetector:
         self._raise_after = np.array([t.raise_after for t in rows])
         self._clear_after = np.array([t.clear_after for t in rows])
         self._clear_ratio = np.array([t.clear_ratio for t in rows])
-        self._set_limits(np.array([[t.warning, t.critical] for t in rows]).T)
+        self._fixed_limits = np.array([[t.warning, t.critical] for t in rows]).T
+        """[2, K]"""
         k = len(rows)
+        self._moved_limits = np.full((2, k), np.nan)
+        """[2, K] those that were set since; NaN where none were."""
+        self._set_limits()
         self._active = np.zeros(k, dtype=np.int8)
         """[K] severity in force; 0 = quiet."""
         self._breaches = np.zeros(k, dtype=np.int64)
@@ -149,7 +155,8 @@ class AnomalyDetector:
         self._since = np.zeros(k, dtype=np.int64)
         self._peak = np.full(k, np.nan)
         """[K] worst value, times the sign, of the breaches in a row and of those since it was raised."""
-        self._pattern = np.full(k, "", dtype=object)
+        self._pattern = np.zeros(k, dtype=np.int8)
+        """[K] codes of `PATTERNS`, as of the newest reading."""
         self._raised: list[tuple[Anomaly, int | None]] = []
 
     def check_all(
@@ -160,15 +167,16 @@ class AnomalyDetector:
         Args:
             readings: by name; a reading without a check is an error, a check without a reading is passed.
             limits: of readings whose limits move; they hold until set again.
-            patterns: of kinds that have several, which one each source would show.
+            patterns: of kinds that have several, which one of `PATTERNS` each source would show.
         """
-        for name, pattern in (patterns or {}).items():
-            self._pattern[self._rows[name]] = pattern
+        for name, names in (patterns or {}).items():
+            self._pattern[self._rows[name]] = sum(
+                (names == pattern) * code for code, pattern in enumerate(PATTERNS)
+            )
         if limits:
-            moved = self._limits.copy()
             for name, pair in limits.items():
-                moved[:, self._rows[name]] = np.reshape(pair, (2, 1))
-            self._set_limits(moved)
+                self._moved_limits[:, self._rows[name]] = np.reshape(pair, (2, 1))
+            self._set_limits()
         value = np.full(len(self._subjects), np.nan)
         for name, reading in readings.items():
             value[self._rows[name]] = reading
@@ -210,11 +218,12 @@ class AnomalyDetector:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, array in self._state().items():
-            if name in state:  # "peak" is not in a checkpoint of 0.1
+            if name in state:  # "peak", limits and patterns are not in a checkpoint of 0.1
                 saved = state[name].numpy()  # of an older version: without the checks that have come since
                 if int(state.get("layout", 1)) < LAYOUT:
                     saved = np.delete(saved, self._rows_of_layout_1())
                 array[: len(saved)] = saved
+        self._set_limits()
 
     def _rows_of_layout_1(self) -> slice:
         """Rows of a check that is gone: until 0.1.0 `reward_hacking` was told of envs, behind `degraded`."""
@@ -229,12 +238,15 @@ class AnomalyDetector:
             "count": self._count,
             "since": self._since,
             "peak": self._peak,
+            "warning": self._moved_limits[0],
+            "critical": self._moved_limits[1],
+            "pattern": self._pattern,
         }
 
-    def _set_limits(self, limits: NDArray[np.float64]) -> None:
-        """Take [2, K] warning and critical limits."""
-        self._limits = limits
-        self._raise_at = self._sign * limits
+    def _set_limits(self) -> None:
+        """Put [2, K] warning and critical limits in force: the fixed ones, or those that have moved."""
+        self._limits = np.where(np.isnan(self._moved_limits), self._fixed_limits, self._moved_limits)
+        self._raise_at = self._sign * self._limits
         self._hold_at = self._raise_at * self._clear_ratio
 
     def _severity(self, value: NDArray[Any], signed_limits: NDArray[np.float64]) -> NDArray[np.int8]:
@@ -287,7 +299,7 @@ class AnomalyDetector:
             count=int(self._count[i]),
             since=int(self._since[i]),
             hint=THRESHOLDS[check.threshold].hint,
-            pattern=str(self._pattern[i]),
+            pattern=PATTERNS[self._pattern[i]],
             peak=None if np.isnan(self._peak[i]) else float(self._sign[i] * self._peak[i]),
         )
         self._emitter.emit(anomaly, env=env)

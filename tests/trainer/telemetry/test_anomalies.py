@@ -315,6 +315,47 @@ def test_what_is_active_is_told_again_after_a_resume() -> None:
     assert resumed.take_raised() == [], "it escalates nothing anew"
 
 
+def test_resumed_anomalies_keep_their_limits_and_their_pattern() -> None:
+    old, resumed = detector(first := Emitter()), detector(again := Emitter())
+    for _ in range(3):
+        old.check_all(
+            {"env.norm_drift": np.array([9.0, 5.0, 0.0]), "seed.reward_hacking": np.array([12.0, 0.0, 6.0])},
+            limits={"env.norm_drift": (4.0, 8.0)},
+            patterns={"seed.reward_hacking": np.array(["credit_beyond_gain", "", "credit_without_gain"])},
+        )
+    resumed.load_state_dict(old.state_dict())
+    resumed.emit_active()
+    raised = [(e.source, e.severity, e.threshold, e.pattern) for e in told(first)]
+    assert raised == [
+        ("env00", "critical", 8.0, ""),
+        ("env01", "warning", 4.0, ""),
+        ("env00.r0c0", "critical", 10.0, "credit_beyond_gain"),
+        ("env02.r0c0", "warning", 5.0, "credit_without_gain"),
+    ]
+    assert [(e.source, e.severity, e.threshold, e.pattern) for e in told(again)] == raised
+
+
+def test_checkpoint_without_limits_has_those_of_the_table() -> None:
+    old, resumed = detector(Emitter()), detector(emitter := Emitter())
+    for _ in range(2):
+        old.check_all({"env.norm_drift": np.array([9.0, 0.0, 0.0])}, limits={"env.norm_drift": (4.0, 8.0)})
+    new = ("warning", "critical", "pattern")
+    resumed.load_state_dict({name: rows for name, rows in old.state_dict().items() if name not in new})
+    resumed.emit_active()
+    assert [(e.threshold, e.pattern) for e in told(emitter)] == [(THRESHOLDS["norm_drift"].critical, "")]
+
+
+def test_options_of_a_resume_replace_limits_that_never_moved() -> None:
+    old = detector(Emitter())
+    for _ in range(2):
+        old.check_all({"env.gradient_exploding": np.array([1e3, 0.0, 0.0])})
+    options = configured_thresholds(load(sets=["anomalies.gradient_exploding=500,900"]).anomalies)
+    resumed = detector(emitter := Emitter(), options)
+    resumed.load_state_dict(old.state_dict())
+    resumed.emit_active()
+    assert [e.threshold for e in told(emitter)] == [900.0]
+
+
 def test_every_check_has_its_threshold_and_its_hint() -> None:
     assert len({c.reading for c in CHECKS}) == len(CHECKS)
     for check in CHECKS:
