@@ -3,8 +3,9 @@
 A check compares a reading with its row of `protocol.messages.thresholds`. It is raised after so many breaches
 in a row, follows its severity, and is cleared only after so many calm readings in a row; in between it stays
 raised, and no event is emitted. A reading that is absent (NaN) changes nothing: what is not measured can
-neither be raised nor cleared. Runs on the host, on the columns of the one transfer. One anomaly is raised
-elsewhere: `journal_write`, by the publisher in the I/O thread.
+neither be raised nor cleared, but for what would stay raised for ever, since its source is gone or the level
+of telemetry no longer measures it. Runs on the host, on the columns of the one transfer. One anomaly is
+raised elsewhere: `journal_write`, by the publisher in the I/O thread.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from numpy.typing import NDArray
 
 from protocol.messages.events import Anomaly
 from protocol.messages.thresholds import THRESHOLDS, Threshold
-from protocol.messages.vocabulary import SEVERITIES
+from protocol.messages.vocabulary import SEVERITIES, Level
 from protocol.server.emitter import Emitter
+
+from .collection.levels import LevelCode
 
 Scope = Literal["env", "seed", "policy", "head", "critic", "system", "telemetry"]
 Readings = Mapping[str, NDArray[Any] | float]
@@ -41,6 +44,8 @@ class AnomalyCheck:
     scope: Scope
     kind: str
     threshold: str
+    level: Level = "OFF"
+    """The lowest at which it is measured."""
 
     @property
     def reading(self) -> str:
@@ -50,20 +55,20 @@ class AnomalyCheck:
 
 CHECKS: tuple[AnomalyCheck, ...] = (
     AnomalyCheck("env", "loss_nonfinite", "nonfinite"),
-    AnomalyCheck("env", "gradient_nonfinite", "nonfinite"),
-    AnomalyCheck("env", "gradient_exploding", "gradient_exploding"),
-    AnomalyCheck("env", "gradient_vanishing", "gradient_vanishing"),
-    AnomalyCheck("env", "gradient_health", "gradient_health"),
-    AnomalyCheck("env", "norm_drift", "norm_drift"),
-    AnomalyCheck("env", "health_drift", "health_drift"),
+    AnomalyCheck("env", "gradient_nonfinite", "nonfinite", "NORMAL"),
+    AnomalyCheck("env", "gradient_exploding", "gradient_exploding", "NORMAL"),
+    AnomalyCheck("env", "gradient_vanishing", "gradient_vanishing", "NORMAL"),
+    AnomalyCheck("env", "gradient_health", "gradient_health", "NORMAL"),
+    AnomalyCheck("env", "norm_drift", "norm_drift", "NORMAL"),
+    AnomalyCheck("env", "health_drift", "health_drift", "NORMAL"),
     AnomalyCheck("env", "stalled", "stalled_epochs"),
     AnomalyCheck("env", "degraded", "accuracy_lost"),
-    AnomalyCheck("seed", "gradient_nonfinite", "nonfinite"),
-    AnomalyCheck("seed", "gradient_exploding", "seed_exploding"),
-    AnomalyCheck("seed", "gradient_vanishing", "gradient_vanishing"),
-    AnomalyCheck("seed", "gradient_health", "seed_health"),
-    AnomalyCheck("seed", "norm_drift", "norm_drift"),
-    AnomalyCheck("seed", "health_drift", "health_drift"),
+    AnomalyCheck("seed", "gradient_nonfinite", "nonfinite", "NORMAL"),
+    AnomalyCheck("seed", "gradient_exploding", "seed_exploding", "NORMAL"),
+    AnomalyCheck("seed", "gradient_vanishing", "gradient_vanishing", "NORMAL"),
+    AnomalyCheck("seed", "gradient_health", "seed_health", "NORMAL"),
+    AnomalyCheck("seed", "norm_drift", "norm_drift", "NORMAL"),
+    AnomalyCheck("seed", "health_drift", "health_drift", "NORMAL"),
     AnomalyCheck("policy", "nonfinite", "nonfinite"),
     AnomalyCheck("policy", "kl_spike", "kl"),
     AnomalyCheck("policy", "clip_fraction", "clip_fraction"),
@@ -71,16 +76,16 @@ CHECKS: tuple[AnomalyCheck, ...] = (
     AnomalyCheck("policy", "ratio_collapse", "ratio_collapse"),
     AnomalyCheck("policy", "entropy_collapse", "entropy"),
     AnomalyCheck("policy", "gradient_exploding", "total_grad_norm"),
-    AnomalyCheck("policy", "norm_drift", "norm_drift"),
+    AnomalyCheck("policy", "norm_drift", "norm_drift", "NORMAL"),
     AnomalyCheck("policy", "lstm_saturated", "lstm_rms"),
     AnomalyCheck("policy", "lstm_dead", "lstm_rms_low"),
     AnomalyCheck("policy", "low_return_variance", "return_std"),
     AnomalyCheck("system", "slow_update", "update_pace"),
     AnomalyCheck("head", "entropy_collapse", "entropy"),
-    AnomalyCheck("head", "norm_drift", "norm_drift"),
+    AnomalyCheck("head", "norm_drift", "norm_drift", "NORMAL"),
     AnomalyCheck("critic", "value_collapse", "value_collapse"),
     AnomalyCheck("critic", "value_error", "value_nrmse"),
-    AnomalyCheck("critic", "norm_drift", "norm_drift"),
+    AnomalyCheck("critic", "norm_drift", "norm_drift", "NORMAL"),
     AnomalyCheck("system", "memory", "memory"),
     AnomalyCheck("system", "slow_epochs", "pace"),
     AnomalyCheck("telemetry", "queue_drops", "queue_drops"),
@@ -132,6 +137,8 @@ class AnomalyDetector:
             for scope, checks in _checks_by_scope().items()
         }
         """[checks, sources] rows of each scope."""
+        self._level = np.array([LevelCode[check.level] for check, _, _ in self._subjects])
+        """[K] codes of the levels from which on they are measured."""
         rows = [thresholds[check.threshold] for check, _, _ in self._subjects]
         # Everything is compared as "sign * value >= sign * limit", so that low limits need no case.
         self._sign = np.array([-1.0 if t.low else 1.0 for t in rows])
@@ -189,7 +196,18 @@ class AnomalyDetector:
 
     def remove_sources(self, scope: Scope, gone: NDArray[np.bool_]) -> None:
         """Forget the sources where `gone` is true, and clear what they had raised."""
-        rows = self._rows_of_scope[scope][:, gone.reshape(-1)].reshape(-1)
+        self._forget(self._rows_of_scope[scope][:, gone.reshape(-1)].reshape(-1))
+
+    def remove_unmeasured(self, scope: Scope, level: NDArray[np.int8] | np.int8) -> None:
+        """Forget, and clear, what the level of a source does not measure.
+
+        Args:
+            level: codes of `LevelCode`, one for each source, or one for all.
+        """
+        rows = self._rows_of_scope[scope]
+        self._forget(rows[self._level[rows] > level])
+
+    def _forget(self, rows: NDArray[np.intp]) -> None:
         self._breaches[rows] = 0
         self._calm[rows] = 0
         for i in rows[self._active[rows] > 0]:

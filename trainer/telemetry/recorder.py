@@ -30,7 +30,7 @@ from trainer.config.anomaly_options import DriftConfig
 from trainer.episode_table import PolicyEvaluation
 from trainer.policy.update_statistics import UpdateStatistics
 
-from .anomalies import AnomalyDetector, Limits
+from .anomalies import AnomalyDetector, Limits, Scope
 from .collection.levels import LevelCode
 from .collection.plan import CollectionPlan
 from .columns import EpochGradients
@@ -61,6 +61,7 @@ from .transfer import HostFrame
 from .update_events import update_event
 
 NO_STALLS = StallCounts()
+POLICY_SCOPES: tuple[Scope, ...] = ("policy", "head", "critic")
 _NO_SEED = ~np.isin(list(Stage), WITH_SEED)
 """By stage: there is no seed in the slot."""
 
@@ -189,6 +190,8 @@ class Recorder:
         self._level = self._plan.level
         self._collects = self._plan.is_due
         self._tick_clock(self._level)
+        self._anomalies.remove_unmeasured("env", self._level_N)
+        self._anomalies.remove_unmeasured("seed", np.repeat(self._level_N, len(self._shape.slots)))
 
     @property
     def accuracy_mean(self) -> float | None:
@@ -261,6 +264,8 @@ class Recorder:
         limits: Limits = {}
         if LevelCode[self._level] >= LevelCode.NORMAL:
             limits = self._report_policy_drift(statistics, readings)
+        for scope in POLICY_SCOPES:
+            self._anomalies.remove_unmeasured(scope, np.int8(LevelCode[self._level]))
         limits["policy.kl_spike"] = kl_limits(statistics.target_kl)
         limits["critic.value_collapse"] = value_collapse_limits(self._round, self._shape.rounds)
         self._anomalies.check_all(readings, limits=limits)
@@ -352,7 +357,7 @@ class Recorder:
         if event is not None:
             self._emitter.emit(event)
         limits: Limits = {}
-        for scope in ("policy", "head", "critic"):
+        for scope in POLICY_SCOPES:
             drift, drift_limits = self._policy_drift.checks(scope)
             readings |= drift
             limits |= drift_limits

@@ -349,3 +349,51 @@ def test_a_flat_return_does_not_accuse_the_critic() -> None:
     rig = warmed_up()
     rig.update(return_std=1e-9, explained_variance=-50.0)
     assert [e.data.kind for e in rig.take("anomaly")] == ["low_return_variance"]
+
+
+def fall_ill(measurements: Measurements) -> None:
+    """Gradients vanish in the sick env and in its seed, and its loss is not finite."""
+    measurements.host_grad_norm[SICK] = measurements.seed_grad_norm[SICK, 0] = 1e-9
+    measurements.train_loss[SICK] = float("nan")
+
+
+def told(rig: Rig) -> list[tuple[str, str, bool]]:
+    return [(e.data.kind, e.data.source, e.data.active) for e in rig.take("anomaly")]
+
+
+def test_gradient_anomalies_end_with_the_escalation_that_measured_them() -> None:
+    """Before, they stayed raised for ever: an absent reading clears nothing."""
+    rig = Rig(level="MINIMAL")
+    rig.run_epoch()
+    rig.plan.escalate("NORMAL", 4, env=SICK, reason="test")
+    for _ in range(4):
+        rig.run_epoch(fall_ill)
+    raised = {(kind, source) for kind, source, active in told(rig) if active}
+    assert raised == {("loss_nonfinite", ENV), ("gradient_vanishing", ENV), ("gradient_vanishing", SEED)}
+    rig.run_epoch(fall_ill)
+    assert told(rig) == [("gradient_vanishing", ENV, False), ("gradient_vanishing", SEED, False)]
+    assert rig.recorder._anomalies.active == 1, "the loss is measured as before"
+
+
+def test_drift_of_the_policy_ends_with_its_level() -> None:
+    rig, resumed = warmed_up(), Rig(level="MINIMAL", rounds=1000)
+    norms = healthy_update().head_grad_norm
+    norms[HEAD_NAMES.index(HEAD)] = 2.0
+    for _ in range(3):
+        rig.update(grad_norm=3.0, head_grad_norm=norms, critic_grad_norm=5.0, entropy=0.0)
+    raised = {(kind, source) for kind, source, active in told(rig) if active}
+    drifted = {("norm_drift", source) for source in ("policy", f"policy.{HEAD}", "critic")}
+    assert raised == drifted | {("entropy_collapse", "policy")}
+    resumed.recorder.load_state_dict(rig.recorder.state_dict())
+    resumed.update(entropy=0.0)
+    assert set(told(resumed)) == {(*drift, False) for drift in drifted}
+    assert resumed.recorder._anomalies.active == 1, "entropy is measured at every level"
+
+
+def test_resume_at_lower_level_clears_what_it_does_not_measure() -> None:
+    rig, resumed = Rig(), Rig(level="MINIMAL")
+    for _ in range(4):
+        rig.run_epoch(fall_ill)
+    resumed.recorder.load_state_dict(rig.recorder.state_dict())
+    resumed.recorder.begin_epoch()
+    assert told(resumed) == [("gradient_vanishing", ENV, False), ("gradient_vanishing", SEED, False)]
