@@ -465,7 +465,7 @@ def _run_shape(config: Config, trainer: Trainer, data: Task) -> RunShape:
         seed_parameters=population.parameters_seed.tolist(),
         rounds=config.rounds,
         host_parameters=population.parameters_host,
-        rent=config.reward.rent,
+        rent=lambda: trainer.reward.run.cfg.rent,
         steps=config.task.batches_per_epoch,
         tasks=partial(data.names, config.seed, config.envs.count) if isinstance(data, Mixture) else None,
     )

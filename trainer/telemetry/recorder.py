@@ -79,8 +79,8 @@ class RunShape:
     """Rounds asked for; 0 = without an end."""
     host_parameters: int
     """Of a host without seeds."""
-    rent: float = 0.0
-    """`reward.rent`."""
+    rent: Callable[[], float] = lambda: 0.0
+    """Gives `reward.rent` as it is in force: it can be changed while the run trains."""
     steps: int = 1
     """Of an epoch."""
     tasks: Callable[[int], Sequence[tuple[str, int]]] | None = None
@@ -316,7 +316,7 @@ class Recorder:
         self._emitter.emit(summary)
         if test_accuracy is not None:
             growth = self._outcome["parameters"] / self._shape.host_parameters - 1.0
-            rent = self._shape.rent * growth
+            rent = self._shape.rent() * growth
             tested = test_accuracy.astype(np.float64)
             self._anomalies.check_all(self._returns.update(self._episodes.total_return, tested, rent))
         return summary
