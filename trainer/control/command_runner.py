@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,11 @@ class CommandRunner:
         asked = self._stop is not None or self._paused or self._escalation_asked or self.profiler.active
         return not asked and not any(len(commands) for commands in waiting)
 
-    def at_epoch_end(self) -> None:
+    def at_epoch_end(self, paused: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Execute the commands that wait; while paused, stay here.
+
+        Args:
+            paused: entered for as long as the run is paused.
 
         Raises:
             StopRun: the run is to end now.
@@ -129,6 +133,11 @@ class CommandRunner:
             self._execute(command, self._intervene)
         self._execute_waiting()
         self._stop_if_asked()
+        if self._paused:
+            with paused():
+                self._wait_for_resume()
+
+    def _wait_for_resume(self) -> None:
         while self._paused:
             self._server.mailbox.wait(0.25)
             self._server.show_life()

@@ -72,7 +72,7 @@ class Rank0Hooks:
         self._transfer = trainer.to_host
         self._timer = PhaseTimer(GpuClock() if self._device.type == "cuda" else None)
         self._counters = StallCounters(self._device)
-        self._round_began = time.perf_counter()
+        self._round_began = self._timer.clock
         self._saved_at = time.monotonic()
         self._late_rates: tuple[float, float] | None = None
         """Learning rates of an epoch that is reported when the next one has been planned."""
@@ -83,7 +83,7 @@ class Rank0Hooks:
         return self._rounds == 0 or finished < self._rounds
 
     def on_round_begin(self, round: int) -> None:
-        self._round_began = time.perf_counter()
+        self._round_began = self._timer.clock
         self._timer.lap()
         self._counters.begin_round()
         self._recorder.begin_round(round)
@@ -129,7 +129,7 @@ class Rank0Hooks:
     def on_epoch_end(self, round: int, epoch: int) -> None:
         self._server.beat(round, epoch)
         with self._timer.phase("commands"):
-            self._commands.at_epoch_end()
+            self._commands.at_epoch_end(self._timer.paused)
             if time.monotonic() - self._saved_at >= self._save_seconds:
                 self._save("periodic")
             self._rank_zero.start_epoch(self._plan.layer_envs)
@@ -143,7 +143,7 @@ class Rank0Hooks:
         merged, _ = self._rank_zero.merge_frames(frame)
         if "shapley.value" in merged:
             self._recorder.record_shapley(merged)
-        times = PhaseTimes(time.perf_counter() - self._round_began, self._timer.lap().phases)
+        times = PhaseTimes(self._timer.clock - self._round_began, self._timer.lap().phases)
         stalls = self._counters.take(self._transfer.count)
         summary = self._recorder.finish_round(times, merged["test_accuracy"], stalls)
         logger.info(

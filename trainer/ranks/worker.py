@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, assert_never
 
 import torch
@@ -105,8 +105,12 @@ class Worker:
         Raises:
             StopRun: the run ends here.
         """
+        is_paused = False
         while True:
-            match orders.receive(self._group):
+            with self._timer.paused() if is_paused else nullcontext():
+                order = orders.receive(self._group)
+            is_paused = isinstance(order, orders.KeepWaiting)
+            match order:
                 case orders.StartEpoch(layer_envs):
                     self._layers = self._own_layer_envs(layer_envs)
                     return
@@ -125,9 +129,9 @@ class Worker:
                     pass
                 case orders.Shutdown():
                     raise StopRun("rank 0 ends the run", checkpoint=False)
-                case orders.BuildTrainer() as order:
+                case orders.BuildTrainer():
                     raise AssertionError(f"{order} comes once, before the first boundary")
-                case order:
+                case _:
                     assert_never(order)
 
     def state_dict(self) -> dict[str, Any]:

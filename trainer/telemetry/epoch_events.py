@@ -182,8 +182,8 @@ def round_event(
         outcome: of the last epoch, `val_accuracy` and `parameters` [N].
         episodes: what their rewards add up to.
         test_accuracy: [N], where it was measured.
-        epochs: finished in the round.
-        times: seconds of the round; its phases are those since the last epoch.
+        epochs: finished in the round, by this boot.
+        times: seconds that it took them; its phases are those since the last epoch.
         stalls: counted over the round.
         seeds: what the seeds of the round have done.
     """

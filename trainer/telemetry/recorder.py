@@ -138,7 +138,7 @@ class Recorder:
         self._returns = ReturnRecord()
         self._seeds = SeedEvents(emitter, shape.slots, shape.blueprints, shape.seed_parameters, n)
         self._round = 0
-        self._epoch = 0
+        self._epoch = self._first_epoch = 0
         self._episodes = EpisodeTotals(n)
         self._decision: HostFrame = {}
         self._outcome: HostFrame = {}
@@ -153,7 +153,7 @@ class Recorder:
 
     def begin_round(self, round: int) -> None:
         """N fresh hosts begin an episode."""
-        self._round, self._epoch = round, 0
+        self._round, self._epoch, self._first_epoch = round, 0, 0
         self._episodes.restart()
         self._seeds.restart()
         self._signals.accuracy.restart()
@@ -292,7 +292,7 @@ class Recorder:
         Returns the event that reports the round.
 
         Args:
-            times: seconds of the round; its phases are those since the last epoch.
+            times: seconds of the round in this boot; its phases are those since the last epoch.
             test_accuracy: [N], where it was measured.
             stalls: counted over the round.
         """
@@ -308,7 +308,7 @@ class Recorder:
             self._outcome,
             self._episodes,
             test_accuracy,
-            epochs=self._epoch,
+            epochs=self._epoch - self._first_epoch,
             times=times,
             stalls=stalls,
             seeds=self._seeds.tally,
@@ -384,6 +384,7 @@ class Recorder:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._round, self._epoch = state["round"], state["epoch"]
+        self._first_epoch = self._epoch
         self._tick_clock(self._level)  # an episode that is complete has no epoch left to begin
         self._episodes.load_state_dict(state)
         self._seeds.load_state_dict(state["seeds"])

@@ -16,6 +16,7 @@ from torch.profiler import record_function
 from .gpu_clock import GpuClock
 
 OTHER = "other"
+_PAUSED = "paused"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ class PhaseTimer:
         self._cpu: dict[str, float] = {OTHER: 0.0}
         self._mark = time.perf_counter()
         self._cpu_mark = time.process_time()
+        self._paused_seconds = 0.0
+
+    @property
+    def clock(self) -> float:
+        """Wall seconds since some moment, without those in `paused`."""
+        return time.perf_counter() - self._paused_seconds
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -58,6 +65,16 @@ class PhaseTimer:
         finally:
             self._charge()
             self._stack.pop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count the time of the body to no phase, and to no lap."""
+        try:
+            with self.phase(_PAUSED):
+                yield
+        finally:
+            self._paused_seconds += self._seconds.pop(_PAUSED)
+            del self._cpu[_PAUSED]
 
     def divide(self, source: str, parts: Mapping[str, float]) -> None:
         """Count `parts` of what `source` has taken, seconds by name, to those names: work that timed itself.
@@ -82,6 +99,7 @@ class PhaseTimer:
         gpu_phases: dict[str, float] = {}
         if self._gpu is not None:
             gpu_phases = self._gpu.lap()
+            gpu_phases.pop(_PAUSED, None)
             self._gpu.mark(self._stack[-1])
         phases, self._seconds = self._seconds, {OTHER: 0.0}
         cpu_phases, self._cpu = self._cpu, {OTHER: 0.0}

@@ -110,7 +110,9 @@ class RoundFinished:
     """One round: N episodes in lockstep and one PPO update."""
 
     seconds: float
+    """Of the round, without pauses; where it was resumed in its middle, those of this boot."""
     env_epochs_per_second: float
+    """Of the same seconds; 0 where a resumed boot had no epoch left."""
     return_mean: float
     return_p10: float
     return_p50: float

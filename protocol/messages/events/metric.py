@@ -23,6 +23,7 @@ class EpochFinished:
     """One epoch of all envs, as columns of N (and of N x S for slots)."""
 
     seconds: float
+    """Since the epoch before or the beginning of the round, without pauses."""
     train_loss: list[float | None]
     train_accuracy: list[float | None]
     val_loss: list[float | None]

@@ -71,3 +71,16 @@ def test_no_more_is_divided_than_there_is(timer: PhaseTimer) -> None:
     seconds, phases = times.seconds, times.phases
     assert (phases["train"], phases["validate"]) == (0.0, 1.0)
     assert seconds == sum(phases.values())
+
+
+def test_a_pause_is_in_no_phase_and_in_no_lap(timer: PhaseTimer) -> None:
+    began = timer.clock
+    with timer.phase("commands"), timer.paused():
+        pass
+    with pytest.raises(RuntimeError), timer.paused():
+        raise RuntimeError
+    assert timer.clock - began == 7.0 - 2.0, "looks at the clock, but for those that ended a pause"
+    times = timer.lap()
+    assert times.phases == {"other": 5.0, "commands": 2.0}
+    assert times.cpu_phases == {"other": 6.0, "commands": 4.0}
+    assert times.seconds == 7.0
