@@ -28,7 +28,7 @@ from .policy.rollout import Decision, Rollout
 from .reward.compute import Reward, total
 from .reward.modes import RunContext
 from .seeds.lifecycle import Checks, Lifecycle
-from .telemetry.columns import decision_columns, outcome_columns
+from .telemetry.columns import decision_columns, final_columns, outcome_columns
 from .telemetry.transfer import HostFrame, Transfer
 
 TOPOLOGY = ("stage", "blueprint", "style", "contribution_age")
@@ -128,6 +128,8 @@ class Episodes:
             )
             if self.epoch < epochs:
                 columns |= self.decide(hooks)
+            else:
+                columns |= final_columns(self.table, self.population.tested_parameters())
             self.transfer(columns, hooks, layers.names if layers else ())
             self.reports.end_epoch(hooks, self.round, self.epoch)
 

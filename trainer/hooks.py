@@ -65,7 +65,8 @@ class Hooks(Protocol):
         """An epoch's one transfer: its outcome, and what was decided for the next one.
 
         Args:
-            frame: the columns of `decision_columns`, `outcome_columns` or both, of this rank's envs.
+            frame: the columns of `decision_columns`, `outcome_columns` or both, of this rank's envs; in an
+                episode's last epoch those of `outcome_columns` and `final_columns`.
             layers: names of the rows of the `layer.*` columns, where there are any.
         """
         ...

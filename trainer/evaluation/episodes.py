@@ -89,7 +89,7 @@ class HeldOutEpisodes:
         if isinstance(self._data, Mixture):
             names = self._data.names(self.cfg.seed, self._rows.stop, episodes.round)
         names = names[self._rows.start :]
-        added = episodes.measurements.parameters - population.parameters_host
+        added = population.tested_parameters() - population.parameters_host
         table = episodes.table
         holds = is_in(table.stage, WITH_SEED)
         blueprint, style = (
@@ -100,7 +100,7 @@ class HeldOutEpisodes:
             instance=np.array([instance for _, instance in names]),
             val_accuracy=episodes.measurements.val_accuracy.double().cpu().numpy(),
             test_accuracy=population.test()[1].double().cpu().numpy(),
-            added_parameters=added.long().cpu().numpy(),
+            added_parameters=added.cpu().numpy(),
             episode_return=seen.rewards["reward"],
             components={name[7:]: column for name, column in seen.rewards.items() if name != "reward"},
             fossilized=(episodes.table.stage == Stage.FOSSILIZED).sum(1).cpu().numpy(),

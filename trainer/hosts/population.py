@@ -301,6 +301,11 @@ class Population:
         """int64 [N]: numbers in each host and its live seeds."""
         return self.parameters_host + self.seed_parameters().sum(1)
 
+    def tested_parameters(self) -> Tensor:
+        """int64 [N]: numbers in each host and in those of its seeds that `test` leaves in."""
+        counted = self._counted_parameters(self.seed_parameters(), only_fossilized=self._only_fossilized)
+        return self.parameters_host + counted.sum(1)
+
     def seed_parameters(self) -> Tensor:
         """int64 [N, S]: numbers in each live seed, with its gate."""
         table = self.table
@@ -411,13 +416,17 @@ class Population:
         """Whether in this epoch of an episode only fossilised seeds are validated."""
         return self._only_fossilized and epoch in self._final_epochs
 
+    def _counted_parameters(self, seed_parameters: Tensor, *, only_fossilized: bool) -> Tensor:
+        """[N, S] those of the seeds that count."""
+        if not only_fossilized:
+            return seed_parameters
+        return torch.where(self.table.stage == Stage.FOSSILIZED, seed_parameters, 0)
+
     def _join_measurements(
         self, trained: list[TrainResult], scores: list[Score], *, only_fossilized: bool
     ) -> Measurements:
         seed_parameters = self.seed_parameters()
-        counted = seed_parameters
-        if only_fossilized:
-            counted = torch.where(self.table.stage == Stage.FOSSILIZED, seed_parameters, 0)
+        counted = self._counted_parameters(seed_parameters, only_fossilized=only_fossilized)
         return Measurements(
             train_loss=torch.cat([t.loss for t in trained]),
             train_accuracy=torch.cat([t.accuracy for t in trained]),

@@ -112,6 +112,22 @@ def outcome_columns(
     return columns
 
 
+def final_columns(table: SlotTable, parameters: Tensor) -> dict[str, Tensor]:
+    """What an episode ends with, after the governor has put back what failed in its last epoch.
+
+    Args:
+        table: the slot table.
+        parameters: [N], of the hosts as they are tested.
+    """
+    return {
+        "final.stage": table.stage,
+        "final.blueprint": table.blueprint,
+        "final.alpha": table.alpha,
+        "final.contribution.last": table.contribution,
+        "final.parameters": parameters,
+    }
+
+
 def shapley_columns(shares: ShapleyValues) -> dict[str, NDArray[Any]]:
     """What each seed was found to be worth at a round's end."""
     return {f"shapley.{name}": values for name, values in vars(shares).items()}

@@ -208,7 +208,7 @@ class Recorder:
         """The epoch's outcome has arrived.
 
         Args:
-            frame: the columns of `outcome_columns`.
+            frame: the columns of `outcome_columns`, and of `final_columns` in an episode's last epoch.
             times: of the epoch.
             layer_names: names of the rows of the frame's `layer.*` columns, where it has them.
             learning_rates: of hosts and seeds in the epoch.
@@ -246,6 +246,15 @@ class Recorder:
         self._plan.record_cost(times.seconds, cost, times.phases.get("layers", 0.0))
         patterns = self._signals.accuracy.credit_patterns(frame["val_accuracy"], len(self._shape.slots))
         self._anomalies.check_all(readings, limits=limits, patterns=patterns)
+        if "final.stage" in frame:
+            self._finish_episode(frame)
+
+    def _finish_episode(self, frame: HostFrame) -> None:
+        """No decision follows an episode's last epoch: tell now what the governor has put back in it."""
+        self._seeds.emit_undone(frame, clock=(self._round, self._epoch))
+        self._anomalies.remove_sources("seed", _NO_SEED[frame["final.stage"]])
+        parameters = np.where(frame["governor.ill"] > 0, frame["final.parameters"], frame["parameters"])
+        self._outcome = frame | {"parameters": parameters}
 
     def take_raised(self) -> list[tuple[Anomaly, int | None]]:
         """Anomalies raised, or become worse, since the last call; each with its env, where it has one."""

@@ -147,6 +147,21 @@ class SeedEvents:
         self._stages(frame, advanced, after, by)
         return asked, passed
 
+    def emit_undone(self, frame: HostFrame, clock: tuple[int, int]) -> None:
+        """Emit what the governor has put back in an episode's last epoch, after which nothing is decided.
+
+        Args:
+            frame: the columns of `final_columns`, and the governor's.
+            clock: round, and the epochs of it that are finished.
+        """
+        self._clock, self._command = clock, None
+        prefix = "final."
+        final = {name.removeprefix(prefix): frame[name] for name in frame if name.startswith(prefix)}
+        if self._last is not None:
+            self._forget_undone(frame)
+            self._stages(final, self._last, final["stage"], "governor")
+        self._last = final["stage"]
+
     def outcomes(self, env: int) -> dict[str, int]:
         """Seeds of this round by where they stand; DORMANT are those that rollbacks have undone."""
         stages = [seed.stage for (owner, _), seeds in self._planted.items() if owner == env for seed in seeds]

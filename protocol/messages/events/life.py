@@ -156,7 +156,7 @@ class EpisodeFinished:
     reward_components: dict[str, float]
     """The same by component, which sum to it; empty where a resumed boot does not know the beginning."""
     accuracy: float
-    """On the validation split after the last epoch."""
+    """On the validation split after the last epoch; where that was rolled back, of the host that failed."""
     parameters: int
     """Of the host and its live seeds at the end; with `reward.only_fossilized` of the fossilised ones."""
     added_parameters: int
@@ -167,6 +167,7 @@ class EpisodeFinished:
     rollbacks: int
     """Times that the governor put the host back."""
     test_accuracy: float | None = None
+    """On the test images, of the host as it is at the end; null where it was not measured."""
     task: str | None = None
     """What the env learnt, where it drew a task of a mixture."""
     instance: int | None = None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from protocol.messages.vocabulary import Op
+from protocol.messages.vocabulary import Op, Stage
 from tests.trainer.compute.test_process_group import Recording
 from trainer.config import load as settings
 from trainer.config.load import ConfigError
@@ -18,6 +20,7 @@ from trainer.data.registry import load, load_task
 from trainer.evaluation.episodes import EpisodeTable, HeldOutEpisodes
 from trainer.evaluation.frozen_policy import FrozenPolicy
 from trainer.evaluation.held_out import HeldOutHosts
+from trainer.hosts.population import EpochResult, Population
 from trainer.loop import Trainer
 
 torch.set_num_threads(1)
@@ -72,6 +75,24 @@ def test_hosts_do_not_depend_on_the_run() -> None:
     assert same(mine, theirs)
     others = played(configuration("seed=1"), DEPTHWISE, HeldOutHosts(seed=2, count=2))
     assert not same(mine, others)
+
+
+def test_added_parameters_are_of_the_host_that_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, those of a host that failed in the last epoch were counted as they had failed."""
+    cfg, held_out = configuration(), HeldOutHosts(count=2)
+    last, run_epoch = cfg.episode_epochs - 1, Population.run_epoch
+
+    def fail(population: Population, round_: int, epoch: int, **options: Any) -> EpochResult:
+        result = run_epoch(population, round_, epoch, **options)
+        if epoch == last:
+            population.table.stage[1] = Stage.PRUNED
+            result.measurements.train_loss[1] = math.nan
+            result.measurements.parameters[1] = population.parameters()[1]
+        return result
+
+    monkeypatch.setattr(Population, "run_epoch", fail)
+    added = played(cfg, DEPTHWISE, held_out).added_parameters
+    assert added[0] == added[1] > 0
 
 
 def test_held_out_instances_are_never_trained_on() -> None:
