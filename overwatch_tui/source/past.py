@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -168,7 +169,7 @@ class WirePast:
         if self.is_spent:
             return False
         self._wanted = min(2 * self._wanted, self._max)
-        self._is_rare_known = False
+        self._rare, self._is_rare_known = (), False
         return True
 
     def step(self) -> bool:
@@ -219,8 +220,10 @@ class WirePast:
         self._rare, self._is_rare_known = lines, True
 
     def open(self) -> ReplayFeed:
-        found = [*self._rare, *(line for lines in self._lines.values() for line in reversed(lines))]
-        found.sort(key=lambda line: _decode_head(line).ts)
+        streams = {stream: lines[::-1] for stream, lines in self._lines.items()}
+        streams["metric"][:0] = self._rare
+        # By time between streams; within one as numbered, since the daemon's clock may have stepped back.
+        found = heapq.merge(*streams.values(), key=lambda line: _decode_head(line).ts)
         self._folder = self._folder or make_temporary_folder("esper-past-")
         path = self._folder / EVENTS_FILE
         path.write_bytes(b"".join(line + b"\n" for line in found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from overwatch_tui.app import OverwatchApp
 from overwatch_tui.model import event_memory
 from overwatch_tui.model.event_memory import EventMemory
 from overwatch_tui.model.state import State
+from overwatch_tui.model.time_series import SECOND
 from overwatch_tui.model.time_target import TimeTarget
 from overwatch_tui.panels import VIEWS
 from overwatch_tui.render.view_state import ViewState
@@ -22,7 +24,7 @@ from overwatch_tui.source.past import JournalPast, Past, WirePast
 from overwatch_tui.source.replay import ReplayFeed
 from protocol.client.items import LinkChanged, RequestOutcome, Reset
 from protocol.codec.addresses import with_key
-from protocol.codec.json_lines import Event
+from protocol.codec.json_lines import Event, encode_event
 from protocol.errors import FolderError, RequestError
 from protocol.runs import RunFolder
 from protocol.server.history import thin_lines
@@ -248,8 +250,9 @@ def test_journal_that_was_cut_says_where_it_begins(tmp_path: Path) -> None:
 class Wire:
     """A daemon that answers `history` at once, as the server does, for as far as it holds."""
 
-    def __init__(self, held_from: int = 1) -> None:
+    def __init__(self, held_from: int = 1, found: Sequence[Event] = ()) -> None:
         self.held_from = held_from
+        self._found = found or events()
         self.asked = 0
         self.is_mute = False
 
@@ -262,7 +265,7 @@ class Wire:
             return
         lines = [
             (e.seq, e.line)
-            for e in events()
+            for e in self._found
             if e.stream == params["stream"] and self.held_from <= e.seq < params["before"]  # type: ignore[operator]
         ]
         kept = thin_lines(lines, types=(), interval_seconds=params["interval"], limit=params["bytes"])  # type: ignore[arg-type]
@@ -302,6 +305,26 @@ def test_fetched_moments_equal_the_recorded_ones(tmp_path: Path) -> None:
         tables.append(drawn[3:14])
     assert tables[0] == tables[1]
     assert "07" in "".join(tables[0])
+
+
+@pytest.mark.parametrize("num_bytes", [1 << 20, 60_000], ids=["whole", "rare ones before"])
+def test_what_is_fetched_keeps_each_streams_order(num_bytes: int) -> None:
+    half = len(events()) // 2
+    shifted = [replace(e, ts=e.ts - 600 * SECOND) for e in events()[half:]]
+    lines = [replace(e, line=encode_event(e.seq, e.ts, e.ctx, e.data)) for e in (*events()[:half], *shifted)]
+    newest = {stream: max(e.seq for e in lines if e.stream == stream) for stream in ("metric", "life")}
+    past = Wire(found=lines).past(newest, num_bytes, 1 << 20)
+    until(past.step)
+    feed = past.open()
+    numbers: dict[str, list[int]] = {"metric": [], "life": []}
+    while (event := feed.peek()) is not None:
+        numbers[event.stream].append(event.seq)
+        feed.take()
+    past.close()
+    assert numbers["life"] == list(range(1, newest["life"] + 1))
+    assert len(numbers["metric"]) > 20
+    assert numbers["metric"] == sorted(numbers["metric"])
+    assert (len(numbers["metric"]) == newest["metric"]) == (num_bytes == 1 << 20)
 
 
 def test_end_of_what_is_fetched_is_said() -> None:
