@@ -357,7 +357,9 @@ def _ppo(state: State, event: Event) -> None:
     state.ppo, state.ppo_ts = data, event.ts
     for signal in POLICY_LIMITS:
         limit = state.policy_limit(signal)
-        if limit is not None:
+        if limit is None:
+            state.anomalies.forget_limit(signal)
+        else:
             value, twins = getattr(data, signal), POLICY_LIMITS[signal].twins
             state.anomalies.fold_limit(signal, limit, value, twins=twins, ts=event.ts)
 

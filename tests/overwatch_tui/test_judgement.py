@@ -89,6 +89,14 @@ def test_limit_of_a_panel_counts_in_the_top_line() -> None:
     assert OK in draw(panel_inputs(again, view), *SMALL)
 
 
+def test_limit_that_no_longer_holds_is_forgotten() -> None:
+    low = _update(explained_variance=-1.5, return_std=0.5)
+    assert [r.kind for r in _quiet(low).anomalies.ordered()] == ["explained_variance_limit"]
+    flat = replace(_update(explained_variance=None, return_std=0.0), seq=10**6 + 1)
+    assert _quiet(low, flat).policy_limit("explained_variance") is None
+    assert _quiet(low, flat).anomalies.ordered() == []
+
+
 def test_check_of_the_daemon_replaces_the_limit() -> None:
     raised = ev.Anomaly(kind="kl_spike", source="policy", severity="critical", active=True, value=9.0)
     known = _quiet(_update(approx_kl=9.0), _event(raised, after=1))
