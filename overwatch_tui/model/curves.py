@@ -132,6 +132,8 @@ def _drift(curves: Curves, event: Event, data: ev.Drift) -> None:
 
 
 def _system(curves: Curves, event: Event, data: ev.SystemSample) -> None:
+    if event.ctx.rank:
+        return
     curves.add("cpu", event, data.cpu_percent)
     curves.add("rss", event, data.rss)
     curves.add("memory", event, data.memory_used / data.memory_total if data.memory_total else None)

@@ -70,6 +70,7 @@ class State:
     drift: dict[str, SourceDrift] = field(default_factory=dict)
     """By source; envs and policy come in different events, which name the sources that were measured."""
     system: ev.SystemSample | None = None
+    """Of the first rank, as are its curves: another one may run on another machine."""
     system_ts: int = 0
     stride: ev.TelemetryStride | None = None
     layers: ev.LayerStatistics | None = None
@@ -371,8 +372,8 @@ def _drift(state: State, event: Event) -> None:
 
 @_on(ev.SystemSample)
 def _system(state: State, event: Event) -> None:
-    data: ev.SystemSample = event.data
-    state.system, state.system_ts = data, event.ts
+    if event.ctx.rank == 0:
+        state.system, state.system_ts = event.data, event.ts
 
 
 @_on(ev.SeedStage)

@@ -216,6 +216,17 @@ def test_epoch_times_of_all_ranks_are_shown() -> None:
     assert "rank 1 350 ms  rank 2 360 ms" in draw(panel_inputs(known, view), 120, 40)
 
 
+def test_machine_is_that_of_the_first_rank() -> None:
+    known = folded(events(rounds=1))
+    before, cpu = known.system, known.history("cpu")
+    assert before is not None
+    assert cpu is not None
+    other = dataclasses.replace(before, cpu_percent=900.0, rss=99)
+    known.fold(event(other, ts=known.ts + 1, seq=10**6, rank=3))
+    assert known.system == before
+    assert cpu.last == before.cpu_percent
+
+
 def test_a_frozen_state_does_not_move() -> None:
     known = folded(events(rounds=3))
     still = known.frozen_copy()
