@@ -21,6 +21,7 @@ from .anomalies import Anomalies
 from .anomaly_history import AnomalyHistory
 from .commands import Commands
 from .curves import Curves
+from .escalations import OpenEscalations
 from .limits import POLICY_LIMITS, policy_limit
 from .log_entries import LogEntry, log_entry
 from .metric_table import MetricTable
@@ -85,8 +86,7 @@ class State:
     """By policy: its newest evaluation and the round that it came after."""
     profile: ev.ProfilerFinished | None = None
     profiling: ev.ProfilerStarted | None = None
-    escalation_until: int | None = None
-    """Clock at which the escalation falls back; see `clock`."""
+    escalations: OpenEscalations = field(default_factory=OpenEscalations)
     last_round: ev.RoundFinished | None = None
     gates: dict[tuple[int, str], GateResult] = field(default_factory=dict)
     scoreboard: Scoreboard = field(default_factory=Scoreboard)
@@ -218,12 +218,9 @@ class State:
         width = max((len(row) for row in self.epoch.stage), default=0) if self.epoch else 0
         return [f"s{i}" for i in range(width)]
 
-    @property
-    def escalation_left(self) -> int | None:
-        """Epochs until an escalation falls back."""
-        if self.escalation_until is None or self.escalation_until <= self.clock(self.ctx):
-            return None
-        return self.escalation_until - self.clock(self.ctx)
+    def escalation_left(self, command: str | None = None) -> int | None:
+        """Epochs until the escalations fall back, or the one that the command with this id asked for."""
+        return self.escalations.left(self.clock(self.ctx), command)
 
     def clock(self, ctx: Context) -> int:
         """Epochs since the run began."""
@@ -286,6 +283,7 @@ def _run_started(state: State, event: Event) -> None:
     state.stories.begin_boot(event)
     state.rounds_planned = event.data.rounds
     state.stopped = None
+    state.escalations = OpenEscalations()
     if state.run_state is None:
         state.run_state = "STARTING"
     if event.data.resumed_round is not None:
@@ -421,8 +419,7 @@ def _rollback(state: State, event: Event) -> None:
 
 @_on(ev.TelemetryLevel)
 def _level(state: State, event: Event) -> None:
-    data: ev.TelemetryLevel = event.data
-    state.escalation_until = None if data.epochs is None else state.clock(event.ctx) + data.epochs
+    state.escalations.fold(event.data, state.clock(event.ctx))
 
 
 @_on(ev.TelemetryStride)

@@ -136,7 +136,7 @@ def _line(inputs: PanelInputs, command: TrackedCommand, width: int, by: int, *, 
 
 
 def _what(inputs: PanelInputs, command: TrackedCommand) -> str:
-    left = inputs.state.escalation_left
+    left = inputs.state.escalation_left(command.id)
     if command.state in OPEN_STATES and command.method == "telemetry.escalate" and left is not None:
         return f"{left} epochs left"
     return command.detail

@@ -82,8 +82,8 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
             facts = facts[-2:] + facts[:-2]
     if state.metrics.step is not None:
         facts.append((f"step {state.metrics.step}", "bold"))
-    if state.escalation_left is not None:
-        facts.append((f"{state.ctx.level} {state.escalation_left}ep", "caution"))
+    if state.escalation_left() is not None:
+        facts.append((f"{state.ctx.level} {state.escalation_left()}ep", "caution"))
     lost = sum(link.dropped.values())
     if link.gaps or lost or link.skipped:
         facts.append((f"gap {link.gaps} lost {lost + link.skipped}", "warning"))
@@ -93,7 +93,7 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
         facts.append((f"{state.num_envs} env", ""))
     if link.events_per_second is not None:
         facts.append((f"{link.events_per_second:.0f} ev/s", "dim"))
-    if state.escalation_left is None and state.run is not None and not state.is_published:
+    if state.escalation_left() is None and state.run is not None and not state.is_published:
         facts.append((state.ctx.level, "dim"))
     return facts
 
@@ -276,7 +276,7 @@ def command_words(inputs: PanelInputs, command: TrackedCommand) -> Line:
     row.put(command.state, STATE_STYLES.get(command.state, "accent"))
     if command.rtt is not None:
         row.put(f" {command.rtt * 1000:.0f}ms", "dim")
-    left = inputs.state.escalation_left
+    left = inputs.state.escalation_left(command.id)
     if command.state in OPEN_STATES and command.method == "telemetry.escalate" and left is not None:
         row.put(f" ({left} ep left)", "accent")
     elif command.detail:

@@ -320,7 +320,7 @@ class CheckpointFailed:
     command: str | None = None
 
 
-@event("telemetry.level", "life")
+@event("telemetry.level", "life", keep=20)
 @dataclass(kw_only=True)
 class TelemetryLevel:
     """What is collected changed; with `epochs` it falls back by itself after so many."""

@@ -47,7 +47,7 @@ def test_state_of_a_recorded_run() -> None:
     assert known.slots == ["r0c0", "r0c1", "r0c2"]
     assert known.drift_of("env07") == pytest.approx(0.05 + 0.06 * 24)
     assert known.drift_of("policy.blueprint") == 0.86, "told by another event than the envs' drift"
-    assert known.escalation_left == 2
+    assert known.escalation_left() == 2
     assert known.system is not None
 
 
@@ -173,9 +173,9 @@ def test_an_escalation_counts_down_and_is_over() -> None:
     known.fold(
         event(ev.TelemetryLevel(level="DEBUG", previous="NORMAL", reason="", epochs=5), round=1, epoch=8)
     )
-    assert known.escalation_left == 5
+    assert known.escalation_left() == 5
     known.fold(event(ev.RoundStarted(rounds=0), ts=journal.START + 1, round=2, epoch=1))
-    assert known.escalation_left == 2
+    assert known.escalation_left() == 2
     known.fold(
         event(
             ev.TelemetryLevel(level="NORMAL", previous="DEBUG", reason=""),
@@ -184,7 +184,35 @@ def test_an_escalation_counts_down_and_is_over() -> None:
             epoch=3,
         )
     )
-    assert known.escalation_left is None
+    assert known.escalation_left() is None
+
+
+def level(epochs: int | None, seq: int, **fields: Any) -> Event:
+    """An escalation for so many epochs, or the end of one, in the epoch of its number."""
+    data = ev.TelemetryLevel(level="DEBUG", previous="DEBUG", epochs=epochs, **{"reason": "", **fields})
+    return event(data, ts=journal.START + seq, seq=seq, round=1, epoch=seq)
+
+
+def test_overlapping_escalations_end_each_on_its_own() -> None:
+    known = State()
+    known.fold(level(100, 1, reason="by an operator", command="c1"))
+    known.fold(level(10, 2, reason="by another", command="c2"))
+    known.fold(level(2, 3, reason="loss_nonfinite of env00", env=0))
+    known.fold(level(3, 4, reason="norm_drift of env00", env=0))
+    assert (known.escalation_left(), known.escalation_left("c2"), known.escalation_left("c3")) == (
+        97,
+        8,
+        None,
+    )
+    known.fold(level(None, 5, reason="its epochs are over", env=0))
+    assert (known.escalation_left(), known.escalation_left("c2")) == (96, 7)
+    known.fold(level(None, 6, reason="cancelled", command="c1"))
+    assert known.escalation_left() == 6
+    known.fold(level(None, 7, reason="cancelled", command="c2"))
+    assert known.escalation_left() is None, "those by anomalies were over at epoch 7"
+    known.fold(level(50, 8, command="c4"))
+    known.fold(event(dataclasses.replace(events()[0].data, boot="b2"), ts=known.ts + 1, seq=9))
+    assert known.escalation_left() is None, "of the boot before"
 
 
 def test_log_is_bounded_and_not_repeated_by_a_snapshot() -> None:

@@ -1,0 +1,41 @@
+"""Which escalations of what is collected are in force: several may overlap, and each one ends on its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protocol.messages.events import TelemetryLevel
+
+_Key = tuple[str | None, int | None, str]
+"""(id of the command, env, reason); one by an anomaly or by the calendar has no command."""
+
+
+@dataclass
+class OpenEscalations:
+    """Those of a boot, folded from `telemetry.level`; clocks are epochs since the run began."""
+
+    _until: dict[_Key, int] = field(default_factory=dict)
+    """The clock at which each falls back."""
+
+    def copy(self) -> OpenEscalations:
+        """One that later events do not change."""
+        return OpenEscalations(dict(self._until))
+
+    def fold(self, data: TelemetryLevel, clock: int) -> None:
+        """One began, or one ended."""
+        # One that a command asked for may be ended before its time.
+        ended = (data.command, data.env) if data.epochs is None and data.command is not None else None
+        self._until = {key: until for key, until in self._until.items() if until > clock and key[:2] != ended}
+        if data.epochs is not None:
+            self._until[data.command, data.env, data.reason] = clock + data.epochs
+
+    def left(self, clock: int, command: str | None = None) -> int | None:
+        """Epochs until the last one falls back; None where none is in force.
+
+        Args:
+            clock: of now.
+            command: only of the one that the command with this id asked for.
+        """
+        found = [until for key, until in self._until.items() if command is None or key[0] == command]
+        left = max(found, default=clock) - clock
+        return left if left > 0 else None
