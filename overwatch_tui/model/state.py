@@ -1,7 +1,7 @@
 """What the screen needs to know, folded from events. Pure: no terminal, no clock, no socket.
 
-Live and replayed events take the same path. Any order of events is accepted; what no event has brought yet
-is None, and the panels write `--`.
+Live and replayed events take the same path. Any order of events is accepted; log and curves take what
+is newer than all before, `late_events` the rest. What no event has brought yet is None, and panels write `--`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class State:
     curves: Curves = field(default_factory=Curves)
     unknown: int = 0
     """Events of types this version does not know."""
-    _logged: dict[str, int] = field(default_factory=dict)
+    _numbers: dict[str, int] = field(default_factory=dict)
+    """The newest number of each stream that was folded, across snapshots."""
     _newest: tuple[str, int, int] = ("", 0, 0)
     """Stream, number and time of the event that `ctx` is of."""
 
@@ -111,17 +112,29 @@ class State:
         self.ts = max(self.ts, event.ts)
         if isinstance(event.data, Unknown):
             self.unknown += 1
-            return
+        else:
+            self._take_in(event)
+        if self.is_news(event):
+            self._numbers[event.stream] = event.seq
+
+    def is_news(self, event: Event) -> bool:
+        """Whether it is newer than all of its stream before: a snapshot repeats what has been counted."""
+        return event.seq > self._numbers.get(event.stream, 0)
+
+    def _take_in(self, event: Event) -> None:
         if self._is_newest(event):
             self.ctx, self._newest = event.ctx, (event.stream, event.seq, event.ts)
         self.anomalies.expire(event.ts)
         handler = HANDLERS.get(type(event.data))
         if handler is not None:
             handler(self, event)
-        self.curves.fold(event)
         self.anomaly_history.fold(event)
         self.commands.fold(event.data, ts=event.ts)
-        self._write_log(event)
+        if self.is_news(event):
+            self.curves.fold(event)
+            row = log_entry(event)
+            if row is not None:
+                self.log.append(row)
 
     def _is_newest(self, event: Event) -> bool:
         """By numbers within a stream, by the run's clock between streams: the machine's may step back."""
@@ -129,14 +142,6 @@ class State:
         if event.stream == stream:
             return event.seq >= seq
         return (event.ctx.round, event.ctx.epoch, event.ts) >= (self.ctx.round, self.ctx.epoch, ts)
-
-    def _write_log(self, event: Event) -> None:
-        if event.seq <= self._logged.get(event.stream, 0):
-            return
-        row = log_entry(event)
-        if row is not None:
-            self._logged[event.stream] = event.seq
-            self.log.append(row)
 
     def reset_copy(self, reason: str, *, now: int) -> State:
         """A state for the snapshot that follows; log, commands, curves and acknowledgements stay."""
@@ -148,7 +153,7 @@ class State:
             log=self.log,
             curves=self.curves,
             stories=self.stories,
-            _logged=self._logged,
+            _numbers=self._numbers,
         )
         fresh.anomalies.drop()
         fresh.note(reason, now=now)
@@ -335,7 +340,8 @@ def _evaluation_finished(state: State, event: Event) -> None:
 def _epoch(state: State, event: Event) -> None:
     data: ev.EpochFinished = event.data
     state.scoreboard.epoch(event, state.slots)
-    state.tell_epoch(event)
+    if state.is_news(event):
+        state.tell_epoch(event)
     if event.seq < state.epoch_seq:
         return
     same = state.epoch is not None and state.epoch_ctx.round == event.ctx.round

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import unicodedata
-from collections.abc import Callable, Coroutine, Iterable
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict
 from functools import cache, wraps
 from typing import Any
@@ -24,6 +25,7 @@ from overwatch_tui.source.link_status import LinkStatus
 from protocol.client.items import Item, LinkChanged, RequestOutcome, Reset
 from protocol.codec.frames import new_id
 from protocol.codec.json_lines import Event
+from protocol.messages.events import spec_of
 from protocol.messages.thresholds import THRESHOLDS
 
 from . import journal
@@ -93,6 +95,17 @@ def folded(found: Iterable[Event]) -> State:
     for event in found:
         made.fold(event)
     return made
+
+
+def snapshot_of(found: Sequence[Event]) -> list[Event]:
+    """What a daemon that has told these sends to one that joins: the newest of each type and subject."""
+    kept: dict[tuple[Any, ...], deque[Event]] = {}
+    for event in found:
+        spec = spec_of(type(event.data))
+        subject = [event.ctx.env if k == "env" else getattr(event.data, k, 0) for k in spec.key]
+        kept.setdefault((spec.type, *subject), deque(maxlen=spec.keep)).append(event)
+    held = {id(event) for events in kept.values() for event in events}
+    return [event for event in found if id(event) in held]
 
 
 def session(found: Iterable[Event] = (), view: ViewState | None = None, **link: Any) -> Session:

@@ -25,7 +25,7 @@ from protocol.messages import events as ev
 from protocol.messages.events import EVENTS, Context
 from protocol.messages.vocabulary import STREAMS
 from tests.overwatch_tui import journal
-from tests.overwatch_tui.harness import draw, events, folded, panel_inputs, state
+from tests.overwatch_tui.harness import draw, events, folded, panel_inputs, snapshot_of, state
 
 
 def event(data: Any, *, ts: int = journal.START, seq: int = 1, **ctx: Any) -> Event:
@@ -95,6 +95,7 @@ def test_older_events_that_come_late_change_nothing_newest() -> None:
     known = folded(reversed(events()))
     assert newest(known)[:3] == newest(state())[:3]
     assert {source: found.norm_drift for source, found in known.drift.items()} == newest(state())[4]
+    fold_late(known, events())
     assert newest(known)[5] == newest(state())[5]
     fold_late(known, [one for one in events() if one.ctx.round == 2])
     assert newest(known)[5] == newest(state())[5]
@@ -226,6 +227,19 @@ def test_log_is_bounded_and_not_repeated_by_a_snapshot() -> None:
     for seq in range(MAX_LOG_ENTRIES + 500):
         again.fold(event(ev.LogLine(level="INFO", logger="x", message=str(seq)), seq=seq + 1))
     assert len(again.log) == MAX_LOG_ENTRIES
+
+
+def test_what_snapshots_repeat_is_drawn_once() -> None:
+    known = folded(events(envs=4, rounds=3))
+    spans = {name: each.spans() for name, each in known.curves.histories.items()}
+    points = {story.key: known.stories.get(story.key) for story in known.stories.ended()}
+    assert len(snapshot_of(events(envs=4, rounds=3))) > 100
+    for _ in range(4):
+        known = known.reset_copy("resynchronised", now=known.ts)
+        for found in snapshot_of(events(envs=4, rounds=3)):
+            known.fold(found)
+    assert {name: each.spans() for name, each in known.curves.histories.items()} == spans
+    assert {story.key: known.stories.get(story.key) for story in known.stories.ended()} == points
 
 
 def test_unknown_types_are_counted_and_change_nothing() -> None:

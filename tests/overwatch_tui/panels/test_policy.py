@@ -43,7 +43,8 @@ def inputs(*told: EvaluationFinished, selected: bool = False) -> Any:
     last = found[-1]
     for number, each in enumerate(told, 1):
         ctx = replace(last.ctx, round=10 * number)
-        found.append(replace(last, data=each, ctx=ctx, ts=last.ts + number, type="evaluation.finished"))
+        at = {"ts": last.ts + number, "seq": last.seq + number}
+        found.append(replace(last, data=each, ctx=ctx, type="evaluation.finished", **at))
     view = ViewState()
     view.show_view("policy")
     if selected:
