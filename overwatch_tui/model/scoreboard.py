@@ -59,6 +59,8 @@ class Scoreboard:
     _lives: Lives = field(default_factory=Lives)
     """Those of the present round."""
     _is_booting: bool = False
+    is_whole: bool = True
+    """Whether no event of `life` is missing from the run's beginning on: the counts are those of the run."""
 
     def begin_boot(self) -> None:
         """A daemon starts: what its first event repeats has been counted already."""
@@ -126,7 +128,7 @@ class Scoreboard:
     def copy(self) -> Scoreboard:
         """What later events do not change, and what can be continued."""
         present = (self._round, list(self._events), list(self._measured), self._lives.copy())
-        return Scoreboard(dict(self._rounds), *present, self._is_booting)
+        return Scoreboard(dict(self._rounds), *present, self._is_booting, self.is_whole)
 
     def _close_round(self) -> None:
         now = _count(self._lives.all)

@@ -1,6 +1,6 @@
 """What the screen needs to know, folded from events. Pure: no terminal, no clock, no socket.
 
-Live and replayed events take the same path. Any order of events is accepted; log and curves take what
+Live and replayed events take the same path. Any order of events is accepted; log, curves and counts take what
 is newer than all before, `late_events` the rest. What no event has brought yet is None, and panels write `--`.
 """
 
@@ -115,6 +115,8 @@ class State:
         else:
             self._take_in(event)
         if self.is_news(event):
+            if event.stream == "life" and event.seq != self._numbers.get("life", 0) + 1:
+                self.scoreboard.is_whole = False
             self._numbers[event.stream] = event.seq
 
     def is_news(self, event: Event) -> bool:
@@ -144,7 +146,7 @@ class State:
         return (event.ctx.round, event.ctx.epoch, event.ts) >= (self.ctx.round, self.ctx.epoch, ts)
 
     def reset_copy(self, reason: str, *, now: int) -> State:
-        """A state for the snapshot that follows; log, commands, curves and acknowledgements stay."""
+        """A state for the snapshot that follows; log, commands, curves, counts and acknowledgements stay."""
         fresh = State(
             thresholds=self.thresholds,
             anomalies=self.anomalies,
@@ -152,6 +154,7 @@ class State:
             commands=self.commands,
             log=self.log,
             curves=self.curves,
+            scoreboard=self.scoreboard,
             stories=self.stories,
             _numbers=self._numbers,
         )
@@ -284,7 +287,8 @@ def _on(event: type) -> Callable[[_Handler], _Handler]:
 @_on(ev.RunStarted)
 def _run_started(state: State, event: Event) -> None:
     state.run = event.data
-    state.scoreboard.begin_boot()
+    if state.is_news(event):
+        state.scoreboard.begin_boot()
     state.stories.begin_boot(event)
     state.rounds_planned = event.data.rounds
     state.stopped = None
@@ -308,7 +312,8 @@ def _run_stopped(state: State, event: Event) -> None:
 
 @_on(ev.RoundStarted)
 def _round_started(state: State, event: Event) -> None:
-    state.scoreboard.reach(event)
+    if state.is_news(event):
+        state.scoreboard.reach(event)
     state.stories.reach(event)
     state.rounds_planned = event.data.rounds
     state.previous_epoch = None
@@ -318,7 +323,8 @@ def _round_started(state: State, event: Event) -> None:
 
 @_on(ev.RoundFinished)
 def _round_finished(state: State, event: Event) -> None:
-    state.scoreboard.reach(event)
+    if state.is_news(event):
+        state.scoreboard.reach(event)
     state.stories.reach(event, is_over=True)
     data: ev.RoundFinished = event.data
     state.last_round = data
@@ -339,8 +345,8 @@ def _evaluation_finished(state: State, event: Event) -> None:
 @_on(ev.EpochFinished)
 def _epoch(state: State, event: Event) -> None:
     data: ev.EpochFinished = event.data
-    state.scoreboard.epoch(event, state.slots)
     if state.is_news(event):
+        state.scoreboard.epoch(event, state.slots)
         state.tell_epoch(event)
     if event.seq < state.epoch_seq:
         return
@@ -383,7 +389,8 @@ def _system(state: State, event: Event) -> None:
 @_on(ev.SeedStage)
 def _seed_stage(state: State, event: Event) -> None:
     data: ev.SeedStage = event.data
-    state.scoreboard.stage(event)
+    if state.is_news(event):
+        state.scoreboard.stage(event)
     state.stories.note(event)
     if data.to_stage == "GERMINATED" and event.ctx.env is not None:
         state.gates.pop((event.ctx.env, data.slot), None)

@@ -1,4 +1,7 @@
-"""How the seeds of each blueprint ended, in all slots and in each: the counts that SQL has."""
+"""How the seeds of each blueprint ended, in all slots and in each.
+
+The counts are those that SQL has, where the terminal has received all of the run; its heading says where not.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ def score_lines(inputs: PanelInputs, width: int) -> list[Line]:
     known = [slot for slot in inputs.state.slots if slot in present]
     slots = known or sorted(present)
     fitting = slots[: max(0, (width - 46) // _CELL)]
-    head = Row().put(" BLUEPRINT   GERM FOSS PRUNED CONTRIB FOSSILIZED", "dim")
+    name = "BLUEPRINT" if board.is_whole else "SEEN HERE"
+    head = Row().put(f" {name}   GERM FOSS PRUNED CONTRIB FOSSILIZED", "dim")
     for slot in fitting:
         head.put(f"{slot} g/f/p worth", "dim", _CELL, ">")
     if len(fitting) < len(slots):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,8 +13,17 @@ import pytest
 
 from overwatch_tui.model.scoreboard import BlueprintTally
 from overwatch_tui.model.state import State
+from overwatch_tui.panels.seed_scores import score_lines
+from overwatch_tui.render.lines import plain
+from overwatch_tui.render.view_state import ViewState
+from overwatch_tui.session import Session
+from overwatch_tui.source.replay import ReplayFeed
+from protocol.client.event_log import JournalEvents
+from protocol.client.items import Reset
 from protocol.codec.json_lines import Event
-from protocol.messages.events import spec_of
+from protocol.messages.events import RunStarted, spec_of
+from tests.overwatch_tui.harness import ListFeed, folded, session, snapshot_of
+from tests.protocol.harness import until
 from tests.trainer.journals import (
     BEGIN,
     Told,
@@ -45,11 +56,22 @@ def counts(told: Sequence[Told]) -> tuple[dict[str, BlueprintTally], dict[str, B
     state = State()
     for event in events:
         state.fold(event)
+    with journal_of(told) as path:
+        return state.scoreboard.tallies(), counted_by_sql(path)
+
+
+@contextmanager
+def journal_of(told: Sequence[Told]) -> Iterator[Path]:
+    """The journal of a run that ended."""
     with TemporaryDirectory() as home:
         run = write_run(Path(home), "r", told)
         run.release()
-        found = Database(run.events).ask(COUNTED).rows
-    return state.scoreboard.tallies(), {name: BlueprintTally(*numbers) for name, *numbers in found}
+        yield run.events
+
+
+def counted_by_sql(path: Path) -> dict[str, BlueprintTally]:
+    found = Database(path).ask(COUNTED).rows
+    return {name: BlueprintTally(*numbers) for name, *numbers in found}
 
 
 def assert_same(terminal: dict[str, BlueprintTally], sql: dict[str, BlueprintTally]) -> None:
@@ -127,3 +149,88 @@ def test_the_terminal_counts_what_sql_counts() -> None:
     assert_same(terminal, sql)
     assert all(tally.germinated > 20 for tally in sql.values())
     assert all(0 < tally.measured < tally.germinated for tally in sql.values())
+
+
+def whole_round(round_: int) -> list[Told]:
+    return [
+        round_started(round_),
+        stage(at(round_, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
+        epoch(round_, 1, contribution=[[0.25, None], [None, None]]),
+        stage(at(round_, 1, 0), "r0c0", "GERMINATED", "TRAINING"),
+        epoch(round_, 2, contribution=[[0.5, None], [None, None]]),
+        stage(at(round_, 2, 0), "r0c0", "TRAINING", "BLENDING"),
+        stage(at(round_, 2, 0), "r0c0", "BLENDING", "FOSSILIZED"),
+        epoch(round_, 3),
+        round_finished(round_),
+    ]
+
+
+BOOTS = [
+    started("b1"),
+    *whole_round(1),
+    *whole_round(2),
+    *whole_round(3)[:4],
+    started("b2", resumed_round=2),
+    *whole_round(3),
+    *whole_round(4)[:3],
+]
+
+
+def test_recording_of_several_boots_counts_all_of_them() -> None:
+    with journal_of(BOOTS) as path:
+        feed = ReplayFeed(path, math.inf)
+        made = Session(feed, ViewState())
+        until(lambda: (made.tick(), feed.is_over)[1])
+        made.tick()
+        assert_same(made.state.scoreboard.tallies(), counted_by_sql(path))
+    assert made.state.scoreboard.tallies()["norm"].germinated == 4
+    assert made.state.scoreboard.is_whole
+    assert "BLUEPRINT" in score_heading(made)
+
+
+def score_heading(made: Session) -> str:
+    return plain(score_lines(made.panel_inputs(), 120)[0])
+
+
+def journal_events(told: Sequence[Told]) -> list[Event]:
+    with journal_of(told) as path:
+        return list(JournalEvents(path).read())
+
+
+def test_reconnections_change_no_counts() -> None:
+    found = journal_events(BOOTS)
+    second = next(i for i, e in enumerate(found) if isinstance(e.data, RunStarted) and e.data.boot == "b2")
+    first, of_boot = found[:second], found[second:]
+    made = session(first)
+    feed = made.feed
+    assert isinstance(feed, ListFeed)
+    wanted = folded(first).scoreboard.tallies()
+    assert made.state.scoreboard.tallies() == wanted
+    feed.items = [Reset("again"), *snapshot_of(first)]
+    made.tick()
+    assert_same(made.state.scoreboard.tallies(), wanted)
+    feed.boot = "b2"
+    feed.items = [Reset("b2"), *of_boot[:6]]
+    made.tick()
+    feed.items = [*of_boot[6:9], Reset("again"), *snapshot_of(of_boot[:9]), *of_boot[9:]]
+    made.tick()
+    with journal_of(BOOTS) as path:
+        assert_same(made.state.scoreboard.tallies(), counted_by_sql(path))
+    assert "BLUEPRINT" in score_heading(made)
+
+
+def test_heading_says_that_events_are_missing() -> None:
+    found = journal_events(BOOTS)
+    late = session(snapshot_of(found[:16]))
+    feed = late.feed
+    assert isinstance(feed, ListFeed)
+    feed.items = list(found[16:])
+    late.tick()
+    assert late.state.scoreboard.tallies()["norm"].germinated < 4
+    assert "SEEN HERE" in score_heading(late)
+    cut_off = session(found[:16])
+    feed = cut_off.feed
+    assert isinstance(feed, ListFeed)
+    feed.items = [Reset("again"), *snapshot_of(found[24:28])]
+    cut_off.tick()
+    assert "SEEN HERE" in score_heading(cut_off)
