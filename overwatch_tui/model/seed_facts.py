@@ -15,8 +15,8 @@ import msgspec
 from protocol.codec.json_lines import Event
 from protocol.messages.events import Context, SeedGate, SeedStage, spec_of
 
-COLUMNS = 5
-"""Numbers of an epoch: epoch, time, alpha, contribution, gradient norm."""
+COLUMNS = 6
+"""Numbers of an epoch: epoch, time, number of its event, alpha, contribution, gradient norm."""
 _LENGTH_BYTES = 4
 _STAGE, _GATE = 0, 1
 _pack = msgspec.msgpack.Encoder().encode

@@ -2,12 +2,15 @@
 
 Only facts are kept, in bounded memory; a life is made of them when it is asked for. So events may come in any
 order and more than once. What belongs to one life is decided as `Lives` does, which SQL agrees with.
+
+What a resumed boot repeats is decided by the numbers of events in a stream and by the run's clock, that is
+(round, epoch): times step back with the machine's clock.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from typing import NamedTuple
@@ -26,15 +29,21 @@ MAX_FACTS = 200
 """Stages and gates of a slot in a round; further ones are left out."""
 MAX_POINTS = 256
 """Epochs of a slot in a round; beyond, every second one is dropped."""
+MAX_EPOCHS = 16_384
+"""Epochs of which the newest measurement is known; those that came first go first."""
 MAX_BOOTS = 16
 MAX_ENDED = 200
 """Ended lives that are listed."""
+_SEQ = 2
+"""Where in the columns of an epoch the number of its event is."""
 _WITH_SEED = frozenset(stage.name for stage in WITH_SEED)
 
 SeedKey = tuple[int, int, str, int]
 """(round, env, slot, how many lives were in this slot before in the round)."""
 _Place = tuple[int, int, str]
 """(round, env, slot)."""
+_Clock = tuple[int, float]
+"""(round, epoch)."""
 
 
 class StageStep(NamedTuple):
@@ -125,23 +134,16 @@ class SeedStory:
 
 
 class _Boot:
-    """A daemon that began at a time: what it repeats replaces what was before.
+    """A daemon that began with a number of `life`: what it repeats replaces what was before."""
 
-    Of its own stream, `life`, the number tells what was before: times step back with the machine's clock.
-    """
-
-    def __init__(self, seq: int, ts: int, clock: tuple[int, float] = (1 << 60, inf)) -> None:
-        self.seq, self.ts = seq, ts
+    def __init__(self, seq: int, clock: _Clock = (1 << 60, inf)) -> None:
+        self.seq = seq
         self.clock = clock
-        """The earliest (round, epoch) that it has told of."""
+        """The earliest that it has told of."""
 
     def copy(self) -> _Boot:
         """One that later events do not change."""
-        return _Boot(self.seq, self.ts, self.clock)
-
-    def is_before(self, event: Event) -> bool:
-        """Whether it began before an event."""
-        return event.seq >= self.seq if event.stream == "life" else event.ts >= self.ts
+        return _Boot(self.seq, self.clock)
 
 
 class SeedStories:
@@ -150,10 +152,12 @@ class SeedStories:
     def __init__(self) -> None:
         self._places: dict[_Place, SeedFacts] = {}
         self._boots: list[_Boot] = []
-        self._finished: dict[int, tuple[int, int]] = {}
-        """(number, time) of the event by which a round was over."""
-        self._newest = (0, 0)
-        """(time, round) of the newest event."""
+        self._finished: dict[int, int] = {}
+        """Number of the event by which a round was over."""
+        self._newest: dict[str, tuple[int, _Clock]] = {}
+        """Number and clock of the newest event of each stream."""
+        self._measured: dict[tuple[int, int], int] = {}
+        """By round and epoch, the number of the newest event that measured it."""
         self._owner = object()
         self._made: dict[_Place, list[SeedStory]] = {}
         """Lives that were made of the facts, without `points`."""
@@ -161,52 +165,79 @@ class SeedStories:
     def copy(self) -> SeedStories:
         """One that later events do not change; facts are shared until one of both changes them."""
         twin = SeedStories()
-        twin._places, twin._finished, twin._newest = dict(self._places), dict(self._finished), self._newest
+        twin._places, twin._finished = dict(self._places), dict(self._finished)
+        twin._newest, twin._measured = dict(self._newest), dict(self._measured)
         twin._boots = [boot.copy() for boot in self._boots]
         self._owner = object()
         return twin
 
-    def cut(self, until: int) -> SeedStories:
-        """Those of the events up to a time, microseconds."""
+    def cut(self, until: Mapping[str, int]) -> SeedStories:
+        """Those of the events up to a number of each stream."""
         twin = SeedStories()
+        life, metric = until.get("life", 0), until.get("metric", 0)
+        for clock, seq in self._measured.items():
+            if seq <= metric:
+                twin._note_epoch(seq, clock)
         for place, facts in self._places.items():
-            kept, newest = SeedFacts(twin._owner), 0
+            kept = SeedFacts(twin._owner)
             for event in facts.events(*place):
-                if event.ts <= until:
+                if event.seq <= life:
                     kept.add(event)
-                    newest = max(newest, event.ts)
+                    twin._note_newest("life", event.seq, (place[0], event.ctx.epoch))
             for at in range(0, len(facts.numbers), COLUMNS):
-                if facts.numbers[at + 1] <= until:
+                if facts.numbers[at + _SEQ] <= metric:
                     kept.numbers.extend(facts.numbers[at : at + COLUMNS])
-                    twin._newest = max(twin._newest, (int(facts.numbers[at + 1]), place[0]))
+                    # A later boot may have measured it again, which hid the number from the table.
+                    twin._note_epoch(int(facts.numbers[at + _SEQ]), (place[0], int(facts.numbers[at])))
             if len(kept) or kept.numbers:
                 twin._places[place] = kept
-                twin._newest = max(twin._newest, (newest, place[0]))
-        twin._boots = [boot.copy() for boot in self._boots if boot.ts <= until]
-        twin._finished = {round_: told for round_, told in self._finished.items() if told[1] <= until}
+        twin._boots = [boot.copy() for boot in self._boots if boot.seq <= life]
+        twin._finished = {round_: seq for round_, seq in self._finished.items() if seq <= life}
+        for round_, seq in twin._finished.items():
+            twin._note_newest("life", seq, (round_, inf))
         return twin
 
     def begin_boot(self, event: Event) -> None:
         """A daemon started."""
         if all(boot.seq != event.seq for boot in self._boots):
-            boots = [*self._boots, _Boot(event.seq, event.ts)]
+            boots = [*self._boots, _Boot(event.seq)]
             self._boots = sorted(boots, key=lambda boot: boot.seq)[-MAX_BOOTS:]
 
     def reach(self, event: Event, *, is_over: bool = False) -> None:
         """The run was at this round and epoch; with `is_over` its round ended."""
         round_, clock = event.ctx.round, (event.ctx.round, event.ctx.epoch + is_over)
-        before, self._newest = self._newest[1], max(self._newest, (event.ts, round_))
-        if self._newest[1] != before:
-            self._made.clear()
-        for boot in self._boots:
-            if boot.is_before(event) and clock < boot.clock:
+        is_newest = self._note_newest(event.stream, event.seq, clock)
+        if event.stream == "life":
+            boots = [boot for boot in self._boots if event.seq >= boot.seq]
+        else:
+            # Its number does not say which boot it is of: as it comes of the newest, later of an unknown one.
+            boots = self._boots[-1:] if is_newest else []
+        for boot in boots:
+            if clock < boot.clock:
                 boot.clock = clock
                 self._made.clear()
         if is_over:
-            self._finished[round_] = max(self._finished.get(round_, (0, 0)), (event.seq, event.ts))
+            self._finished[round_] = max(self._finished.get(round_, 0), event.seq)
             while len(self._finished) > MAX_PLACES:
                 del self._finished[min(self._finished)]
             self._made.clear()
+
+    def _note_newest(self, stream: str, seq: int, clock: _Clock) -> bool:
+        """Whether the event with this number is the newest of its stream."""
+        known = self._newest.get(stream)
+        if known is not None and seq <= known[0]:
+            return False
+        self._newest[stream] = seq, clock
+        if known is None or known[1][0] != clock[0] or clock < known[1]:
+            self._made.clear()
+        return True
+
+    def _note_epoch(self, seq: int, clock: tuple[int, int]) -> None:
+        """An epoch was measured by the event with this number."""
+        self._note_newest("metric", seq, clock)
+        self._measured[clock] = max(self._measured.get(clock, 0), seq)
+        if len(self._measured) > MAX_EPOCHS:
+            del self._measured[next(iter(self._measured))]
 
     def note(self, event: Event) -> None:
         """A stage was entered, or a gate evaluated."""
@@ -231,6 +262,7 @@ class SeedStories:
         self.reach(event)
         data: EpochFinished = event.data
         round_, epoch, ts = event.ctx.round, event.ctx.epoch, event.ts
+        self._note_epoch(event.seq, (round_, epoch))
         for env, row in enumerate(data.stage):
             for slot, code in enumerate(row):
                 if code not in with_seed or slot >= len(slots):
@@ -242,7 +274,7 @@ class SeedStories:
                     self._made.pop((round_, env, slots[slot]), None)
                 columns = (data.alpha, data.contribution, data.seed_grad_norm)
                 values = (at_or_none(at_or_none(column, env), slot) for column in columns)
-                facts.numbers.extend((epoch, ts, *(nan if v is None else v for v in values)))
+                facts.numbers.extend((epoch, ts, event.seq, *(nan if v is None else v for v in values)))
                 if len(facts.numbers) > MAX_POINTS * COLUMNS:
                     facts.numbers = _halve(facts.numbers)
 
@@ -270,13 +302,17 @@ class SeedStories:
         """Whether a later boot repeats what an event of `life` told."""
         return any(seq < boot.seq and (round_, epoch) >= boot.clock for boot in self._boots)
 
-    def _is_void_point(self, round_: int, epoch: float, ts: int) -> bool:
-        """Whether a later boot repeats an epoch."""
-        return any(ts < boot.ts and (round_, epoch) >= boot.clock for boot in self._boots)
+    def _is_void_point(self, clock: tuple[int, int], seq: int) -> bool:
+        """Whether an epoch was measured again, or the run has gone back to before it."""
+        newest, now = self._newest.get("metric", (0, clock))
+        return seq < self._measured.get(clock, 0) or (seq < newest and clock > now)
 
     def _is_over(self, round_: int) -> bool:
         ended = self._finished.get(round_)
-        return round_ < self._newest[1] or (ended is not None and not self._is_void(round_, inf, ended[0]))
+        if ended is not None and not self._is_void(round_, inf, ended):
+            return True
+        # A boot that goes back is known by the stream that has told of it already.
+        return round_ < min((clock[0] for _, clock in self._newest.values()), default=0)
 
     def ended(self) -> list[SeedStory]:
         """Lives that are over, without `points`: of each round what ended before it, the newest first."""
@@ -318,7 +354,7 @@ class SeedStories:
                 stories.stage(event, lives.at(env, slot))
             else:
                 stories.gate(event)
-        if not stories.all and facts.numbers:
+        if not stories.all and any(True for _ in self._points(round_, facts.numbers)):
             stories.begin_unknown()
         if self._is_over(round_):
             last = max((int(epoch) for epoch in facts.numbers[::COLUMNS]), default=0)
@@ -331,18 +367,20 @@ class SeedStories:
     def _add_points(self, stories: list[SeedStory], numbers: array[float]) -> None:
         """Give each epoch to the life whose stage was the newest then: by epochs, since clocks step back."""
         begins = [((step.epoch, step.ts), i) for i, story in enumerate(stories) for step in story.stages]
-        points = {}
-        for at in range(0, len(numbers), COLUMNS):
-            epoch, ts, *values = numbers[at : at + COLUMNS]
-            if not self._is_void_point(stories[0].round, epoch, int(ts)):
-                alpha, contribution, grad = (v if isfinite(v) else None for v in values)
-                points[int(epoch), int(ts)] = Point(int(epoch), int(ts), alpha, contribution, grad)
+        points = {(point.epoch, point.ts): point for point in self._points(stories[0].round, numbers)}
         for then, point in sorted(points.items()):
             owner = max((begin for begin in begins if begin[0] <= then), default=((0, 0), 0))[1]
             story = stories[owner]
             story.points.append(point)
             if point.contribution is not None:
                 story.contribution = point.contribution
+
+    def _points(self, round_: int, numbers: array[float]) -> Iterator[Point]:
+        """The epochs that no later boot has repeated."""
+        for at in range(0, len(numbers), COLUMNS):
+            epoch, ts, seq, *values = numbers[at : at + COLUMNS]
+            if not self._is_void_point((round_, int(epoch)), int(seq)):
+                yield Point(int(epoch), int(ts), *(v if isfinite(v) else None for v in values))
 
 
 class _Stories:

@@ -1,7 +1,7 @@
 """What the screen needs to know, folded from events. Pure: no terminal, no clock, no socket.
 
 Live and replayed events take the same path. Any order of events is accepted; log, curves and counts take what
-is newer than all before, `late_events` the rest. What no event has brought yet is None, and panels write `--`.
+is newer than all before, `late_events` the rest. What no event has brought yet is None, panels write `--`.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Folding:
         self.state.fold(event)
         self.position += 1
         self.ts = max(self.ts, event.ts)
-        self.numbers[event.stream] = event.seq
+        self.numbers[event.stream] = max(event.seq, self.numbers.get(event.stream, 0))
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class RunTimeline:
         state = keyframe.state.frozen_copy()
         state.curves = self._curves.cut(keyframe.curves_until)
         state.anomaly_history = self._history.cut(keyframe.ts)
-        state.stories = self._stories.cut(keyframe.ts)
+        state.stories = self._stories.cut(keyframe.numbers)
         state.log.extend(pickle.loads(zlib.decompress(keyframe.log)))
         return Folding(state, keyframe.position, keyframe.ts, dict(keyframe.numbers))
 

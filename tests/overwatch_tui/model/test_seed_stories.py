@@ -11,7 +11,7 @@ import pytest
 
 from overwatch_tui.model import seed_stories
 from overwatch_tui.model.late_events import fold_late
-from overwatch_tui.model.seed_facts import SeedFacts
+from overwatch_tui.model.seed_facts import COLUMNS, SeedFacts
 from overwatch_tui.model.seed_stories import SeedStory
 from overwatch_tui.model.state import State
 from protocol.codec.json_lines import Event
@@ -161,11 +161,13 @@ def test_what_a_resumed_boot_repeats_is_told_once() -> None:
 def test_memory_is_bounded_and_keeps_the_newest_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seed_stories, "MAX_PLACES", 20)
     monkeypatch.setattr(seed_stories, "MAX_POINTS", 8)
+    monkeypatch.setattr(seed_stories, "MAX_EPOCHS", 20)
     state = folded(events(envs=4, rounds=6))
     places = state.stories._places
     assert len(places) <= 20
     assert {place[0] for place in places} <= {5, 6}
-    assert max(len(facts.numbers) for facts in places.values()) <= 8 * 5
+    assert len(state.stories._measured) <= 20
+    assert max(len(facts.numbers) for facts in places.values()) <= 8 * COLUMNS
     assert all(len(state.stories.get(story.key).points) <= 8 for story in state.stories.ended())  # type: ignore[union-attr]
 
 
@@ -179,7 +181,8 @@ def test_copy_and_cut_are_not_changed_by_later_events() -> None:
     for event in found[half:]:
         state.fold(event)
     assert [copied.get(story.key) for story in copied.ended()] == before
-    cut = state.stories.cut(found[half - 1].ts)
+    numbers = {e.stream: e.seq for e in sorted(found[:half], key=lambda e: e.seq)}
+    cut = state.stories.cut(numbers)
     assert [cut.get(story.key) for story in cut.ended()] == before
 
 
@@ -231,3 +234,83 @@ def test_points_after_the_clock_stepped_back_are_of_their_seed() -> None:
     assert [story and story.seed for story in stories] == ["old", "new"]
     assert [story and [point.epoch for point in story.points] for story in stories] == [[1, 2, 3], [5, 6, 7]]
     assert [story and story.contribution for story in stories] == [0.5, 0.25]
+
+
+def boots(ahead: int) -> tuple[list[Event], list[Event]]:
+    """A boot whose clock is so many microseconds ahead, and the one after it, resumed after round 1."""
+    first = [
+        started("b1"),
+        round_started(1),
+        stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
+        *[epoch(1, one, **grown(0.0, 0.5)) for one in (1, 2, 3)],
+        stage(at(1, 3, 0), "r0c0", "GERMINATED", "PRUNED"),
+        round_finished(1, 3),
+    ]
+    second = [started("b2", resumed_round=1), round_started(2), epoch(2, 1)]
+    found = numbered([*first, *second])
+    return [replace(e, ts=e.ts + ahead) for e in found[: len(first)]], found[len(first) :]
+
+
+@pytest.mark.parametrize("ahead", [0, 600_000_000])
+@pytest.mark.parametrize("is_late", [False, True], ids=["in order", "late"])
+def test_earlier_boot_with_a_clock_ahead_is_told(ahead: int, is_late: bool) -> None:
+    first, second = boots(ahead)
+    state = folded(second if is_late else [*first, *second])
+    if is_late:
+        fold_late(state, first)
+    (story,) = state.stories.ended()
+    assert (story.round, story.outcome, story.by) == (1, "PRUNED", "policy")
+    told = state.stories.get(story.key)
+    assert told is not None
+    assert [point.epoch for point in told.points] == [1, 2, 3]
+
+
+def test_points_are_told_when_the_clock_was_set_back_early() -> None:
+    told = [
+        started("b1"),
+        round_started(1),
+        stage(at(1, 0, 0), "r0c0", "DORMANT", "GERMINATED"),
+        *[epoch(1, one, **grown(0.0, 0.5)) for one in range(1, 6)],
+    ]
+    first, *rest = numbered(told)
+    story = story_of([first, *[replace(e, ts=e.ts - 600_000_000) for e in rest]])
+    assert [point.epoch for point in story.points] == [1, 2, 3, 4, 5]
+
+
+def repeated(told: int) -> list[Event]:
+    """Rounds 1 to 3, then a boot with its clock set back that repeats so many epochs of round 2."""
+    first = [started("b1")]
+    for round_ in (1, 2, 3):
+        first += [
+            round_started(round_),
+            stage(at(round_, 0, 0), "r0c0", "DORMANT", "GERMINATED", seed=f"old{round_}"),
+            *[epoch(round_, one, **grown(0.0, 0.5)) for one in (1, 2, 3, 4)],
+        ]
+    second = [
+        started("b2", resumed_round=1),
+        round_started(2),
+        stage(at(2, 0, 0), "r0c0", "DORMANT", "GERMINATED", seed="new"),
+        *[epoch(2, one, **grown(0.0, 0.25)) for one in range(1, told + 1)],
+    ]
+    found = numbered([*first, *second])
+    return [*found[: len(first)], *[replace(e, ts=e.ts - 600_000_000) for e in found[len(first) :]]]
+
+
+@pytest.mark.parametrize("told", [1, 4])
+def test_boot_with_its_clock_set_back_voids_what_it_repeats(told: int) -> None:
+    state = folded(repeated(told))
+    story = state.stories.present(2, 0, "r0c0")
+    assert story is not None
+    assert (story.seed, story.outcome) == ("new", "lives")
+    assert [(p.epoch, p.contribution) for p in story.points] == [(e, 0.25) for e in range(1, told + 1)]
+    assert state.stories.present(3, 0, "r0c0") is None
+
+
+def test_cut_before_a_repetition_has_what_it_hid() -> None:
+    found = repeated(4)
+    end = 1 + next(i for i, e in enumerate(found) if (e.ctx.round, e.ctx.epoch) == (3, 4))
+    wanted = folded(found[:end]).stories
+    cut = folded(found).stories.cut({"life": end, "metric": end})
+    for round_ in (1, 2, 3):
+        assert cut.present(round_, 0, "r0c0") == wanted.present(round_, 0, "r0c0")
+    assert cut.ended() == wanted.ended()
