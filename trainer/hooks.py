@@ -102,12 +102,16 @@ class Hooks(Protocol):
     def on_round_evaluated(
         self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
     ) -> None:
-        """Report what was evaluated, and save the checkpoint; a disk that refuses does not end the run.
+        """Report what was evaluated, and save the checkpoint; a disk that refuses does not end the run. Then
+        commands are executed here, too.
 
         Args:
             evaluations: none in most rounds.
             is_best: the policy was never better: in an evaluation, or until there was one in a round's
                 mean return.
+
+        Raises:
+            StopRun: the run is to end at this boundary.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What each command does. The hooks call in at every epoch's end: the one safe point."""
+"""What each command does. The hooks call in at the safe points: between two epochs or two rounds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Returns the result where the command has taken effect, None where it stays open;
 
 
 class CommandRunner:
-    """Executes accepted commands at epoch boundaries and answers with `command.done` or `.failed`.
+    """Executes accepted commands at the safe points and answers with `command.done` or `.failed`.
 
     Args:
         run: what commands read and change.
@@ -118,7 +118,7 @@ class CommandRunner:
         return not asked and not any(len(commands) for commands in waiting)
 
     def at_epoch_end(self, paused: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Execute the commands that wait; while paused, stay here.
+        """Execute the commands that wait; while paused, stay here. Called when a round has ended, too.
 
         Args:
             paused: entered for as long as the run is paused.
@@ -283,12 +283,16 @@ class CommandRunner:
     def _pause(self, command: Command, _params: Params) -> Result:
         self._paused = True
         self._server.set_state("PAUSED", f"by {command.client}")
-        return {"round": self._run.round, "epoch": self._run.epoch}
+        return self._here()
 
     def _resume(self, command: Command, _params: Params) -> Result:
         self._paused = False
         self._server.set_state("TRAINING", f"by {command.client}")
-        return {"round": self._run.round, "epoch": self._run.epoch}
+        return self._here()
+
+    def _here(self) -> Result:
+        """Round, and epochs finished in it: between two rounds all of the one that has ended."""
+        return {"round": self._run.round, "epoch": self._run.epoch or self._run.episode_epochs}
 
     def _checkpoint(self, command: Command, params: CheckpointParams) -> Result:
         try:

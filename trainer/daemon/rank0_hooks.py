@@ -175,6 +175,7 @@ class Rank0Hooks:
                 told.seconds,
             )
         self._save("round", best=is_best)
+        self._commands.at_epoch_end(self._timer.paused)  # what came in the update and the evaluation
 
     def _profile_round(self) -> None:
         self._rounds_begun += 1

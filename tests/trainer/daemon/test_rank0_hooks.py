@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.messages.events import EpisodeFinished, EpochFinished, RoundFinished
+from protocol.messages.events import CommandDone, EpisodeFinished, EpochFinished, RoundFinished
+from protocol.server.mailbox import Command
 from tests.trainer.control.test_commands import Rig, command
 
 torch.set_num_threads(1)
@@ -83,3 +84,56 @@ def test_resumed_round_tells_the_rate_of_its_boot(rig: Callable[..., Rig], until
     one.play({})
     trained = [told.env_epochs_per_second * told.seconds for told in one.told(RoundFinished)]
     assert trained == pytest.approx([4 * (6 - until), 4 * 6])
+
+
+def in_update(one: Rig, of_round: int, *commands: Command) -> None:
+    """Have commands arrive while the policy learns from this round."""
+    finished = one.daemon.hooks.on_round_end
+
+    def end(round: int, *rest: Any) -> None:
+        if round == of_round:
+            for each in commands:
+                one.daemon.server.mailbox.put(each)
+        finished(round, *rest)
+
+    one.daemon.hooks.on_round_end = end  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("mode", ["after_epoch", "after_round"])
+def test_stop_in_an_update_trains_no_further_epoch(rig: Callable[..., Rig], mode: str) -> None:
+    """Before, it was looked at when an epoch of the next round had ended; after the round: that one, too."""
+    one = rig()
+    in_update(one, 1, command("stop", mode=mode))
+    one.play({})
+    assert (one.trainer.round, one.trainer.epoch) == (1, 0)
+    assert len(one.told(EpochFinished)) == 6
+    one.daemon.commands.close()
+    assert [path.name for path in one.daemon.checkpoints.all()] == ["round-000001.pt"]
+
+
+def test_weight_set_in_an_update_holds_in_the_next_round(rig: Callable[..., Rig]) -> None:
+    one, seen = rig(), set[tuple[int, float]]()
+    in_update(one, 1, command("param.set", key="reward.stage", value=0.9))
+    one.play({}, watch=lambda r: seen.add((r.trainer.round, r.trainer.reward.run.cfg.stage)))
+    assert seen == {(1, 0.2), (2, 0.9)}
+
+
+def test_pause_between_rounds_tells_the_finished_one(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the first epoch of the next round was trained; epoch 0 would be that of a round to begin."""
+    one = rig()
+    mailbox = one.daemon.server.mailbox
+    monkeypatch.setattr(mailbox, "wait", lambda _: mailbox.put(command("resume")))
+    in_update(one, 1, command("pause"))
+    one.play({})
+    assert [done.result for done in one.told(CommandDone)] == [{"round": 1, "epoch": 6}] * 2
+
+
+def test_checkpoint_asked_for_in_the_last_update_is_saved(rig: Callable[..., Rig]) -> None:
+    """Before, it was answered that the run had ended."""
+    one = rig()
+    in_update(one, 2, command("checkpoint", tag="mine"))
+    one.play({})
+    (done,) = one.told(CommandDone)
+    assert Path(done.result["path"]).name == "round-000002-mine.pt"
