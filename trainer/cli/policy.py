@@ -104,7 +104,8 @@ def _as_lines(about: PolicyDescription) -> list[str]:
         f"{found['added_parameters']:.0f} parameters added",
     ]
     for rival, (mean, low, high) in found["leads"].items():
-        lines.append(f"             lead over {rival} {mean:+.3f} ({low:+.3f} to {high:+.3f})")
+        limits = "" if low is None else f" ({low:+.3f} to {high:+.3f})"  # of one host there are none
+        lines.append(f"             lead over {rival} {mean:+.3f}{limits}")
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from click.testing import CliRunner
 
 from trainer.checkpoint import to_archive
+from trainer.cli.main import main
 from trainer.config import load as settings
 from trainer.config.schema import Config
 from trainer.policy.agent import Agent
@@ -56,6 +59,17 @@ def test_policy_comes_back_with_its_description(written: Path) -> None:
     assert loaded.network is not None
     for name, weight in made.network.state_dict().items():
         assert torch.equal(loaded.network.state_dict()[name], weight), name
+
+
+def test_policy_of_a_single_held_out_host_is_shown(written: Path) -> None:
+    """Before, a lead without an interval was a traceback: a mean over one host has none."""
+    evaluation = {"round": 2, "hosts": 1, "seed": 2, "return": 0.5, "test_accuracy": 0.5}
+    newest = {**evaluation, "added_parameters": 3.0, "leads": {"no_growth": [0.25, math.nan, math.nan]}}
+    state = checkpoint(agent(config()), newest=newest)
+    SavedPolicy.of_checkpoint(state, "mine", "0.2.0", "best.pt").write(written)
+    shown = CliRunner().invoke(main, ["policy", "show", str(written)])
+    assert shown.exit_code == 0, shown.output
+    assert "lead over no_growth +0.250\n" in shown.output
 
 
 def test_sizes_of_the_network_come_with_the_file(written: Path) -> None:
