@@ -24,6 +24,9 @@ UNUSED = {
     "rounds": "the rounds of a training follow from --episodes and envs.count",
     "seed": "trainings have the seeds 1 to --seeds, the held-out hosts that of --host-seed",
     "policy.kind": "--policy names what is compared",
+    **dict.fromkeys(
+        ("policy.learn", "policy.greedy", "policy.temperature"), "ppo is trained, and played greedily"
+    ),
     "policy.constant": "the policy constant searches for its schedule",
     "evaluation": "--policy, --hosts and --host-seed say what is played on which held-out hosts",
     **dict.fromkeys(
@@ -32,6 +35,8 @@ UNUSED = {
     ),
 }
 """Options and sections of them that have no effect on a comparison, and what there is instead."""
+TRAINED = {"policy.kind": "ppo", "policy.learn": True, "policy.greedy": False, "policy.temperature": 1.0}
+"""What trainings have, whatever a preset or a file says of the policy of a run."""
 
 
 @click.command()
@@ -103,8 +108,10 @@ def compare(
     from trainer.data.registry import load_task
     from trainer.evaluation.held_out import HeldOutHosts
     from trainer.hosts.task_defaults import check_sizes, resolve_task_defaults
+    from trainer.policy.saved_policy import with_policy_options
 
     limit_threads()
+    sourced = with_policy_options(sourced)
     words = parse_policies(policies or DEFAULT_POLICIES)
     named = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
     request = ComparisonRequest(words, seeds, episodes, HeldOutHosts(host_seed, hosts, named))
@@ -148,7 +155,10 @@ def _load_configuration(
         return settings.load_sourced(preset=preset, file=file, environ=os.environ, sets=chosen, varied=varied)
 
     envs = load(episodes).config.envs.count
-    return load(-(-episodes // envs))
+    sourced = load(-(-episodes // envs))
+    for key, value in TRAINED.items():
+        sourced = sourced.with_value(key, value, "compare")
+    return sourced
 
 
 def _refuse_unused(sets: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,6 +65,7 @@ def compare(
     bench = Workbench(cfg, data, request.held_out, device)
     steps = Steps(bench, request.episodes, store, progress)
     try:
+        _check_files(request.words, bench)
         plays = {word: _plays_of(word, request, steps, bench) for word in request.words}
         _compute(_in_order(step for of_word in plays.values() for step in of_word), store, progress)
     finally:
@@ -75,6 +77,15 @@ def compare(
         "episodes": request.episodes,
         "host_parameters": bench.host_parameters,
     }
+
+
+def _check_files(words: Iterable[Word], bench: Workbench) -> None:
+    """Refuse a policy's file that does not fit now, not after hours, when it is its turn."""
+    paths = [word.path for word in words if word.path is not None]
+    if bench.cfg.policy.file and any(word.base == PPO.base for word in words):
+        paths.append(Path(bench.cfg.policy.file))
+    for path in paths:
+        bench.saved_network(path)
 
 
 def _plays_of(word: Word, request: ComparisonRequest, steps: Steps, bench: Workbench) -> list[Step]:

@@ -60,6 +60,7 @@ from trainer.hooks import StopRun
 from trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
 from trainer.loop import Trainer
 from trainer.policy.ppo import PolicyDiverged
+from trainer.policy.saved_policy import SavedPolicy
 from trainer.ranks.rank_zero import RankZero
 from trainer.ranks.worker import run_worker
 from trainer.telemetry.collection.plan import CollectionPlan
@@ -138,7 +139,9 @@ def run_daemon(
         config = sourced.config
         _tell(check_sizes(config, data))
         progress.begin("building a host")
-        build_model(config, data)  # what cannot be grown ends it here, before there is a folder
+        _, seeds = build_model(config, data)  # what cannot be grown ends it here, before there is a folder
+        if config.policy.file and resume is None:
+            SavedPolicy.read(Path(config.policy.file)).check_fit(config, len(seeds.slots))
         with RunFolder.claim(name, prefix=config.task.label) as run:
             _check_is_new(run, resume)
             group.record_home(f"{socket.gethostname()}:{run.path}")

@@ -141,15 +141,15 @@ class SavedPolicy:
             raise PolicyMismatch(f"policy {path} has numbers that are not finite, in {broken}")
         return cls(about, network, str(path))
 
-    def load_into(self, network: ActorCritic, cfg: Config, slots: int) -> None:
-        """Give a network these weights.
+    def check_fit(self, cfg: Config, slots: int) -> None:
+        """Look whether this policy can decide for hosts, before any is built.
 
         Args:
-            cfg: of the run whose hosts it is to decide for.
+            cfg: of the run whose hosts they are.
             slots: of those hosts.
 
         Raises:
-            PolicyMismatch: slots, blueprints, observations or sizes differ.
+            PolicyMismatch: slots, blueprints or observations differ.
         """
         about, mine = self.about, cfg.seeds.blueprints
         if about.layout != LAYOUT_VERSION:
@@ -164,6 +164,18 @@ class SavedPolicy:
             )
         if about.slots != slots:
             self._refuse(f"it grows hosts with {about.slots} slots, and these have {slots}")
+
+    def load_into(self, network: ActorCritic, cfg: Config, slots: int) -> None:
+        """Give a network these weights.
+
+        Args:
+            cfg: of the run whose hosts it is to decide for.
+            slots: of those hosts.
+
+        Raises:
+            PolicyMismatch: slots, blueprints, observations or sizes differ.
+        """
+        self.check_fit(cfg, slots)
         try:
             network.load_state_dict(self.network)
         except RuntimeError as error:

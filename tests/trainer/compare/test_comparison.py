@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from protocol.messages.vocabulary import Stage
 from tests.trainer.evaluation.test_episodes import CPU, MIXED, configuration
@@ -35,7 +36,8 @@ from trainer.episodes import Episodes
 from trainer.evaluation.episodes import HeldOutEpisodes
 from trainer.evaluation.frozen_policy import FrozenPolicy
 from trainer.evaluation.held_out import HeldOutHosts
-from trainer.policy.saved_policy import PolicyMismatch
+from trainer.policy.agent import Agent
+from trainer.policy.saved_policy import PolicyMismatch, SavedPolicy
 
 torch.set_num_threads(1)
 EMPTY, DEPTHWISE = Plan((-1, -1, -1)), Plan((2, -1, -1))
@@ -258,6 +260,7 @@ def options(*sets: str) -> list[str]:
         (["rounds=7"], "--set rounds=7: the rounds of a training follow from --episodes"),
         (["seed=5"], "--set seed=5: trainings have the seeds 1 to --seeds"),
         (["policy.kind=random"], "--set policy.kind=random: --policy names what is compared"),
+        (["policy.learn=false"], "--set policy.learn=false: ppo is trained, and played greedily"),
         (["evaluation.rounds=2"], "--set evaluation.rounds=2: --policy, --hosts and --host-seed say"),
         (["wire.listen=tcp://0.0.0.0:1"], "--set wire.listen=tcp://0.0.0.0:1: it is for runs"),
         (["cuda.allocator=nosuch:1"], "cuda.allocator = nosuch:1: torch has no setting nosuch"),
@@ -297,6 +300,63 @@ def test_rounds_of_a_schedule_follow_from_the_episodes(tmp_path: Path) -> None:
     arguments = ["compare", "--to", str(tmp_path / "cells"), "--policy", "ppo", "--seeds", "1"]
     done = CliRunner().invoke(main, [*arguments, "--episodes", "4", "--hosts", "2", *options(*sets)])
     assert done.exit_code == 0, done.output
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """A policy of 16 hidden units."""
+    cfg = configuration("seeds.blueprints=norm,depthwise")
+    state = {
+        "trainer": {"round": 1, "epoch": 0, "agent": Agent(cfg, slots=3, host_parameters=100).state_dict()},
+        "config": msgspec.json.encode(cfg).decode(),
+    }
+    SavedPolicy.of_checkpoint(state, "mine", "0.2.0", "best.pt").write(tmp_path / "a.policy")
+    return tmp_path / "a.policy"
+
+
+def compare_ppo(folder: Path, *words: str, sets: tuple[str, ...] = ()) -> Result:
+    sets = (*TINY, "host.channels=2,2,2", "envs.count=2", "ppo.minibatches=1", *sets)
+    size = ("--to", str(folder), "--seeds", "1", "--episodes", "4", "--hosts", "2")
+    return CliRunner().invoke(main, ["compare", *size, *words, *options(*sets)])
+
+
+@pytest.mark.parametrize("is_compared", [False, True], ids=["begun with", "compared"])
+def test_unfit_policy_is_refused_before_anything_is_played(
+    tmp_path: Path, exported: Path, is_compared: bool
+) -> None:
+    """Before, when it was its turn, after the hours that those before it take."""
+    words = ("--policy", f"no_growth,{exported}") if is_compared else ("--policy", "no_growth,ppo")
+    sets = () if is_compared else (f"policy.file={exported}",)
+    done = compare_ppo(tmp_path / "cells", *words, sets=sets)
+    assert done.exit_code == 9, done.output
+    assert "set seeds.blueprints=norm,depthwise" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list((tmp_path / "cells").iterdir()) == []
+
+
+def test_training_begins_with_a_policy_of_another_size(tmp_path: Path, exported: Path) -> None:
+    """As a run does; before, its network did not fit unless policy.hidden was given, too."""
+    sets = (f"policy.file={exported}", "seeds.blueprints=norm,depthwise")
+    done = compare_ppo(tmp_path / "cells", "--policy", "ppo", sets=sets)
+    assert done.exit_code == 0, done.output
+    refused = compare_ppo(tmp_path / "other", "--policy", "ppo", sets=(*sets, "policy.hidden=8"))
+    assert refused.exit_code == 9
+    assert "was made with 16; leave it out" in refused.stderr
+
+
+def test_ppo_is_trained_whatever_a_file_says(tmp_path: Path) -> None:
+    """Before, `policy.learn = false` of a run's file left it untrained."""
+    file = tmp_path / "run.toml"
+    results = []
+    for text in ("", "policy.learn = false\n", "policy.learn = false\npolicy.greedy = true\n"):
+        file.write_text(text)
+        done = compare_ppo(tmp_path / "cells", "--policy", "ppo", "--json", "--config", str(file))
+        assert done.exit_code == 0, done.output
+        (policy,) = json.loads(done.stdout)["policies"]
+        results.append(policy["figures"])
+    assert results[0] == results[1] == results[2]
+    (trained,) = (json.loads(path.read_text()) for path in (tmp_path / "cells").glob("train-ppo-*.json"))
+    assert all(row["explained_variance"] is not None for row in trained["result"]["curve"])
 
 
 def test_text_hosts_have_the_blueprints_of_text(tmp_path: Path) -> None:
