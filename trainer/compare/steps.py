@@ -72,7 +72,6 @@ class Steps:
         cell = self._cell(name, OF_TRAINING, seed=seed, rounds=rounds, envs=envs)
 
         def compute(part: bytes | None) -> Mapping[str, Any]:
-            self._progress.begin_step(name, rounds * envs)
             figures, network = train_policy(
                 bench.cfg,
                 bench.data,
@@ -81,6 +80,7 @@ class Steps:
                 rounds=rounds,
                 revealed=task_numbers(bench.data, bench.trained_tasks) if is_told else None,
                 part=part,
+                begin=partial(self._progress.begin_step, name, rounds * envs),
                 save=partial(self._store.save_part, cell),
                 report=self._progress.advance,
             )

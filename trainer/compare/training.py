@@ -103,6 +103,7 @@ def train_policy(
     rounds: int,
     revealed: Sequence[int] | None = None,
     part: bytes | None = None,
+    begin: Callable[[int], None],
     save: Callable[[bytes], None],
     report: Callable[[int], None],
 ) -> tuple[dict[str, Any], ActorCritic]:
@@ -112,6 +113,7 @@ def train_policy(
         cfg: of the run; its seed and rounds are replaced.
         revealed: the task's number of each dataset of a mixture, where the policy is to be told its task.
         part: what an interrupted call saved.
+        begin: called with the episodes that it had done.
         save: called with all that another call needs to go on.
         report: called with the episodes that are done.
 
@@ -137,6 +139,7 @@ def train_policy(
         state = torch.load(io.BytesIO(part), map_location=device, weights_only=True)
         trainer.load_state_dict(state["trainer"])
         hooks.curve = state["curve"]
+    begin(trainer.round * cfg.envs.count)
     try:
         trainer.run(hooks)
     finally:

@@ -165,8 +165,9 @@ def test_interrupted_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "cut", "ppo", episodes=8)
     assert rounds == [2, 4, 6]
-    cut, _ = run(tmp_path / "cut", "ppo", episodes=8)
+    cut, said = run(tmp_path / "cut", "ppo", episodes=8)
     assert rounds[3] == 6, "two rounds were saved, the third was not"
+    assert "train-ppo-1: 8 episodes, 4 done before" in said, "else the time left is too short"
     for one in (*whole["policies"], *cut["policies"]):
         one["training"].pop("seconds", None)
     assert cut == whole
