@@ -22,6 +22,8 @@ Matrix = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 9999
+BATCH_VALUES = 2**24
+"""Results, over all seeds and hosts, that are drawn at once: 128 MiB. Up to 1,677 of them it is one batch."""
 METHOD = f"percentile bootstrap, {NUM_RESAMPLES} resamples of seeds and of hosts within tasks, 95 %"
 
 
@@ -87,6 +89,7 @@ def mean_interval(values: Matrix, tasks: Sequence[str], seed: int = 0) -> Interv
         method="percentile",
         confidence_level=CONFIDENCE,
         n_resamples=NUM_RESAMPLES,
+        batch=max(1, BATCH_VALUES // values.size),
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return Interval(mean, float(limits.low), float(limits.high))
