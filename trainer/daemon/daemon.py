@@ -436,6 +436,7 @@ class Daemon:
         for key, (configured, value) in self.control.parameters.changed.items():
             self.server.emitter.emit(ParamChanged(key=key, old=configured, new=value, by="resume"))
         self.recorder.report_active_anomalies()
+        self.plan.report_in_force()
         if not is_detached():
             line = f"run {self.run.name} ({self.run.id}) on {self.device}: {self.run.path}"
             print(clean_text(line), file=sys.stderr)

@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.messages.events import CommandDone, EpisodeFinished, EpochFinished, RoundFinished
+from protocol.messages.events import (
+    CommandDone,
+    EpisodeFinished,
+    EpochFinished,
+    RoundFinished,
+    RunStarted,
+    TelemetryLevel,
+)
 from protocol.server.mailbox import Command
 from tests.trainer.control.test_commands import Rig, command
 
@@ -77,6 +84,26 @@ def test_pause_is_in_no_seconds(rig: Callable[..., Rig], epoch: int, monkeypatch
 
 
 @pytest.mark.parametrize("until", [4, 6])
+def test_resumed_boot_tells_the_escalations_in_force(rig: Callable[..., Rig], until: int) -> None:
+    """Before, they were in force, and whoever follows a boot took them to be over."""
+    asked = [command("telemetry.escalate", epochs=9, env=1), command("telemetry.escalate", epochs=20)]
+    one = rig("telemetry.escalate_on=off")
+    one.play({(1, 3): asked}, until=(1, until))
+    one = rig("telemetry.escalate_on=off", resumed=True)
+    one.daemon._announce()
+    told = list(one.daemon.server.emitter.drain(1000))
+    assert isinstance(told[0].event, RunStarted), "at which a terminal forgets those of before"
+    levels = [e.event for e in told if isinstance(e.event, TelemetryLevel)]
+    passed = until - 3
+    assert [(e.level, e.previous, e.env, e.epochs, e.command) for e in levels] == [
+        ("DEBUG", "NORMAL", 1, 9 - passed, asked[0].id),
+        ("DEBUG", "NORMAL", None, 20 - passed, asked[1].id),
+    ]
+    one.play({})
+    assert [e.command for e in one.told(TelemetryLevel)] == [asked[0].id], "ends in time"
+
+
+@pytest.mark.parametrize("until", [4, 6])
 def test_resumed_round_tells_the_rate_of_its_boot(rig: Callable[..., Rig], until: int) -> None:
     """Before, the epochs of the complete round were divided by the seconds of what was left of it."""
     rig().play({}, until=(1, until))
@@ -96,7 +123,7 @@ def in_update(one: Rig, of_round: int, *commands: Command) -> None:
                 one.daemon.server.mailbox.put(each)
         finished(round, *rest)
 
-    one.daemon.hooks.on_round_end = end  # type: ignore[method-assign]
+    one.daemon.hooks.on_round_end = end  # type: ignore[assignment,method-assign]
 
 
 @pytest.mark.parametrize("mode", ["after_epoch", "after_round"])

@@ -151,6 +151,20 @@ class Levels:
             for e, previous in zip(ended, before, strict=True)
         ]
 
+    def in_force(self, reason: str) -> list[TelemetryLevel]:
+        """The escalations, each with the epochs that are left of it; the longest last."""
+        return [
+            TelemetryLevel(
+                level=self._scope(e.env),
+                previous=self.default,
+                reason=reason,
+                epochs=e.left,
+                env=e.env,
+                command=e.command,
+            )
+            for e in sorted(self._escalations, key=lambda e: e.left)
+        ]
+
     def state_dict(self) -> dict[str, Any]:
         return {"escalations": [asdict(e) for e in self._escalations]}
 

@@ -87,6 +87,10 @@ class CollectionPlan:
         ended, self._ended = self._ended, {}
         return ended
 
+    def report_in_force(self) -> None:
+        """Tell of those that a resumed boot begins with: whoever follows a boot begins with none."""
+        self._report(self._levels.in_force("in force at the checkpoint"))
+
     # The boundaries.
 
     def begin_round(self, round: int) -> None:
