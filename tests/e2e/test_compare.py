@@ -45,7 +45,8 @@ def test_interrupted_comparison_goes_on_where_it_was(house: House, tmp_path: Pat
         if code != 0 and not list(cells.glob("play-ppo-2-*.json")):
             break
     assert code == 130, said
-    assert said.splitlines()[-1].startswith("esper-daemon: interrupted; go on with: esper-daemon compare ")
+    assert said.splitlines()[-1].startswith(f"esper-daemon: interrupted; {cells} keeps what is done, ")
+    assert "; go on with: esper-daemon compare " in said.splitlines()[-1]
     assert not printed, "no figures of what is half done"
     (trained,) = cells.glob("train-ppo-1-*.json")
     before = trained.stat().st_mtime_ns

@@ -79,7 +79,10 @@ def test_sweep_prunes_and_goes_on_after_interruption(house: House, tmp_path: Pat
         if code != 0 and len(trials) == 1:
             break
     assert code == 130, said
-    assert said.splitlines()[-1].startswith("esper-daemon: interrupted; go on with: esper-daemon sweep ")
+    line = said.splitlines()[-1]
+    assert line.startswith("esper-daemon: interrupted; ")
+    assert " keeps the trials, " in line
+    assert "; go on with: esper-daemon sweep " in line
     (first,) = trials
     assert first["state"] == "interrupted"
     before = first["evaluations"]

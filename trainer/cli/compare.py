@@ -126,7 +126,8 @@ def compare(
     try:
         summary = compute(cfg, data, request, store, device, Progress(print_note))
     except KeyboardInterrupt:
-        print_note(f"interrupted; go on with: {shlex.join(['esper-daemon', *sys.argv[1:]])}")
+        kept = f"{folder} keeps what is done, of a training all but the last minute"
+        print_note(f"interrupted; {kept}; go on with: {shlex.join(['esper-daemon', *sys.argv[1:]])}")
         raise SystemExit(INTERRUPTED_EXIT) from None
     if html is not None:
         write_atomically(html, render_page(summary).encode())

@@ -104,7 +104,8 @@ def sweep(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: search.interrupt())
     if not search.run(trials):
-        print_note(f"interrupted; go on with: {shlex.join(['esper-daemon', *sys.argv[1:]])}")
+        kept = f"{study.folder} keeps the trials, and the run of the last one its newest checkpoint"
+        print_note(f"interrupted; {kept}; go on with: {shlex.join(['esper-daemon', *sys.argv[1:]])}")
         raise SystemExit(INTERRUPTED_EXIT)
     _print_summary(study, as_json)
 

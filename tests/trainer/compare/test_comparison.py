@@ -360,6 +360,17 @@ def test_ppo_is_trained_whatever_a_file_says(tmp_path: Path) -> None:
     assert all(row["explained_variance"] is not None for row in trained["result"]["curve"])
 
 
+def test_interrupted_comparison_says_what_it_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "begin_step", interrupt)
+    done = compare_ppo(tmp_path / "cells", "--policy", "no_growth")
+    assert done.exit_code == 130
+    assert f"interrupted; {tmp_path / 'cells'} keeps what is done, of a training all but" in done.stderr
+    assert done.stderr.count("; go on with: esper-daemon ") == 1
+
+
 def test_text_hosts_have_the_blueprints_of_text(tmp_path: Path) -> None:
     arguments = ["compare", "--preset", "text", "--hosts", "1", "--policy", "no_growth", *options(*TINY)]
     done = CliRunner().invoke(main, [*arguments, "--to", str(tmp_path / "cells"), "--json"])
