@@ -18,6 +18,7 @@ from protocol.messages.events import (
     CommandDone,
     CommandFailed,
     CommandProgress,
+    EvaluationFinished,
     GovernorVeto,
     ParamChanged,
     PPOUpdate,
@@ -204,6 +205,22 @@ def test_a_weight_of_the_reward_waits_for_the_next_round(rig: Callable[..., Rig]
     assert (changed.key, changed.old, changed.new) == ("reward.stage", 0.2, 0.9)
     assert (changed.by, changed.uid, changed.pid) == ("tester", 7, 8)
     assert one.told(CommandDone)[0].result == {"key": "reward.stage", "old": 0.2, "new": 0.9}
+
+
+def test_evaluations_are_counted_as_configured(rig: Callable[..., Rig]) -> None:
+    """Else those of one run would not be comparable; the rival of round 2 grows, and pays rent."""
+    sets = ("evaluation.rounds=2", "evaluation.hosts=2", "evaluation.rivals=no_growth,fixed")
+    changes = [
+        command("param.set", key="reward.rent", value=5.0),
+        command("param.set", key="host.learning_rate", value=0.5),
+    ]
+    found = []
+    for name, at_two in (("plain", []), ("changed", changes)):
+        one = rig(name, *sets)
+        one.play({(1, 2): at_two})
+        found.append([e.return_components for e in one.told(EvaluationFinished) if e.is_rival])
+    assert found[0][1]["rent"] < 0
+    assert found[0] == found[1]
 
 
 def test_ppo_learns_at_the_rate_that_was_set(rig: Callable[..., Rig]) -> None:
