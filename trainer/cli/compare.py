@@ -129,14 +129,7 @@ def compare(
         kept = f"{folder} keeps what is done, of a training all but the last minute"
         print_note(f"interrupted; {kept}; go on with: {shlex.join(['esper-daemon', *sys.argv[1:]])}")
         raise SystemExit(INTERRUPTED_EXIT) from None
-    if html is not None:
-        write_atomically(html, render_page(summary).encode())
-    if as_json:
-        print_json(summary)
-    else:
-        print_lines(format_summary(summary))
-        if html is not None:
-            print_lines(["", f"page: {html}"])
+    _show(summary, html, as_json)
 
 
 def _load_configuration(
@@ -168,6 +161,18 @@ def _refuse_unused(sets: tuple[str, ...]) -> None:
         reason = UNUSED.get(key) or UNUSED.get(key.partition(".")[0])
         if key in settings.OPTIONS and reason is not None:
             raise settings.ConfigError(f"--set {item}: {reason}; leave it out")
+
+
+def _show(summary: dict[str, Any], html: Path | None, as_json: bool) -> None:
+    """Write the page, where one is asked for, and print the figures."""
+    if html is not None:
+        write_atomically(html, render_page(summary).encode())
+    if as_json:
+        print_json(summary)
+    else:
+        print_lines(format_summary(summary))
+        if html is not None:
+            print_lines(["", f"page: {html}"])
 
 
 def format_summary(summary: dict[str, Any]) -> list[str]:
