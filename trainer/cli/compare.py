@@ -142,7 +142,7 @@ def _load_configuration(
             are for runs as well, give way.
     """
     _refuse_unused(sets)
-    varied = ("policy.kind", "task.mixture") if has_tasks else ("policy.kind",)
+    varied = ("policy.kind", "policy.learn", *(("task.mixture",) if has_tasks else ()))
 
     def load(rounds: int) -> settings.SourcedConfig:
         chosen = (*sets, f"rounds={rounds}")

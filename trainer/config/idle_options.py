@@ -34,6 +34,14 @@ FOR_RULES_AS_WELL = frozenset({"gamma", "minibatches"})
 those who compare policies give it with each."""
 
 
+WITHOUT_LEARNING = FOR_RULES_AS_WELL | {"floor"}
+"""Of PPO, what a policy that does not learn has use for: actions are drawn with the floors."""
+
+
+def _of_ppo(unless: frozenset[str]) -> tuple[str, ...]:
+    return tuple(f"ppo.{option.name}" for option in fields(PPOConfig) if option.name not in unless)
+
+
 def _modes_that_pay(weight: str) -> Need:
     modes = PAYING_MODES[weight].split()
     last = modes.pop()
@@ -47,12 +55,9 @@ def _modes_that_pay(weight: str) -> Need:
 
 
 NEEDS = (
-    Need(
-        "policy.kind",
-        lambda kind: kind == "ppo",
-        "policy.kind = ppo",
-        tuple(f"ppo.{option.name}" for option in fields(PPOConfig) if option.name not in FOR_RULES_AS_WELL),
-    ),
+    Need("policy.kind", lambda kind: kind == "ppo", "policy.kind = ppo", _of_ppo(FOR_RULES_AS_WELL)),
+    Need("policy.learn", bool, "policy.learn = true", _of_ppo(WITHOUT_LEARNING)),
+    Need("ppo.target_kl", bool, "ppo.target_kl above 0", ("ppo.kl_per", "ppo.kl_stops")),
     Need("policy.kind", lambda kind: kind == "constant", "policy.kind = constant", ("policy.constant",)),
     Need("ppo.entropy_rounds", bool, "ppo.entropy_rounds from 1 on", ("ppo.entropy_final",)),
     Need("ppo.sharpen_rounds", bool, "ppo.sharpen_rounds from 1 on", ("ppo.sharpen_factor",)),

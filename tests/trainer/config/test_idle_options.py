@@ -19,6 +19,8 @@ from .option_flips import FLIPS
 
 SWITCHED = {
     "policy.kind = ppo": ("fixed", "ppo"),
+    "policy.learn = true": ("false", "true"),
+    "ppo.target_kl above 0": ("0.0", "0.02"),
     "policy.kind = constant": ("ppo", "constant"),
     "ppo.entropy_rounds from 1 on": ("0", "9"),
     "ppo.sharpen_rounds from 1 on": ("0", "9"),
@@ -108,6 +110,18 @@ def test_what_a_later_source_switches_off_gives_way(tmp_path: Path) -> None:
     environ = {"ESPER_EVALUATION_ROUNDS": "0"}
     with pytest.raises(ConfigError, match=r"^evaluation\.hosts \(--set\)"):
         load(file=file, environ=environ, sets=["evaluation.hosts=4"])
+
+
+def test_trained_policy_plays_with_its_own_configuration(tmp_path: Path) -> None:
+    sets = ["rounds=9", "ppo.clip=0.1", "ppo.kl_per=pass", "ppo.floor=op:0.02"]
+    file = tmp_path / "run.toml"
+    file.write_text(to_toml(load(sets=sets)), encoding="utf-8")
+    played = load(file=file, sets=["policy.learn=false"])
+    assert played.ppo.clip == 0.1
+    file.write_text(to_toml(played), encoding="utf-8")
+    again = load(file=file)
+    assert (again.policy.learn, again.ppo.floor, again.ppo.clip) == (False, ("op:0.02",), 0.2)
+    assert _load_configuration(None, file, ("ppo.clip=0.1",), 64, has_tasks=False).config.policy.learn
 
 
 def test_values_that_change_nothing_are_taken() -> None:
