@@ -73,6 +73,8 @@ class FrameHooks:
     def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
         return False
 
+    def on_epoch_passed(self) -> None: ...
+
     def on_epoch_end(self, round: int, epoch: int) -> None:  # noqa: ARG002
         if epoch == 2:
             raise StopRun("enough", checkpoint=False)

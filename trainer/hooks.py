@@ -9,7 +9,7 @@ reported after the next epoch was issued, so that no recorder keeps the device w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -77,6 +77,10 @@ class Hooks(Protocol):
         Asked on a GPU, and not before the last epoch: where it is so, the next epoch begins without
         `on_epoch_end`, and `on_frame` tells of this one while the next is computed.
         """
+        ...
+
+    def on_epoch_passed(self) -> None:
+        """An epoch is finished whose end has passed; the next one begins now."""
         ...
 
     def on_epoch_end(self, round: int, epoch: int) -> None:
@@ -152,7 +156,9 @@ class EpochReports:
             return
         report, self._late = self._late, None
         with hooks.phase("telemetry"):
-            hooks.on_frame(self.to_host.receive(report.shipment), report.layers)
+            with _waiting(hooks, report.shipment):
+                frame = self.to_host.receive(report.shipment)
+            hooks.on_frame(frame, report.layers)
         hooks.on_epoch_begin(epoch, epochs)
 
     def report(
@@ -167,8 +173,8 @@ class EpochReports:
             if passes:
                 topology = self.to_host.send({name: columns[name] for name in self._topology})
                 self._late = _LateReport(self.to_host.send(columns, aside=True), layers)
-                return self.to_host.wait_for(topology)
-            frame = self.to_host(columns)
+                return self._wait_for(hooks, topology)
+            frame = self._wait_for(hooks, self.to_host.send(columns))
             hooks.on_frame(frame, layers)
             return frame
 
@@ -176,3 +182,15 @@ class EpochReports:
         """So many epochs of the round are finished; hooks that let the end pass are not asked again."""
         if self._late is None:
             hooks.on_epoch_end(round_, epoch)
+        else:
+            hooks.on_epoch_passed()
+
+    def _wait_for(self, hooks: Hooks, shipment: Shipment) -> HostFrame:
+        """What was sent just now."""
+        with _waiting(hooks, shipment):
+            return self.to_host.wait_for(shipment)
+
+
+def _waiting(hooks: Hooks, shipment: Shipment) -> AbstractContextManager[None]:
+    """A phase of its own while the device is behind: that time is the device's, not telemetry's."""
+    return nullcontext() if shipment.has_arrived() else hooks.phase("wait")

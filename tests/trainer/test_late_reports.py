@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from trainer.compute.execution_plan import Execution
 from trainer.config.load import load as configured
 from trainer.data.registry import load
 from trainer.loop import Trainer
-from trainer.telemetry.transfer import HostFrame
+from trainer.telemetry.transfer import HostFrame, Shipment
 
 from .compute.test_process_group import Recording
 
@@ -69,6 +70,8 @@ class Boundaries(Recording):
         super().on_frame(frame, layers)
         self.calls.append("frame")
 
+    def on_epoch_passed(self) -> None: ...
+
     def on_epoch_end(self, round: int, epoch: int) -> None:
         self.calls.append(f"end {epoch}")
 
@@ -103,6 +106,25 @@ def test_next_epoch_is_issued_before_one_that_passes_is_told() -> None:
         *("train", "frame", "begin 4"),
         *("frame", "end 5"),
     ]
+
+
+@pytest.mark.parametrize("may_be_late", [False, True], ids=["at once", "late"])
+def test_waiting_for_device_is_a_phase_of_its_own(may_be_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it was telemetry's time, and could raise the anomaly `telemetry_share`."""
+    stack: list[str] = []
+    waited_in: list[tuple[str, ...]] = []
+
+    class Phases(Boundaries):
+        @contextmanager
+        def phase(self, name: str) -> Iterator[None]:
+            stack.append(name)
+            yield
+            stack.pop()
+
+    monkeypatch.setattr(Shipment, "has_arrived", lambda _: False)
+    monkeypatch.setattr(Shipment, "wait", lambda _: waited_in.append(tuple(stack)))
+    play(Phases(), may_be_late=may_be_late)
+    assert set(waited_in) == {("telemetry", "wait")}
 
 
 def fail(hooks: Boundaries, *, may_be_late: bool, epoch: int = 3) -> Boundaries:

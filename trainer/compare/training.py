@@ -66,6 +66,8 @@ class TrainingHooks:
     def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
         return True
 
+    def on_epoch_passed(self) -> None: ...
+
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
     def on_round_end(self, _: int, update: UpdateStatistics | None, frame: HostFrame) -> None:

@@ -74,8 +74,8 @@ class Rank0Hooks:
         self._counters = StallCounters(self._device)
         self._round_began = self._timer.clock
         self._saved_at = time.monotonic()
-        self._late_rates: tuple[float, float] | None = None
-        """Learning rates of an epoch that is reported when the next one has been planned."""
+        self._late: tuple[PhaseTimes, tuple[float, float]] | None = None
+        """Times and learning rates of an epoch that is reported when the next one has been issued."""
 
     def wants_round(self, finished: int) -> bool:
         if not self._commands.goes_on_after_round():
@@ -122,9 +122,11 @@ class Rank0Hooks:
             return False
         if self._plan.layer_envs.any():  # whoever looks at layers sees them in the epoch that was asked for
             return False
-        self._late_rates = self._population.learning_rates
         self._server.beat(round, epoch)
         return True
+
+    def on_epoch_passed(self) -> None:
+        self._late = self._timer.lap(), self._population.learning_rates
 
     def on_epoch_end(self, round: int, epoch: int) -> None:
         self._server.beat(round, epoch)
@@ -191,8 +193,9 @@ class Rank0Hooks:
         self._saved_at = time.monotonic()
 
     def _finish_epoch(self, frame: HostFrame, layers: Sequence[str]) -> None:
-        rates, self._late_rates = self._late_rates or self._population.learning_rates, None
-        self._recorder.record_outcome(frame, self._timer.lap(), layers, rates)
+        late, self._late = self._late, None
+        times, rates = late or (self._timer.lap(), self._population.learning_rates)
+        self._recorder.record_outcome(frame, times, layers, rates)
         with self._timer.phase("profiler"):
             self._commands.profiler.epoch_end()
         self._plan.end_epoch(self._recorder.take_raised())

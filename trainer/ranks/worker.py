@@ -183,6 +183,8 @@ class Worker:
     def passes_epoch_end(self, round: int, epoch: int) -> bool:  # noqa: ARG002
         return False  # rank 0 orders what comes next
 
+    def on_epoch_passed(self) -> None: ...
+
     def on_epoch_end(self, round: int, epoch: int) -> None:  # noqa: ARG002
         with self._timer.phase("commands"):
             self.execute_orders()

@@ -47,7 +47,8 @@ class EpochFinished:
     """Parameters of the host and its live seeds."""
     reward_components: dict[str, list[float]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
-    """Seconds per phase of the epoch: train, validate, decide, act, telemetry."""
+    """Seconds per phase of the epoch: train, validate, reward, decide, act, wait (the host for the device),
+    telemetry, commands, profiler, other. They nest: an inner one's time is not counted in the outer one."""
     seed_grad_ratio: list[list[float | None]] = field(default_factory=list)
     """Gradient norm of the seed over that of its host; strict gates ask for some."""
     interaction: list[list[float | None]] = field(default_factory=list)

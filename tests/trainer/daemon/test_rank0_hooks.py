@@ -83,6 +83,28 @@ def test_pause_is_in_no_seconds(rig: Callable[..., Rig], epoch: int, monkeypatch
         assert sum(told.phases.values()) <= told.seconds + 1e-6
 
 
+@pytest.mark.parametrize("may_be_late", [False, True], ids=["at once", "late"])
+def test_epoch_is_told_its_own_time(
+    rig: Callable[..., Rig], may_be_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, one that was reported late had the time that the next one took to be trained."""
+    one, days, clock = rig(), 1e7, time.perf_counter
+    shift = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + shift)
+    one.trainer.reports.may_be_late = may_be_late
+    train = one.trainer.population.run_epoch
+
+    def run_epoch(round_: int, epoch: int, **options: Any) -> Any:
+        nonlocal shift
+        shift += days * (epoch == 3)
+        return train(round_, epoch, **options)
+
+    monkeypatch.setattr(one.trainer.population, "run_epoch", run_epoch)
+    one.play({})
+    took_days = [epoch.phases["train"] >= days for epoch in one.told(EpochFinished)]
+    assert took_days == [epoch == 3 for epoch in range(6)] * 2
+
+
 @pytest.mark.parametrize("until", [4, 6])
 def test_resumed_boot_tells_the_escalations_in_force(rig: Callable[..., Rig], until: int) -> None:
     """Before, they were in force, and whoever follows a boot took them to be over."""
