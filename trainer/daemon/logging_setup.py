@@ -14,7 +14,7 @@ from typing import IO
 from protocol.codec.text import clean_lines
 from protocol.server.emitter import Emitter
 from protocol.storage.folders import open_private
-from trainer.telemetry.log_lines import log_line
+from trainer.telemetry.log_lines import log_line, settle
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -26,6 +26,7 @@ class LineFormatter(logging.Formatter):
         super().__init__(FORMAT)
 
     def format(self, record: logging.LogRecord) -> str:
+        settle(record)
         return clean_lines(super().format(record))
 
 

@@ -1,11 +1,19 @@
-"""Who may read the log."""
+"""Who may read the log, and what is in it."""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from protocol.messages.events import LogLine
+from protocol.server.emitter import Emitter
 from protocol.storage.folders import open_private
+from trainer.daemon import logging_setup
 
 
 def test_log_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -21,3 +29,60 @@ def test_log_is_for_its_owner_alone(tmp_path: Path) -> None:
             assert path.stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(old)
+
+
+class Wordless:
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Emitter]]:
+    """A daemon's log, whose handlers are taken off again."""
+    root, emitter, path = logging.getLogger(), Emitter(), tmp_path / "daemon.log"
+    monkeypatch.setattr(root, "level", root.level)
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(logging_setup.faulthandler, "enable", lambda _: None)
+    monkeypatch.setattr(logging_setup.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(logging, "captureWarnings", lambda _: None)
+    with logging_setup.set_up(path, emitter, terminal=False):
+        yield path, emitter
+
+
+@pytest.mark.parametrize(
+    ("message", "args", "found"),
+    [
+        ("%d epochs", ("x",), "malformed log record: '%d epochs', 'x'"),
+        ("done", (1, 2), "malformed log record: 'done', 1, 2"),
+        ("%(name)s", ({"a": 1},), "malformed log record: '%(name)s', {'a': 1}"),
+        ("it is %s", (Wordless(),), "malformed log record: 'it is %s', <Wordless>"),
+        (Wordless(), (), "malformed log record: <Wordless>"),
+    ],
+)
+def test_malformed_record_is_told_in_one_line(
+    log: tuple[Path, Emitter],
+    message: Any,
+    args: tuple[Any, ...],
+    found: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Before, it ended what logged it, and the log had a stack of logging itself instead."""
+    path, emitter = log
+    logging.getLogger("library").warning(message, *args)
+    told = [emitted.event for emitted in emitter.drain(10)]
+    assert told == [LogLine(level="WARNING", logger="library", message=found)]
+    (line,) = path.read_text().splitlines()
+    assert line.endswith(f"WARNING library: {found}")
+    assert capfd.readouterr().err == ""
+
+
+def test_record_with_a_wrong_exception_is_told(log: tuple[Path, Emitter]) -> None:
+    path, emitter = log
+    logging.getLogger("library").warning("failed", exc_info=("no", "such", "error"))  # type: ignore[arg-type]
+    told = [emitted.event for emitted in emitter.drain(10)]
+    assert told == [LogLine(level="WARNING", logger="library", message="failed")]
+    assert len(path.read_text().splitlines()) == 1
