@@ -38,7 +38,7 @@ from protocol.errors import first_line
 from protocol.journal.reader import newest_lines
 from protocol.server.server import Server
 from protocol.version import __version__
-from trainer.compute.cpu import count_cores
+from trainer.compute.cgroup import granted_cores, memory
 from trainer.config import load as settings
 from trainer.config.schema import Config
 from trainer.doctor.bundle import PostmortemReport, list_bundles
@@ -149,7 +149,7 @@ def _environment(path: Path, subject: PostmortemSubject) -> None:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """What the run found around it: versions, device, cores, memory in bytes, variables."""
-    memory, own = psutil.virtual_memory(), psutil.Process().memory_info()
+    total, used = memory()
     known = (*sorted(settings.variables()), *THREAD_VARIABLES)
     return {
         "esper_overwatch": __version__,
@@ -157,10 +157,10 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": dict(_versions()),
         "device": {"name": str(device), **_accelerator(device)},
-        "cores": count_cores(),
+        "cores": granted_cores(),
         "threads": torch.get_num_threads(),
         "load": list(os.getloadavg()),
-        "memory": {"total": memory.total, "available": memory.available, "own": own.rss},
+        "memory": {"total": total, "available": total - used, "own": psutil.Process().memory_info().rss},
         "variables": {name: os.environ[name] for name in known if name in os.environ},
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }

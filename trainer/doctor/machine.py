@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-import psutil
 import zmq
 from msgspec import Struct
 
@@ -36,6 +35,7 @@ from protocol.storage.folders import (
     socket_folder,
 )
 from protocol.storage.keys import AllowList, read_secret
+from trainer.compute.cgroup import cpu_quota, memory
 from trainer.compute.cpu import count_cores
 
 Status = Literal["ok", "warn", "FAIL"]
@@ -177,7 +177,7 @@ def _clock() -> Iterator[MachineCheck]:
 
 def _processor() -> Iterator[MachineCheck]:
     seen = count_cores()
-    load, share = os.getloadavg()[0], _cpu_share()
+    load, share = os.getloadavg()[0], cpu_quota()
     text = f"{seen} cores, load {load:.1f}"
     if share is not None and share < seen:
         advice = f"--set envs.threads={max(1, int(share))}"
@@ -188,19 +188,10 @@ def _processor() -> Iterator[MachineCheck]:
         yield MachineCheck("ok", "cores", text)
 
 
-def _cpu_share() -> float | None:
-    """Cores that the control group grants (cgroup v2, `cpu.max`); None where it sets no limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
-
-
 def _memory() -> Iterator[MachineCheck]:
-    memory = psutil.virtual_memory()
-    text = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB available"
-    if memory.available < MEMORY_WARN_BYTES:
+    total, used = memory()
+    text = f"{(total - used) / GIB:.1f} of {total / GIB:.1f} GiB available"
+    if total - used < MEMORY_WARN_BYTES:
         yield MachineCheck("warn", "memory", text, "a run needs about 1 GiB")
     else:
         yield MachineCheck("ok", "memory", text)

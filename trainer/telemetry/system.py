@@ -12,35 +12,12 @@ import psutil
 import torch
 
 from protocol.messages.events import SystemSample
-from trainer.compute.cpu import count_cores
+from trainer.compute.cgroup import granted_cores, memory
 
 from .allocator import fill_allocator
 from .nvml import NvidiaGPU
 
 logger = logging.getLogger(__name__)
-
-CGROUPS = Path("/sys/fs/cgroup")
-
-
-def memory(root: Path = CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
-    """(total, used) bytes of what this process may use: the machine's, or its cgroup's where that is less.
-
-    A batch system or a container kills at the cgroup's limit (cgroup v2), long before the machine is full.
-    File cache that the kernel gives back on demand does not count as used.
-    """
-    machine = psutil.virtual_memory()
-    total, used = machine.total, machine.total - machine.available
-    try:
-        path = next(line[3:] for line in membership.read_text().splitlines() if line.startswith("0::"))
-        folder = root / path.strip("/")
-        limit = (folder / "memory.max").read_text().strip()
-        if limit != "max" and int(limit) < total:
-            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            total = int(limit)
-            used = int((folder / "memory.current").read_text()) - int(statistics["inactive_file"])
-    except (OSError, StopIteration):
-        pass  # no cgroup v2 here: the machine's figures hold
-    return total, used
 
 
 class SystemSampler:
@@ -94,7 +71,7 @@ class SystemSampler:
             memory_total=total,
             memory_used=used,
             load1=os.getloadavg()[0],
-            cores=count_cores(),
+            cores=granted_cores(),
             disk_free=psutil.disk_usage(str(self._folder)).free,
         )
         if self._gpu is not None:

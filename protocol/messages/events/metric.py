@@ -186,9 +186,13 @@ class SystemSample:
     """Of one core, this process."""
     rss: int
     memory_total: int
+    """Bytes that there are for the process: of the machine, or of control groups that grant less."""
     memory_used: int
+    """Bytes of them in use, by all processes."""
     load1: float
+    """Of the machine."""
     cores: int
+    """Cores that the process may keep busy, of a control group's quota rounded up."""
     disk_free: int
     gpu_percent: float | None = None
     gpu_memory: int | None = None

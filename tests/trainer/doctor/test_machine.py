@@ -125,7 +125,7 @@ def test_a_missing_extra_is_a_warning_that_says_how(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_containers_share_of_the_cores_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_cpu_share", lambda: 0.5)
+    monkeypatch.setattr(machine, "cpu_quota", lambda: 0.5)
     check = checks()["cores"]
     assert check["status"] == "warn"
     assert "envs.threads=1" in check["advice"]

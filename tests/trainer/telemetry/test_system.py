@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +14,11 @@ import torch
 
 from protocol.messages.events import SystemSample
 from protocol.messages.thresholds import THRESHOLDS
+from trainer.compute.cgroup import granted_cores
 from trainer.telemetry.allocator import fill_allocator
 from trainer.telemetry.nvml import NvidiaGPU
 from trainer.telemetry.signal_values import system_readings
-from trainer.telemetry.system import SystemSampler, memory
+from trainer.telemetry.system import SystemSampler
 
 CPU = torch.device("cpu")
 
@@ -40,7 +40,7 @@ def test_samples_arrive_and_stop(tmp_path: Path) -> None:
     sample = samples[-1]
     assert abs(sample.rss - psutil.Process().memory_info().rss) < 2**30
     assert 0 < sample.memory_used <= sample.memory_total
-    assert sample.cores == len(os.sched_getaffinity(0))
+    assert sample.cores == granted_cores()
     assert sample.disk_free > 0
     assert (sample.gpu_percent, sample.gpu_memory) == (None, None)
     assert (sample.gpu_allocated, sample.gpu_reserved, sample.gpu_fragmentation) == (None, None, None)
@@ -71,32 +71,6 @@ def test_a_folder_that_is_gone_is_said_once_and_survived(
     assert again.wait(300)
     sampler.close()
     assert sum("cannot be sampled" in record.message for record in caplog.records) == 1
-
-
-def cgroup(tmp_path: Path, limit: str) -> tuple[Path, Path]:
-    folder = tmp_path / "fs" / "job" / "step"
-    folder.mkdir(parents=True)
-    (folder / "memory.max").write_text(f"{limit}\n")
-    (folder / "memory.current").write_text(f"{3 * 2**20}\n")
-    (folder / "memory.stat").write_text(f"anon 100\ninactive_file {2**20}\n")
-    membership = tmp_path / "cgroup"
-    membership.write_text("0::/job/step\n")
-    return tmp_path / "fs", membership
-
-
-def test_a_cgroups_limit_is_the_memory_there_is(tmp_path: Path) -> None:
-    assert memory(*cgroup(tmp_path, str(4 * 2**20))) == (4 * 2**20, 2 * 2**20)
-
-
-@pytest.mark.parametrize("limit", ["max", str(2**60)])
-def test_a_limit_above_the_machine_is_none(tmp_path: Path, limit: str) -> None:
-    assert memory(*cgroup(tmp_path, limit))[0] == psutil.virtual_memory().total
-
-
-def test_no_cgroup_at_all(tmp_path: Path) -> None:
-    total, used = memory(tmp_path, tmp_path / "none")
-    assert total == psutil.virtual_memory().total
-    assert 0 < used < total
 
 
 class FakeNVML:
