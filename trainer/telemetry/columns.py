@@ -144,7 +144,7 @@ def nullable(values: NDArray[Any], absent: NDArray[np.bool_]) -> list[Any]:
 
 @dataclass
 class EpochGradients:
-    """Norms and health in float64, NaN where they are not measured or the env's level leaves them out."""
+    """Norms and health in float64, NaN where there is no gradient, or the env's level leaves them out."""
 
     host_norm: NDArray[np.float64]
     host_health: NDArray[np.float64]
@@ -153,8 +153,17 @@ class EpochGradients:
     measured: bool
 
     @classmethod
-    def of(cls, frame: HostFrame, level_N: NDArray[np.int8]) -> EpochGradients:
-        """Those of an epoch's outcome, at the levels [N] of its envs."""
+    def of(
+        cls, frame: HostFrame, level_N: NDArray[np.int8], tensorless_NS: NDArray[np.bool_]
+    ) -> EpochGradients:
+        """Those of an epoch's outcome.
+
+        Args:
+            frame: the columns of `outcome_columns`.
+            level_N: levels of the envs.
+            tensorless_NS: seeds of blueprints without tensors. Gates count the gradient that they do not have
+                as 0 and healthy; it has not vanished. The gate of style GATE is a tensor of theirs.
+        """
         wanted = level_N >= LevelCode.NORMAL
 
         def column(name: str) -> NDArray[np.float64]:
@@ -162,12 +171,11 @@ class EpochGradients:
             values[~wanted] = np.nan
             return values
 
+        seed_norm, seed_health = column("seed_grad_norm"), column("seed_health")
+        nothing = tensorless_NS & (seed_norm == 0.0) & (seed_health == 1.0)
+        seed_norm[nothing] = seed_health[nothing] = np.nan
         return cls(
-            column("host_grad_norm"),
-            column("host_health"),
-            column("seed_grad_norm"),
-            column("seed_health"),
-            bool(wanted.any()),
+            column("host_grad_norm"), column("host_health"), seed_norm, seed_health, bool(wanted.any())
         )
 
     @property

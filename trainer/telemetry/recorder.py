@@ -219,7 +219,7 @@ class Recorder:
         self._episodes.add_epoch(frame)
         for env, rollback in rollback_events(frame):
             self._emitter.emit(rollback, env=env)
-        gradients = EpochGradients.of(frame, self._level_N)
+        gradients = EpochGradients.of(frame, self._level_N, self._tensorless_seeds())
         if self._level != "OFF":
             actions = [action_id(self._round, self._epoch - 1, env) for env in range(self._shape.envs)]
             event = epoch_event(frame, self._decision, gradients, self._episodes.total_return, times, actions)
@@ -335,6 +335,13 @@ class Recorder:
         live = self._shape.host_parameters + frame["seed_parameters"].sum(1)
         left_out: NDArray[np.bool_] = frame["parameters"] < live
         return left_out
+
+    def _tensorless_seeds(self) -> NDArray[np.bool_]:
+        """[N, S], seeds of blueprints that have nothing to learn, as the decision has them."""
+        blueprint = self._decision["blueprint"]
+        counts = np.array(self._shape.seed_parameters)[np.arange(len(self._shape.slots)), blueprint]
+        tensorless: NDArray[np.bool_] = (blueprint >= 0) & (counts == 0)
+        return tensorless
 
     def record_sample(self, sample: SystemSample) -> None:
         """The machine was sampled; safe from another thread. The next epoch checks the newest sample."""

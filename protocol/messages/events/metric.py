@@ -42,7 +42,9 @@ class EpochFinished:
     contribution: list[list[float | None]]
     """Accuracy with the seed minus accuracy with its alpha forced to 0."""
     seed_grad_norm: list[list[float | None]]
+    """N x S; null where no seed learns, or it has no tensors (`noop`)."""
     seed_health: list[list[float | None]]
+    """N x S, share of the seed's tensors with a usable gradient; null likewise."""
     parameters: list[int]
     """Parameters of the host and its live seeds."""
     reward_components: dict[str, list[float]] = field(default_factory=dict)

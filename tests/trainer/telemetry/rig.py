@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,12 +66,12 @@ class Rig:
         self.gain = torch.full((self.n,), 0.25)
         """What each epoch pays, beside the rent."""
 
-    def new_recorder(self, rounds: int = 20) -> Recorder:
+    def new_recorder(self, rounds: int = 20, seed_parameters: Sequence[int] = (16, 80)) -> Recorder:
         shape = RunShape(
             envs=self.n,
             slots=SLOTS,
             blueprints=BLUEPRINTS,
-            seed_parameters=[[16, 80], [16, 80]],
+            seed_parameters=[seed_parameters] * 2,
             rounds=rounds,
             host_parameters=HOST_PARAMETERS,
             steps=STEPS,

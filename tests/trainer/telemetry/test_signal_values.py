@@ -7,7 +7,9 @@ import json
 import math
 
 import numpy as np
+import pytest
 
+from trainer.measurements import Measurements
 from trainer.telemetry.signal_values import (
     MAX_EPISODES,
     MIN_EPISODES,
@@ -16,7 +18,7 @@ from trainer.telemetry.signal_values import (
     update_readings,
 )
 
-from .rig import healthy_update
+from .rig import Rig, healthy_update
 
 
 def test_return_record_correlates_the_newest_episodes_only() -> None:
@@ -56,3 +58,23 @@ def test_update_without_steps_has_no_gradient_to_judge() -> None:
     assert nonfinite(minibatches=0, value_loss=math.nan) == 1.0
     assert nonfinite(minibatches=0, skipped_nonfinite=8) == 8.0, "all were skipped"
     assert nonfinite(minibatches=8) == 1.0
+
+
+@pytest.mark.parametrize("parameters", [0, 80])
+def test_seed_without_tensors_has_no_gradient_to_vanish(parameters: int) -> None:
+    """Before, each seed `noop` raised `gradient_vanishing`, and its zeros were the usual drift of seeds."""
+
+    def without_gradient(measurements: Measurements) -> None:
+        measurements.seed_grad_norm[:, 0] = 0.0
+
+    rig = Rig()
+    rig.recorder = rig.new_recorder(seed_parameters=(16, parameters))
+    for _ in range(10):
+        rig.run_epoch(without_gradient)
+    told = rig.take()
+    vanished = {e.data.source for e in told if e.type == "anomaly" and e.data.kind == "gradient_vanishing"}
+    norms = [e.data.seed_grad_norm[0][0] for e in told if e.type == "epoch"]
+    drifting = {source for e in told if e.type == "drift" for source in e.data.source if "r0c0" in source}
+    seeds = {f"env0{env}.r0c0" for env in range(4)}
+    assert vanished == drifting == (seeds if parameters else set())
+    assert norms == [0.0 if parameters else None] * 10
