@@ -19,7 +19,9 @@ from .site import PATIENCE_SECONDS, TRAINING, BrokenPromise, Site, until
 FIGURES = frozenset(
     {"epoch", "drift", "ppo.update", "round.finished", "shapley.computed", "seed.stage", "seed.gate"}
 )
-TIMES = frozenset({"seconds", "phases", "cpu_phases", "gpu_phases", "env_epochs_per_second"})
+TIMES = frozenset(
+    {"seconds", "phases", "cpu_phases", "gpu_phases", "gpu_round", "gpu_epoch", "env_epochs_per_second"}
+)
 Place = tuple[int, int, str]
 """(round, epoch, stream)"""
 Figures = dict[Place, list[str]]

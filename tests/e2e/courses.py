@@ -6,7 +6,16 @@ from typing import Any
 
 from .conftest import House
 
-TIMES = {"seconds", "phases", "cpu_phases", "gpu_phases", "env_epochs_per_second", "since"}
+TIMES = {
+    "seconds",
+    "phases",
+    "cpu_phases",
+    "gpu_phases",
+    "gpu_round",
+    "gpu_epoch",
+    "env_epochs_per_second",
+    "since",
+}
 OF_THE_MACHINE = {"system", "telemetry"}
 """Sources of anomalies."""
 

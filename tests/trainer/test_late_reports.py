@@ -181,7 +181,7 @@ def events_of(folder: Path, before: str) -> list[Any]:
     return [row for row in told if row[0] not in ("log", "system", "anomaly")]
 
 
-VARYING = ("seconds", "phases", "cpu_phases", "gpu_phases")
+VARYING = ("seconds", "phases", "cpu_phases", "gpu_phases", "gpu_round", "gpu_epoch")
 """Fields of an epoch that tell of time."""
 
 

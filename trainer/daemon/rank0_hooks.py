@@ -126,7 +126,7 @@ class Rank0Hooks:
         return True
 
     def on_epoch_passed(self) -> None:
-        self._late = self._timer.lap(), self._population.learning_rates
+        self._late = self._lap(), self._population.learning_rates
 
     def on_epoch_end(self, round: int, epoch: int) -> None:
         self._server.beat(round, epoch)
@@ -192,9 +192,13 @@ class Rank0Hooks:
         self._saver.try_save(reason, best=best)
         self._saved_at = time.monotonic()
 
+    def _lap(self) -> PhaseTimes:
+        """End the epoch that is not recorded yet."""
+        return self._timer.lap((self._recorder.round, self._recorder.epoch + 1))
+
     def _finish_epoch(self, frame: HostFrame, layers: Sequence[str]) -> None:
         late, self._late = self._late, None
-        times, rates = late or (self._timer.lap(), self._population.learning_rates)
+        times, rates = late or (self._lap(), self._population.learning_rates)
         self._recorder.record_outcome(frame, times, layers, rates)
         with self._timer.phase("profiler"):
             self._commands.profiler.epoch_end()

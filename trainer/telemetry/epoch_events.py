@@ -79,6 +79,8 @@ def epoch_event(
         phases=times.phases,
         cpu_phases=times.cpu_phases,
         gpu_phases=times.gpu_phases,
+        gpu_round=times.gpu_epoch[0] if times.gpu_epoch else None,
+        gpu_epoch=times.gpu_epoch[1] if times.gpu_epoch else None,
         loss_scale=frame["amp.loss_scale"].tolist() if "amp.loss_scale" in frame else [],
         skipped_steps=frame["amp.skipped_steps"].tolist() if "amp.skipped_steps" in frame else [],
         action=actions,

@@ -1,7 +1,8 @@
 """How long a GPU worked in each phase, of every so many epochs: CUDA events, read when they have passed.
 
 The wall time of a phase is what the host took to issue its work. An event on the stream marks where the
-device is; asking whether it has passed waits for nothing, so a sampled epoch is reported some epochs later.
+device is; asking whether it has passed waits for nothing, so a sampled epoch is reported some epochs later,
+with its name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import torch
 
 SAMPLE_EVERY_EPOCHS = 8
 """Epochs from one sampled epoch to the next."""
+EpochName = tuple[int, int]
+"""Its round, and its number from 1."""
 
 
 class TimedEvent(Protocol):
@@ -41,25 +44,32 @@ class GpuClock:
 
     def __init__(self, event: Callable[[], TimedEvent] = _cuda_event) -> None:
         self._event = event
-        self._epoch = 0
+        self._epochs = 0
         self._marks: list[tuple[str, TimedEvent]] = []
         self._waiting: list[tuple[str, TimedEvent]] = []
+        self._waiting_epoch: EpochName | None = None
 
     def mark(self, phase: str) -> None:
         """What was issued since the last mark belongs to that phase."""
-        if self._epoch % SAMPLE_EVERY_EPOCHS == 0:
+        if self._epochs % SAMPLE_EVERY_EPOCHS == 0:
             event = self._event()
             event.record()
             self._marks.append((phase, event))
 
-    def lap(self) -> dict[str, float]:
-        """End the epoch; seconds per phase of one sampled earlier, if it has just become known."""
-        seconds = self._read()
-        if len(self._marks) > 1 and not self._waiting:
-            self._waiting = self._marks
-        self._marks = []
-        self._epoch += 1
-        return seconds
+    def lap(self, of_epoch: EpochName | None) -> tuple[EpochName | None, dict[str, float]]:
+        """End what was marked; an epoch sampled earlier and its seconds per phase, if they have become known.
+
+        Args:
+            of_epoch: None = no epoch, as between two rounds: it is not sampled, and nothing is told.
+        """
+        marks, self._marks = self._marks, []
+        if of_epoch is None:
+            return None, {}
+        known = self._waiting_epoch, self._read()
+        if len(marks) > 1 and not self._waiting:
+            self._waiting, self._waiting_epoch = marks, of_epoch
+        self._epochs += 1
+        return known if known[1] else (None, {})
 
     def _read(self) -> dict[str, float]:
         if not self._waiting or not self._waiting[-1][1].query():

@@ -151,6 +151,11 @@ class Recorder:
         """The round that the clock of events shows."""
         return self._round
 
+    @property
+    def epoch(self) -> int:
+        """How many epochs of the round are recorded."""
+        return self._epoch
+
     def begin_round(self, round: int) -> None:
         """N fresh hosts begin an episode."""
         self._round, self._epoch, self._first_epoch = round, 0, 0

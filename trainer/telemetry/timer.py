@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from torch.profiler import record_function
 
-from .gpu_clock import GpuClock
+from .gpu_clock import EpochName, GpuClock
 
 OTHER = "other"
 _PAUSED = "paused"
@@ -30,7 +30,9 @@ class PhaseTimes:
     cpu_phases: dict[str, float] = field(default_factory=dict)
     """CPU seconds of the process, all its threads, in those parts."""
     gpu_phases: dict[str, float] = field(default_factory=dict)
-    """Seconds that the GPU worked in those of an earlier epoch, where that was sampled."""
+    """Seconds that the GPU worked in those of `gpu_epoch`, where that has just become known."""
+    gpu_epoch: EpochName | None = None
+    """An epoch before this one."""
 
 
 class PhaseTimer:
@@ -93,17 +95,22 @@ class PhaseTimer:
                     times[source] -= amount
                     times[target] = times.get(target, 0.0) + amount
 
-    def lap(self) -> PhaseTimes:
-        """End the epoch: its seconds, and its phases, which sum to them."""
+    def lap(self, of_epoch: EpochName | None = None) -> PhaseTimes:
+        """End an epoch: its seconds, and its phases, which sum to them.
+
+        Args:
+            of_epoch: which one; None = what lies between two rounds.
+        """
         self._charge()
         gpu_phases: dict[str, float] = {}
+        gpu_epoch: EpochName | None = None
         if self._gpu is not None:
-            gpu_phases = self._gpu.lap()
+            gpu_epoch, gpu_phases = self._gpu.lap(of_epoch)
             gpu_phases.pop(_PAUSED, None)
             self._gpu.mark(self._stack[-1])
         phases, self._seconds = self._seconds, {OTHER: 0.0}
         cpu_phases, self._cpu = self._cpu, {OTHER: 0.0}
-        return PhaseTimes(sum(phases.values()), phases, cpu_phases, gpu_phases)
+        return PhaseTimes(sum(phases.values()), phases, cpu_phases, gpu_phases, gpu_epoch)
 
     def _charge(self) -> None:
         now, cpu = time.perf_counter(), time.process_time()

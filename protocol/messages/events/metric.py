@@ -58,7 +58,7 @@ class EpochFinished:
     cpu_phases: dict[str, float] = field(default_factory=dict)
     """CPU seconds of the process, all its threads, in those phases."""
     gpu_phases: dict[str, float] = field(default_factory=dict)
-    """Seconds that a GPU worked in the phases of an earlier epoch; sent for one epoch in eight."""
+    """Seconds that a GPU worked in the phases of an earlier epoch, `gpu_epoch`; sent for one in eight."""
     loss_scale: list[float] = field(default_factory=list)
     """With fp16, what each host's loss is multiplied by after the epoch; it halves with each overflow."""
     skipped_steps: list[int] = field(default_factory=list)
@@ -77,6 +77,10 @@ class EpochFinished:
     """That all hosts were trained with, as schedule and warm-up have it in this epoch."""
     seed_learning_rate: float | None = None
     """That of their seeds."""
+    gpu_round: int | None = None
+    """The round that `gpu_phases` were measured in; null where there are none."""
+    gpu_epoch: int | None = None
+    """The epoch of `gpu_round` that they were measured in, as `ctx` counts epochs."""
 
 
 @event("ppo.update", "metric", keep=200)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 300.0
-CLOCKED = ("seconds", "phases", "cpu_phases", "gpu_phases", "env_epochs_per_second")
+CLOCKED = ("seconds", "phases", "cpu_phases", "gpu_phases", "gpu_round", "gpu_epoch", "env_epochs_per_second")
 """Fields that a clock measures."""
 
 

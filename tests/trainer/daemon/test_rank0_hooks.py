@@ -21,6 +21,9 @@ from protocol.messages.events import (
 )
 from protocol.server.mailbox import Command
 from tests.trainer.control.test_commands import Rig, command
+from tests.trainer.telemetry.test_gpu_clock import Device
+from trainer.telemetry.gpu_clock import GpuClock
+from trainer.telemetry.timer import PhaseTimer
 
 torch.set_num_threads(1)
 LIVELY = ("policy.kind=random", "seed=1")
@@ -103,6 +106,20 @@ def test_epoch_is_told_its_own_time(
     one.play({})
     took_days = [epoch.phases["train"] >= days for epoch in one.told(EpochFinished)]
     assert took_days == [epoch == 3 for epoch in range(6)] * 2
+
+
+@pytest.mark.parametrize("may_be_late", [False, True], ids=["at once", "late"])
+def test_gpu_phases_name_the_epoch_they_measured(rig: Callable[..., Rig], may_be_late: bool) -> None:
+    one, device = rig(), Device()
+    device.passed = 1_000_000
+    one.trainer.reports.may_be_late = may_be_late
+    one.daemon.hooks._timer = PhaseTimer(GpuClock(device.event))
+    one.play({})
+    told = [(epoch.gpu_round, epoch.gpu_epoch) for epoch in one.told(EpochFinished)]
+    assert {place: name for place, name in enumerate(told) if name[0]} == {1: (1, 1), 9: (2, 3)}
+    assert [bool(epoch.gpu_phases) for epoch in one.told(EpochFinished)] == [
+        name[0] is not None for name in told
+    ]
 
 
 @pytest.mark.parametrize("until", [4, 6])
