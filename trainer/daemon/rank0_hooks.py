@@ -120,8 +120,8 @@ class Rank0Hooks:
         save_is_due = time.monotonic() - self._saved_at >= self._save_seconds
         if save_is_due or not self._rank_zero.is_alone or not self._commands.is_idle:
             return False
-        if self._plan.layer_envs.any():  # whoever looks at layers sees them in the epoch that was asked for
-            return False
+        if self._plan.level == "DEBUG" or self._recorder.has_raised:
+            return False  # whether the next epoch measures layers is known when this one has been reported
         self._server.beat(round, epoch)
         return True
 
@@ -202,4 +202,5 @@ class Rank0Hooks:
         self._recorder.record_outcome(frame, times, layers, rates)
         with self._timer.phase("profiler"):
             self._commands.profiler.epoch_end()
-        self._plan.end_epoch(self._recorder.take_raised())
+        # After a late report the next epoch is under way: what anomalies ask for begins when it has ended.
+        self._plan.end_epoch(self._recorder.take_raised() if late is None else [])

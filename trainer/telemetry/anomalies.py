@@ -215,6 +215,11 @@ class AnomalyDetector:
             self._active[i] = 0
             self._emit(i, severity, None)
 
+    @property
+    def has_raised(self) -> bool:
+        """Whether `take_raised` has something to return."""
+        return bool(self._raised)
+
     def take_raised(self) -> list[tuple[Anomaly, int | None]]:
         """What was raised, or became worse, since the last call; each with its env, where it has one."""
         raised, self._raised = self._raised, []

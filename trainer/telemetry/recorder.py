@@ -261,6 +261,11 @@ class Recorder:
         parameters = np.where(frame["governor.ill"] > 0, frame["final.parameters"], frame["parameters"])
         self._outcome = frame | {"parameters": parameters}
 
+    @property
+    def has_raised(self) -> bool:
+        """Whether `take_raised` has something to return."""
+        return self._anomalies.has_raised
+
     def take_raised(self) -> list[tuple[Anomaly, int | None]]:
         """Anomalies raised, or become worse, since the last call; each with its env, where it has one."""
         return self._anomalies.take_raised()

@@ -38,9 +38,15 @@ class Runs:
         self._folder = folder
         self._made: list[Rig] = []
 
-    def __call__(self, *sets: str, script: dict[tuple[int, int], list[object]] | None = None) -> Rig:
+    def __call__(
+        self,
+        *sets: str,
+        script: dict[tuple[int, int], list[object]] | None = None,
+        may_be_late: bool = False,
+    ) -> Rig:
         rig = Rig(self._folder / f"run{len(self._made)}", *sets)
         self._made.append(rig)
+        rig.trainer.reports.may_be_late = may_be_late
         rig.play(script or {})  # type: ignore[arg-type]
         return rig
 
@@ -85,8 +91,9 @@ def test_layers_come_in_the_epochs_that_the_configuration_names(run: Runs) -> No
 
 
 @pytest.mark.slow
-def test_a_stride_thins_out_layers_and_drift_at_level_debug(run: Runs) -> None:
-    rig = run("telemetry.level=DEBUG", "telemetry.stride=4")
+@pytest.mark.parametrize("may_be_late", [False, True], ids=["at once", "late"])
+def test_a_stride_thins_out_layers_and_drift_at_level_debug(run: Runs, may_be_late: bool) -> None:
+    rig = run("telemetry.level=DEBUG", "telemetry.stride=4", may_be_late=may_be_late)
     assert epochs_with(rig, LayerStatistics) == [0, 4, 8]
     drift = [e for e in rig.told(Drift) if e.source != ["policy"] and "env00" in e.source]
     assert len(drift) == 3
@@ -101,7 +108,11 @@ def test_an_escalation_asked_for_is_collected_whatever_the_stride(run: Runs) -> 
         assert [value is not None for value in event.grad_norm[0]] == [False, True, False, False]
 
 
-def test_anomaly_escalates_its_env_from_next_epoch(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("may_be_late", [False, True], ids=["at once", "late"])
+def test_anomaly_escalates_its_env_from_next_epoch(
+    run: Runs, may_be_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is told late the next epoch is under way: before, the escalation lost its first epoch."""
     from trainer.hosts.host_group import HostGroup
 
     trained = HostGroup.train
@@ -118,12 +129,15 @@ def test_anomaly_escalates_its_env_from_next_epoch(run: Runs, monkeypatch: pytes
         "telemetry.escalate_on=critical",
         "telemetry.escalate_epochs=2",
         "telemetry.escalate_share=0.4",
+        may_be_late=may_be_late,
     )
     (raised,) = [e for e, env in rig.events if isinstance(e, Anomaly) and e.active and env == 2][:1]
     told = [e for e in rig.told(TelemetryLevel) if e.epochs and e.env == 2]
     assert [(e.level, e.epochs) for e in told][:1] == [("DEBUG", 2)]
     assert told[0].reason == f"{raised.kind} of env02"
-    assert epochs_with(rig, LayerStatistics)[:2] == [2, 3]
+    assert epochs_with(rig, LayerStatistics)[:2] == ([3, 4] if may_be_late else [2, 3])
+    begun, ended = epochs_with(rig, TelemetryLevel)[:2]
+    assert (begun, ended) == ((2, 4) if may_be_late else (1, 3))
 
 
 def test_phases_sum_to_epochs_and_epochs_to_round(run: Runs) -> None:
