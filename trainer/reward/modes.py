@@ -115,6 +115,11 @@ class EpochInputs:
             found["hindsight"] = self.hindsight
         return found
 
+    @property
+    def is_worth_keeping(self) -> Tensor:
+        """bool [N, S], seeds that give `MIN_PAID_CONTRIBUTION` at least to a host better than a guess."""
+        return (self.contribution_NS >= MIN_PAID_CONTRIBUTION) & (self.phi["gain"] > 0.0).unsqueeze(1)
+
     def at_the_end(self, pay: float, of: Tensor) -> Tensor:
         """[N], so much of a tensor [N] in the last epoch, and 0 before."""
         return float(self.last) * self.run.cfg.terminal * pay * of
@@ -176,10 +181,10 @@ def basic(m: EpochInputs) -> dict[str, Tensor]:
     """The accuracy as it grows and again at the end, less the rent; a bonus for each seed that is kept.
 
     The bonus is FOSSILIZE_PAY + HARMONY_PAY times the harmonic mean of the seed's contribution and the host's
-    gain. It goes to seeds that contribute `MIN_PAID_CONTRIBUTION` at least, in a host better than a guess.
+    gain.
     """
     host = m.phi["gain"].unsqueeze(1)
-    earned = m.fossilizing_NS & (m.contribution_NS >= MIN_PAID_CONTRIBUTION) & (host > 0.0)
+    earned = m.fossilizing_NS & m.is_worth_keeping
     harmonic = 2.0 * m.contribution_NS * host / (m.contribution_NS + host).where(earned, 1.0)
     bonus = (FOSSILIZE_PAY + HARMONY_PAY * harmonic).where(earned, 0.0)
     return {
@@ -199,7 +204,7 @@ def basic_plus(m: EpochInputs) -> dict[str, Tensor]:
 
 def simplified(m: EpochInputs) -> dict[str, Tensor]:
     """The accuracy as it grows and again at the end, and a sum for each seed worth keeping."""
-    kept = (m.fossilized_NS & (m.contribution_NS >= MIN_PAID_CONTRIBUTION)).sum(1)
+    kept = (m.fossilized_NS & m.is_worth_keeping).sum(1)
     return {
         "gain": m.gain,
         "fossilize": float(m.last) * m.run.cfg.fossilize * SEED_PAY * kept,

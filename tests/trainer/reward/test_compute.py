@@ -160,7 +160,7 @@ class Reference:
         parts = {"gain": cfg.gain * self.change["gain"]}
         if cfg.mode == "simplified":
             return parts | {
-                "fossilize": last * cfg.fossilize * 2 * sum(given[k] >= 0.01 for k in fossils),
+                "fossilize": last * cfg.fossilize * 2 * sum(given[k] >= 0.01 and gain > 0 for k in fossils),
                 "terminal": 3 * final,
             }
         bonus = 0.0
