@@ -104,7 +104,9 @@ class Reward:
         remembered = self._remembered(measurements)
         now = self._potentials(table, remembered, contribution_NS.sum(1), epoch)
         removed = pruned & ~before["pruned"] & ~rolled_back.unsqueeze(1)
-        old_enough = table.age >= GRACE_EPOCHS
+        costs = table.age >= GRACE_EPOCHS
+        if run.cfg.only_fossilized and epoch >= run.epochs - run.cfg.final_epochs:
+            costs &= fossilized
         inputs = EpochInputs(
             run=run,
             last=epoch == run.epochs - 1,
@@ -116,7 +118,7 @@ class Reward:
                 rolled_back, 0, (pruned & (table.age <= run.min_training_epochs)).sum(1)
             ),
             growth=(measurements.parameters - run.host_parameters) / run.host_parameters,
-            grown=(measurements.seed_parameters * old_enough).sum(1) / run.host_parameters,
+            grown=(measurements.seed_parameters * costs).sum(1) / run.host_parameters,
             final_loss=remembered["loss_now"],
             fossilized_NS=fossilized,
             fossilizing_NS=fossilized & ~before["fossilized"],

@@ -80,7 +80,7 @@ class EpochInputs:
     growth: Tensor
     """[N], added parameters relative to the host's."""
     grown: Tensor
-    """[N], the same of those seeds that are `GRACE_EPOCHS` old."""
+    """[N], the same of those seeds that count and are `GRACE_EPOCHS` old."""
     final_loss: Tensor
     """[N], as share of that of a guess."""
     fossilized_NS: Tensor

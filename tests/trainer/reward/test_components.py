@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from protocol.messages.vocabulary import Stage
+from trainer.config.policy_options import RewardConfig
 from trainer.measurements import Measurements
 from trainer.reward.compute import Reward
 from trainer.seeds.table import SlotTable
 
-from .test_compute import CALM, GUESS, HOST, S, terms
+from .test_compute import CALM, GUESS, HOST, S, T, terms
 
 
 def paid(mode: str, course: list[float], field: str = "val_accuracy", **cfg: Any) -> list[float]:
@@ -59,6 +60,27 @@ def test_old_seeds_cost_by_loss_and_young_ones_do_not() -> None:
     table.age = torch.tensor([[3, 2, 9]])
     rent = reward(table, measurements, 4, CALM)["rent"]
     assert float(rent) == pytest.approx(-0.05 * math.log(2))
+
+
+@pytest.mark.parametrize("only_fossilized", [False, True])
+def test_seeds_left_out_at_the_end_cost_no_loss(only_fossilized: bool) -> None:
+    """As they cost nothing in the other modes; in the last two epochs here."""
+    cfg = RewardConfig(mode="loss", rent=0.01, only_fossilized=only_fossilized, final_epochs=2)
+    reward = Reward(dataclasses.replace(terms(), cfg=cfg), 1, S)
+    table, measurements = SlotTable.empty(1, S), Measurements.unmeasured(1, S)
+    measurements.seed_parameters = torch.tensor([[float(HOST), 2.0 * HOST, 0.0]])
+    table.age = torch.tensor([[9, 9, 9]])
+    table.stage = torch.tensor([[Stage.FOSSILIZED, Stage.HOLDING, Stage.DORMANT]])
+    rents = [float(reward(table, measurements, epoch, CALM)["rent"]) for epoch in (T - 3, T - 2, T - 1)]
+    every, fossil = -0.05 * math.log(4), -0.05 * math.log(2)
+    assert rents == pytest.approx([every, *([fossil] * 2 if only_fossilized else [every] * 2)])
+
+
+@pytest.mark.parametrize("final_epochs", [1, 3, 5])
+def test_escrow_ends_with_least_of_three_whatever_counts(final_epochs: int) -> None:
+    course = [0.2, 0.3, 0.4, 0.5, 0.1, 0.6, 0.5, 0.9]
+    gains = paid("escrow", course, final_epochs=final_epochs)
+    assert sum(gains) == pytest.approx(0.5 - 0.1, abs=1e-6)
 
 
 class Scaffolding:
