@@ -252,7 +252,7 @@ class RewardConfig(Section, frozen=True):
         int,
         count(
             "Epochs at an episode's end whose mean accuracy counts as the final one, where `gain` or "
-            "`terminal` pay an accuracy",
+            "`terminal` pay an accuracy; the mode escrow takes the least of the last three",
             le=100,
         ),
     ] = 1
