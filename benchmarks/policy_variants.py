@@ -147,9 +147,9 @@ class StandIn:
         found.host_grad_norm = found.host_health = torch.ones(self.n)
         found.seed_grad_norm = torch.where(live, 0.3, math.nan)
         found.seed_health = torch.where(live, 1.0, math.nan)
-        parameters = PARAMETERS[table.blueprint.clamp_min(0)].float()
-        found.seed_parameters = torch.where(live, parameters, 0.0)
-        self.added = torch.where(counted, parameters, 0.0).sum(1)
+        parameters = PARAMETERS[table.blueprint.clamp_min(0)]
+        found.seed_parameters = torch.where(live, parameters, 0)
+        self.added = torch.where(counted, parameters, 0).sum(1)
         found.parameters = HOST_PARAMETERS + self.added
         return found
 

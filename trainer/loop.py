@@ -176,7 +176,7 @@ class Trainer(Episodes):
         self.rollout.load_state_dict(state["rollout"])
         if self.evaluator is not None and state.get("evaluation") is not None:
             self.evaluator.load_state_dict(state["evaluation"])
-        self.measurements = Measurements(**{k: v.to(device) for k, v in state["signals"].items()})
+        self.measurements = Measurements.of_state(state["signals"], device)
         if state["decision"] is not None:
             parts = dict(state["decision"])
             observation = Observation(**{k: v.to(device) for k, v in parts.pop("observation").items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -25,9 +26,16 @@ class UniformGuess(NamedTuple):
     loss: float
 
 
+COUNTS = ("parameters", "seed_parameters")
+"""Fields of `Measurements` that are int64: float32 has no room for all counts above 2**24."""
+
+
 @dataclass
 class Measurements:
-    """float32 tensors [N], [N, S], [N, S, S] on the device; NaN in a field marked so means "not measured"."""
+    """Tensors [N], [N, S], [N, S, S] on the device; NaN in a field marked so means "not measured".
+
+    All are float32, but for counts, which are int64.
+    """
 
     train_loss: Tensor
     """[N] mean over the epoch's batches, nats."""
@@ -69,6 +77,11 @@ class Measurements:
         values = {
             f.name: torch.full(shapes.get(f.name, (n,)), float("nan"), device=device) for f in fields(cls)
         }
-        values["parameters"].zero_()
-        values["seed_parameters"].zero_()
-        return cls(**values)
+        counts = {name: torch.zeros_like(values[name], dtype=torch.int64) for name in COUNTS}
+        return cls(**values | counts)
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Tensor], device: torch.device) -> Measurements:
+        """What a checkpoint has saved; in those of before counts were float32."""
+        counts = {name: state[name].to(device, torch.int64) for name in COUNTS}
+        return cls(**{name: tensor.to(device) for name, tensor in state.items()} | counts)

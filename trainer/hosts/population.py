@@ -438,6 +438,6 @@ class Population:
             host_health=torch.cat([t.host_health for t in trained]),
             seed_grad_norm=torch.cat([t.seed_grad_norm for t in trained]),
             seed_health=torch.cat([t.seed_health for t in trained]),
-            parameters=(self.parameters_host + counted.sum(1)).float(),
-            seed_parameters=seed_parameters.float(),
+            parameters=self.parameters_host + counted.sum(1),
+            seed_parameters=seed_parameters,
         )

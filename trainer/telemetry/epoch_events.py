@@ -72,7 +72,7 @@ def epoch_event(
         seed_grad_norm=nullable(gradients.seed_norm, np.isnan(gradients.seed_health)),
         seed_health=nullable(gradients.seed_health, np.isnan(gradients.seed_health)),
         seed_grad_ratio=nullable(gradients.ratio, np.isnan(gradients.ratio)),
-        parameters=frame["parameters"].astype(np.int64).tolist(),
+        parameters=frame["parameters"].tolist(),
         reward_components={
             name.removeprefix("reward."): frame[name].tolist() for name in frame if name.startswith("reward.")
         },

@@ -122,6 +122,26 @@ def test_gpu_phases_name_the_epoch_they_measured(rig: Callable[..., Rig], may_be
     ]
 
 
+def test_parameters_of_large_hosts_are_told_exactly(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, counts came as float32, which has not all whole numbers above 2**24."""
+    one, large = rig(*LIVELY), 2**25 + 1
+    population, counted = one.trainer.population, []
+    population.parameters_host, train = large, population.run_epoch
+
+    def run_epoch(*args: Any, **options: Any) -> Any:
+        counted.append(population.parameters().tolist())
+        return train(*args, **options)
+
+    monkeypatch.setattr(population, "run_epoch", run_epoch)
+    one.play({})
+    assert [epoch.parameters for epoch in one.told(EpochFinished)] == counted
+    assert [episode.parameters for episode in one.told(EpisodeFinished)] == [*counted[5], *counted[11]]
+    assert large in counted[0]
+    assert max(counted[5]) > large
+
+
 @pytest.mark.parametrize("until", [4, 6])
 def test_resumed_boot_tells_the_escalations_in_force(rig: Callable[..., Rig], until: int) -> None:
     """Before, they were in force, and whoever follows a boot took them to be over."""

@@ -81,7 +81,7 @@ class Garden:
         measurements.contribution = contribution.where(blended, torch.nan)
         self.table.contribution = measurements.contribution.clone()
         live = self.table.stage != Stage.DORMANT
-        measurements.parameters = HOST_PARAMETERS + SEED_PARAMETERS * live.sum(1).float()
+        measurements.parameters = HOST_PARAMETERS + SEED_PARAMETERS * live.sum(1)
         return measurements
 
 

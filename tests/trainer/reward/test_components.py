@@ -56,7 +56,7 @@ def test_one_epoch_of_a_diverged_loss_costs_a_bounded_sum() -> None:
 def test_old_seeds_cost_by_loss_and_young_ones_do_not() -> None:
     reward = Reward(terms(mode="loss", rent=0.01), 1, S)
     table, measurements = SlotTable.empty(1, S), Measurements.unmeasured(1, S)
-    measurements.seed_parameters = torch.tensor([[float(HOST), 3.0 * HOST, 0.0]])
+    measurements.seed_parameters = torch.tensor([[HOST, 3 * HOST, 0]])
     table.age = torch.tensor([[3, 2, 9]])
     rent = reward(table, measurements, 4, CALM)["rent"]
     assert float(rent) == pytest.approx(-0.05 * math.log(2))
@@ -68,7 +68,7 @@ def test_seeds_left_out_at_the_end_cost_no_loss(only_fossilized: bool) -> None:
     cfg = RewardConfig(mode="loss", rent=0.01, only_fossilized=only_fossilized, final_epochs=2)
     reward = Reward(dataclasses.replace(terms(), cfg=cfg), 1, S)
     table, measurements = SlotTable.empty(1, S), Measurements.unmeasured(1, S)
-    measurements.seed_parameters = torch.tensor([[float(HOST), 2.0 * HOST, 0.0]])
+    measurements.seed_parameters = torch.tensor([[HOST, 2 * HOST, 0]])
     table.age = torch.tensor([[9, 9, 9]])
     table.stage = torch.tensor([[Stage.FOSSILIZED, Stage.HOLDING, Stage.DORMANT]])
     rents = [float(reward(table, measurements, epoch, CALM)["rent"]) for epoch in (T - 3, T - 2, T - 1)]

@@ -35,10 +35,10 @@ def world(n: int, seed: int) -> tuple[SlotTable, Measurements]:
     table.age = torch.randint(0, 6, (n, S), generator=g)
     measurements.val_accuracy = torch.rand(n, generator=g)
     measurements.val_accuracy[torch.rand(n, generator=g) < 0.1] = torch.nan
-    measurements.parameters = (HOST + torch.randint(0, 3000, (n,), generator=g)).float()
+    measurements.parameters = HOST + torch.randint(0, 3000, (n,), generator=g)
     measurements.val_loss = 4 * torch.rand(n, generator=g)
     measurements.val_loss[torch.rand(n, generator=g) < 0.1] = torch.inf
-    measurements.seed_parameters = torch.randint(0, 900, (n, S), generator=g).float()
+    measurements.seed_parameters = torch.randint(0, 900, (n, S), generator=g)
     pairs = torch.rand(n, S, S, generator=g) - 0.5
     table.interaction = pairs + pairs.transpose(1, 2)
     table.interaction[torch.rand(n, S, S, generator=g) < 0.2] = torch.nan
@@ -398,7 +398,7 @@ def test_seeds_share_no_more_than_their_host_has_gained() -> None:
     table, measurements = SlotTable.empty(3, S), Measurements.unmeasured(3, S)
     table.stage.fill_(Stage.HOLDING)
     table.contribution = torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.0], [0.5, 0.5, -0.3]])
-    measurements.val_accuracy, measurements.parameters = torch.full((3,), 0.6), torch.full((3,), float(HOST))
+    measurements.val_accuracy, measurements.parameters = torch.full((3,), 0.6), torch.full((3,), HOST)
     paid = reward(table, measurements, 3, torch.zeros(3, dtype=torch.bool))["contribution"]
     torch.testing.assert_close(paid, 0.6 * torch.tensor([0.5, 0.3, 0.2]) / T)
 
@@ -435,7 +435,7 @@ def test_first_two_slots_of_the_default_task_pay() -> None:
     reward = Reward(terms(gamma=1.0, mode="sparse"), 3, S)
     measurements = Measurements.unmeasured(3, S)
     measurements.val_accuracy = torch.tensor([0.31, 0.94, 0.95])
-    measurements.parameters = torch.tensor([274.0, 1460.0, 2053.0])
+    measurements.parameters = torch.tensor([274, 1460, 2053])
     worth = total(reward(SlotTable.empty(3, S), measurements, T - 1, torch.zeros(3, dtype=torch.bool)))
     assert worth.argmax() == 1
     assert worth[2] > worth[0]

@@ -193,8 +193,8 @@ class Rig:
             host_health=torch.ones(n),
             seed_grad_norm=torch.where(runs, noisy(0.5, n, s), nan),
             seed_health=torch.where(runs, torch.ones(n, s), nan),
-            parameters=torch.full((n,), 274.0),
-            seed_parameters=torch.zeros(n, s),
+            parameters=torch.full((n,), 274),
+            seed_parameters=torch.zeros(n, s, dtype=torch.int64),
         )
 
     def take(self, type_: str | None = None) -> list[Event]:
