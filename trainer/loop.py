@@ -30,8 +30,10 @@ from .hosts.autotune import choose_execution, create_population
 from .measurements import Measurements
 from .policy.agent import Agent
 from .policy.gae import gae, subtract_task_baseline
+from .policy.imitation import imitate
 from .policy.observation import Observation
-from .policy.rollout import Decision
+from .policy.rollout import Decision, Rollout
+from .policy.teacher import Teacher
 from .telemetry.columns import shapley_columns
 
 
@@ -55,11 +57,11 @@ class Trainer(Episodes):
         process_group: ProcessGroup | None = None,
     ) -> None:
         self.process_group = process_group = process_group or ProcessGroup()
-        first, cfg = process_group.rows(cfg.envs.count).start, _share(cfg, process_group)
+        self.rows, cfg = process_group.rows(cfg.envs.count), _share(cfg, process_group)
         own = cfg.compile.mode in ("reduce-overhead", "max-autotune")  # these make CUDA graphs themselves
         self.graphs = CudaGraphs(on=cfg.cuda.graphs and device.type == "cuda" and not own)
         execution = execution or choose_execution(cfg, data, device, self.graphs)
-        population = create_population(cfg, data, device, execution, first)
+        population = create_population(cfg, data, device, execution, self.rows.start)
         self.compiler = Compiler(cfg.compile.mode, device, cfg.episode_epochs)
         population.compile(self.compiler, self.graphs)
         self.agent = Agent(
@@ -67,12 +69,15 @@ class Trainer(Episodes):
             slots=len(population.slots),
             host_parameters=population.parameters_host,
             device=device,
-            first_env=first,
+            first_env=self.rows.start,
             process_group=process_group,
             compiler=self.compiler,
             graphs=self.graphs,
         )
         super().__init__(cfg, data, population, self.agent, self.compiler)
+        self.teacher: Teacher | None = None
+        if cfg.teacher.search_rounds and self.agent.ppo is not None and cfg.policy.learn:
+            self.teacher = Teacher(cfg, len(population.slots))
         self.evaluator: Evaluator | None = None
         if cfg.evaluation.rounds:
             self.evaluator = Evaluator(cfg, data, device, population.execution, process_group)
@@ -87,8 +92,33 @@ class Trainer(Episodes):
             self.play(hooks)
             self.learn(hooks)
 
+    def begin_acting(self) -> None:
+        """Prepare the agent for an episode, or the teacher in its place."""
+        super().begin_acting()
+        if self.teacher is not None and self.is_taught:
+            self.teacher.assign(self.round, self.task_numbers())
+        self.set_rule()
+
+    def set_rule(self) -> None:
+        """Let the teacher decide in its rounds, after them the network."""
+        if self.teacher is not None:
+            rule = self.teacher.rule(self.rows, self.table.stage.device) if self.is_taught else None
+            self.agent.rule = rule
+
+    @property
+    def is_taught(self) -> bool:
+        """Whether this round is the teacher's."""
+        return self.teacher is not None and self.round <= self.teacher.rounds
+
+    def task_numbers(self) -> Tensor:
+        """int64 [N], the tasks that the envs of all ranks have drawn, by their place in the mixture."""
+        numbers = self.population.tasks.numbers
+        if numbers is None:
+            numbers = torch.zeros_like(self.table.stage[:, 0])
+        return self.process_group.all_gather(numbers, dim=0)
+
     def learn(self, hooks: Hooks) -> None:
-        """One PPO update over the round's rollout; none where the policy is frozen."""
+        """One update by the round's rollout, of PPO or by the teacher's; none where the policy is frozen."""
         update = None
         if self.agent.ppo is None or not self.cfg.policy.learn:
             reward_TN = self.process_group.all_gather(self.rollout.reward, dim=1)
@@ -97,13 +127,14 @@ class Trainer(Episodes):
                 ppo = self.cfg.ppo
                 rollout = self.rollout.all_gather(self.process_group)
                 reward_TN = rollout.reward
-                task_N = self.population.tasks.numbers if ppo.task_baseline else None
-                if task_N is not None:
-                    task_N = self.process_group.all_gather(task_N, dim=0)
-                advantage, returns = self._advantages(
-                    rollout.reward, rollout.value, ppo.gamma, ppo.gae_lambda, task_N
-                )
-                update = self.agent.ppo.update(rollout, advantage, returns)
+                if self.is_taught:
+                    self.imitate_teacher(rollout)
+                else:
+                    task_N = self.task_numbers() if ppo.task_baseline else None
+                    advantage, returns = self._advantages(
+                        rollout.reward, rollout.value, ppo.gamma, ppo.gae_lambda, task_N
+                    )
+                    update = self.agent.ppo.update(rollout, advantage, returns)
         with hooks.phase("test"):
             columns = {"test_accuracy": self.population.test()[1].cpu().numpy()}
         every = self.cfg.validation.shapley_every
@@ -113,6 +144,20 @@ class Trainer(Episodes):
         self.epoch = 0
         hooks.on_round_end(self.round, update, columns)
         self.evaluate(reward_TN, hooks)
+
+    def imitate_teacher(self, rollout: Rollout) -> None:
+        """Judge what the teacher tried, or imitate what it has shown."""
+        teacher, learner = self.teacher, self.agent.ppo
+        assert teacher is not None
+        assert learner is not None
+        if teacher.searches(self.round):
+            teacher.judge(rollout.reward.sum(0))
+            learner.network.learn_normalisers(rollout.observation)
+            if not teacher.searches(self.round + 1) and self.process_group.rank == 0:
+                teacher.log_findings()
+        else:
+            rate = teacher.learning_rate(self.round)
+            imitate(learner, rollout, self.round, self.cfg.teacher.passes, rate)
 
     def advantages(
         self, reward_TN: Tensor, value_TN: Tensor, gamma: float, lam: float, task_N: Tensor | None
@@ -161,6 +206,7 @@ class Trainer(Episodes):
             "signals": {f.name: getattr(self.measurements, f.name) for f in fields(self.measurements)},
             "decision": decision,
             "evaluation": self.evaluator.state_dict() if self.evaluator is not None else None,
+            "teacher": self.teacher.state_dict() if self.teacher is not None else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -176,6 +222,9 @@ class Trainer(Episodes):
         self.rollout.load_state_dict(state["rollout"])
         if self.evaluator is not None and state.get("evaluation") is not None:
             self.evaluator.load_state_dict(state["evaluation"])
+        if self.teacher is not None and state.get("teacher") is not None:
+            self.teacher.load_state_dict(state["teacher"])
+            self.set_rule()
         self.measurements = Measurements.of_state(state["signals"], device)
         if state["decision"] is not None:
             parts = dict(state["decision"])

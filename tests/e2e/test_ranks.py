@@ -134,9 +134,14 @@ ALL_AT_ONCE = (
 """Gradients clipped by norms over all ranks, tasks dealt out over all envs, seeds in two rows."""
 
 
+TAUGHT = ("teacher.search_rounds=1", "teacher.demonstration_rounds=1", "teacher.passes=1", "rounds=3")
+"""Schedules dealt out over all envs, what is imitated gathered of all, then PPO."""
+
+
 @pytest.mark.finding("DR-41")
-def test_two_ranks_write_the_journal_of_one(house: House) -> None:
-    words = ("--rounds", "1", *(word for item in ALL_AT_ONCE for word in ("--set", item)))
+@pytest.mark.parametrize("more", [("rounds=1",), TAUGHT], ids=["untaught", "taught"])
+def test_two_ranks_write_the_journal_of_one(house: House, more: tuple[str, ...]) -> None:
+    words = [word for item in (*ALL_AT_ONCE, *more) for word in ("--set", item)]
     assert house.spawn("one", *words).wait(300) == 0
     assert torchrun(house, "two", *words).wait(300) == 0
     one, two = (course(house, name, OF_THE_BOOT) for name in ("one", "two"))

@@ -15,11 +15,12 @@ from trainer.evaluation.frozen_policy import FrozenPolicy
 from trainer.hosts.population import Population
 from trainer.hosts.slot_plan import Topology
 from trainer.policy.actor import Actor
+from trainer.policy.baselines import NO_SEED
 from trainer.policy.network import ActorCritic
 from trainer.policy.observation import Observation, ObservationBuilder
 
 from .observations import ChangedObservations, RevealedTasks, shuffle_measurements
-from .plans import NO_SEED, Plan, plan_rule
+from .plans import Plan, plan_rule
 
 
 @dataclass(frozen=True)

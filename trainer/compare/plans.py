@@ -15,17 +15,14 @@ import torch
 from torch import Tensor
 
 from protocol.errors import EsperError
-from protocol.messages.vocabulary import ALPHA_TARGETS, LIVE, Op, Stage
+from protocol.messages.vocabulary import LIVE, Op, Stage
 from trainer.policy.actions import ActionSpace, Logits
-from trainer.policy.baselines import SURE_LOGIT, Rule, random
+from trainer.policy.baselines import NO_SEED, Rule, random, surest
 from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
 
-NO_SEED = -1
 MAX_SCHEDULES = 4096
 HALVINGS = (0.5, 0.75)
 """Shares of the episode at which a halving plan removes the weaker half of its seeds."""
-_PRIORITY = (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE, Op.PRUNE)
-"""What a plan does where it wants several; the later ones first."""
 
 
 class TooManySchedules(EsperError):
@@ -90,7 +87,7 @@ def plan_rule(plans: Sequence[Plan], rent: float, device: torch.device | str = "
         wanted[:, Op.ADVANCE] = True
         wanted[:, Op.PRUNE] = weak_NS & halves_N.unsqueeze(1)
         wanted[:, Op.FOSSILIZE] = (is_settled_N | ~halves_N).unsqueeze(1)
-        return _sure(space, wanted & legal, plant_NS, random(space, legal, blueprint, seen))
+        return surest(space, wanted & legal, plant_NS, random(space, legal, blueprint, seen))
 
     return rule
 
@@ -118,19 +115,3 @@ def _weaker(seen: Observation, rent: float) -> tuple[Tensor, Tensor]:
     is_worst = torch.nn.functional.one_hot(worst, slots).bool() & judged
     weak = is_worst & (surplus < 0.0) & excess.unsqueeze(1)
     return weak, (time >= HALVINGS[-1]) & ~weak.any(1)
-
-
-def _sure(space: ActionSpace, wanted: Tensor, plant_NS: Tensor, logits: Logits) -> Logits:
-    """Logits of the one action that each env wants most; of several slots the first."""
-    slots = plant_NS.shape[1]
-    logits[0][:] = -SURE_LOGIT
-    logits[0][:, Op.WAIT] = 0.0
-    for rank, op in enumerate(_PRIORITY, start=1):
-        logits[0][:, op] = torch.where(wanted[:, op].any(1), rank * SURE_LOGIT, -SURE_LOGIT)
-    order = torch.arange(slots, device=wanted.device)
-    logits[1][:] = -SURE_LOGIT * (order + slots * ~wanted)
-    kinds = torch.arange(space.sizes[2], device=wanted.device)
-    logits[2][:] = torch.where(plant_NS.unsqueeze(-1) == kinds, SURE_LOGIT, 0.0)
-    for head, choice in ((3, 0), (4, 0), (5, len(ALPHA_TARGETS) - 1), (6, 0), (7, 0)):
-        logits[head][..., choice] = SURE_LOGIT
-    return logits

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     GENERATED = 11
     TASK = 12
     DROPOUT = 13
+    IMITATION = 14
 
 
 def _signed(value: int) -> int:

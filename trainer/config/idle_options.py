@@ -10,6 +10,7 @@ from msgspec.structs import fields
 
 from .policy_options import PAYING_MODES, PPOConfig
 from .schema import Config
+from .teacher_options import TeacherConfig
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,14 @@ NEEDS = (
     Need("policy.learn", bool, "policy.learn = true", _of_ppo(WITHOUT_LEARNING)),
     Need("ppo.target_kl", bool, "ppo.target_kl above 0", ("ppo.kl_per", "ppo.kl_stops")),
     Need("policy.kind", lambda kind: kind == "constant", "policy.kind = constant", ("policy.constant",)),
+    Need("policy.kind", lambda kind: kind == "ppo", "policy.kind = ppo", ("teacher.search_rounds",)),
+    Need("policy.learn", bool, "policy.learn = true", ("teacher.search_rounds",)),
+    Need(
+        "teacher.search_rounds",
+        bool,
+        "teacher.search_rounds from 1 on",
+        tuple(f"teacher.{option.name}" for option in fields(TeacherConfig) if option.name != "search_rounds"),
+    ),
     Need("ppo.entropy_rounds", bool, "ppo.entropy_rounds from 1 on", ("ppo.entropy_final",)),
     Need("ppo.sharpen_rounds", bool, "ppo.sharpen_rounds from 1 on", ("ppo.sharpen_factor",)),
     Need("ppo.floor", bool, "a head in ppo.floor", ("ppo.floor_rounds",)),

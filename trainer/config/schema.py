@@ -25,6 +25,7 @@ from .service_options import (
     WireConfig,
 )
 from .task_options import TaskConfig
+from .teacher_options import TeacherConfig
 
 
 class Config(Section, frozen=True):
@@ -52,6 +53,7 @@ class Config(Section, frozen=True):
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)

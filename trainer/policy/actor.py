@@ -110,7 +110,7 @@ class Actor:
 
     Attributes:
         greedy: whether the network acts as `ActionSpace.act_greedily` has it; nothing is drawn.
-        rule: what decides where there is no network.
+        rule: what decides in place of the network; None = the network does.
 
     Raises:
         ConfigError: `policy.constant` does not fit slots or blueprints.
@@ -134,6 +134,7 @@ class Actor:
         self.observation_builder = ObservationBuilder(
             n, slots, episode_epochs=cfg.episode_epochs, host_parameters=host_parameters, device=device
         )
+        self.rule: Rule | None = None
         if network is None:
             if cfg.policy.kind == CONSTANT:
                 self.rule = constant_rule(cfg.policy.constant, blueprints, slots)
@@ -182,12 +183,13 @@ class Actor:
         """
         observation = self.observation_builder.observe(table, measurements, epoch)
         uniform = self._draw(filled((self._round, epoch), self._envs.device))
-        if self.network is None:
+        if self.rule is not None:
             logits = self.rule(self.space, legal, self._fixed_blueprint, observation)
             actions = self.space.sample(logits, legal, uniform)
             log_prob = self.space.evaluate(logits, actions, legal).log_prob
             value = torch.zeros_like(observation.base[:, 0])  # a rule expects nothing
         else:
+            assert self.network is not None
             with exact_float32(self._envs.device):
                 actions, log_prob, value, waited, *hidden = self._decide(
                     self.network,

@@ -14,7 +14,7 @@ from torch import Tensor
 from protocol.messages.vocabulary import ALPHA_TARGETS, Op
 
 from .actions import ActionSpace, Logits
-from .observation import Observation
+from .observation import BASE_COLUMNS, Observation
 
 Rule = Callable[[ActionSpace, Tensor, int, Observation], Logits]
 """(action space, legal bool [N, ops, S], index of the blueprint to plant, what is seen) -> logits."""
@@ -25,8 +25,10 @@ NUM_FIXED_SLOTS = 2
 """How many slots, from the first, the fixed schedule fills."""
 FIXED_BLUEPRINTS = ("conv_light", "attention")
 """What it plants: the first of these that is on offer, otherwise the last kind that is."""
-_CONSTANT_ORDER = (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE)
-"""What a constant schedule does as soon as it may; the later ones first."""
+NO_SEED = -1
+"""Stands in a schedule for a slot in which nothing is planted."""
+_PRIORITY = (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE, Op.PRUNE)
+"""What a schedule does where it wants several; the later ones first."""
 
 
 def random(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:  # noqa: ARG001
@@ -56,22 +58,52 @@ def constant(*plants: int | None) -> Rule:
     """
 
     def rule(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
-        slots = space.sizes[1]
-        planted = [*plants, *[None] * slots][:slots]
-        chosen = torch.tensor([plant is not None for plant in planted], device=legal.device)
-        logits = random(space, legal, blueprint, seen)
-        mine = (legal & chosen).any(-1)
-        for rank, op in enumerate(_CONSTANT_ORDER, start=1):
-            logits[0][:, op] = torch.where(mine[:, op], rank * SURE_LOGIT, -SURE_LOGIT)
-        logits[0][:, [Op.SET_ALPHA, Op.PRUNE]] = -SURE_LOGIT
-        logits[1][:] = -SURE_LOGIT * (torch.arange(slots, device=legal.device) + slots * ~chosen)
-        for slot, plant in enumerate(planted):
-            logits[2][:, slot, plant or 0] = SURE_LOGIT
-        for head, choice in ((3, 0), (4, 0), (5, len(ALPHA_TARGETS) - 1), (6, 0), (7, 0)):
-            logits[head][..., choice] = SURE_LOGIT
-        return logits
+        padded = [*plants, *[None] * space.sizes[1]][: space.sizes[1]]
+        planted = [NO_SEED if plant is None else plant for plant in padded]
+        plant_NS = torch.tensor(planted, device=legal.device).expand(len(legal), -1)
+        return schedules(plant_NS)(space, legal, blueprint, seen)
 
     return rule
+
+
+def schedules(plant_NS: Tensor, start: float = 0.0) -> Rule:
+    """The rule of N envs that each do the same with a schedule of their own.
+
+    Args:
+        plant_NS: int64 [N, S], by slot the index of a blueprint, or `NO_SEED`.
+        start: share of the episode before which nothing is planted.
+    """
+
+    def rule(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
+        mine_NS = plant_NS != NO_SEED
+        time_N = seen.base[:, BASE_COLUMNS.names.index("epoch")]
+        wanted = torch.zeros_like(legal)
+        wanted[:, Op.GERMINATE] = mine_NS & (time_N >= start).unsqueeze(1)
+        wanted[:, Op.ADVANCE] = wanted[:, Op.FOSSILIZE] = mine_NS
+        return surest(space, wanted & legal, plant_NS, random(space, legal, blueprint, seen))
+
+    return rule
+
+
+def surest(space: ActionSpace, wanted: Tensor, plant_NS: Tensor, logits: Logits) -> Logits:
+    """Logits of the one action that each env wants most, of several slots in the first.
+
+    Args:
+        wanted: bool [N, ops, S], of what is legal.
+        plant_NS: int64 [N, S], blueprints to plant.
+        logits: changed in place.
+    """
+    logits[0][:] = -SURE_LOGIT
+    logits[0][:, Op.WAIT] = 0.0
+    for rank, op in enumerate(_PRIORITY, start=1):
+        logits[0][:, op] = torch.where(wanted[:, op].any(1), rank * SURE_LOGIT, -SURE_LOGIT)
+    slots = plant_NS.shape[1]
+    logits[1][:] = -SURE_LOGIT * (torch.arange(slots, device=wanted.device) + slots * ~wanted)
+    kinds = torch.arange(space.sizes[2], device=wanted.device)
+    logits[2][:] = torch.where(plant_NS.unsqueeze(-1) == kinds, SURE_LOGIT, 0.0)
+    for head, choice in ((3, 0), (4, 0), (5, len(ALPHA_TARGETS) - 1), (6, 0), (7, 0)):
+        logits[head][..., choice] = SURE_LOGIT
+    return logits
 
 
 def fixed(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:

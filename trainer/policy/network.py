@@ -16,7 +16,7 @@ from protocol.messages.vocabulary import HEAD_NAMES, Op
 
 from .actions import ActionSpace, Logits
 from .observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
-from .running_norm import MAX_DEVIATIONS, RunningNorm
+from .running_norm import MAX_DEVIATIONS, EpochNorm, RunningNorm
 
 EMBEDDING_WIDTH = 4
 """Width of the learned vectors that stand for a blueprint and for a slot's place."""
@@ -105,6 +105,7 @@ class ActorCritic(nn.Module):
 
         relu = math.sqrt(2.0)
         self.base_norm = RunningNorm(len(BASE_COLUMNS.measured))
+        self.epoch_norm = EpochNorm(len(BASE_COLUMNS.measured))
         self.slot_norm = RunningNorm(len(SLOT_COLUMNS.measured))
         self.value_norm = RunningNorm(1)
         self.blueprint = nn.Parameter(torch.empty(blueprints + 1, EMBEDDING_WIDTH))
@@ -112,7 +113,8 @@ class ActorCritic(nn.Module):
         for embedding in (self.blueprint, self.place):
             nn.init.normal_(embedding, generator=generator)
         self.slot = linear(len(SLOT_COLUMNS.names) + 2 * EMBEDDING_WIDTH, SLOT_WIDTH, relu)
-        self.base = linear(len(BASE_COLUMNS.names) + slots * SLOT_WIDTH, hidden, relu)
+        inputs = len(BASE_COLUMNS.names) + len(BASE_COLUMNS.measured) + slots * SLOT_WIDTH
+        self.base = linear(inputs, hidden, relu)
         self.lstm = LSTM(hidden, hidden, generator)
         self.context = linear(hidden + SLOT_WIDTH, SLOT_WIDTH, relu)
         op = linear(hidden, space.sizes[0], 0.01)
@@ -139,7 +141,8 @@ class ActorCritic(nn.Module):
         """
         slots = self._slots(seen)
         base = _fill(self.base_norm, seen.base, len(BASE_COLUMNS.measured)).to(slots.dtype)
-        x = self.base(torch.cat([base, slots.flatten(-2)], -1)).relu()
+        unlike_others = self.epoch_norm(*_by_time(seen)).nan_to_num(-1.0).to(slots.dtype)
+        x = self.base(torch.cat([base, unlike_others, slots.flatten(-2)], -1)).relu()
         h, c = self.lstm(x, hidden, reset)
         wide = h.unsqueeze(-2).expand(*h.shape[:-1], slots.shape[-2], h.shape[-1])
         context = self.context(torch.cat([wide, slots], -1)).relu()
@@ -196,6 +199,7 @@ class ActorCritic(nn.Module):
     def learn_normalisers(self, seen: Observation) -> None:
         """Take a rollout's observations into the running statistics."""
         self.base_norm.update(seen.base[..., : len(BASE_COLUMNS.measured)])
+        self.epoch_norm.update(*_by_time(seen))
         self.slot_norm.update(seen.slot[..., : len(SLOT_COLUMNS.measured)])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -208,6 +212,11 @@ class ActorCritic(nn.Module):
         place = self.place.expand(*features.shape[:-1], EMBEDDING_WIDTH)
         encoded: Tensor = self.slot(torch.cat([features, self.blueprint[seen.blueprint + 1], place], -1))
         return encoded.relu()
+
+
+def _by_time(seen: Observation) -> tuple[Tensor, Tensor]:
+    """Measured base columns, and the share of the episode after which they were."""
+    return seen.base[..., : len(BASE_COLUMNS.measured)], seen.base[..., BASE_COLUMNS.names.index("epoch")]
 
 
 def _fill(norm: RunningNorm, features: Tensor, measured: int) -> Tensor:

@@ -19,7 +19,7 @@ from protocol.messages.vocabulary import Curve, Op, Stage, Style
 from trainer.measurements import Measurements
 from trainer.seeds.table import SlotTable
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 """Changes whenever a column does; a checkpoint of another version is refused."""
 
 NUM_HISTORY_EPOCHS = 3

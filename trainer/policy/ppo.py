@@ -208,7 +208,7 @@ class PPO:
         self._describe, self._learn_inputs = self._describe_experience, network.learn_normalisers
         if graphs is not None and graphs.on and self.process_group.size == 1:
             self._program = MinibatchProgram(network, self.optimizer, self._whole_loss, graphs)
-            norms = network.base_norm, network.slot_norm
+            norms = network.base_norm, network.epoch_norm, network.slot_norm
             self._describe = graphs.wrap("the statistics of an update", self._describe, in_place=(0,))
             self._learn_inputs = graphs.wrap(
                 "the normalisers of the policy",

@@ -8,6 +8,9 @@ from torch import Tensor, nn
 MAX_DEVIATIONS = 8.0
 """Standard deviations from the mean at which a feature is clipped."""
 
+EPISODE_PARTS = 24
+"""Into how many parts `EpochNorm` divides an episode."""
+
 
 class RunningNorm(nn.Module):
     """Mean and variance per column over everything seen, merged batch by batch.
@@ -52,3 +55,35 @@ class RunningNorm(nn.Module):
     def forward(self, x: Tensor, limit: float = MAX_DEVIATIONS) -> Tensor:
         """(x - mean) / std within +-limit, in x's dtype; NaN stays NaN."""
         return ((x - self.mean.to(x.dtype)) / self.std.to(x.dtype)).clamp(-limit, limit)
+
+
+class EpochNorm(nn.Module):
+    """The same for each part of an episode by itself: how an env differs from others at the same time.
+
+    While hosts learn, measurements change far more from epoch to epoch than they differ between hosts: over
+    all epochs such a difference is a small fraction of a standard deviation.
+
+    Args:
+        columns: how many.
+    """
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.columns = columns
+        self.norm = RunningNorm(EPISODE_PARTS * columns)
+
+    def update(self, x: Tensor, time: Tensor) -> None:
+        """Take in x [..., columns], measured at `time` [...], shares of the episode."""
+        part = nn.functional.one_hot(_part(time), EPISODE_PARTS).bool().unsqueeze(-1)
+        self.norm.update(x.unsqueeze(-2).where(part, torch.nan).flatten(-2))
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        """(x - mean) / std of what was seen at such a time, within +-`MAX_DEVIATIONS`; NaN stays NaN."""
+        part = _part(time)
+        mean = self.norm.mean.to(x.dtype).view(EPISODE_PARTS, self.columns)[part]
+        std = self.norm.std.to(x.dtype).view(EPISODE_PARTS, self.columns)[part]
+        return ((x - mean) / std).clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
+
+
+def _part(time: Tensor) -> Tensor:
+    return (time * EPISODE_PARTS).round().long().clamp(0, EPISODE_PARTS - 1)

@@ -1,0 +1,99 @@
+"""A run's first rounds are the teacher's: what follows is PPO, and a resume goes on in any of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from protocol.messages.vocabulary import Op
+from tests.trainer.ranks.test_rank_states import StopHooks
+from trainer.config.load import load
+from trainer.data.registry import load_task
+from trainer.hooks import StopRun
+from trainer.loop import Trainer
+from trainer.policy.update_statistics import UpdateStatistics
+from trainer.telemetry.transfer import HostFrame
+
+CONFIG = load(
+    sets=[
+        "device=cpu",
+        "task.mixture=texture,histogram",
+        "envs.count=4",
+        "envs.threads=1",
+        "episode_epochs=8",
+        "task.batches_per_epoch=2",
+        "task.batch_size=16",
+        "host.channels=4,4",
+        "policy.hidden=16",
+        "ppo.epochs=1",
+        "seeds.blueprints=norm,depthwise",
+        "teacher.search_rounds=2",
+        "teacher.demonstration_rounds=1",
+        "teacher.passes=2",
+        "teacher.plant_epoch=3",
+    ]
+)
+ROUNDS = 4
+
+
+class Watch(StopHooks):
+    """Keeps the frames and updates of `ROUNDS` rounds."""
+
+    def __init__(self, stop: tuple[int, int] | None = None) -> None:
+        super().__init__(stop)
+        self.updates: list[bool] = []
+
+    def wants_round(self, finished: int) -> bool:
+        return finished < ROUNDS
+
+    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
+        self.updates.append(update is not None)
+        self.frames.append(frame)
+
+
+def build() -> Trainer:
+    torch.set_num_threads(1)
+    return Trainer(CONFIG, load_task(CONFIG.task, torch.device("cpu")), torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[Trainer, Watch]:
+    trainer, hooks = build(), Watch()
+    trainer.run(hooks)
+    return trainer, hooks
+
+
+def weights(trainer: Trainer) -> dict[str, Any]:
+    return trainer.agent.state_dict()["network"]  # type: ignore[no-any-return]
+
+
+def test_ppo_begins_after_the_teacher(whole: tuple[Trainer, Watch]) -> None:
+    _, hooks = whole
+    assert hooks.updates == [False, False, False, True]
+
+
+def test_teacher_plants_no_seed_before_its_epoch(whole: tuple[Trainer, Watch]) -> None:
+    _, hooks = whole
+    decided = [frame["op"] for frame in hooks.frames if "op" in frame]
+    taught = np.stack(decided[: 3 * CONFIG.episode_epochs]).reshape(3, CONFIG.episode_epochs, -1)
+    assert (taught[:, : CONFIG.teacher.plant_epoch] == Op.WAIT).all()
+    assert (taught[:, CONFIG.teacher.plant_epoch] == Op.GERMINATE).any()
+
+
+@pytest.mark.parametrize("stop", [(1, 5), (2, 3), (3, 5), (4, 2)])
+def test_run_resumed_while_taught_goes_on_alike(whole: tuple[Trainer, Watch], stop: tuple[int, int]) -> None:
+    first = build()
+    with pytest.raises(StopRun):
+        first.run(Watch(stop))
+    resumed, hooks = build(), Watch()
+    resumed.load_state_dict(first.state_dict())
+    resumed.run(hooks)
+    expected = whole[1].frames[-len(hooks.frames) :]
+    for one, other in zip(hooks.frames, expected, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+    for name, weight in weights(resumed).items():
+        assert torch.equal(weight, weights(whole[0])[name]), name

@@ -1,0 +1,42 @@
+"""Options of the teacher that a policy imitates before PPO begins."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from .section import Section, count, number
+
+
+class TeacherConfig(Section, frozen=True):
+    search_rounds: Annotated[
+        int,
+        count(
+            "First rounds in which envs follow constant schedules, to find the best one for each task; "
+            "0 = PPO begins untaught",
+            ge=0,
+        ),
+    ] = 0
+    demonstration_rounds: Annotated[
+        int,
+        count(
+            "Rounds after teacher.search_rounds in which envs follow the schedules found and the policy "
+            "imitates them"
+        ),
+    ] = 12
+    passes: Annotated[
+        int, count("Passes over the demonstrations after each of teacher.demonstration_rounds", le=1000)
+    ] = 24
+    learning_rate: Annotated[
+        float,
+        number(
+            "Learning rate of the imitation (Adam); it falls linearly to 0 over teacher.demonstration_rounds",
+            le=1.0,
+        ),
+    ] = 0.003
+    plant_epoch: Annotated[
+        int,
+        count(
+            "Epoch, from 0, before which the teacher plants nothing, so that hosts first show their task",
+            ge=0,
+        ),
+    ] = 7
