@@ -28,7 +28,9 @@ from .evaluation.evaluator import Evaluator
 from .hooks import Hooks
 from .hosts.autotune import choose_execution, create_population
 from .measurements import Measurements
+from .policy.actions import ActionSpace, Logits
 from .policy.agent import Agent
+from .policy.baselines import schedules
 from .policy.gae import gae, subtract_task_baseline
 from .policy.imitation import imitate
 from .policy.observation import Observation
@@ -93,17 +95,24 @@ class Trainer(Episodes):
             self.learn(hooks)
 
     def begin_acting(self) -> None:
-        """Prepare the agent for an episode, or the teacher in its place."""
+        """Prepare the agent for an episode."""
         super().begin_acting()
-        if self.teacher is not None and self.is_taught:
-            self.teacher.assign(self.round, self.task_numbers())
         self.set_rule()
 
     def set_rule(self) -> None:
         """Let the teacher decide in its rounds, after them the network."""
-        if self.teacher is not None:
-            rule = self.teacher.rule(self.rows, self.table.stage.device) if self.is_taught else None
-            self.agent.rule = rule
+        if self.agent.ppo is not None:
+            self.agent.rule = self.follow_teacher if self.is_taught else None
+
+    def follow_teacher(self, space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
+        """The rule of a teacher's rounds: nothing until its epoch, then the schedules that it assigns."""
+        assert self.teacher is not None
+        if self.epoch == self.teacher.plant_epoch:
+            seen_TN = torch.cat([self.rollout.observation.base[: self.epoch], seen.base.unsqueeze(0)])
+            seen_TN = self.process_group.all_gather(seen_TN, dim=1)
+            self.teacher.assign(self.round, self.task_numbers(), seen_TN)
+        plant_NS = self.teacher.plants(self.rows, self.epoch, legal.device)
+        return schedules(plant_NS)(space, legal, blueprint, seen)
 
     @property
     def is_taught(self) -> bool:
@@ -151,7 +160,7 @@ class Trainer(Episodes):
         assert teacher is not None
         assert learner is not None
         if teacher.searches(self.round):
-            teacher.judge(rollout.reward.sum(0))
+            teacher.judge(self.round, rollout.reward.sum(0))
             learner.network.learn_normalisers(rollout.observation)
             if not teacher.searches(self.round + 1) and self.process_group.rank == 0:
                 teacher.log_findings()

@@ -381,6 +381,11 @@ def _check_combinations(config: Config) -> None:
             f"ppo.schedule = {config.ppo.schedule}: needs rounds beyond ppo.warmup_rounds = "
             f"{config.ppo.warmup_rounds}, and rounds = {config.rounds}; set rounds"
         )
+    if config.teacher.search_rounds and config.teacher.plant_epoch >= config.episode_epochs:
+        raise ConfigError(
+            f"teacher.plant_epoch = {config.teacher.plant_epoch}: "
+            f"must be below episode_epochs = {config.episode_epochs}"
+        )
     if config.host.warmup_epochs >= config.episode_epochs:
         raise ConfigError(
             f"host.warmup_epochs = {config.host.warmup_epochs}: "

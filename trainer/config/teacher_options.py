@@ -11,8 +11,8 @@ class TeacherConfig(Section, frozen=True):
     search_rounds: Annotated[
         int,
         count(
-            "First rounds in which envs follow constant schedules, to find the best one for each task; "
-            "0 = PPO begins untaught",
+            "First rounds in which a teacher tries schedules, to find the best one for hosts that look "
+            "alike; 0 = PPO begins untaught",
             ge=0,
         ),
     ] = 0
@@ -36,7 +36,7 @@ class TeacherConfig(Section, frozen=True):
     plant_epoch: Annotated[
         int,
         count(
-            "Epoch, from 0, before which the teacher plants nothing, so that hosts first show their task",
+            "Epoch, from 0, at which the teacher plants, when hosts have shown something of their task",
             ge=0,
         ),
-    ] = 7
+    ] = 5

@@ -14,7 +14,7 @@ from torch import Tensor
 from protocol.messages.vocabulary import ALPHA_TARGETS, Op
 
 from .actions import ActionSpace, Logits
-from .observation import BASE_COLUMNS, Observation
+from .observation import Observation
 
 Rule = Callable[[ActionSpace, Tensor, int, Observation], Logits]
 """(action space, legal bool [N, ops, S], index of the blueprint to plant, what is seen) -> logits."""
@@ -66,20 +66,17 @@ def constant(*plants: int | None) -> Rule:
     return rule
 
 
-def schedules(plant_NS: Tensor, start: float = 0.0) -> Rule:
+def schedules(plant_NS: Tensor) -> Rule:
     """The rule of N envs that each do the same with a schedule of their own.
 
     Args:
         plant_NS: int64 [N, S], by slot the index of a blueprint, or `NO_SEED`.
-        start: share of the episode before which nothing is planted.
     """
 
     def rule(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:
         mine_NS = plant_NS != NO_SEED
-        time_N = seen.base[:, BASE_COLUMNS.names.index("epoch")]
         wanted = torch.zeros_like(legal)
-        wanted[:, Op.GERMINATE] = mine_NS & (time_N >= start).unsqueeze(1)
-        wanted[:, Op.ADVANCE] = wanted[:, Op.FOSSILIZE] = mine_NS
+        wanted[:, Op.GERMINATE] = wanted[:, Op.ADVANCE] = wanted[:, Op.FOSSILIZE] = mine_NS
         return surest(space, wanted & legal, plant_NS, random(space, legal, blueprint, seen))
 
     return rule

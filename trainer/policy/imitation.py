@@ -12,17 +12,18 @@ from .rollout import Rollout
 
 
 def imitate(learner: PPO, rollout: Rollout, round: int, passes: int, learning_rate: float) -> float:
-    """Several passes over a round of demonstrations, in the minibatches and with the optimiser of PPO.
+    """Several passes over a round of demonstrations, in the minibatches of PPO.
 
     L = -mean_t sum_h ln p_h(a_h) + c_v mean (V - R)^2 / 2, over the heads h that matter for the op of step t;
     R is the sum of the rewards from t on, in normalised units.
 
     Args:
-        learner: its network and optimiser are changed.
+        learner: its network is changed. Its optimiser is not: the moments of these gradients, which end up
+            small, would make the first steps of PPO huge.
         rollout: sequences [T, N] of all ranks, whose actions are the demonstration; every rank computes the
             same.
         round: keys the order of the minibatches.
-        learning_rate: of Adam.
+        learning_rate: of Adam, which begins anew.
 
     Returns:
         Mean of -ln p(a) over the last pass, nats per step.
@@ -34,8 +35,7 @@ def imitate(learner: PPO, rollout: Rollout, round: int, passes: int, learning_ra
     network.learn_normalisers(rollout.observation)
     target = network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
     keys = rng.key(learner.seed, rng.Purpose.IMITATION, round, torch.arange(passes, device=device))
-    for group in learner.optimizer.param_groups:
-        group["lr"] = learning_rate
+    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, eps=1e-5, fused=True)
     missed = torch.zeros((), device=device)
     with exact_float32(device):
         for order in rng.permutation(keys, n):
@@ -46,10 +46,10 @@ def imitate(learner: PPO, rollout: Rollout, round: int, passes: int, learning_ra
                 log_prob = learner.space.evaluate(out.logits, batch.actions, batch.legal).log_prob
                 cross_entropy = -log_prob.sum(-1).mean()
                 v_loss = (out.value - target[:, envs]).square().mean() / 2
-                learner.optimizer.zero_grad()
+                optimizer.zero_grad()
                 (cross_entropy + cfg.value_coefficient * v_loss).backward()
                 norm = torch.nn.utils.clip_grad_norm_(network.parameters(), cfg.max_grad_norm)
-                learner.optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
-                learner.optimizer.step()
+                optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+                optimizer.step()
                 missed += cross_entropy.detach() * len(envs) / n
     return float(missed)

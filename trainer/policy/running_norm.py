@@ -74,8 +74,9 @@ class EpochNorm(nn.Module):
 
     def update(self, x: Tensor, time: Tensor) -> None:
         """Take in x [..., columns], measured at `time` [...], shares of the episode."""
-        part = nn.functional.one_hot(_part(time), EPISODE_PARTS).bool().unsqueeze(-1)
-        self.norm.update(x.unsqueeze(-2).where(part, torch.nan).flatten(-2))
+        parts = torch.arange(EPISODE_PARTS, device=time.device)
+        here = (_part(time).unsqueeze(-1) == parts).unsqueeze(-1)
+        self.norm.update(x.unsqueeze(-2).where(here, torch.nan).flatten(-2))
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         """(x - mean) / std of what was seen at such a time, within +-`MAX_DEVIATIONS`; NaN stays NaN."""

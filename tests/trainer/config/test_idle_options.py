@@ -22,6 +22,8 @@ SWITCHED = {
     "policy.learn = true": ("false", "true"),
     "ppo.target_kl above 0": ("0.0", "0.02"),
     "policy.kind = constant": ("ppo", "constant"),
+    "policy.learn = true": ("false", "true"),
+    "teacher.search_rounds from 1 on": ("0", "9"),
     "ppo.entropy_rounds from 1 on": ("0", "9"),
     "ppo.sharpen_rounds from 1 on": ("0", "9"),
     "a head in ppo.floor": ("", "op:0.1"),

@@ -198,10 +198,10 @@ def golden_state() -> tuple[ObservationBuilder, SlotTable, Measurements]:
 
 
 @pytest.mark.finding("DR-13")
-def test_layout_2_column_by_column() -> None:
+def test_layout_3_column_by_column() -> None:
     watch, table, now = golden_state()
     seen = watch.observe(table, now, 3)
-    assert LAYOUT_VERSION == 2
+    assert LAYOUT_VERSION == 3
     assert tuple(GOLDEN_BASE) == BASE_COLUMNS.names
     assert tuple(GOLDEN_SLOT) == SLOT_COLUMNS.names
     golden = torch.tensor(list(GOLDEN_BASE.values()))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.policy.running_norm import RunningNorm
+from trainer.policy.running_norm import EPISODE_PARTS, EpochNorm, RunningNorm
 
 numbers = st.floats(-1e3, 1e3, allow_nan=False) | st.just(float("nan"))
 
@@ -43,3 +44,24 @@ def test_outliers_are_limited() -> None:
     norm = RunningNorm(1)
     norm.update(torch.randn(100, 1))
     assert norm(torch.tensor([[1e9]])).item() == 8
+
+
+def test_each_part_of_an_episode_has_its_own_scale() -> None:
+    """Two hosts a hundredth apart, while both change by one: over all epochs they would look the same."""
+    norm, epochs = EpochNorm(1), 6
+    time = (torch.arange(epochs) / epochs).unsqueeze(1).expand(epochs, 2)
+    x = (1 - time + torch.tensor([0.0, 0.01])).unsqueeze(-1)
+    norm.update(x, time)
+    torch.testing.assert_close(norm(x, time)[..., 0], torch.tensor([[-1.0, 1.0]]).expand(epochs, 2))
+    assert norm(torch.tensor([[torch.nan]]), torch.tensor([0.5])).isnan().all()
+
+
+@pytest.mark.parametrize("epochs", [3, EPISODE_PARTS, 100])
+def test_parts_are_known_for_episodes_of_any_length(epochs: int) -> None:
+    norm, time = EpochNorm(1), torch.arange(epochs) / epochs
+    x = torch.randn(epochs, 1, generator=torch.Generator().manual_seed(1))
+    norm.update(x, time)
+    assert int(norm.norm.count.sum()) == epochs
+    if epochs <= EPISODE_PARTS:
+        assert norm.norm.count.max() == 1
+        assert (norm(x, time) == 0).all()
