@@ -134,13 +134,3 @@ def test_observing_rounds_learn_normalisers_only() -> None:
         for name, weight in weights(agent.ppo).items():
             assert name.startswith("critic") or torch.equal(weight, before[name]), name
     assert learn(agent, play(agent, reward, 3)[0]).minibatches > 0
-
-
-def test_options_of_the_stop_do_nothing_without_a_target() -> None:
-    found = []
-    for sets in ((), ("ppo.kl_per=pass", "ppo.kl_stops=policy")):
-        ppo, rollout = setup("ppo.target_kl=0", *sets)
-        statistics = update(ppo, rollout)
-        assert (statistics.minibatches, statistics.critic_minibatches) == (24, 0)
-        found.append(weights(ppo))
-    assert all(torch.equal(found[0][name], weight) for name, weight in found[1].items())
