@@ -91,10 +91,11 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 """Settings beside `COMMON`; ROUNDS stands for the run's rounds."""
 COMMON = (
-    *("device=cpu", "ppo.task_baseline=false"),
+    *("device=cpu", "ppo.task_baseline=false", "ppo.learning_rate=0.001", "ppo.entropy_coefficient=0.05"),
     *("ppo.target_kl=0.01", "ppo.entropy_rounds=0", "ppo.sharpen_rounds=0"),
+    *("reward.rent=0.1", "teacher.search_rounds=0"),
 )
-"""Preset `mixture` with PPO's defaults, whatever the preset has chosen since."""
+"""Preset `mixture` with PPO's defaults from the first round on, whatever the preset has chosen since."""
 
 
 class StandIn:
@@ -233,7 +234,8 @@ def constants(settling: float = SETTLING) -> tuple[float, float]:
     """Mean return on the held-out hosts: of the best constant schedule, and of the best for each task."""
     worth = []
     for plants in product(("none", "depthwise"), repeat=SLOTS):
-        sets = ["policy.kind=constant", f"policy.constant={','.join(plants)}", "seed=1", "device=cpu"]
+        sets = ["policy.kind=constant", f"policy.constant={','.join(plants)}", "seed=1"]
+        sets += ["device=cpu", "reward.rent=0.1"]
         course = Course(load(preset="mixture", sets=sets), settling)
         by_task = course.trial()[0]
         worth.append(list(by_task.values()))
