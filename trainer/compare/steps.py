@@ -29,7 +29,7 @@ from .workbench import SEARCH_SEED, Workbench, pack_weights, task_numbers, unpac
 FORMAT = 1
 """Of the cells; those of another one are computed anew."""
 OF_HOSTS = ("task", "host", "amp", "seeds", "gates", "governor", "validation", "reward")
-OF_TRAINING = (*OF_HOSTS, "policy", "ppo")
+OF_TRAINING = (*OF_HOSTS, "policy", "teacher", "ppo")
 """Sections of the configuration that results depend on; the others say how to compute and what to tell."""
 
 

@@ -368,7 +368,7 @@ def test_interrupted_comparison_says_what_it_keeps(tmp_path: Path, monkeypatch: 
     done = compare_ppo(tmp_path / "cells", "--policy", "no_growth")
     assert done.exit_code == 130
     assert f"interrupted; {tmp_path / 'cells'} keeps what is done, of a training all but" in done.stderr
-    assert done.stderr.count("; go on with: esper-daemon ") == 1
+    assert done.stderr.count("; go on with: esper-daemon") == 1
 
 
 def test_text_hosts_have_the_blueprints_of_text(tmp_path: Path) -> None:
