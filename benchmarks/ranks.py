@@ -26,9 +26,8 @@ from trainer.compute.process_group import ProcessGroup
 from trainer.config.load import load as configured
 from trainer.data.registry import load
 from trainer.episode_table import PolicyEvaluation
-from trainer.hooks import StopRun
+from trainer.hooks import Learned, StopRun
 from trainer.loop import Trainer
-from trainer.policy.update_statistics import UpdateStatistics
 from trainer.ranks import orders
 from trainer.ranks.rank_report import RankReport, encode
 from trainer.ranks.rank_zero import RankZero
@@ -79,7 +78,7 @@ class FrameHooks:
         if epoch == 2:
             raise StopRun("enough", checkpoint=False)
 
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
+    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None: ...
 
     def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...
 

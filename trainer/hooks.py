@@ -15,8 +15,12 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from .episode_table import PolicyEvaluation
+from .policy.teacher import TeacherReport
 from .policy.update_statistics import UpdateStatistics
 from .telemetry.transfer import HostFrame, Shipment, Transfer
+
+Learned = UpdateStatistics | TeacherReport
+"""What came of a round: an update of PPO, or what its teacher knows now."""
 
 
 class StopRun(Exception):
@@ -91,7 +95,7 @@ class Hooks(Protocol):
         """
         ...
 
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
+    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
         """Report the round.
 
         Args:

@@ -25,7 +25,7 @@ from .data.task import Task
 from .episode_table import PolicyEvaluation
 from .episodes import TOPOLOGY, Episodes
 from .evaluation.evaluator import Evaluator
-from .hooks import Hooks
+from .hooks import Hooks, Learned
 from .hosts.autotune import choose_execution, create_population
 from .measurements import Measurements
 from .policy.actions import ActionSpace, Logits
@@ -35,7 +35,7 @@ from .policy.gae import gae, subtract_task_baseline
 from .policy.imitation import imitate
 from .policy.observation import Observation
 from .policy.rollout import Decision, Rollout
-from .policy.teacher import Teacher
+from .policy.teacher import Teacher, TeacherReport, log_findings
 from .telemetry.columns import shapley_columns
 
 
@@ -79,7 +79,7 @@ class Trainer(Episodes):
         super().__init__(cfg, data, population, self.agent, self.compiler)
         self.teacher: Teacher | None = None
         if cfg.teacher.search_rounds and self.agent.ppo is not None and cfg.policy.learn:
-            self.teacher = Teacher(cfg, len(population.slots))
+            self.teacher = Teacher(cfg, self.agent.space)
         self.evaluator: Evaluator | None = None
         if cfg.evaluation.rounds:
             self.evaluator = Evaluator(cfg, data, device, population.execution, process_group)
@@ -128,7 +128,7 @@ class Trainer(Episodes):
 
     def learn(self, hooks: Hooks) -> None:
         """One update by the round's rollout, of PPO or by the teacher's; none where the policy is frozen."""
-        update = None
+        update: Learned | None = None
         if self.agent.ppo is None or not self.cfg.policy.learn:
             reward_TN = self.process_group.all_gather(self.rollout.reward, dim=1)
         else:
@@ -137,7 +137,7 @@ class Trainer(Episodes):
                 rollout = self.rollout.all_gather(self.process_group)
                 reward_TN = rollout.reward
                 if self.is_taught:
-                    self.imitate_teacher(rollout)
+                    update = self.follow_lessons(rollout)
                 else:
                     task_N = self.task_numbers() if ppo.task_baseline else None
                     advantage, returns = self._advantages(
@@ -154,19 +154,22 @@ class Trainer(Episodes):
         hooks.on_round_end(self.round, update, columns)
         self.evaluate(reward_TN, hooks)
 
-    def imitate_teacher(self, rollout: Rollout) -> None:
-        """Judge what the teacher tried, or imitate what it has shown."""
-        teacher, learner = self.teacher, self.agent.ppo
+    def follow_lessons(self, rollout: Rollout) -> TeacherReport:
+        """Let the teacher record what was tried or shown; after its last round imitate it."""
+        teacher, learner, options = self.teacher, self.agent.ppo, self.cfg.teacher
         assert teacher is not None
         assert learner is not None
-        if teacher.searches(self.round):
-            teacher.judge(self.round, rollout.reward.sum(0))
-            learner.network.learn_normalisers(rollout.observation)
-            if not teacher.searches(self.round + 1) and self.process_group.rank == 0:
-                teacher.log_findings()
-        else:
-            rate = teacher.learning_rate(self.round)
-            imitate(learner, rollout, self.round, self.cfg.teacher.passes, rate)
+        learner.network.learn_normalisers(rollout.observation)
+        teacher.record(self.round, rollout)
+        loss = None
+        if self.round == teacher.rounds:
+            lessons = teacher.lessons(rollout.reward.device)
+            minibatches = options.demonstration_rounds
+            loss = imitate(learner, lessons, self.round, options.passes, minibatches, options.learning_rate)
+        report = teacher.report(self.round, loss)
+        if self.round == options.search_rounds and self.process_group.rank == 0:
+            log_findings(report)
+        return report
 
     def advantages(
         self, reward_TN: Tensor, value_TN: Tensor, gamma: float, lam: float, task_N: Tensor | None

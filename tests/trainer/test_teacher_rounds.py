@@ -12,8 +12,9 @@ from protocol.messages.vocabulary import Op
 from tests.trainer.ranks.test_rank_states import StopHooks
 from trainer.config.load import load
 from trainer.data.registry import load_task
-from trainer.hooks import StopRun
+from trainer.hooks import Learned, StopRun
 from trainer.loop import Trainer
+from trainer.policy.teacher import TeacherReport
 from trainer.policy.update_statistics import UpdateStatistics
 from trainer.telemetry.transfer import HostFrame
 
@@ -31,12 +32,12 @@ CONFIG = load(
         "ppo.epochs=1",
         "seeds.blueprints=norm,depthwise",
         "teacher.search_rounds=2",
-        "teacher.demonstration_rounds=1",
+        "teacher.demonstration_rounds=2",
         "teacher.passes=2",
         "teacher.plant_epoch=3",
     ]
 )
-ROUNDS = 4
+ROUNDS = 5
 
 
 class Watch(StopHooks):
@@ -45,12 +46,15 @@ class Watch(StopHooks):
     def __init__(self, stop: tuple[int, int] | None = None) -> None:
         super().__init__(stop)
         self.updates: list[bool] = []
+        self.reports: list[TeacherReport] = []
 
     def wants_round(self, finished: int) -> bool:
         return finished < ROUNDS
 
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
-        self.updates.append(update is not None)
+    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
+        self.updates.append(isinstance(update, UpdateStatistics))
+        if isinstance(update, TeacherReport):
+            self.reports.append(update)
         self.frames.append(frame)
 
 
@@ -72,18 +76,26 @@ def weights(trainer: Trainer) -> dict[str, Any]:
 
 def test_ppo_begins_after_the_teacher(whole: tuple[Trainer, Watch]) -> None:
     _, hooks = whole
-    assert hooks.updates == [False, False, False, True]
+    assert hooks.updates == [False, False, False, False, True]
+
+
+def test_teacher_tells_what_it_knows(whole: tuple[Trainer, Watch]) -> None:
+    reports = whole[1].reports
+    assert [report.stage for report in reports] == ["search"] * 2 + ["demonstration"] * 2
+    assert [sum(report.tried.values()) for report in reports] == [4, 8, 8, 8]
+    assert [report.imitation_loss is not None for report in reports] == [False, False, False, True]
+    assert all(0.0 <= (report.recognised or 0.0) <= 1.0 for report in reports)
 
 
 def test_teacher_plants_no_seed_before_its_epoch(whole: tuple[Trainer, Watch]) -> None:
     _, hooks = whole
     decided = [frame["op"] for frame in hooks.frames if "op" in frame]
-    taught = np.stack(decided[: 3 * CONFIG.episode_epochs]).reshape(3, CONFIG.episode_epochs, -1)
+    taught = np.stack(decided[: 4 * CONFIG.episode_epochs]).reshape(4, CONFIG.episode_epochs, -1)
     assert (taught[:, : CONFIG.teacher.plant_epoch] == Op.WAIT).all()
     assert (taught[:, CONFIG.teacher.plant_epoch] == Op.GERMINATE).any()
 
 
-@pytest.mark.parametrize("stop", [(1, 5), (2, 3), (3, 5), (4, 2)])
+@pytest.mark.parametrize("stop", [(1, 5), (2, 3), (3, 5), (4, 2), (4, 6), (5, 2)])
 def test_run_resumed_while_taught_goes_on_alike(whole: tuple[Trainer, Watch], stop: tuple[int, int]) -> None:
     first = build()
     with pytest.raises(StopRun):

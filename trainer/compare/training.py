@@ -16,6 +16,7 @@ from protocol.messages.vocabulary import Stage
 from trainer.config.schema import Config
 from trainer.data.task import Task
 from trainer.episode_table import PolicyEvaluation
+from trainer.hooks import Learned
 from trainer.loop import Trainer
 from trainer.policy.network import ActorCritic
 from trainer.policy.update_statistics import UpdateStatistics
@@ -70,8 +71,8 @@ class TrainingHooks:
 
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
-    def on_round_end(self, _: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
-        trainer = self.trainer
+    def on_round_end(self, _: int, update: Learned | None, frame: HostFrame) -> None:
+        trainer, ppo = self.trainer, update if isinstance(update, UpdateStatistics) else None
         added = trainer.population.parameters() - trainer.population.parameters_host
         self.curve.append(
             {
@@ -79,10 +80,8 @@ class TrainingHooks:
                 "test_accuracy": float(frame["test_accuracy"].mean()),
                 "added": float(added.double().mean()),
                 "fossilized": float((trainer.table.stage == Stage.FOSSILIZED).sum(1).double().mean()),
-                "explained_variance": None if update is None else _known(update.explained_variance),
-                "explained_variance_within": None
-                if update is None
-                else _known(update.explained_variance_within),
+                "explained_variance": None if ppo is None else _known(ppo.explained_variance),
+                "explained_variance_within": None if ppo is None else _known(ppo.explained_variance_within),
                 "seconds": time.perf_counter() - self._begun,
             }
         )

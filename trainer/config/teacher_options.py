@@ -11,25 +11,25 @@ class TeacherConfig(Section, frozen=True):
     search_rounds: Annotated[
         int,
         count(
-            "First rounds in which a teacher tries schedules, to find the best one for hosts that look "
-            "alike; 0 = PPO begins untaught",
+            "First rounds in which a teacher tries schedules, to find out what each is worth in which task; "
+            "0 = PPO begins untaught",
             ge=0,
         ),
     ] = 0
     demonstration_rounds: Annotated[
         int,
         count(
-            "Rounds after teacher.search_rounds in which envs follow the schedules found and the policy "
-            "imitates them"
+            "Rounds after teacher.search_rounds in which each env follows the schedule that is worth most by "
+            "what its host looks like; after them the policy imitates"
         ),
     ] = 12
     passes: Annotated[
-        int, count("Passes over the demonstrations after each of teacher.demonstration_rounds", le=1000)
-    ] = 24
+        int, count("Passes over all demonstrations in the imitation, after the last of them", le=1000)
+    ] = 100
     learning_rate: Annotated[
         float,
         number(
-            "Learning rate of the imitation (Adam); it falls linearly to 0 over teacher.demonstration_rounds",
+            "Learning rate of the imitation (Adam); it falls linearly to 0 over teacher.passes",
             le=1.0,
         ),
     ] = 0.003

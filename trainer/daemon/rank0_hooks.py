@@ -19,6 +19,7 @@ from trainer.config.schema import Config
 from trainer.control.checkpoint_saver import CheckpointSaver
 from trainer.control.command_runner import CommandRunner
 from trainer.episode_table import PolicyEvaluation
+from trainer.hooks import Learned
 from trainer.loop import Trainer
 from trainer.policy.update_statistics import UpdateStatistics
 from trainer.ranks.rank_zero import RankZero
@@ -136,10 +137,10 @@ class Rank0Hooks:
                 self._save("periodic")
             self._rank_zero.start_epoch(self._plan.layer_envs)
 
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
+    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
         with self._timer.phase("profiler"):
             self._commands.profiler.round_end()
-        if update is not None:
+        if isinstance(update, UpdateStatistics):
             self._recorder.record_update(update)
             self._plan.escalate_anomalies(self._recorder.take_raised())
         merged, _ = self._rank_zero.merge_frames(frame)

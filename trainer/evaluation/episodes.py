@@ -19,8 +19,8 @@ from trainer.data.task import Task
 from trainer.episode_table import EpisodeTable as EpisodeTable
 from trainer.episode_table import PolicyEvaluation
 from trainer.episodes import Episodes
+from trainer.hooks import Learned
 from trainer.hosts.autotune import DoesNotFit, choose_execution, create_population
-from trainer.policy.update_statistics import UpdateStatistics
 from trainer.seeds.table import is_in
 from trainer.telemetry.transfer import HostFrame
 
@@ -161,7 +161,7 @@ class _Record:
 
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
+    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None: ...
 
     def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...
 

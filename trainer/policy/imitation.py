@@ -1,8 +1,12 @@
-"""Behaviour cloning: a policy learns to act as a demonstration did, and its critic what that earned."""
+"""Behaviour cloning: a policy learns to act as was demonstrated, and its critic what that earned."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
+from torch import Tensor
 
 from trainer.compute import rng
 from trainer.compute.device import exact_float32
@@ -11,45 +15,80 @@ from .ppo import PPO
 from .rollout import Rollout
 
 
-def imitate(learner: PPO, rollout: Rollout, round: int, passes: int, learning_rate: float) -> float:
-    """Several passes over a round of demonstrations, in the minibatches of PPO.
+class Lesson(NamedTuple):
+    """Sequences whose actions are to be imitated.
 
-    L = -mean_t sum_h ln p_h(a_h) + c_v mean (V - R)^2 / 2, over the heads h that matter for the op of step t;
-    R is the sum of the rewards from t on, in normalised units.
+    Attributes:
+        rollout: [T', N'].
+        is_whole: whether these are complete episodes in which these actions were taken: only then do their
+            rewards say what the actions earn.
+    """
+
+    rollout: Rollout
+    is_whole: bool
+
+
+def imitate(
+    learner: PPO, lessons: Sequence[Lesson], round: int, passes: int, minibatches: int, learning_rate: float
+) -> float:
+    """Several passes over all lessons; each minibatch has its share of every one.
+
+    L = -(1 / T) sum_t sum_h ln p_h(a_h), averaged over a lesson's sequences and added up over the lessons,
+    + c_v mean (V - R)^2 / 2 of whole episodes, over the heads h that matter for the op of step t; T is the
+    length of the longest lesson, R the sum of the rewards from t on, in normalised units.
 
     Args:
         learner: its network is changed. Its optimiser is not: the moments of these gradients, which end up
             small, would make the first steps of PPO huge.
-        rollout: sequences [T, N] of all ranks, whose actions are the demonstration; every rank computes the
-            same.
+        lessons: of all ranks; every rank computes the same.
         round: keys the order of the minibatches.
-        learning_rate: of Adam, which begins anew.
+        minibatches: of each pass.
+        learning_rate: of Adam, which begins anew; it falls linearly to 0.
 
     Returns:
         Mean of -ln p(a) over the last pass, nats per step.
     """
-    network, cfg, n = learner.network, learner.cfg, rollout.reward.shape[1]
-    device = rollout.reward.device
-    returns = rollout.reward.flip(0).cumsum(0).flip(0)
-    network.rescale_value(returns)
-    network.learn_normalisers(rollout.observation)
-    target = network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
+    network, value_coefficient = learner.network, learner.cfg.value_coefficient
+    device = lessons[0].rollout.reward.device
+    longest = max(len(lesson.rollout.reward) for lesson in lessons)
+    steps = sum(lesson.rollout.reward.numel() for lesson in lessons)
+    targets = [_value_targets(learner, lesson) for lesson in lessons]
     keys = rng.key(learner.seed, rng.Purpose.IMITATION, round, torch.arange(passes, device=device))
+    orders = [rng.permutation(keys, lesson.rollout.reward.shape[1]) for lesson in lessons]
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, eps=1e-5, fused=True)
     missed = torch.zeros((), device=device)
     with exact_float32(device):
-        for order in rng.permutation(keys, n):
+        for done in range(passes):
             missed = torch.zeros((), device=device)
-            for envs in order.tensor_split(cfg.minibatches):
-                batch = rollout.envs(envs)
-                out = network(batch.observation, network.initial(len(envs)), batch.reset)
-                log_prob = learner.space.evaluate(out.logits, batch.actions, batch.legal).log_prob
-                cross_entropy = -log_prob.sum(-1).mean()
-                v_loss = (out.value - target[:, envs]).square().mean() / 2
+            parts = zip(*(order[done].tensor_split(minibatches) for order in orders), strict=True)
+            for part, shares in enumerate(parts):
+                loss = torch.zeros((), device=device)
+                for lesson, target, envs in zip(lessons, targets, shares, strict=True):
+                    batch = lesson.rollout.envs(envs)
+                    out = network(batch.observation, network.initial(len(envs)), batch.reset)
+                    log_prob = learner.space.evaluate(out.logits, batch.actions, batch.legal).log_prob
+                    loss = loss - log_prob.sum() / max(1, len(envs)) / longest
+                    missed -= log_prob.detach().sum() / steps
+                    if target is not None:
+                        error = out.value - target[:, envs]
+                        loss = loss + value_coefficient * error.square().mean() / 2
+                optimizer.param_groups[0]["lr"] = learning_rate * (
+                    1.0 - (done * minibatches + part) / (passes * minibatches)
+                )
                 optimizer.zero_grad()
-                (cross_entropy + cfg.value_coefficient * v_loss).backward()
-                norm = torch.nn.utils.clip_grad_norm_(network.parameters(), cfg.max_grad_norm)
+                loss.backward()  # type: ignore[no-untyped-call]
+                norm = torch.nn.utils.clip_grad_norm_(network.parameters(), learner.cfg.max_grad_norm)
                 optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
                 optimizer.step()
-                missed += cross_entropy.detach() * len(envs) / n
     return float(missed)
+
+
+def _value_targets(learner: PPO, lesson: Lesson) -> Tensor | None:
+    """What the critic is to predict, in normalised units; None where the lesson does not say."""
+    if not lesson.is_whole:
+        return None
+    network, reward = learner.network, lesson.rollout.reward
+    returns = reward.flip(0).cumsum(0).flip(0)
+    network.rescale_value(returns)
+    target: Tensor = network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
+    return target

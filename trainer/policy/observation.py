@@ -97,6 +97,10 @@ class Observation:
     blueprint: Tensor
     """int64 [N, S]; -1 where there is no seed."""
 
+    def at(self, epoch: int) -> Observation:
+        """Of a rollout's observations [T, N, ...], those of one epoch."""
+        return Observation(self.base[epoch], self.slot[epoch], self.blueprint[epoch])
+
 
 class ObservationBuilder:
     """Builds observations and keeps the short history that they show.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from protocol.messages.vocabulary import HEAD_NAMES, Op
 from trainer.compute.process_group import ProcessGroup
 
 from .observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
+
+_SEEN = "observation."
+"""Before the names of an observation's tensors, in a state."""
 
 
 @dataclass
@@ -84,6 +87,24 @@ class Rollout:
         """A copy of the complete sequences of the envs int64 [n]."""
         return self._map(lambda rows: rows[:, index])
 
+    def epochs(self, count: int) -> Rollout:
+        """The first epochs of all sequences."""
+        return self._map(lambda rows: rows[:count])
+
+    def to(self, device: torch.device) -> Rollout:
+        """The same on a device."""
+        return self._map(lambda rows: rows.to(device))
+
+    def with_actions(self, actions: Tensor) -> Rollout:
+        """The same with other actions int64 [T, N, heads]; the rest stays."""
+        return replace(self, actions=actions)
+
+    @classmethod
+    def joined(cls, rollouts: Sequence[Rollout]) -> Rollout:
+        """The sequences of several rollouts, all of one length."""
+        flat = [rollout.state_dict() for rollout in rollouts]
+        return cls.of_state({name: torch.cat([one[name] for one in flat], 1) for name in flat[0]})
+
     def all_gather(self, group: ProcessGroup) -> Rollout:
         """The sequences of all ranks' envs, on every rank."""
         return self if group.size == 1 else self._map(lambda rows: group.all_gather(rows, dim=1))
@@ -94,8 +115,15 @@ class Rollout:
         return Rollout(observation=Observation(**seen), **parts)
 
     def state_dict(self) -> dict[str, Tensor]:
-        flat = {f"observation.{k}": v for k, v in vars(self.observation).items()}
+        flat = {f"{_SEEN}{k}": v for k, v in vars(self.observation).items()}
         return flat | {k: v for k, v in vars(self).items() if k != "observation"}
+
+    @classmethod
+    def of_state(cls, state: dict[str, Tensor]) -> Rollout:
+        """What `state_dict` gave."""
+        seen = {name.removeprefix(_SEEN): rows for name, rows in state.items() if name.startswith(_SEEN)}
+        parts = {name: rows for name, rows in state.items() if not name.startswith(_SEEN)}
+        return cls(observation=Observation(**seen), **parts)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name, mine in self.state_dict().items():

@@ -1,15 +1,15 @@
-"""A teacher: it finds out what to plant in hosts that look alike, then shows it to the policy.
+"""A teacher: it finds out what to plant in which task, then shows the policy what to plant by looks.
 
-The teacher waits until hosts have shown something of what they learn; then it plants in each a schedule, for
-every slot a blueprint or none. Its rounds have three stages:
+A *schedule* is, for every slot, a blueprint or none. The teacher waits until hosts have shown something of
+what they learn, and then has each follow a schedule. Its rounds have two stages:
 
-1. Envs are grouped by their task, which the trainer knows and the policy is not told. For each group,
-   schedules are chosen by upper confidence bounds (UCB1: Auer, Cesa-Bianchi and Fischer, "Finite-time
-   analysis of the multiarmed bandit problem", 2002).
-2. Envs are grouped by what they look like: the task that a logistic regression, fitted to the first stage,
-   takes theirs for. So a schedule is judged by all hosts that the policy might take for each other, and
-   nothing that the policy cannot see decides.
-3. Each group follows the schedule whose lower bound is the highest, and the policy imitates.
+1. Search: the trainer knows each env's task, and what schedules are worth in it is learned by trying them
+   (`schedule_values`).
+2. Demonstration: a logistic regression of what a host has shown says how probable each task is; the host
+   follows the schedule that is worth most in the mean over these. So nothing decides that the policy cannot
+   see.
+
+The policy imitates the demonstrations, and how the teacher would have begun in the hosts of the search.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -26,22 +27,45 @@ from torch import Tensor
 from trainer.config.load import ConfigError
 from trainer.config.schema import Config
 
-from .baselines import NO_SEED
+from .actions import ActionSpace
+from .baselines import NO_SEED, schedules
+from .imitation import Lesson
 from .observation import BASE_COLUMNS
+from .rollout import Rollout
+from .schedule_values import ScheduleValues
 
 MAX_SCHEDULES = 4096
-EXPLORATION = 0.1
-"""Width of the confidence bounds, in units of the return: mean +- this sqrt(ln n / n_k)."""
-INVERSE_PENALTY = 0.3
+INVERSE_PENALTY = 100.0
 """C of scikit-learn's `LogisticRegression`."""
 _SHOWN = [i for i, name in enumerate(BASE_COLUMNS.measured) if not name.endswith("_ago")]
-"""Columns that the groups are told by; those of the epochs before have been seen then."""
-_RECORDS = ("shown", "task", "group", "chosen", "paid")
+"""Columns that tasks are told apart by; those of the epochs before have been seen then."""
+_RECORDS = ("task", "chosen", "paid")
 
 _log = logging.getLogger(__name__)
 
 Looks = Callable[[Tensor], Tensor]
-"""From what hosts have shown [n, features] to the tasks int64 [n] that they look like."""
+"""From what hosts have shown [n, features] to float64 [n, tasks], how probable each task is."""
+
+
+@dataclass(frozen=True)
+class TeacherReport:
+    """What a teacher knows after one of its rounds.
+
+    Attributes:
+        stage: "search" or "demonstration".
+        schedules: by task the blueprints of the best schedule, slot by slot; None = no seed.
+        worth: by task the return that is expected of it.
+        tried: by task the episodes of the search.
+        recognised: share of the round's hosts whose most probable task was their own; None in a search.
+        imitation_loss: nats per step, where the policy has imitated.
+    """
+
+    stage: str
+    schedules: dict[str, list[str | None]]
+    worth: dict[str, float]
+    tried: dict[str, int]
+    recognised: float | None = None
+    imitation_loss: float | None = None
 
 
 class Teacher:
@@ -49,7 +73,7 @@ class Teacher:
 
     Args:
         cfg: of the run.
-        slots: S.
+        space: of the policy's actions.
 
     Attributes:
         rounds: how many it takes.
@@ -59,8 +83,8 @@ class Teacher:
         ConfigError: slots and blueprints make too many schedules.
     """
 
-    def __init__(self, cfg: Config, slots: int) -> None:
-        options, blueprints = cfg.teacher, cfg.seeds.blueprints
+    def __init__(self, cfg: Config, space: ActionSpace) -> None:
+        options, blueprints, slots = cfg.teacher, cfg.seeds.blueprints, space.sizes[1]
         if (count := (len(blueprints) + 1) ** slots) > MAX_SCHEDULES:
             raise ConfigError(
                 f"teacher.search_rounds = {options.search_rounds}: {len(blueprints)} blueprints in {slots} "
@@ -68,24 +92,21 @@ class Teacher:
             )
         self.rounds = options.search_rounds + options.demonstration_rounds
         self.plant_epoch = options.plant_epoch
-        self._options = options
+        self._options, self._space, self._blueprints = options, space, blueprints
         self._tasks: Sequence[str] = cfg.task.mixture or (cfg.task.label,)
-        self._blueprints = blueprints
-        self._schedules = torch.tensor(list(product(range(NO_SEED, len(blueprints)), repeat=slots)))
-        whole = torch.zeros(0, dtype=torch.int64)
-        features = torch.zeros(0, (options.plant_epoch + 1) * len(_SHOWN))
-        self._records = dict(zip(_RECORDS, (features, whole, whole, whole, torch.zeros(0)), strict=True))
-        self._now = {name: self._records[name] for name in _RECORDS[:-1]}
+        self._schedule_KS = torch.tensor(list(product(range(NO_SEED, len(blueprints)), repeat=slots)))
+        self._values = ScheduleValues(len(self._tasks), self._schedule_KS)
+        none = torch.zeros(0, dtype=torch.int64)
+        self._records = {"task": none, "chosen": none, "paid": torch.zeros(0)}
+        self._now = {"task": none, "chosen": none}
+        self._beginnings = Rollout.zeros(self.plant_epoch + 1, 0, slots)
+        self._shown = Rollout.zeros(cfg.episode_epochs, 0, slots)
         self._looks: Looks | None = None
+        self._recognised: float | None = None
 
     def searches(self, round: int) -> bool:
         """Whether the envs of a round follow schedules that are still to be judged."""
         return round <= self._options.search_rounds
-
-    def learning_rate(self, round: int) -> float:
-        """Of the imitation after a round of demonstrations."""
-        done = (round - self._options.search_rounds - 1) / self._options.demonstration_rounds
-        return self._options.learning_rate * (1.0 - done)
 
     def assign(self, round: int, task_N: Tensor, seen_TN: Tensor) -> None:
         """Choose the schedules that the envs of all ranks follow in a round.
@@ -94,107 +115,154 @@ class Teacher:
             task_N: int64, by its place in the mixture.
             seen_TN: base columns of the observations up to `plant_epoch`.
         """
-        shown = seen_TN[..., _SHOWN].nan_to_num(0.0).transpose(0, 1).flatten(1).cpu()
-        task = task_N.cpu()
-        group = task if self._looks is None else self._looks(shown)
-        chosen = self._most_promising(group) if self.searches(round) else self.best()[group]
-        self._now = {"shown": shown, "task": task, "group": group, "chosen": chosen}
+        task_N = task_N.cpu()
+        if self.searches(round):
+            chosen = self._values.most_promising(task_N)
+        else:
+            probable_NG = self._learned_looks()(_features(seen_TN))
+            self._recognised = float((probable_NG.argmax(1) == task_N).double().mean())
+            chosen = self._worth_most(probable_NG)
+        self._now = {"task": task_N, "chosen": chosen}
 
-    def _most_promising(self, group_N: Tensor) -> Tensor:
-        """For each env the schedule with the highest upper bound; before that the first untried one."""
-        plays, mean = self._judged()
-        chosen = []
-        for group in group_N.tolist():
-            tried = plays[group]
-            upper = mean[group] + EXPLORATION * (tried.sum().log() / tried).sqrt()
-            chosen.append(int(upper.nan_to_num(torch.inf).argmax()))
-            tried[chosen[-1]] += 1
-        return torch.tensor(chosen)
+    def _worth_most(self, probable_NG: Tensor) -> Tensor:
+        """int64 [N]: the schedule with the highest mean return over the tasks that a host may have."""
+        return (probable_NG @ self._values.mean_GK).argmax(1)
 
-    def _judged(self) -> tuple[Tensor, Tensor]:
-        """float64 [groups, schedules]: how often they were played, and the mean return, 0 of none."""
-        plays = torch.zeros(len(self._tasks), len(self._schedules), dtype=torch.float64)
-        paid, where = torch.zeros_like(plays), (self._records["group"], self._records["chosen"])
-        returns = self._records["paid"].double()
-        plays.index_put_(where, torch.ones_like(returns), accumulate=True)
-        paid.index_put_(where, returns, accumulate=True)
-        return plays, paid / plays.clamp_min(1)
-
-    def best(self) -> Tensor:
-        """int64 [groups], the schedule with the highest lower bound for each."""
-        plays, mean = self._judged()
-        lower = mean - EXPLORATION * (plays.sum(1, keepdim=True).log() / plays).sqrt()
-        return lower.where(plays > 0, -torch.inf).argmax(1)
+    def _learned_looks(self) -> Looks:
+        if self._looks is None:
+            shown = _features(self._beginnings.observation.base)
+            self._looks = _learn_looks(shown, self._records["task"], len(self._tasks))
+        return self._looks
 
     def plants(self, rows: range, epoch: int, device: torch.device) -> Tensor:
         """int64 [rows, S]: what the envs `rows` of all ranks' are to hold, see `baselines.schedules`."""
-        plants = self._schedules[self._now["chosen"][rows.start : rows.stop]]
+        chosen = self._now["chosen"]
         if epoch < self.plant_epoch:
-            plants = torch.full((len(rows), self._schedules.shape[1]), NO_SEED)
-        return plants.to(device)
+            chosen = torch.zeros(rows.stop, dtype=torch.int64)
+        return self._plants(chosen[rows.start : rows.stop], epoch).to(device)
 
-    def judge(self, round: int, return_N: Tensor) -> None:
-        """Learn from the returns of all ranks' envs in a round of the search."""
-        now = self._now | {"paid": return_N.cpu()}
-        self._records = {name: torch.cat([self._records[name], now[name]]) for name in _RECORDS}
-        if round == self._options.search_rounds // 2:
-            self._learn_looks()
+    def _plants(self, chosen_N: Tensor, epoch: int) -> Tensor:
+        """What envs that are to follow these schedules are to hold at an epoch."""
+        plant_NS = self._schedule_KS[chosen_N]
+        return plant_NS if epoch >= self.plant_epoch else torch.full_like(plant_NS, NO_SEED)
 
-    def _learn_looks(self) -> None:
-        """Group hosts by what they look like from now on, and those judged before by what they did.
+    def record(self, round: int, rollout: Rollout) -> None:
+        """Keep what the policy will imitate, and judge the schedules of a search.
 
-        These are told apart by regressions that were not fitted to them, as those to come will be.
+        Args:
+            rollout: of all ranks' envs.
         """
-        shown, task = self._records["shown"], self._records["task"]
-        half = torch.arange(len(task)) % 2 == 0
-        group = task.clone()
-        for fitted in (half, ~half):
-            group[~fitted] = _learn_looks(shown[fitted], task[fitted])(shown[~fitted])
-        self._records["group"] = group
-        self._looks = _learn_looks(shown, task)
+        rollout = rollout.to(torch.device("cpu"))
+        if not self.searches(round):
+            self._shown = Rollout.joined([self._shown, rollout])
+            return
+        new = self._now | {"paid": rollout.reward.sum(0)}
+        self._records = {name: torch.cat([self._records[name], new[name]]) for name in _RECORDS}
+        self._beginnings = Rollout.joined([self._beginnings, rollout.epochs(self.plant_epoch + 1)])
+        self._observe(new)
 
-    def log_findings(self) -> None:
-        """Log the schedule found for each group."""
-        plays, mean = self._judged()
-        for group, (name, best) in enumerate(zip(self._tasks, self.best().tolist(), strict=True)):
-            plants = [
-                f"{self._blueprints[kind]} in slot {slot}"
-                for slot, kind in enumerate(self._schedules[best].tolist())
-                if kind != NO_SEED
-            ]
-            _log.info(
-                "teacher: hosts that look like %s: %s; mean return %.3f in %d of %d episodes",
-                name,
-                ", ".join(plants) or "no seed",
-                mean[group, best],
-                plays[group, best],
-                plays[group].sum(),
-            )
+    def _observe(self, new: dict[str, Tensor]) -> None:
+        for row in zip(*(new[name].tolist() for name in _RECORDS), strict=True):
+            self._values.observe(*row)
+
+    def lessons(self, device: torch.device) -> list[Lesson]:
+        """What the policy is to imitate after the last demonstration; they are not kept."""
+        probable_NG = self._learned_looks()(_features(self._beginnings.observation.base))
+        beginnings = self._as_taught(self._beginnings.to(device), self._worth_most(probable_NG).to(device))
+        lessons = [Lesson(self._shown.to(device), is_whole=True), Lesson(beginnings, is_whole=False)]
+        none = torch.zeros(0, dtype=torch.int64)
+        self._shown, self._beginnings = self._shown.envs(none), self._beginnings.envs(none)
+        return lessons
+
+    def _as_taught(self, rollout: Rollout, chosen_N: Tensor) -> Rollout:
+        """The same beginnings, with the actions of hosts that follow these schedules."""
+        actions_TN = rollout.actions.clone()
+        for epoch in range(len(actions_TN)):
+            legal, seen = rollout.legal[epoch], rollout.observation.at(epoch)
+            plant_NS = self._plants(chosen_N.cpu(), epoch).to(legal.device)
+            logits = schedules(plant_NS)(self._space, legal, 0, seen)
+            even = torch.full(actions_TN.shape[1:], 0.5, device=legal.device)
+            actions_TN[epoch] = self._space.sample(logits, legal, even)
+        return rollout.with_actions(actions_TN)
+
+    def report(self, round: int, imitation_loss: float | None = None) -> TeacherReport:
+        """What it knows after a round."""
+        best = self._values.mean_GK.argmax(1).tolist()
+        worth = self._values.mean_GK.amax(1).tolist()
+        tried = self._values.tried_GK.sum(1).tolist()
+        planted = [[self._name(kind) for kind in self._schedule_KS[k].tolist()] for k in best]
+        searches = self.searches(round)
+        return TeacherReport(
+            stage="search" if searches else "demonstration",
+            schedules=dict(zip(self._tasks, planted, strict=True)),
+            worth=dict(zip(self._tasks, worth, strict=True)),
+            tried=dict(zip(self._tasks, tried, strict=True)),
+            recognised=None if searches else self._recognised,
+            imitation_loss=imitation_loss,
+        )
+
+    def _name(self, kind: int) -> str | None:
+        return None if kind == NO_SEED else self._blueprints[kind]
 
     def state_dict(self) -> dict[str, Any]:
-        """What was found so far, and what the envs do now."""
-        return {"records": self._records, "now": self._now}
+        """What was found and shown so far, and what the envs do now."""
+        return {
+            "records": self._records,
+            "now": self._now,
+            "recognised": self._recognised,
+            "beginnings": self._beginnings.state_dict(),
+            "shown": self._shown.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._records = {name: state["records"][name].cpu() for name in _RECORDS}
         self._now = {name: value.cpu() for name, value in state["now"].items()}
-        fitted = len(self._now["task"]) * (self._options.search_rounds // 2)
-        if 0 < fitted <= len(self._records["task"]):
-            self._looks = _learn_looks(self._records["shown"][:fitted], self._records["task"][:fitted])
+        self._recognised = state["recognised"]
+        self._beginnings, self._shown = (
+            Rollout.of_state(state[name]).to(torch.device("cpu")) for name in ("beginnings", "shown")
+        )
+        self._looks = None
+        self._values = ScheduleValues(len(self._tasks), self._schedule_KS)
+        self._observe(self._records)
 
 
-def _learn_looks(shown: Tensor, task: Tensor) -> Looks:
+def log_findings(report: TeacherReport) -> None:
+    """Log the schedule found for each task."""
+    for task, plants in report.schedules.items():
+        seeds = [f"{kind} in slot {slot}" for slot, kind in enumerate(plants) if kind is not None]
+        _log.info(
+            "teacher: %s: %s; worth %.3f after %d episodes",
+            task,
+            ", ".join(seeds) or "no seed",
+            report.worth[task],
+            report.tried[task],
+        )
+
+
+def _features(seen_TN: Tensor) -> Tensor:
+    """[N, T x columns] of base columns [T, N, ...]: what tasks are told apart by."""
+    return seen_TN[..., _SHOWN].nan_to_num(0.0).transpose(0, 1).flatten(1).cpu()
+
+
+def _learn_looks(shown: Tensor, task_N: Tensor, tasks: int) -> Looks:
     """Fit a logistic regression to hosts whose task is known."""
     from sklearn.exceptions import ConvergenceWarning  # takes a second that only this needs
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    tasks = set(task.tolist())
-    if len(tasks) < 2:
-        return lambda seen: torch.full((len(seen),), max(tasks, default=0))
+    known = sorted(set(task_N.tolist()))
+    if len(known) < 2:
+        sure = torch.nn.functional.one_hot(torch.tensor(known[0] if known else 0), tasks).double()
+        return lambda seen: sure.expand(len(seen), -1)
     regression = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=3000))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a rough regression groups as well
-        regression.fit(shown.double().numpy(), task.numpy())
-    return lambda seen: torch.from_numpy(regression.predict(seen.double().numpy()))
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a rough regression tells apart as well
+        regression.fit(shown.double().numpy(), task_N.numpy())
+
+    def looks(seen: Tensor) -> Tensor:
+        probable = torch.zeros(len(seen), tasks, dtype=torch.float64)
+        probable[:, known] = torch.from_numpy(regression.predict_proba(seen.double().numpy()))
+        return probable
+
+    return looks

@@ -24,9 +24,8 @@ from trainer.control.live_parameters import LiveParameters
 from trainer.control.seed_control import SeedControl
 from trainer.data.registry import load_task
 from trainer.episode_table import PolicyEvaluation
-from trainer.hooks import StopRun
+from trainer.hooks import Learned, StopRun
 from trainer.loop import Trainer
-from trainer.policy.update_statistics import UpdateStatistics
 from trainer.telemetry.log_lines import log_line
 from trainer.telemetry.system import SystemSampler
 from trainer.telemetry.timer import PhaseTimer
@@ -189,7 +188,7 @@ class Worker:
         with self._timer.phase("commands"):
             self.execute_orders()
 
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:  # noqa: ARG002
+    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:  # noqa: ARG002
         self._group.all_gather_bytes(encode(RankReport.of(frame)))
 
     def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...

@@ -25,6 +25,7 @@ from trainer.config.load import load as configured
 from trainer.control.seed_control import SeedControl
 from trainer.data.registry import load
 from trainer.episode_table import PolicyEvaluation
+from trainer.hooks import Learned
 from trainer.loop import Trainer
 from trainer.policy.update_statistics import UpdateStatistics
 from trainer.ranks.rank_report import RankReport, decode, encode, merge_reports
@@ -75,7 +76,7 @@ class Recording:
 
     def on_epoch_end(self, round: int, epoch: int) -> None: ...
 
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None:
+    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
         assert update is not None
         self.updates.append(update)
 
@@ -178,7 +179,7 @@ class Acting(Recording):
             except RequestError as error:
                 self.outcomes.append(f"{error.kind}: {error.message}")
 
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
+    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None: ...
 
 
 def act_by_hand(world: ProcessGroup, folder: Path) -> None:

@@ -1,10 +1,9 @@
-"""The teacher finds the best schedule for hosts that look alike; the policy comes to do what it shows."""
+"""The teacher finds the best schedule of each task; the policy comes to do what it shows."""
 
 from __future__ import annotations
 
 import copy
 import logging
-import re
 
 import pytest
 import torch
@@ -15,12 +14,14 @@ from trainer.config import load as settings
 from trainer.config.load import ConfigError
 from trainer.config.schema import Config
 from trainer.measurements import Measurements
+from trainer.policy.actions import ActionSpace
 from trainer.policy.agent import Agent
 from trainer.policy.baselines import schedules
-from trainer.policy.imitation import imitate
+from trainer.policy.imitation import Lesson, imitate
 from trainer.policy.observation import BASE_COLUMNS
+from trainer.policy.ppo import PPO
 from trainer.policy.rollout import Rollout
-from trainer.policy.teacher import Teacher
+from trainer.policy.teacher import Teacher, TeacherReport, log_findings
 from trainer.seeds.lifecycle import Lifecycle
 from trainer.seeds.table import SlotTable
 
@@ -44,8 +45,13 @@ def config(*sets: str) -> Config:
         *("task.mixture=digits,texture,histogram", "seeds.blueprints=norm,depthwise"),
         *(f"envs.count={ENVS}", f"episode_epochs={EPOCHS}", f"teacher.search_rounds={SEARCH}"),
         *("ppo.minibatches=2", "policy.hidden=32", "teacher.plant_epoch=1"),
+        "teacher.demonstration_rounds=2",
     )
     return settings.load(sets=[*fixed, *sets])
+
+
+def new_teacher() -> Teacher:
+    return Teacher(config(), ActionSpace(SLOTS, 2))
 
 
 def shown_by(look_N: Tensor, generator: torch.Generator, noise: float = 0.1) -> Tensor:
@@ -63,55 +69,83 @@ def search(
     for round_ in rounds:
         generator = torch.Generator().manual_seed(round_)
         task_N = torch.randint(0, 3, (ENVS,), generator=generator)
-        teacher.assign(round_, task_N, shown_by(torch.tensor(looks)[task_N], generator, noise))
+        rollout = Rollout.zeros(EPOCHS, ENVS, SLOTS)
+        rollout.observation.base[:2] = shown_by(torch.tensor(looks)[task_N], generator, noise)
+        rollout.legal[:, :, [Op.WAIT, Op.GERMINATE]] = True
+        teacher.assign(round_, task_N, rollout.observation.base[:2])
         plants = teacher.plants(ALL, teacher.plant_epoch, CPU)
         paid = WORTH[task_N.unsqueeze(1), torch.arange(SLOTS), plants + 1].mean(1)
-        teacher.judge(round_, paid + 0.05 * torch.randn(ENVS, generator=generator))
+        rollout.reward[-1] = paid + 0.05 * torch.randn(ENVS, generator=generator)
+        teacher.record(round_, rollout)
 
 
-def found(teacher: Teacher, caplog: pytest.LogCaptureFixture) -> dict[str, str]:
-    """What the teacher says that it found, by the task that hosts look like."""
-    with caplog.at_level(logging.INFO):
-        teacher.log_findings()
-    told = (re.fullmatch(r"teacher: hosts that look like (.*): (.*); mean .*", m) for m in caplog.messages)
-    return {match[1]: match[2] for match in told if match}
+def shown_schedules(teacher: Teacher, looks: tuple[float, ...]) -> list[list[int]]:
+    """What is planted in a demonstration, in a host of each task in turn."""
+    seen = shown_by(torch.tensor(looks), torch.Generator(), 0.0)
+    teacher.assign(SEARCH + 1, torch.arange(len(looks)), seen)
+    return teacher.plants(range(len(looks)), teacher.plant_epoch, CPU).tolist()  # type: ignore[no-any-return]
 
 
-def test_search_finds_the_best_schedule_of_each_task(caplog: pytest.LogCaptureFixture) -> None:
-    teacher = Teacher(config(), SLOTS)
+def test_search_finds_the_best_schedule_of_each_task() -> None:
+    teacher = new_teacher()
     search(teacher, range(1, SEARCH + 1))
-    assert found(teacher, caplog) == {
-        "digits": "depthwise in slot 1",
-        "texture": "norm in slot 0, depthwise in slot 1",
-        "histogram": "no seed",
+    report = teacher.report(SEARCH)
+    assert report.schedules == {
+        "digits": [None, "depthwise"],
+        "texture": ["norm", "depthwise"],
+        "histogram": [None, None],
     }
+    assert report.worth == pytest.approx({"digits": 0.9, "texture": 0.9, "histogram": 0.9}, abs=0.05)
+    assert sum(report.tried.values()) == SEARCH * ENVS
+    assert (report.stage, report.recognised) == ("search", None)
+
+
+def test_findings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    report = TeacherReport(
+        "search", {"digits": ["norm", None], "text": [None]}, {"digits": 0.5, "text": 0}, {}
+    )
+    with caplog.at_level(logging.INFO):
+        log_findings(replace(report, tried={"digits": 7, "text": 9}))
+    assert caplog.messages == [
+        "teacher: digits: norm in slot 0; worth 0.500 after 7 episodes",
+        "teacher: text: no seed; worth 0.000 after 9 episodes",
+    ]
+
+
+def test_demonstrations_follow_what_hosts_look_like() -> None:
+    teacher = new_teacher()
+    search(teacher, range(1, SEARCH + 1))
+    assert shown_schedules(teacher, (0.0, 1.0, 2.0)) == [[-1, 1], [0, 1], [-1, -1]]
+    assert teacher.report(SEARCH + 1).recognised == 1.0
 
 
 def test_tasks_that_look_alike_share_a_schedule() -> None:
     """A norm in slot 0 gains .45 on texture and costs .4 on digits: worth it where nobody knows which."""
-    teacher = Teacher(config(), SLOTS)
+    teacher = new_teacher()
     search(teacher, range(1, SEARCH + 1), looks=(0.0, 0.0, 1.0), noise=0.0)
-    task_N = torch.tensor([0, 1, 2])
-    generator = torch.Generator()
-    teacher.assign(SEARCH + 1, task_N, shown_by(torch.tensor([0.0, 0.0, 1.0]), generator, 0.0))
-    assert teacher.plants(range(3), teacher.plant_epoch, CPU).tolist() == [[0, 1], [0, 1], [-1, -1]]
+    assert shown_schedules(teacher, (0.0, 0.0, 1.0)) == [[0, 1], [0, 1], [-1, -1]]
 
 
-def test_every_schedule_is_tried_before_one_is_repeated() -> None:
-    teacher = Teacher(config(), SLOTS)
-    task_N = torch.zeros(ENVS, dtype=torch.int64)
-    teacher.assign(1, task_N, shown_by(task_N, torch.Generator()))
-    planted = teacher.plants(ALL, teacher.plant_epoch, CPU).tolist()
-    assert len({tuple(row) for row in planted[:9]}) == 9
+def test_hosts_of_the_search_are_imitated_as_shown() -> None:
+    """Their beginnings have the actions of the schedules found, whatever was tried in them."""
+    teacher = new_teacher()
+    search(teacher, range(1, SEARCH + 1))
+    whole, beginnings = teacher.lessons(CPU)
+    task_N = teacher.state_dict()["records"]["task"]
+    first, second = beginnings.rollout.actions[..., :3]
+    assert (first == 0).all()
+    expected = torch.tensor([[Op.GERMINATE, 1, 1], [Op.GERMINATE, 0, 0], [Op.WAIT, 0, 0]])
+    assert torch.equal(second, expected[task_N])
+    assert (whole.is_whole, beginnings.is_whole) == (True, False)
+    assert teacher.state_dict()["beginnings"]["reward"].shape[1] == 0
 
 
 def test_search_goes_on_bit_for_bit_after_a_resume() -> None:
-    whole, half = Teacher(config(), SLOTS), Teacher(config(), SLOTS)
+    whole = new_teacher()
     search(whole, range(1, SEARCH + 1))
     for cut in (4, SEARCH // 2, 9):
-        half = Teacher(config(), SLOTS)
+        half, resumed = new_teacher(), new_teacher()
         search(half, range(1, cut + 1))
-        resumed = Teacher(config(), SLOTS)
         resumed.load_state_dict(copy.deepcopy(half.state_dict()))
         search(resumed, range(cut + 1, SEARCH + 1))
         for name, value in whole.state_dict()["records"].items():
@@ -120,7 +154,7 @@ def test_search_goes_on_bit_for_bit_after_a_resume() -> None:
 
 def test_too_many_schedules_are_refused() -> None:
     with pytest.raises(ConfigError, match="2 blueprints in 8 slots make 6561 schedules, more than 4096"):
-        Teacher(config(), 8)
+        Teacher(config(), ActionSpace(8, 2))
 
 
 def demonstrate(cfg: Config, agent: Agent, round_: int, taught: bool = True) -> Rollout:
@@ -157,29 +191,46 @@ def planted(rollout: Rollout) -> list[list[tuple[int, int, int]]]:
     return found
 
 
-def test_policy_comes_to_do_what_it_was_shown() -> None:
+def learner() -> tuple[Config, Agent, PPO]:
     cfg = config()
     agent = Agent(cfg, slots=SLOTS, host_parameters=100)
     assert agent.ppo is not None
-    missed = []
-    for round_ in range(1, 9):
-        shown = demonstrate(cfg, agent, round_)
-        assert planted(shown) == [[(2, 1, 1)], [(2, 0, 0)]] * (ENVS // 2)
-        missed.append(imitate(agent.ppo, shown, round_, passes=16, learning_rate=0.003))
-    assert missed[-1] < 0.2 * missed[0]
-    assert not agent.ppo.optimizer.state
+    return cfg, agent, agent.ppo
+
+
+def test_policy_comes_to_do_what_it_was_shown() -> None:
+    cfg, agent, ppo = learner()
+    shown = [demonstrate(cfg, agent, round_) for round_ in range(1, 9)]
+    assert planted(shown[0]) == [[(2, 1, 1)], [(2, 0, 0)]] * (ENVS // 2)
+    lesson = Lesson(Rollout.joined(shown), is_whole=True)
+    ppo.network.learn_normalisers(lesson.rollout.observation)
+    few, many = (
+        imitate(ppo, [lesson], 1, passes=passes, minibatches=8, learning_rate=0.003) for passes in (1, 30)
+    )
+    assert many < 0.1 * few
+    assert not ppo.optimizer.state
     agent.greedy = True
-    assert planted(demonstrate(cfg, agent, 9, taught=False)) == planted(shown)
+    assert planted(demonstrate(cfg, agent, 9, taught=False)) == planted(shown[0])
+
+
+def test_beginnings_alone_teach_what_is_planted_first() -> None:
+    cfg, agent, ppo = learner()
+    shown = Rollout.joined([demonstrate(cfg, agent, round_) for round_ in range(1, 9)])
+    ppo.network.learn_normalisers(shown.observation)
+    critic = ppo.network.critic.bias.detach().clone()
+    imitate(ppo, [Lesson(shown.epochs(3), is_whole=False)], 1, passes=40, minibatches=8, learning_rate=0.003)
+    assert torch.equal(ppo.network.critic.bias, critic)  # nothing says what they earn
+    agent.greedy = True
+    first = [row[0] for row in planted(demonstrate(cfg, agent, 9, taught=False))]
+    assert first == [(2, 1, 1), (2, 0, 0)] * (ENVS // 2)
 
 
 def test_imitation_keeps_weights_where_a_gradient_is_not_finite() -> None:
-    cfg = config()
-    agent = Agent(cfg, slots=SLOTS, host_parameters=100)
-    assert agent.ppo is not None
+    cfg, agent, ppo = learner()
     rollout = demonstrate(cfg, agent, 1)
-    before = copy.deepcopy(agent.ppo.network.state_dict())
+    before = copy.deepcopy(ppo.network.state_dict())
     rollout.observation.base[..., -1] = torch.inf
-    imitate(agent.ppo, rollout, 1, passes=1, learning_rate=0.1)
-    for name, parameter in agent.ppo.network.named_parameters():
+    imitate(ppo, [Lesson(rollout, is_whole=True)], 1, passes=1, minibatches=2, learning_rate=0.1)
+    for name, parameter in ppo.network.named_parameters():
         if not name.startswith("critic"):  # rescaled by what the returns are, not by a step
             assert torch.equal(parameter, before[name]), name

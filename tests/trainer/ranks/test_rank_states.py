@@ -16,9 +16,8 @@ from trainer.compute.process_group import ProcessGroup
 from trainer.config.load import load as configured
 from trainer.data.registry import load
 from trainer.episode_table import PolicyEvaluation
-from trainer.hooks import StopRun
+from trainer.hooks import Learned, StopRun
 from trainer.loop import Trainer
-from trainer.policy.update_statistics import UpdateStatistics
 from trainer.ranks.rank_states import join, redistribute, split
 from trainer.telemetry.transfer import HostFrame
 
@@ -68,7 +67,7 @@ class StopHooks:
         if (round, epoch) == self._stop:
             raise StopRun("here", checkpoint=True)
 
-    def on_round_end(self, round: int, update: UpdateStatistics | None, frame: HostFrame) -> None: ...
+    def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None: ...
 
     def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...
 
