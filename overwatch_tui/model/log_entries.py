@@ -34,6 +34,7 @@ ORIGINS: dict[type, tuple[str, str]] = {
     ev.AnomalyAcknowledged: ("", "ANOM"),
     ev.AnomalyMuted: ("", "ANOM"),
     ev.PPOUpdate: ("policy", "PPO"),
+    ev.TeacherRound: ("policy", "TEACH"),
     ev.RoundFinished: ("round", "ROUND"),
     ev.GovernorRollback: ("env", "GOV"),
     ev.GovernorVeto: ("env", "GOV"),

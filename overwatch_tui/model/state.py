@@ -68,6 +68,9 @@ class State:
     """Per env, best validation accuracy of this episode."""
     ppo: ev.PPOUpdate | None = None
     ppo_ts: int = 0
+    teacher: ev.TeacherRound | None = None
+    """Of the newest round that a teacher decided in."""
+    teacher_round: int = 0
     drift: dict[str, SourceDrift] = field(default_factory=dict)
     """By source; envs and policy come in different events, which name the sources that were measured."""
     system: ev.SystemSample | None = None
@@ -373,6 +376,11 @@ def _ppo(state: State, event: Event) -> None:
         else:
             value, twins = getattr(data, signal), POLICY_LIMITS[signal].twins
             state.anomalies.fold_limit(signal, limit, value, twins=twins, ts=event.ts)
+
+
+@_on(ev.TeacherRound)
+def _teacher(state: State, event: Event) -> None:
+    state.teacher, state.teacher_round = event.data, event.ctx.round
 
 
 @_on(ev.Drift)

@@ -13,7 +13,7 @@ from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
 from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from overwatch_tui.render.plot import gauge
 from overwatch_tui.render.theme import severity_label
-from protocol.messages.events import EvaluationFinished
+from protocol.messages.events import EvaluationFinished, TeacherRound
 from protocol.messages.thresholds import Threshold
 
 from . import curves
@@ -23,6 +23,7 @@ HEAD_COLUMNS_WIDTH = 24
 THREE_CHARTS_WIDTH = 160
 HELD_OUT = "held-out"
 """Key of the row of the evaluation, below the signals."""
+TASK_WIDTH = 16
 MIN_CHART_LINES = 5
 """Lines left that are worth a chart."""
 MIN_ROUND_CHARTS = 5
@@ -119,7 +120,8 @@ def _without_updates(inputs: PanelInputs, width: int, height: int) -> list[Line]
         text = f" no updates: the policy {run.policy} is a rule"
     elif run is not None and run.config.get("policy", {}).get("learn") is False:
         text = " no updates: the policy stays as it is (policy.learn=false)"
-    lines = [Row().put(text, "dim").line(width)]
+    teacher = inputs.state.teacher
+    lines = [Row().put(text, "dim").line(width)] if teacher is None else _teacher(inputs, teacher, width)
     evaluation = _evaluation(inputs)
     if inputs.state.last_round is not None or evaluation is not None:
         lines += [_returns(inputs, width), *_components(inputs, width)]
@@ -128,6 +130,23 @@ def _without_updates(inputs: PanelInputs, width: int, height: int) -> list[Line]
         lines.append(_held_out(inputs, *evaluation, width, selected=at == len(SIGNALS)))
     if inputs.state.last_round is not None and height - len(lines) >= MIN_ROUND_CHARTS:
         lines += _rounds_below(inputs, width, height - len(lines))
+    return lines
+
+
+def _teacher(inputs: PanelInputs, told: TeacherRound, width: int) -> list[Line]:
+    """What a teacher, which PPO begins after, has found: a line for each task."""
+    row = Row().put(" teacher  ", "dim").put(told.stage, "bold")
+    row.put(f" round {inputs.state.teacher_round} of {told.rounds}, then PPO", "dim")
+    if told.recognised is not None:
+        row.put(f"  recognised {100 * told.recognised:.0f}%")
+    if told.imitation_loss is not None:
+        row.put(f"  imitated to {told.imitation_loss:.3f} nats")
+    lines = [row.line(width)]
+    for task, plants in told.schedules.items():
+        row = Row().put(f" {task}", "dim", TASK_WIDTH).put(" ")
+        row.put(f"{format_number(told.worth.get(task), '+.3f')} ", "bold", 8)
+        row.put(" ".join(plant or "--" for plant in plants))
+        lines.append(row.put(f"  of {told.tried.get(task, 0)} episodes", "dim").line(width))
     return lines
 
 

@@ -48,6 +48,8 @@ def _training_text(data: Any) -> str | None:
                 f"update kl {data.approx_kl:.3f} ent {data.entropy:.2f} clip {data.clip_fraction:.2f} "
                 f"ev {format_number(data.explained_variance)}  {data.seconds * 1000:.0f} ms"
             )
+        case ev.TeacherRound():
+            return _teacher_text(data)
         case ev.RoundFinished():
             return (
                 f"return {data.return_mean:+.2f}  acc {100 * data.accuracy_mean:.1f} best "
@@ -58,6 +60,13 @@ def _training_text(data: Any) -> str | None:
         case ev.GovernorVeto():
             return f"veto: {' '.join(data.ops)} {data.slot}, {data.reason}"
     return None
+
+
+def _teacher_text(told: ev.TeacherRound) -> str:
+    text = f"{told.stage} worth {sum(told.worth.values()) / max(1, len(told.worth)):+.2f}"
+    if told.recognised is not None:
+        text += f" recognised {100 * told.recognised:.0f}%"
+    return text if told.imitation_loss is None else f"{text} imitated {told.imitation_loss:.3f}"
 
 
 def _seed_text(stage: ev.SeedStage) -> str:

@@ -143,6 +143,8 @@ class Rank0Hooks:
         if isinstance(update, UpdateStatistics):
             self._recorder.record_update(update)
             self._plan.escalate_anomalies(self._recorder.take_raised())
+        elif update is not None:
+            self._recorder.record_teacher(update)
         merged, _ = self._rank_zero.merge_frames(frame)
         if "shapley.value" in merged:
             self._recorder.record_shapley(merged)

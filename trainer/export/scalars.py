@@ -17,11 +17,18 @@ import msgspec
 
 from protocol.codec.json_lines import Event
 from protocol.errors import FolderError
-from protocol.messages.events import EpochFinished, EvaluationFinished, PPOUpdate, RoundFinished, Scalars
+from protocol.messages.events import (
+    EpochFinished,
+    EvaluationFinished,
+    PPOUpdate,
+    RoundFinished,
+    Scalars,
+    TeacherRound,
+)
 from protocol.runs import RunInfo
 from trainer.config.schema import Config
 
-_PREFIX = {RoundFinished: "round", PPOUpdate: "ppo"}
+_PREFIX = {RoundFinished: "round", PPOUpdate: "ppo", TeacherRound: "teacher"}
 
 
 def read_episode_epochs(run: RunInfo) -> int:

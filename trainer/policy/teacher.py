@@ -53,6 +53,7 @@ class TeacherReport:
 
     Attributes:
         stage: "search" or "demonstration".
+        rounds: how many are the teacher's.
         schedules: by task the blueprints of the best schedule, slot by slot; None = no seed.
         worth: by task the return that is expected of it.
         tried: by task the episodes of the search.
@@ -61,6 +62,7 @@ class TeacherReport:
     """
 
     stage: str
+    rounds: int
     schedules: dict[str, list[str | None]]
     worth: dict[str, float]
     tried: dict[str, int]
@@ -194,6 +196,7 @@ class Teacher:
         searches = self.searches(round)
         return TeacherReport(
             stage="search" if searches else "demonstration",
+            rounds=self.rounds,
             schedules=dict(zip(self._tasks, planted, strict=True)),
             worth=dict(zip(self._tasks, worth, strict=True)),
             tried=dict(zip(self._tasks, tried, strict=True)),

@@ -18,6 +18,7 @@ _DECISIONS = frozenset({"seed.stage", "seed.gate", "governor.veto"})
 OF_ROUND = frozenset(
     {
         "ppo.update",
+        "teacher.round",
         "shapley.computed",
         "drift",
         "episode.finished",

@@ -28,6 +28,7 @@ from protocol.messages.vocabulary import HEAD_NAMES, WITH_SEED, Actor, Level, St
 from protocol.server.emitter import Emitter
 from trainer.config.anomaly_options import DriftConfig
 from trainer.episode_table import PolicyEvaluation
+from trainer.policy.teacher import TeacherReport
 from trainer.policy.update_statistics import UpdateStatistics
 
 from .anomalies import AnomalyDetector, Limits, Scope
@@ -58,7 +59,7 @@ from .signal_values import (
 from .stall_counters import StallCounts
 from .timer import PhaseTimes
 from .transfer import HostFrame
-from .update_events import update_event
+from .update_events import teacher_event, update_event
 
 NO_STALLS = StallCounts()
 POLICY_SCOPES: tuple[Scope, ...] = ("policy", "head", "critic")
@@ -288,6 +289,11 @@ class Recorder:
         limits["policy.kl_spike"] = kl_limits(statistics.target_kl)
         limits["critic.value_collapse"] = value_collapse_limits(self._round, self._shape.rounds)
         self._anomalies.check_all(readings, limits=limits)
+
+    def record_teacher(self, report: TeacherReport) -> None:
+        """A teacher has decided in the round."""
+        if self._level != "OFF":
+            self._emitter.emit(teacher_event(report))
 
     def record_shapley(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """What the seeds of the round were found to be worth, see `shapley_columns`."""

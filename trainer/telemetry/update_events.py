@@ -1,13 +1,14 @@
-"""The event of a PPO update, made from the statistics that the algorithm returns."""
+"""The event of a PPO update, or of a teacher's round, made from what the algorithm returns."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 
-from protocol.messages.events import PPOUpdate
+from protocol.messages.events import PPOUpdate, TeacherRound
 from protocol.messages.vocabulary import HEAD_NAMES, Op
 from trainer.policy.feature_statistics import FEATURE_GROUPS, STATISTICS
+from trainer.policy.teacher import TeacherReport
 from trainer.policy.update_statistics import UpdateStatistics
 
 
@@ -33,6 +34,11 @@ def update_event(statistics: UpdateStatistics) -> PPOUpdate:
         },
     }
     return PPOUpdate(**fields)
+
+
+def teacher_event(report: TeacherReport) -> TeacherRound:
+    """What a teacher knows after a round."""
+    return TeacherRound(**vars(report))
 
 
 def _by_head(values: Iterable[float]) -> dict[str, float | None]:

@@ -41,7 +41,16 @@ from .life import (
     reason_of_done,
 )
 from .log import LogLine
-from .metric import Drift, EpochFinished, LayerStatistics, PPOUpdate, RankEpoch, ShapleyComputed, SystemSample
+from .metric import (
+    Drift,
+    EpochFinished,
+    LayerStatistics,
+    PPOUpdate,
+    RankEpoch,
+    ShapleyComputed,
+    SystemSample,
+    TeacherRound,
+)
 from .registry import EVENTS, Context, EventClass, EventSpec, event, spec_of
 from .values import Artifact, Histogram, LoggedText, MetricStatistics, Scalars, Summary
 
@@ -93,6 +102,7 @@ __all__ = [
     "ShapleyComputed",
     "Summary",
     "SystemSample",
+    "TeacherRound",
     "TelemetryLevel",
     "TelemetryLost",
     "TelemetryStride",

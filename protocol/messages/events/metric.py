@@ -148,6 +148,27 @@ class PPOUpdate:
     the time, which alone can explain most of `explained_variance`. Null where all envs earned the same."""
 
 
+@event("teacher.round", "metric", keep=200)
+@dataclass(kw_only=True)
+class TeacherRound:
+    """What a teacher knows after one of the rounds in which it decides; PPO begins after the last of them."""
+
+    stage: str
+    """`search`: schedules are tried; `demonstration`: hosts follow what is best by their looks."""
+    rounds: int
+    """How many rounds are the teacher's."""
+    schedules: dict[str, list[str | None]]
+    """By task the blueprint in each slot of the best schedule known; null where it plants nothing."""
+    worth: dict[str, float]
+    """By task the return that is expected of that schedule."""
+    tried: dict[str, int]
+    """By task the episodes in which a schedule was tried."""
+    recognised: float | None = None
+    """Share of the hosts whose task was told by what they had shown; null in a search."""
+    imitation_loss: float | None = None
+    """-ln p of the demonstrated actions in nats per step, where the policy has imitated in this round."""
+
+
 @event("shapley.computed", "metric", keep=10)
 @dataclass(kw_only=True)
 class ShapleyComputed:

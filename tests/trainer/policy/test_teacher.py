@@ -101,11 +101,10 @@ def test_search_finds_the_best_schedule_of_each_task() -> None:
 
 
 def test_findings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    report = TeacherReport(
-        "search", {"digits": ["norm", None], "text": [None]}, {"digits": 0.5, "text": 0}, {}
-    )
+    found: dict[str, list[str | None]] = {"digits": ["norm", None], "text": [None]}
+    report = TeacherReport("search", 9, found, {"digits": 0.5, "text": 0.0}, {"digits": 7, "text": 9})
     with caplog.at_level(logging.INFO):
-        log_findings(replace(report, tried={"digits": 7, "text": 9}))
+        log_findings(report)
     assert caplog.messages == [
         "teacher: digits: norm in slot 0; worth 0.500 after 7 episodes",
         "teacher: text: no seed; worth 0.000 after 9 episodes",
