@@ -1,7 +1,7 @@
 """PPO against its rivals on held-out hosts, with the targets as gates.
 
     python -m benchmarks.comparison                       # PPO, random, no growth; 2 seeds: 2 minutes
-    python -m benchmarks.comparison --full --to FOLDER    # preset mixture, all rivals, 5 seeds: hours
+    python -m benchmarks.comparison --full --to FOLDER    # preset mixture, all rivals, 5 seeds: 1 to 2 hours
 
 What FOLDER holds already is not computed again: after Ctrl-C the same command goes on. docs/learning.md says
 what each policy is, and how the intervals are computed.
@@ -114,7 +114,7 @@ def full_gates(summary: Mapping[str, Any]) -> tuple[dict[str, float], Targets]:
 @click.option(
     "--to", "folder", type=click.Path(path_type=Path), help="Folder of the results; to be resumable."
 )
-@click.option("--episodes", type=int, help="Of each training and search.  [default: 4000, small: 64]")
+@click.option("--episodes", type=int, help="Of each training and search.  [default: 1280, small: 64]")
 def main(full: bool, folder: Path | None, episodes: int | None) -> None:
     """Compare, print the tables, and end with a JSON line."""
     limit_threads()
@@ -123,7 +123,7 @@ def main(full: bool, folder: Path | None, episodes: int | None) -> None:
     request = ComparisonRequest(
         parse_policies([FULL if full else SMALL]),
         seeds=5 if full else 2,
-        episodes=episodes or (4000 if full else 64),
+        episodes=episodes or (1280 if full else 64),
         held_out=HeldOutHosts(count=40 if full else 8),
     )
     progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))

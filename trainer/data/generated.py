@@ -65,7 +65,7 @@ def histogram(seed: int = 0) -> Dataset:
     noise = rng.normal(rng.fold(key, 0), NUM_IMAGES * SIDE**2).view(NUM_IMAGES, -1)
     grey = 30 + 20 * rng.permutation(rng.fold(key, 1), CLASSES)[_LABELS].float()
     grey = grey + 5 * rng.normal(rng.fold(key, 2), NUM_IMAGES)
-    return _dataset("histogram", 70 * (noise - noise.mean(1, keepdim=True)) + grey.unsqueeze(1))
+    return _dataset("histogram", 10 * (noise - noise.mean(1, keepdim=True)) + grey.unsqueeze(1))
 
 
 GENERATED_TASKS: dict[str, Callable[[int], Dataset]] = {

@@ -18,6 +18,7 @@ SCHEDULES = {
     "1": ("none", "depthwise", "none"),
     "2": ("none", "none", "depthwise"),
     "01": ("depthwise", "depthwise", "none"),
+    "attention in 0": ("attention", "none", "none"),
 }
 """By name, what is planted in each slot."""
 HOSTS_PER_TASK = 3
@@ -37,7 +38,7 @@ def test_best_constant_schedule_differs_from_task_to_task() -> None:
     hosts.close()
     worth = {schedule: np.mean(list(by_task.values())) for schedule, by_task in found.items()}
     best = {name: max(found, key=lambda schedule: found[schedule][name]) for name in names}
-    report = "\n".join(f"{schedule:5} {by_task}" for schedule, by_task in found.items())
+    report = "\n".join(f"{schedule:14} {by_task}" for schedule, by_task in found.items())
     print(report, worth, best)
     assert best["histogram"] == "none", report
     assert "0" in best["texture"], report
