@@ -20,12 +20,19 @@ class Lesson(NamedTuple):
 
     Attributes:
         rollout: [T', N'].
+        is_imitated_TN: bool, the steps that are.
         is_whole: whether these are complete episodes in which these actions were taken: only then do their
             rewards say what the actions earn.
     """
 
     rollout: Rollout
+    is_imitated_TN: Tensor
     is_whole: bool
+
+    @classmethod
+    def whole(cls, rollout: Rollout) -> Lesson:
+        """Of complete episodes."""
+        return cls(rollout, torch.ones_like(rollout.reward, dtype=torch.bool), is_whole=True)
 
 
 def imitate(
@@ -33,9 +40,9 @@ def imitate(
 ) -> float:
     """Several passes over all lessons; each minibatch has its share of every one.
 
-    L = -(1 / T) sum_t sum_h ln p_h(a_h), averaged over a lesson's sequences and added up over the lessons,
-    + c_v mean (V - R)^2 / 2 of whole episodes, over the heads h that matter for the op of step t; T is the
-    length of the longest lesson, R the sum of the rewards from t on, in normalised units.
+    L = -(1 / T) sum_t sum_h ln p_h(a_h) over the imitated steps t and the heads h that matter for the op,
+    averaged over a lesson's sequences and added up over the lessons, + c_v mean (V - R)^2 / 2 of whole
+    episodes; T is the length of the longest lesson, R the sum of the rewards from t on, in normalised units.
 
     Args:
         learner: its network is changed. Its optimiser is not: the moments of these gradients, which end up
@@ -51,7 +58,7 @@ def imitate(
     network, value_coefficient = learner.network, learner.cfg.value_coefficient
     device = lessons[0].rollout.reward.device
     longest = max(len(lesson.rollout.reward) for lesson in lessons)
-    steps = sum(lesson.rollout.reward.numel() for lesson in lessons)
+    steps = torch.stack([lesson.is_imitated_TN.sum() for lesson in lessons]).sum()
     targets = [_value_targets(learner, lesson) for lesson in lessons]
     keys = rng.key(learner.seed, rng.Purpose.IMITATION, round, torch.arange(passes, device=device))
     orders = [rng.permutation(keys, lesson.rollout.reward.shape[1]) for lesson in lessons]
@@ -67,8 +74,9 @@ def imitate(
                     batch = lesson.rollout.envs(envs)
                     out = network(batch.observation, network.initial(len(envs)), batch.reset)
                     log_prob = learner.space.evaluate(out.logits, batch.actions, batch.legal).log_prob
-                    loss = loss - log_prob.sum() / max(1, len(envs)) / longest
-                    missed -= log_prob.detach().sum() / steps
+                    known = (log_prob.sum(-1) * lesson.is_imitated_TN[:, envs]).sum()
+                    loss = loss - known / max(1, len(envs)) / longest
+                    missed -= known.detach() / steps
                     if target is not None:
                         error = out.value - target[:, envs]
                         loss = loss + value_coefficient * error.square().mean() / 2

@@ -9,7 +9,8 @@ what they learn, and then has each follow a schedule. Its rounds have two stages
    follows the schedule that is worth most in the mean over these. So nothing decides that the policy cannot
    see.
 
-The policy imitates the demonstrations, and how the teacher would have begun in the hosts of the search.
+The policy imitates the demonstrations, and what the teacher would have done in the hosts of the search, up to
+the first step in which they did something else.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Teacher:
         none = torch.zeros(0, dtype=torch.int64)
         self._records = {"task": none, "chosen": none, "paid": torch.zeros(0)}
         self._now = {"task": none, "chosen": none}
-        self._beginnings = Rollout.zeros(self.plant_epoch + 1, 0, slots)
+        self._beginnings = Rollout.zeros(min(self.plant_epoch + slots + 1, cfg.episode_epochs), 0, slots)
         self._shown = Rollout.zeros(cfg.episode_epochs, 0, slots)
         self._looks: Looks | None = None
         self._recognised: float | None = None
@@ -132,9 +133,12 @@ class Teacher:
 
     def _learned_looks(self) -> Looks:
         if self._looks is None:
-            shown = _features(self._beginnings.observation.base)
-            self._looks = _learn_looks(shown, self._records["task"], len(self._tasks))
+            self._looks = _learn_looks(self._searched(), self._records["task"], len(self._tasks))
         return self._looks
+
+    def _searched(self) -> Tensor:
+        """What the hosts of the search have shown before they were planted in."""
+        return _features(self._beginnings.observation.base[: self.plant_epoch + 1])
 
     def plants(self, rows: range, epoch: int, device: torch.device) -> Tensor:
         """int64 [rows, S]: what the envs `rows` of all ranks' are to hold, see `baselines.schedules`."""
@@ -160,7 +164,7 @@ class Teacher:
             return
         new = self._now | {"paid": rollout.reward.sum(0)}
         self._records = {name: torch.cat([self._records[name], new[name]]) for name in _RECORDS}
-        self._beginnings = Rollout.joined([self._beginnings, rollout.epochs(self.plant_epoch + 1)])
+        self._beginnings = Rollout.joined([self._beginnings, rollout.epochs(len(self._beginnings.reward))])
         self._observe(new)
 
     def _observe(self, new: dict[str, Tensor]) -> None:
@@ -169,23 +173,30 @@ class Teacher:
 
     def lessons(self, device: torch.device) -> list[Lesson]:
         """What the policy is to imitate after the last demonstration; they are not kept."""
-        probable_NG = self._learned_looks()(_features(self._beginnings.observation.base))
-        beginnings = self._as_taught(self._beginnings.to(device), self._worth_most(probable_NG).to(device))
-        lessons = [Lesson(self._shown.to(device), is_whole=True), Lesson(beginnings, is_whole=False)]
+        chosen_N = self._worth_most(self._learned_looks()(self._searched()))
+        lessons = [
+            Lesson.whole(self._shown.to(device)),
+            self._as_taught(self._beginnings.to(device), chosen_N),
+        ]
         none = torch.zeros(0, dtype=torch.int64)
         self._shown, self._beginnings = self._shown.envs(none), self._beginnings.envs(none)
         return lessons
 
-    def _as_taught(self, rollout: Rollout, chosen_N: Tensor) -> Rollout:
-        """The same beginnings, with the actions of hosts that follow these schedules."""
+    def _as_taught(self, rollout: Rollout, chosen_N: Tensor) -> Lesson:
+        """The same beginnings, with the actions of hosts that follow these schedules.
+
+        They are known as long as what was tried in a host is what the schedule would have done so far.
+        """
         actions_TN = rollout.actions.clone()
         for epoch in range(len(actions_TN)):
             legal, seen = rollout.legal[epoch], rollout.observation.at(epoch)
-            plant_NS = self._plants(chosen_N.cpu(), epoch).to(legal.device)
+            plant_NS = self._plants(chosen_N, epoch).to(legal.device)
             logits = schedules(plant_NS)(self._space, legal, 0, seen)
             even = torch.full(actions_TN.shape[1:], 0.5, device=legal.device)
             actions_TN[epoch] = self._space.sample(logits, legal, even)
-        return rollout.with_actions(actions_TN)
+        differs_TN = (actions_TN != rollout.actions).any(-1)
+        is_imitated_TN = (differs_TN.cumsum(0) - differs_TN.long()) == 0
+        return Lesson(rollout.with_actions(actions_TN), is_imitated_TN, is_whole=False)
 
     def report(self, round: int, imitation_loss: float | None = None) -> TeacherReport:
         """What it knows after a round."""

@@ -126,15 +126,19 @@ def test_tasks_that_look_alike_share_a_schedule() -> None:
 
 
 def test_hosts_of_the_search_are_imitated_as_shown() -> None:
-    """Their beginnings have the actions of the schedules found, whatever was tried in them."""
+    """Their beginnings have the actions of the schedules found, up to the first step that was another."""
     teacher = new_teacher()
     search(teacher, range(1, SEARCH + 1))
     whole, beginnings = teacher.lessons(CPU)
     task_N = teacher.state_dict()["records"]["task"]
-    first, second = beginnings.rollout.actions[..., :3]
+    first, second = beginnings.rollout.actions[:2, :, :3]
     assert (first == 0).all()
     expected = torch.tensor([[Op.GERMINATE, 1, 1], [Op.GERMINATE, 0, 0], [Op.WAIT, 0, 0]])
     assert torch.equal(second, expected[task_N])
+    waited = task_N == 2  # as all hosts of this test have done
+    steps = torch.tensor([True, True, False, False]).unsqueeze(1) | waited
+    assert torch.equal(beginnings.is_imitated_TN, steps)
+    assert whole.is_imitated_TN.all()
     assert (whole.is_whole, beginnings.is_whole) == (True, False)
     assert teacher.state_dict()["beginnings"]["reward"].shape[1] == 0
 
@@ -201,7 +205,7 @@ def test_policy_comes_to_do_what_it_was_shown() -> None:
     cfg, agent, ppo = learner()
     shown = [demonstrate(cfg, agent, round_) for round_ in range(1, 9)]
     assert planted(shown[0]) == [[(2, 1, 1)], [(2, 0, 0)]] * (ENVS // 2)
-    lesson = Lesson(Rollout.joined(shown), is_whole=True)
+    lesson = Lesson.whole(Rollout.joined(shown))
     ppo.network.learn_normalisers(lesson.rollout.observation)
     few, many = (
         imitate(ppo, [lesson], 1, passes=passes, minibatches=8, learning_rate=0.003) for passes in (1, 30)
@@ -217,7 +221,9 @@ def test_beginnings_alone_teach_what_is_planted_first() -> None:
     shown = Rollout.joined([demonstrate(cfg, agent, round_) for round_ in range(1, 9)])
     ppo.network.learn_normalisers(shown.observation)
     critic = ppo.network.critic.bias.detach().clone()
-    imitate(ppo, [Lesson(shown.epochs(3), is_whole=False)], 1, passes=40, minibatches=8, learning_rate=0.003)
+    steps = torch.ones(3, 8 * ENVS, dtype=torch.bool)
+    lesson = Lesson(shown.epochs(3), steps, is_whole=False)
+    imitate(ppo, [lesson], 1, passes=40, minibatches=8, learning_rate=0.003)
     assert torch.equal(ppo.network.critic.bias, critic)  # nothing says what they earn
     agent.greedy = True
     first = [row[0] for row in planted(demonstrate(cfg, agent, 9, taught=False))]
@@ -229,7 +235,7 @@ def test_imitation_keeps_weights_where_a_gradient_is_not_finite() -> None:
     rollout = demonstrate(cfg, agent, 1)
     before = copy.deepcopy(ppo.network.state_dict())
     rollout.observation.base[..., -1] = torch.inf
-    imitate(ppo, [Lesson(rollout, is_whole=True)], 1, passes=1, minibatches=2, learning_rate=0.1)
+    imitate(ppo, [Lesson.whole(rollout)], 1, passes=1, minibatches=2, learning_rate=0.1)
     for name, parameter in ppo.network.named_parameters():
         if not name.startswith("critic"):  # rescaled by what the returns are, not by a step
             assert torch.equal(parameter, before[name]), name
