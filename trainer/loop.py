@@ -182,12 +182,13 @@ class Trainer(Episodes):
 
     def evaluate(self, reward_TN: Tensor, hooks: Hooks) -> None:
         """Play on held-out hosts what is due, and judge the policy."""
-        is_best = self.is_best_round(reward_TN)
+        is_best = not self.is_taught and self.is_best_round(reward_TN)
         evaluations: list[PolicyEvaluation] = []
         if self.evaluator is not None:
             with hooks.phase("evaluate"):
                 network, on_epoch = self.agent.network, hooks.on_evaluation_epoch
-                evaluations = self.evaluator.evaluate(self.round, network, on_epoch)
+                has_learnt = self.teacher is None or self.round >= self.teacher.rounds
+                evaluations = self.evaluator.evaluate(self.round, network, on_epoch, has_learnt=has_learnt)
             if self.evaluator.has_judged:
                 is_best = any(evaluation.is_best for evaluation in evaluations)
         hooks.on_round_evaluated(self.round, evaluations, is_best=is_best)

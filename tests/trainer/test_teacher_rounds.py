@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from protocol.messages.vocabulary import Op
 from tests.trainer.ranks.test_rank_states import StopHooks
 from trainer.config.load import load
+from trainer.config.schema import Config
 from trainer.data.registry import load_task
+from trainer.episode_table import PolicyEvaluation
 from trainer.hooks import Learned, StopRun
 from trainer.loop import Trainer
 from trainer.policy.teacher import TeacherReport
@@ -47,6 +51,8 @@ class Watch(StopHooks):
         super().__init__(stop)
         self.updates: list[bool] = []
         self.reports: list[TeacherReport] = []
+        self.best: list[bool] = []
+        self.evaluated: list[tuple[int, str]] = []
 
     def wants_round(self, finished: int) -> bool:
         return finished < ROUNDS
@@ -57,10 +63,16 @@ class Watch(StopHooks):
             self.reports.append(update)
         self.frames.append(frame)
 
+    def on_round_evaluated(
+        self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
+    ) -> None:
+        self.best.append(is_best)
+        self.evaluated += [(round, evaluation.policy) for evaluation in evaluations]
 
-def build() -> Trainer:
+
+def build(cfg: Config = CONFIG) -> Trainer:
     torch.set_num_threads(1)
-    return Trainer(CONFIG, load_task(CONFIG.task, torch.device("cpu")), torch.device("cpu"))
+    return Trainer(cfg, load_task(cfg.task, torch.device("cpu")), torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +97,17 @@ def test_teacher_tells_what_it_knows(whole: tuple[Trainer, Watch]) -> None:
     assert [sum(report.tried.values()) for report in reports] == [4, 8, 8, 8]
     assert [report.imitation_loss is not None for report in reports] == [False, False, False, True]
     assert all(0.0 <= (report.recognised or 0.0) <= 1.0 for report in reports)
+
+
+def test_no_round_of_the_teacher_is_the_best(whole: tuple[Trainer, Watch]) -> None:
+    assert whole[1].best == [False, False, False, False, True]
+
+
+def test_policy_is_evaluated_from_its_imitation_on() -> None:
+    evaluation = replace(CONFIG.evaluation, rounds=2, hosts=2, rivals=("no_growth",))
+    hooks = Watch()
+    build(replace(CONFIG, evaluation=evaluation)).run(hooks)
+    assert hooks.evaluated == [(1, "no_growth"), (4, "ppo")]
 
 
 def test_teacher_plants_no_seed_before_its_epoch(whole: tuple[Trainer, Watch]) -> None:
