@@ -103,8 +103,8 @@ class Hooks(Protocol):
         """
         ...
 
-    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None:
-        """Epoch `epoch` (from 0) of so many of an evaluation is about to be played."""
+    def on_progress(self, done: int, total: int) -> None:
+        """So many epochs of an evaluation, or passes of an imitation, are done."""
         ...
 
     def on_round_evaluated(

@@ -137,7 +137,7 @@ class Trainer(Episodes):
                 rollout = self.rollout.all_gather(self.process_group)
                 reward_TN = rollout.reward
                 if self.is_taught:
-                    update = self.follow_lessons(rollout)
+                    update = self.follow_lessons(rollout, hooks)
                 else:
                     task_N = self.task_numbers() if ppo.task_baseline else None
                     advantage, returns = self._advantages(
@@ -154,7 +154,7 @@ class Trainer(Episodes):
         hooks.on_round_end(self.round, update, columns)
         self.evaluate(reward_TN, hooks)
 
-    def follow_lessons(self, rollout: Rollout) -> TeacherReport:
+    def follow_lessons(self, rollout: Rollout, hooks: Hooks) -> TeacherReport:
         """Let the teacher record what was tried or shown; after its last round imitate it."""
         teacher, learner, options = self.teacher, self.agent.ppo, self.cfg.teacher
         assert teacher is not None
@@ -164,8 +164,15 @@ class Trainer(Episodes):
         loss = None
         if self.round == teacher.rounds:
             lessons = teacher.lessons(rollout.reward.device)
-            minibatches = options.demonstration_rounds
-            loss = imitate(learner, lessons, self.round, options.passes, minibatches, options.learning_rate)
+            loss = imitate(
+                learner,
+                lessons,
+                self.round,
+                passes=options.passes,
+                minibatches=options.demonstration_rounds,
+                learning_rate=options.learning_rate,
+                on_pass=hooks.on_progress,
+            )
         report = teacher.report(self.round, loss)
         if self.round == options.search_rounds and self.process_group.rank == 0:
             log_findings(report)
@@ -186,7 +193,7 @@ class Trainer(Episodes):
         evaluations: list[PolicyEvaluation] = []
         if self.evaluator is not None:
             with hooks.phase("evaluate"):
-                network, on_epoch = self.agent.network, hooks.on_evaluation_epoch
+                network, on_epoch = self.agent.network, hooks.on_progress
                 has_learnt = self.teacher is None or self.round >= self.teacher.rounds
                 evaluations = self.evaluator.evaluate(self.round, network, on_epoch, has_learnt=has_learnt)
             if self.evaluator.has_judged:

@@ -52,6 +52,7 @@ class Watch(StopHooks):
         self.updates: list[bool] = []
         self.reports: list[TeacherReport] = []
         self.best: list[bool] = []
+        self.progress: list[tuple[int, int]] = []
         self.evaluated: list[tuple[int, str]] = []
 
     def wants_round(self, finished: int) -> bool:
@@ -62,6 +63,9 @@ class Watch(StopHooks):
         if isinstance(update, TeacherReport):
             self.reports.append(update)
         self.frames.append(frame)
+
+    def on_progress(self, done: int, total: int) -> None:
+        self.progress.append((done, total))
 
     def on_round_evaluated(
         self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
@@ -97,6 +101,10 @@ def test_teacher_tells_what_it_knows(whole: tuple[Trainer, Watch]) -> None:
     assert [sum(report.tried.values()) for report in reports] == [4, 8, 8, 8]
     assert [report.imitation_loss is not None for report in reports] == [False, False, False, True]
     assert all(0.0 <= (report.recognised or 0.0) <= 1.0 for report in reports)
+
+
+def test_each_pass_of_the_imitation_is_told(whole: tuple[Trainer, Watch]) -> None:
+    assert whole[1].progress == [(1, 2), (2, 2)]
 
 
 def test_no_round_of_the_teacher_is_the_best(whole: tuple[Trainer, Watch]) -> None:

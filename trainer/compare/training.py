@@ -86,7 +86,7 @@ class TrainingHooks:
             }
         )
 
-    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...
+    def on_progress(self, done: int, total: int) -> None: ...
 
     def on_round_evaluated(self, round: int, _: Sequence[PolicyEvaluation], *, is_best: bool) -> None:  # noqa: ARG002
         self._report(round)

@@ -25,7 +25,7 @@ class TeacherConfig(Section, frozen=True):
     ] = 12
     passes: Annotated[
         int, count("Passes over all demonstrations in the imitation, after the last of them", le=1000)
-    ] = 100
+    ] = 300
     learning_rate: Annotated[
         float,
         number(

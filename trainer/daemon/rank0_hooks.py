@@ -160,7 +160,7 @@ class Rank0Hooks:
             summary.seconds,
         )
 
-    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None:  # noqa: ARG002
+    def on_progress(self, done: int, total: int) -> None:  # noqa: ARG002
         self._server.show_life()
 
     def on_round_evaluated(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,7 +36,14 @@ class Lesson(NamedTuple):
 
 
 def imitate(
-    learner: PPO, lessons: Sequence[Lesson], round: int, passes: int, minibatches: int, learning_rate: float
+    learner: PPO,
+    lessons: Sequence[Lesson],
+    round: int,
+    *,
+    passes: int,
+    minibatches: int,
+    learning_rate: float,
+    on_pass: Callable[[int, int], None] | None = None,
 ) -> float:
     """Several passes over all lessons; each minibatch has its share of every one.
 
@@ -50,45 +57,57 @@ def imitate(
         lessons: of all ranks; every rank computes the same.
         round: keys the order of the minibatches.
         minibatches: of each pass.
-        learning_rate: of Adam, which begins anew; it falls linearly to 0.
+        learning_rate: of Adam, which begins again; it falls linearly to 0.
+        on_pass: called after each pass with how many are done, and how many there are.
 
     Returns:
         Mean of -ln p(a) over the last pass, nats per step.
     """
-    network, value_coefficient = learner.network, learner.cfg.value_coefficient
     device = lessons[0].rollout.reward.device
     longest = max(len(lesson.rollout.reward) for lesson in lessons)
     steps = torch.stack([lesson.is_imitated_TN.sum() for lesson in lessons]).sum()
     targets = [_value_targets(learner, lesson) for lesson in lessons]
     keys = rng.key(learner.seed, rng.Purpose.IMITATION, round, torch.arange(passes, device=device))
     orders = [rng.permutation(keys, lesson.rollout.reward.shape[1]) for lesson in lessons]
-    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, eps=1e-5, fused=True)
+    optimizer = torch.optim.Adam(learner.network.parameters(), lr=learning_rate, eps=1e-5, fused=True)
     missed = torch.zeros((), device=device)
-    with exact_float32(device):
-        for done in range(passes):
-            missed = torch.zeros((), device=device)
-            parts = zip(*(order[done].tensor_split(minibatches) for order in orders), strict=True)
-            for part, shares in enumerate(parts):
-                loss = torch.zeros((), device=device)
+    for done in range(passes):
+        missed = torch.zeros((), device=device)
+        parts = zip(*(order[done].tensor_split(minibatches) for order in orders), strict=True)
+        for part, shares in enumerate(parts):
+            loss = torch.zeros((), device=device)
+            with exact_float32(device):
                 for lesson, target, envs in zip(lessons, targets, shares, strict=True):
-                    batch = lesson.rollout.envs(envs)
-                    out = network(batch.observation, network.initial(len(envs)), batch.reset)
-                    log_prob = learner.space.evaluate(out.logits, batch.actions, batch.legal).log_prob
-                    known = (log_prob.sum(-1) * lesson.is_imitated_TN[:, envs]).sum()
-                    loss = loss - known / max(1, len(envs)) / longest
-                    missed -= known.detach() / steps
-                    if target is not None:
-                        error = out.value - target[:, envs]
-                        loss = loss + value_coefficient * error.square().mean() / 2
-                optimizer.param_groups[0]["lr"] = learning_rate * (
-                    1.0 - (done * minibatches + part) / (passes * minibatches)
-                )
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                norm = torch.nn.utils.clip_grad_norm_(network.parameters(), learner.cfg.max_grad_norm)
-                optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
-                optimizer.step()
+                    log_prob, value_loss = _evaluate(learner, lesson, target, envs)
+                    loss = loss - log_prob / max(1, len(envs)) / longest
+                    loss = loss + learner.cfg.value_coefficient * value_loss
+                    missed -= log_prob.detach() / steps
+                share = (done * minibatches + part) / (passes * minibatches)
+                optimizer.param_groups[0]["lr"] = learning_rate * (1.0 - share)
+                _step(learner, optimizer, loss)
+        if on_pass is not None:
+            on_pass(done + 1, passes)
     return float(missed)
+
+
+def _evaluate(learner: PPO, lesson: Lesson, target_TN: Tensor | None, envs: Tensor) -> tuple[Tensor, Tensor]:
+    """ln p of a minibatch's imitated actions, added up, and the value loss, 0 without targets."""
+    network, batch = learner.network, lesson.rollout.envs(envs)
+    out = network(batch.observation, network.initial(len(envs)), batch.reset)
+    log_prob = learner.space.evaluate(out.logits, batch.actions, batch.legal).log_prob.sum(-1)
+    value_loss = torch.zeros_like(log_prob[0].sum())
+    if target_TN is not None:
+        value_loss = (out.value - target_TN[:, envs]).square().mean() / 2
+    return (log_prob * lesson.is_imitated_TN[:, envs]).sum(), value_loss
+
+
+def _step(learner: PPO, optimizer: torch.optim.Adam, loss: Tensor) -> None:
+    """Of Adam; none where the gradient is not finite."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = torch.nn.utils.clip_grad_norm_(learner.network.parameters(), learner.cfg.max_grad_norm)
+    optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+    optimizer.step()
 
 
 def _value_targets(learner: PPO, lesson: Lesson) -> Tensor | None:

@@ -191,7 +191,7 @@ class Worker:
     def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:  # noqa: ARG002
         self._group.all_gather_bytes(encode(RankReport.of(frame)))
 
-    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...
+    def on_progress(self, done: int, total: int) -> None: ...
 
     def on_round_evaluated(
         self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool

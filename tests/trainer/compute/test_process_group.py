@@ -80,7 +80,7 @@ class Recording:
         assert update is not None
         self.updates.append(update)
 
-    def on_evaluation_epoch(self, epoch: int, epochs: int) -> None: ...
+    def on_progress(self, done: int, total: int) -> None: ...
 
     def on_round_evaluated(
         self, round: int, evaluations: Sequence[PolicyEvaluation], *, is_best: bool
