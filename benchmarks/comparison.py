@@ -114,7 +114,7 @@ def full_gates(summary: Mapping[str, Any]) -> tuple[dict[str, float], Targets]:
 @click.option(
     "--to", "folder", type=click.Path(path_type=Path), help="Folder of the results; to be resumable."
 )
-@click.option("--episodes", type=int, help="Of each training and search.  [default: 2944, small: 64]")
+@click.option("--episodes", type=int, help="Of each training and search.  [default: 2688, small: 64]")
 def main(full: bool, folder: Path | None, episodes: int | None) -> None:
     """Compare, print the tables, and end with a JSON line."""
     limit_threads()
@@ -123,7 +123,7 @@ def main(full: bool, folder: Path | None, episodes: int | None) -> None:
     request = ComparisonRequest(
         parse_policies([FULL if full else SMALL]),
         seeds=5 if full else 2,
-        episodes=episodes or (2944 if full else 64),
+        episodes=episodes or (2688 if full else 64),
         held_out=HeldOutHosts(count=40 if full else 8),
     )
     progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
