@@ -127,14 +127,14 @@ def test_trained_policy_plays_with_its_own_configuration(tmp_path: Path) -> None
 
 def test_values_that_change_nothing_are_taken() -> None:
     assert load(sets=["evaluation.hosts=40", "ppo.task_baseline=false"]).evaluation.hosts == 40
-    sets = ["evaluation.rounds=0", "evaluation.constant=depthwise,depthwise,norm"]
+    sets = ["evaluation.rounds=0", "evaluation.constant=depthwise,none,norm"]
     assert load(preset="mixture", sets=sets).evaluation.rounds == 0
 
 
 def test_a_run_that_has_idle_options_can_be_resumed() -> None:
     saved = json.loads(msgspec.json.encode(load(preset="mixture", sets=["evaluation.rounds=0"])))
     saved["evaluation"]["hosts"] = 3
-    again = ["evaluation.hosts=3", "evaluation.constant=depthwise,depthwise,norm", "rounds=9"]
+    again = ["evaluation.hosts=3", "evaluation.constant=depthwise,none,norm", "rounds=9"]
     assert load(saved=saved).evaluation.hosts == 3
     assert load(saved=saved, sets=again).rounds == 9, "as --or-resume repeats what the run was begun with"
     with pytest.raises(ConfigError, match=r"^evaluation\.hosts"):
@@ -146,7 +146,7 @@ def test_a_printed_configuration_can_be_read_back(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     for sources in (None, sourced.sources):
         text = to_toml(sourced.config, sources)
-        assert '# constant = ["depthwise", "depthwise", "norm"]  # no effect' in text
+        assert '# constant = ["depthwise", "none", "norm"]  # no effect' in text
         file.write_text(text, encoding="utf-8")
         found = load(file=file)
         assert (found.evaluation.rounds, found.ppo) == (0, sourced.config.ppo)
