@@ -11,7 +11,8 @@ import torch
 from msgspec.structs import replace
 
 from protocol.messages.vocabulary import Op
-from tests.trainer.ranks.test_rank_states import StopHooks
+from tests.trainer.ranks.test_rank_states import StopHooks, leaves, loaded
+from trainer.compute.process_group import ProcessGroup
 from trainer.config.load import load
 from trainer.config.schema import Config
 from trainer.data.registry import load_task
@@ -20,6 +21,7 @@ from trainer.hooks import Learned, StopRun
 from trainer.loop import Trainer
 from trainer.policy.teacher import TeacherReport
 from trainer.policy.update_statistics import UpdateStatistics
+from trainer.ranks.rank_states import redistribute
 from trainer.telemetry.transfer import HostFrame
 
 CONFIG = load(
@@ -74,9 +76,10 @@ class Watch(StopHooks):
         self.evaluated += [(round, evaluation.policy) for evaluation in evaluations]
 
 
-def build(cfg: Config = CONFIG) -> Trainer:
+def build(cfg: Config = CONFIG, process_group: ProcessGroup | None = None) -> Trainer:
     torch.set_num_threads(1)
-    return Trainer(cfg, load_task(cfg.task, torch.device("cpu")), torch.device("cpu"))
+    data, cpu = load_task(cfg.task, torch.device("cpu")), torch.device("cpu")
+    return Trainer(cfg, data, cpu, process_group=process_group)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +119,24 @@ def test_policy_is_evaluated_from_its_imitation_on() -> None:
     hooks = Watch()
     build(replace(CONFIG, evaluation=evaluation)).run(hooks)
     assert hooks.evaluated == [(1, "no_growth"), (4, "ppo")]
+
+
+@pytest.mark.parametrize("stop", [(2, 3), (3, 6), (5, 2)])
+def test_teacher_is_the_same_on_another_number_of_ranks(stop: tuple[int, int]) -> None:
+    one = build()
+    with pytest.raises(StopRun):
+        one.run(Watch(stop))
+    saved = {"trainer": one.state_dict(), "other_ranks": [], "parameters": {"host.learning_rate": 0.01}}
+    for rank, state in enumerate(loaded(redistribute(saved, 2))):
+        other = build(process_group=ProcessGroup(rank, 2))
+        other.load_state_dict(state)
+        expected, got = leaves(one.state_dict()["teacher"]), leaves(other.state_dict()["teacher"])
+        assert expected.keys() == got.keys()
+        for name, value in expected.items():
+            if isinstance(value, torch.Tensor):
+                torch.testing.assert_close(got[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
+            else:
+                assert got[name] == value, name
 
 
 def test_teacher_plants_no_seed_before_its_epoch(whole: tuple[Trainer, Watch]) -> None:

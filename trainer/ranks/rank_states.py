@@ -1,7 +1,7 @@
 """What a checkpoint holds of each rank, shared out anew: a run saved by K ranks goes on with another number.
 
-A rank's state consists of rows of its envs and of what is the same on all ranks (policy, optimizer, held-out
-evaluation). Random numbers are hashes of an env's index, so an env's rows are all that it takes with it.
+A rank's state consists of rows of its envs and of what is the same on all ranks (policy, optimizer, teacher,
+held-out evaluation). Random numbers are hashes of an env's index, so an env's rows are all that it takes with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-SAME_ON_ALL = frozenset({("evaluation",), ("agent", "network"), ("agent", "ppo")})
+SAME_ON_ALL = frozenset({("evaluation",), ("teacher",), ("agent", "network"), ("agent", "ppo")})
 """Parts of a trainer's state that are no rows of envs."""
 SECOND_AXIS = frozenset(
     {("rollout",), ("reward", "gains"), ("agent", "observer", "past"), ("agent", "observer", "recent")}
