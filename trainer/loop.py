@@ -78,7 +78,7 @@ class Trainer(Episodes):
         )
         super().__init__(cfg, data, population, self.agent, self.compiler)
         self.teacher: Teacher | None = None
-        if cfg.teacher.search_rounds and self.agent.ppo is not None and cfg.policy.learn:
+        if cfg.taught_rounds:
             self.teacher = Teacher(cfg, self.agent.space)
         self.evaluator: Evaluator | None = None
         if cfg.evaluation.rounds:

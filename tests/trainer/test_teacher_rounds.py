@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,7 @@ from trainer.data.registry import load_task
 from trainer.episode_table import PolicyEvaluation
 from trainer.hooks import Learned, StopRun
 from trainer.loop import Trainer
+from trainer.policy.saved_policy import SavedPolicy
 from trainer.policy.teacher import TeacherReport
 from trainer.policy.update_statistics import UpdateStatistics
 from trainer.ranks.rank_states import redistribute
@@ -52,6 +55,7 @@ class Watch(StopHooks):
     def __init__(self, stop: tuple[int, int] | None = None) -> None:
         super().__init__(stop)
         self.updates: list[bool] = []
+        self.rates: list[float] = []
         self.reports: list[TeacherReport] = []
         self.best: list[bool] = []
         self.progress: list[tuple[int, int]] = []
@@ -62,6 +66,8 @@ class Watch(StopHooks):
 
     def on_round_end(self, round: int, update: Learned | None, frame: HostFrame) -> None:
         self.updates.append(isinstance(update, UpdateStatistics))
+        if isinstance(update, UpdateStatistics):
+            self.rates.append(update.learning_rate)
         if isinstance(update, TeacherReport):
             self.reports.append(update)
         self.frames.append(frame)
@@ -119,6 +125,24 @@ def test_policy_is_evaluated_from_its_imitation_on() -> None:
     hooks = Watch()
     build(replace(CONFIG, evaluation=evaluation)).run(hooks)
     assert hooks.evaluated == [(1, "no_growth"), (4, "ppo")]
+    assert hooks.best == [False, False, False, True, False]
+
+
+def test_learning_rate_falls_over_the_rounds_of_ppo() -> None:
+    ppo = replace(CONFIG.ppo, schedule="linear")
+    hooks = Watch()
+    hooks.wants_round = lambda finished: finished < CONFIG.teacher.rounds + 2  # type: ignore[method-assign]
+    build(replace(CONFIG, ppo=ppo, rounds=CONFIG.teacher.rounds + 2)).run(hooks)
+    assert hooks.rates == pytest.approx([CONFIG.ppo.learning_rate, CONFIG.ppo.learning_rate / 2])
+
+
+def test_policy_of_a_file_has_no_teacher(tmp_path: Path) -> None:
+    file = tmp_path / "first.policy"
+    state = {"trainer": build().state_dict(), "config": msgspec.json.encode(CONFIG).decode()}
+    SavedPolicy.of_checkpoint(state, "mine", "0.2.0", "best.pt").write(file)
+    taught = replace(CONFIG, policy=replace(CONFIG.policy, file=str(file)))
+    assert taught.taught_rounds == 0
+    assert build(taught).teacher is None
 
 
 @pytest.mark.parametrize("stop", [(2, 3), (3, 6), (5, 2)])

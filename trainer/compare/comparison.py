@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from trainer.config.load import ConfigError
 from trainer.config.schema import Config
 from trainer.data.task import Task
 from trainer.episode_table import EpisodeTable
@@ -21,6 +22,7 @@ from .policy_words import Word
 from .progress import Progress
 from .results import PolicyResult, summarise
 from .steps import Step, Steps
+from .training import configure_training
 from .workbench import Workbench
 
 PPO = Word("ppo")
@@ -65,6 +67,7 @@ def compare(
     bench = Workbench(cfg, data, request.held_out, device)
     steps = Steps(bench, request.episodes, store, progress)
     try:
+        _check_teacher(request, cfg)
         _check_files(request.words, bench)
         plays = {word: _plays_of(word, request, steps, bench) for word in request.words}
         _compute(_in_order(step for of_word in plays.values() for step in of_word), store, progress)
@@ -77,6 +80,17 @@ def compare(
         "episodes": request.episodes,
         "host_parameters": bench.host_parameters,
     }
+
+
+def _check_teacher(request: ComparisonRequest, cfg: Config) -> None:
+    """Refuse trainings that would end before the policy has imitated anything."""
+    taught = configure_training(cfg, 1, 1).taught_rounds
+    needed = taught * cfg.envs.count
+    if request.episodes < needed and any(word.base == PPO.base for word in request.words):
+        raise ConfigError(
+            f"--episodes {request.episodes}: the {taught} rounds of the teacher alone are {needed} episodes, "
+            f"before which ppo learns nothing; give --episodes {needed} or more, or set teacher.search_rounds"
+        )
 
 
 def _check_files(words: Iterable[Word], bench: Workbench) -> None:

@@ -124,7 +124,7 @@ def train_policy(
     Raises:
         PolicyDiverged: its loss stayed non-finite.
     """
-    cfg = _configure(cfg, seed, rounds)
+    cfg = configure_training(cfg, seed, rounds)
     trainer = Trainer(cfg, data, device)
     if revealed is not None:
         told = RevealedTasks(trainer.agent.observation_builder, trainer.population, revealed)
@@ -160,7 +160,7 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _configure(cfg: Config, seed: int, rounds: int) -> Config:
+def configure_training(cfg: Config, seed: int, rounds: int) -> Config:
     """For a training that does not look at held-out hosts."""
     return replace(
         cfg,

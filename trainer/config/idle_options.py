@@ -22,12 +22,14 @@ class Need:
         is_met: whether its value gives the others their effect.
         words: when that is so, for messages.
         options: the others.
+        remedy: what else to do than to leave them out; empty: to set the switch, too.
     """
 
     switch: str
     is_met: Callable[[Any], bool]
     words: str
     options: tuple[str, ...]
+    remedy: str = ""
 
 
 FOR_RULES_AS_WELL = frozenset({"gamma", "minibatches"})
@@ -37,6 +39,10 @@ those who compare policies give it with each."""
 
 WITHOUT_LEARNING = FOR_RULES_AS_WELL | {"floor"}
 """Of PPO, what a policy that does not learn has use for: actions are drawn with the floors."""
+
+
+OF_TEACHER = tuple(f"teacher.{option.name}" for option in fields(TeacherConfig))
+"""`search_rounds` first, the switch of the others."""
 
 
 def _of_ppo(unless: frozenset[str]) -> tuple[str, ...]:
@@ -60,14 +66,16 @@ NEEDS = (
     Need("policy.learn", bool, "policy.learn = true", _of_ppo(WITHOUT_LEARNING)),
     Need("ppo.target_kl", bool, "ppo.target_kl above 0", ("ppo.kl_per", "ppo.kl_stops")),
     Need("policy.kind", lambda kind: kind == "constant", "policy.kind = constant", ("policy.constant",)),
-    Need("policy.kind", lambda kind: kind == "ppo", "policy.kind = ppo", ("teacher.search_rounds",)),
-    Need("policy.learn", bool, "policy.learn = true", ("teacher.search_rounds",)),
+    Need("policy.kind", lambda kind: kind == "ppo", "policy.kind = ppo", OF_TEACHER),
+    Need("policy.learn", bool, "policy.learn = true", OF_TEACHER),
     Need(
-        "teacher.search_rounds",
-        bool,
-        "teacher.search_rounds from 1 on",
-        tuple(f"teacher.{option.name}" for option in fields(TeacherConfig) if option.name != "search_rounds"),
+        "policy.file",
+        lambda file: not file,
+        "a policy that begins untrained",
+        OF_TEACHER,
+        remedy="leave out policy.file",
     ),
+    Need("teacher.search_rounds", bool, "teacher.search_rounds from 1 on", OF_TEACHER[1:]),
     Need("ppo.entropy_rounds", bool, "ppo.entropy_rounds from 1 on", ("ppo.entropy_final",)),
     Need("ppo.sharpen_rounds", bool, "ppo.sharpen_rounds from 1 on", ("ppo.sharpen_factor",)),
     Need("ppo.floor", bool, "a head in ppo.floor", ("ppo.floor_rounds",)),

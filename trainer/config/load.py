@@ -323,7 +323,7 @@ def _check_idle(
             continue
         raise ConfigError(
             f"{key} ({sourced.sources[key]}): is for {need.words}, and {switch} is "
-            f"{_spelt(sourced.value(switch))}; leave it out, or set {switch} too"
+            f"{_spelt(sourced.value(switch))}; leave it out, or {need.remedy or f'set {switch} too'}"
         )
 
 
@@ -376,12 +376,14 @@ def _check_combinations(config: Config) -> None:
         raise ConfigError(
             f"ppo.minibatches = {config.ppo.minibatches}: must not exceed envs.count = {config.envs.count}"
         )
-    if config.ppo.schedule != "constant" and config.rounds <= config.ppo.warmup_rounds:
+    taught, warmup = config.taught_rounds, config.ppo.warmup_rounds
+    if config.ppo.schedule != "constant" and config.rounds <= taught + warmup:
+        of_teacher = f"the {taught} rounds of the teacher and " if taught else ""
         raise ConfigError(
-            f"ppo.schedule = {config.ppo.schedule}: needs rounds beyond ppo.warmup_rounds = "
-            f"{config.ppo.warmup_rounds}, and rounds = {config.rounds}; set rounds"
+            f"ppo.schedule = {config.ppo.schedule}: needs rounds beyond {of_teacher}ppo.warmup_rounds = "
+            f"{warmup}, and rounds = {config.rounds}; set rounds"
         )
-    if config.teacher.search_rounds and config.teacher.plant_epoch >= config.episode_epochs:
+    if config.taught_rounds and config.teacher.plant_epoch >= config.episode_epochs:
         raise ConfigError(
             f"teacher.plant_epoch = {config.teacher.plant_epoch}: "
             f"must be below episode_epochs = {config.episode_epochs}"

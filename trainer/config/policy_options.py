@@ -65,7 +65,7 @@ class PPOConfig(Section, frozen=True):
     learning_rate: Annotated[float, number("Learning rate of the policy (Adam)", le=1.0)] = 1e-3
     schedule: Annotated[
         Literal["constant", "linear", "cosine"],
-        Meta(description="Course of ppo.learning_rate to 0 over the run's rounds, after its warm-up"),
+        Meta(description="Course of ppo.learning_rate to 0 over the run's rounds of PPO, after its warm-up"),
     ] = "constant"
     warmup_rounds: Annotated[
         int, count("Rounds over which the policy's learning rate grows to ppo.learning_rate", ge=0)
@@ -160,7 +160,7 @@ class PPOConfig(Section, frozen=True):
     observe_rounds: Annotated[
         int,
         count(
-            "Rounds at a run's beginning whose updates learn statistics of inputs and returns, no weight",
+            "First rounds of PPO whose updates learn statistics of inputs and returns, no weight",
             ge=0,
         ),
     ] = 0

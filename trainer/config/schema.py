@@ -64,3 +64,9 @@ class Config(Section, frozen=True):
     journal: JournalConfig = field(default_factory=JournalConfig)
     wire: WireConfig = field(default_factory=WireConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+
+    @property
+    def taught_rounds(self) -> int:
+        """How many of the first rounds are the teacher's: of none where the policy is not to learn anew."""
+        learns_anew = self.policy.kind == "ppo" and self.policy.learn and not self.policy.file
+        return self.teacher.rounds if learns_anew else 0

@@ -40,3 +40,8 @@ class TeacherConfig(Section, frozen=True):
             ge=0,
         ),
     ] = 5
+
+    @property
+    def rounds(self) -> int:
+        """How many of a run's first rounds are the teacher's."""
+        return self.search_rounds + self.demonstration_rounds if self.search_rounds else 0

@@ -74,9 +74,8 @@ class Agent(Actor):
         )
         self.ppo: PPO | None = None
         if network is not None:
-            self.ppo = PPO(
-                network, self.space, cfg.ppo, cfg.seed, process_group, compiler, cfg.rounds, graphs
-            )
+            rounds = max(0, cfg.rounds - cfg.taught_rounds)
+            self.ppo = PPO(network, self.space, cfg.ppo, cfg.seed, process_group, compiler, rounds, graphs)
 
     @property
     def floor_H(self) -> Tensor | None:

@@ -49,7 +49,8 @@ def imitate(
 
     L = -(1 / T) sum_t sum_h ln p_h(a_h) over the imitated steps t and the heads h that matter for the op,
     averaged over a lesson's sequences and added up over the lessons, + c_v mean (V - R)^2 / 2 of whole
-    episodes; T is the length of the longest lesson, R the sum of the rewards from t on, in normalised units.
+    episodes; T is the length of the longest lesson, R the sum of the rewards from t on, discounted by `ppo.gamma`,
+    in normalised units.
 
     Args:
         learner: its network is changed. Its optimiser is not: the moments of these gradients, which end up
@@ -115,7 +116,11 @@ def _value_targets(learner: PPO, lesson: Lesson) -> Tensor | None:
     if not lesson.is_whole:
         return None
     network, reward = learner.network, lesson.rollout.reward
-    returns = reward.flip(0).cumsum(0).flip(0)
+    returns = torch.empty_like(reward)
+    return_N = torch.zeros_like(reward[0])
+    for t in reversed(range(len(reward))):
+        return_N = reward[t] + learner.cfg.gamma * return_N
+        returns[t] = return_N
     network.rescale_value(returns)
     target: Tensor = network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
     return target

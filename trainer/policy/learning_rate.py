@@ -1,4 +1,4 @@
-"""The course of the policy's learning rate over the rounds of a run."""
+"""The course of the policy's learning rate over the rounds of PPO."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def scheduled_rate(cfg: PPOConfig, rounds: int, updates: int) -> float:
     `cfg.schedule` to 0 after the last round, see `schedule_share`.
 
     Args:
-        rounds: of the run; read by schedules that decay only.
+        rounds: of PPO; read by schedules that decay only.
         updates: finished before.
     """
     share = schedule_share(cfg.schedule, warmup=cfg.warmup_rounds, total=rounds, done=updates)

@@ -93,7 +93,7 @@ class Teacher:
                 f"teacher.search_rounds = {options.search_rounds}: {len(blueprints)} blueprints in {slots} "
                 f"slots make {count} schedules, more than {MAX_SCHEDULES}; name fewer seeds.blueprints"
             )
-        self.rounds = options.search_rounds + options.demonstration_rounds
+        self.rounds = options.rounds
         self.plant_epoch = options.plant_epoch
         self._options, self._space, self._blueprints = options, space, blueprints
         self._tasks: Sequence[str] = cfg.task.mixture or (cfg.task.label,)

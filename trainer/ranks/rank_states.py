@@ -1,7 +1,8 @@
 """What a checkpoint holds of each rank, shared out anew: a run saved by K ranks goes on with another number.
 
 A rank's state consists of rows of its envs and of what is the same on all ranks (policy, optimizer, teacher,
-held-out evaluation). Random numbers are hashes of an env's index, so an env's rows are all that it takes with it.
+held-out evaluation). Random numbers are hashes of an env's index, so an env's rows are all that it takes with
+it.
 """
 
 from __future__ import annotations

@@ -258,6 +258,7 @@ def options(*sets: str) -> list[str]:
         (["task.batch_size=5000"], "task.batch_size = 5000: digits has"),
         (["ppo.schedule=linear", "ppo.warmup_rounds=9"], "ppo.warmup_rounds = 9, and rounds = 2"),
         (["host.width=16"], "is for text, and digits is images"),
+        (["teacher.search_rounds=2"], "--episodes 16: the 14 rounds of the teacher alone are 112 episodes"),
         (["rounds=7"], "--set rounds=7: the rounds of a training follow from --episodes"),
         (["seed=5"], "--set seed=5: trainings have the seeds 1 to --seeds"),
         (["policy.kind=random"], "--set policy.kind=random: --policy names what is compared"),
