@@ -49,8 +49,8 @@ def imitate(
 
     L = -(1 / T) sum_t sum_h ln p_h(a_h) over the imitated steps t and the heads h that matter for the op,
     averaged over a lesson's sequences and added up over the lessons, + c_v mean (V - R)^2 / 2 of whole
-    episodes; T is the length of the longest lesson, R the sum of the rewards from t on, discounted by `ppo.gamma`,
-    in normalised units.
+    episodes; T is the length of the longest lesson, R the sum of the rewards from t on, discounted by
+    `ppo.gamma`, in normalised units.
 
     Args:
         learner: its network is changed. Its optimiser is not: the moments of these gradients, which end up

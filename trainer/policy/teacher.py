@@ -1,13 +1,13 @@
-"""A teacher: it finds out what to plant in which task, then shows the policy what to plant by looks.
+"""A teacher: it finds out what to plant in which task, then shows the policy what to plant in which host.
 
-A *schedule* is, for every slot, a blueprint or none. The teacher waits until hosts have shown something of
-what they learn, and then has each follow a schedule. Its rounds have two stages:
+A *schedule* is, for every slot, a blueprint or none. The teacher waits until some epochs of a host have been
+measured, and then has it follow a schedule. Its rounds have two stages:
 
 1. Search: the trainer knows each env's task, and what schedules are worth in it is learned by trying them
    (`schedule_values`).
-2. Demonstration: a logistic regression of what a host has shown says how probable each task is; the host
-   follows the schedule that is worth most in the mean over these. So nothing decides that the policy cannot
-   see.
+2. Demonstration: a logistic regression of these measurements says how probable each task is; the host
+   follows the schedule that is worth most in the mean over these. So hosts are told apart only by what the
+   policy observes as well.
 
 The policy imitates the demonstrations, and what the teacher would have done in the hosts of the search, up to
 the first step in which they did something else.
@@ -36,16 +36,17 @@ from .rollout import Rollout
 from .schedule_values import ScheduleValues
 
 MAX_SCHEDULES = 4096
+"""The Gaussian process has a float64 covariance of all pairs for each task: 128 MiB for so many."""
 INVERSE_PENALTY = 100.0
 """C of scikit-learn's `LogisticRegression`."""
 _SHOWN = [i for i, name in enumerate(BASE_COLUMNS.measured) if not name.endswith("_ago")]
-"""Columns that tasks are told apart by; those of the epochs before have been seen then."""
+"""Columns that tasks are told apart by, epoch by epoch; the others repeat earlier epochs."""
 _RECORDS = ("task", "chosen", "paid")
 
 _log = logging.getLogger(__name__)
 
-Looks = Callable[[Tensor], Tensor]
-"""From what hosts have shown [n, features] to float64 [n, tasks], how probable each task is."""
+TaskClassifier = Callable[[Tensor], Tensor]
+"""From measurements of hosts [n, features] to float64 [n, tasks], how probable each task is."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class TeacherReport:
     Attributes:
         stage: "search" or "demonstration".
         rounds: how many are the teacher's.
-        schedules: by task the blueprints of the best schedule, slot by slot; None = no seed.
-        worth: by task the return that is expected of it.
+        schedules: by task that was tried the blueprints of the best schedule, slot by slot; None = no seed.
+        worth: by task that was tried the return that is expected of it.
         tried: by task the episodes of the search.
         recognised: share of the round's hosts whose most probable task was their own; None in a search.
         imitation_loss: nats per step, where the policy has imitated.
@@ -104,7 +105,7 @@ class Teacher:
         self._now = {"task": none, "chosen": none}
         self._beginnings = Rollout.zeros(min(self.plant_epoch + slots + 1, cfg.episode_epochs), 0, slots)
         self._shown = Rollout.zeros(cfg.episode_epochs, 0, slots)
-        self._looks: Looks | None = None
+        self._classifier: TaskClassifier | None = None
         self._recognised: float | None = None
 
     def searches(self, round: int) -> bool:
@@ -122,7 +123,7 @@ class Teacher:
         if self.searches(round):
             chosen = self._values.most_promising(task_N)
         else:
-            probable_NG = self._learned_looks()(_features(seen_TN))
+            probable_NG = self._fitted_classifier()(_features(seen_TN))
             self._recognised = float((probable_NG.argmax(1) == task_N).double().mean())
             chosen = self._worth_most(probable_NG)
         self._now = {"task": task_N, "chosen": chosen}
@@ -131,10 +132,10 @@ class Teacher:
         """int64 [N]: the schedule with the highest mean return over the tasks that a host may have."""
         return (probable_NG @ self._values.mean_GK).argmax(1)
 
-    def _learned_looks(self) -> Looks:
-        if self._looks is None:
-            self._looks = _learn_looks(self._searched(), self._records["task"], len(self._tasks))
-        return self._looks
+    def _fitted_classifier(self) -> TaskClassifier:
+        if self._classifier is None:
+            self._classifier = _fit_classifier(self._searched(), self._records["task"], len(self._tasks))
+        return self._classifier
 
     def _searched(self) -> Tensor:
         """What the hosts of the search have shown before they were planted in."""
@@ -173,7 +174,7 @@ class Teacher:
 
     def lessons(self, device: torch.device) -> list[Lesson]:
         """What the policy is to imitate after the last demonstration; they are not kept."""
-        chosen_N = self._worth_most(self._learned_looks()(self._searched()))
+        chosen_N = self._worth_most(self._fitted_classifier()(self._searched()))
         lessons = [
             Lesson.whole(self._shown.to(device)),
             self._as_taught(self._beginnings.to(device), chosen_N),
@@ -208,8 +209,8 @@ class Teacher:
         return TeacherReport(
             stage="search" if searches else "demonstration",
             rounds=self.rounds,
-            schedules=dict(zip(self._tasks, planted, strict=True)),
-            worth=dict(zip(self._tasks, worth, strict=True)),
+            schedules={task: seeds for task, seeds, n in zip(self._tasks, planted, tried, strict=True) if n},
+            worth={task: value for task, value, n in zip(self._tasks, worth, tried, strict=True) if n},
             tried=dict(zip(self._tasks, tried, strict=True)),
             recognised=None if searches else self._recognised,
             imitation_loss=imitation_loss,
@@ -235,7 +236,7 @@ class Teacher:
         self._beginnings, self._shown = (
             Rollout.of_state(state[name]).to(torch.device("cpu")) for name in ("beginnings", "shown")
         )
-        self._looks = None
+        self._classifier = None
         self._values = ScheduleValues(len(self._tasks), self._schedule_KS)
         self._observe(self._records)
 
@@ -258,7 +259,7 @@ def _features(seen_TN: Tensor) -> Tensor:
     return seen_TN[..., _SHOWN].nan_to_num(0.0).transpose(0, 1).flatten(1).cpu()
 
 
-def _learn_looks(shown: Tensor, task_N: Tensor, tasks: int) -> Looks:
+def _fit_classifier(shown: Tensor, task_N: Tensor, tasks: int) -> TaskClassifier:
     """Fit a logistic regression to hosts whose task is known."""
     from sklearn.exceptions import ConvergenceWarning  # takes a second that only this needs
     from sklearn.linear_model import LogisticRegression
@@ -274,9 +275,9 @@ def _learn_looks(shown: Tensor, task_N: Tensor, tasks: int) -> Looks:
         warnings.simplefilter("ignore", ConvergenceWarning)  # a rough regression tells apart as well
         regression.fit(shown.double().numpy(), task_N.numpy())
 
-    def looks(seen: Tensor) -> Tensor:
+    def classify(seen: Tensor) -> Tensor:
         probable = torch.zeros(len(seen), tasks, dtype=torch.float64)
         probable[:, known] = torch.from_numpy(regression.predict_proba(seen.double().numpy()))
         return probable
 
-    return looks
+    return classify

@@ -100,6 +100,15 @@ def test_search_finds_the_best_schedule_of_each_task() -> None:
     assert (report.stage, report.recognised) == ("search", None)
 
 
+def test_task_that_was_never_drawn_is_not_told() -> None:
+    teacher = new_teacher()
+    teacher.assign(1, torch.arange(ENVS) % 2, torch.zeros(2, ENVS, len(BASE_COLUMNS.names)))
+    teacher.record(1, Rollout.zeros(EPOCHS, ENVS, SLOTS))
+    report = teacher.report(1)
+    assert report.schedules.keys() == report.worth.keys() == {"digits", "texture"}
+    assert report.tried == {"digits": ENVS // 2, "texture": ENVS // 2, "histogram": 0}
+
+
 def test_findings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     found: dict[str, list[str | None]] = {"digits": ["norm", None], "text": [None]}
     report = TeacherReport("search", 9, found, {"digits": 0.5, "text": 0.0}, {"digits": 7, "text": 9})
@@ -194,8 +203,8 @@ def planted(rollout: Rollout) -> list[list[tuple[int, int, int]]]:
     return found
 
 
-def learner() -> tuple[Config, Agent, PPO]:
-    cfg = config()
+def learner(*sets: str) -> tuple[Config, Agent, PPO]:
+    cfg = config(*sets)
     agent = Agent(cfg, slots=SLOTS, host_parameters=100)
     assert agent.ppo is not None
     return cfg, agent, agent.ppo
@@ -228,6 +237,22 @@ def test_beginnings_alone_teach_what_is_planted_first() -> None:
     agent.greedy = True
     first = [row[0] for row in planted(demonstrate(cfg, agent, 9, taught=False))]
     assert first == [(2, 1, 1), (2, 0, 0)] * (ENVS // 2)
+
+
+def test_critic_learns_discounted_returns() -> None:
+    cfg, agent, ppo = learner("ppo.gamma=0.5")
+    shown = Rollout.joined([demonstrate(cfg, agent, round_) for round_ in range(1, 9)])
+    network = ppo.network
+    network.learn_normalisers(shown.observation)
+    imitate(ppo, [Lesson.whole(shown)], 1, passes=30, minibatches=8, learning_rate=0.003)
+    left_T = torch.arange(EPOCHS, 0, -1, dtype=torch.float64)
+    return_T = (1 - 0.5**left_T) / (1 - 0.5) / EPOCHS  # of a host that is paid 1 / EPOCHS in each epoch
+    with torch.no_grad():
+        out = network(shown.observation, network.initial(8 * ENVS), shown.reset)
+        value_TN = network.value(out.value).double()
+    for kind, expected_T in enumerate((0 * return_T, return_T)):
+        mean_T = value_TN[:, kind::2].mean(1)
+        torch.testing.assert_close(mean_T[3:], expected_T[3:], atol=0.02, rtol=0)
 
 
 def test_imitation_keeps_weights_where_a_gradient_is_not_finite() -> None:
