@@ -111,6 +111,7 @@ class Trainer(Episodes):
             seen_TN = torch.cat([self.rollout.observation.base[: self.epoch], seen.base.unsqueeze(0)])
             seen_TN = self.process_group.all_gather(seen_TN, dim=1)
             self.teacher.assign(self.round, self.task_numbers(), seen_TN)
+            self.process_group.broadcast_([self.teacher.chosen_N])  # another machine may round otherwise
         plant_NS = self.teacher.plants(self.rows, self.epoch, legal.device)
         return schedules(plant_NS)(space, legal, blueprint, seen)
 
@@ -173,6 +174,7 @@ class Trainer(Episodes):
                 learning_rate=options.learning_rate,
                 on_pass=hooks.on_progress,
             )
+            self.process_group.broadcast_(list(learner.network.parameters()))
         report = teacher.report(self.round, loss)
         if self.round == options.search_rounds and self.process_group.rank == 0:
             log_findings(report)

@@ -189,6 +189,18 @@ class ProcessGroup:
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
+    @torch.no_grad()
+    def broadcast_(self, tensors: Sequence[Tensor]) -> None:
+        """Give rank 0's tensors to all, in place, in one exchange; all of one dtype and device."""
+        if self.size == 1:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        with self._collective_guard():
+            dist.broadcast(flat, src=0)
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
     def all_gather(self, tensor: Tensor, dim: int) -> Tensor:
         """The ranks' tensors side by side along `dim`, on every rank."""
         if self.size == 1:

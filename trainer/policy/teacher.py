@@ -108,6 +108,11 @@ class Teacher:
         self._classifier: TaskClassifier | None = None
         self._recognised: float | None = None
 
+    @property
+    def chosen_N(self) -> Tensor:
+        """int64, which schedule each env follows in this round."""
+        return self._now["chosen"]
+
     def searches(self, round: int) -> bool:
         """Whether the envs of a round follow schedules that are still to be judged."""
         return round <= self._options.search_rounds
@@ -143,7 +148,7 @@ class Teacher:
 
     def plants(self, rows: range, epoch: int, device: torch.device) -> Tensor:
         """int64 [rows, S]: what the envs `rows` of all ranks' are to hold, see `baselines.schedules`."""
-        chosen = self._now["chosen"]
+        chosen = self.chosen_N
         if epoch < self.plant_epoch:
             chosen = torch.zeros(rows.stop, dtype=torch.int64)
         return self._plants(chosen[rows.start : rows.stop], epoch).to(device)

@@ -220,6 +220,40 @@ def test_seeds_by_hand_on_two_ranks_are_those_on_one(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.concatenate([first[name], second[name]]), column, err_msg=name)
 
 
+TAUGHT = (
+    *("envs.count=4", "envs.threads=1", "task.batches_per_epoch=2", "task.batch_size=16", "episode_epochs=4"),
+    *("policy.hidden=16", "teacher.search_rounds=1", "teacher.demonstration_rounds=1", "teacher.passes=1"),
+    *("teacher.plant_epoch=1", "rounds=2"),
+)
+
+
+def one_of_two_that_rounds_otherwise(rank: int, port: int, folder: Path) -> None:
+    """Both are taught; the arithmetic of rank 1 is another, as that of another machine may be."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    torch.set_num_threads(1)
+    world, cfg = ProcessGroup.join(), configured(sets=TAUGHT)
+    trainer = Trainer(cfg, load("digits"), torch.device("cpu"), Execution.as_configured(cfg), world)
+    assert trainer.teacher is not None
+    assert trainer.agent.ppo is not None
+    if rank == 1:
+        trainer.teacher._values.mean_GK += torch.linspace(0, 0.5, trainer.teacher._values.mean_GK.shape[1])
+        trainer.agent.ppo.network.heads["op"].bias.data += 1e-3
+    hooks = Recording()
+    hooks.on_round_end = lambda *_: None  # type: ignore[method-assign]
+    trainer.run(hooks)
+    found = {"chosen": trainer.teacher.chosen_N, **dict(trainer.agent.ppo.network.named_parameters())}
+    torch.save(found, folder / f"2-{rank}.pt")
+    world.leave()
+
+
+@pytest.mark.slow
+def test_ranks_that_round_otherwise_are_taught_the_same(tmp_path: Path) -> None:
+    mp.spawn(one_of_two_that_rounds_otherwise, args=(free_ports(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    first, second = (seen(tmp_path, name) for name in ("2-0", "2-1"))
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
 def one_that_leaves(rank: int, port: int, folder: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
     world = ProcessGroup.join()
