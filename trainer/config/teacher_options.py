@@ -20,11 +20,15 @@ class TeacherConfig(Section, frozen=True):
         int,
         count(
             "Rounds after teacher.search_rounds in which each env follows the schedule that is worth most by "
-            "what its host looks like; after them the policy imitates"
+            "what was measured of its host; the imitation has a minibatch in each pass for each of them"
         ),
     ] = 12
     passes: Annotated[
-        int, count("Passes over all demonstrations in the imitation, after the last of them", le=1000)
+        int,
+        count(
+            "Passes of the imitation over all demonstrations and the hosts of the search",
+            le=1000,
+        ),
     ] = 300
     learning_rate: Annotated[
         float,

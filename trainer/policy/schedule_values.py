@@ -1,11 +1,11 @@
 """What each schedule is worth in each task, as far as it was tried: a Gaussian process over schedules.
 
-Schedules that plant the same in a slot are worth alike: the covariance of two is a product over the slots, 1
-for a slot in which they plant the same and `LIKENESS` for one in which they do not. So a hundred schedules
-are judged by some dozens of episodes. What is tried next has the highest upper confidence bound (GP-UCB:
-Srinivas et al., "Gaussian process optimization in the bandit setting", 2010, arXiv:0912.3995); envs that
-choose at the same time count what the others are about to try (GP-BUCB: Desautels et al., "Parallelizing
-exploration-exploitation tradeoffs in Gaussian process bandit optimization", 2014).
+Schedules that plant the same in a slot are worth alike: the covariance of two has, beside that of their
+task's mean, a product over the slots of 1 where they plant the same and `LIKENESS` where they do not. So a
+hundred schedules are judged by some dozens of episodes. What is tried next has the highest upper confidence
+bound (GP-UCB: Srinivas et al., "Gaussian process optimization in the bandit setting", 2010,
+arXiv:0912.3995); envs that choose at the same time count what the others are about to try (GP-BUCB: Desautels
+et al., "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit optimization", 2014).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import Tensor
 
 LIKENESS = 0.5
 LEVEL_DEVIATION, SCHEDULE_DEVIATION = 1.0, 0.3
-"""Prior standard deviations, in units of the return: of a task's mean, and of schedules around it."""
+"""Prior standard deviations of a task's mean, and of schedules around it, for returns of about 1, as those of
+accuracies are. Where weights of the reward make them ten times as large or as small, the search is worse."""
 NOISE_DEVIATION = 0.1
 """Of the returns of hosts that follow the same schedule; some tasks have more, most have less."""
 BOUND_DEVIATIONS = 2.0

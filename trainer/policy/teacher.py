@@ -277,7 +277,7 @@ def _fit_classifier(shown: Tensor, task_N: Tensor, tasks: int) -> TaskClassifier
         return lambda seen: sure.expand(len(seen), -1)
     regression = make_pipeline(StandardScaler(), LogisticRegression(C=INVERSE_PENALTY, max_iter=3000))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a rough regression tells apart as well
+        warnings.simplefilter("ignore", ConvergenceWarning)  # nothing that whoever trains could do
         regression.fit(shown.double().numpy(), task_N.numpy())
 
     def classify(seen: Tensor) -> Tensor:
