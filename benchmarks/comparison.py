@@ -28,6 +28,7 @@ from trainer.compute.device import limit_threads
 from trainer.config import load as settings
 from trainer.data.registry import load_task
 from trainer.evaluation.held_out import HeldOutHosts
+from trainer.hosts.task_defaults import resolve_task_defaults
 
 from .report import finish
 
@@ -122,7 +123,7 @@ def main(full: bool, folder: Path | None, episodes: int | None) -> None:
     """Compare, print the tables, and end with a JSON line."""
     limit_threads()
     preset, sets = ("mixture", ()) if full else (None, SMALL_OPTIONS)
-    cfg = settings.load(preset=preset, sets=("device=cpu", *sets))
+    sourced = settings.load_sourced(preset=preset, sets=("device=cpu", *sets))
     request = ComparisonRequest(
         parse_policies([FULL if full else SMALL]),
         seeds=5 if full else 2,
@@ -132,7 +133,8 @@ def main(full: bool, folder: Path | None, episodes: int | None) -> None:
     progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
     with tempfile.TemporaryDirectory(prefix="esper-") as temporary:
         store = CellStore(folder or Path(temporary))
-        data = load_task(cfg.task, torch.device("cpu"))
+        data = load_task(sourced.config.task, torch.device("cpu"))
+        cfg = resolve_task_defaults(sourced, data.name, data.kind).config  # as `esper-daemon compare` does
         summary = compare(cfg, data, request, store, torch.device("cpu"), progress)
     print("\n".join(format_summary(summary)))
     figures, targets = full_gates(summary) if full else small_gates(summary)
