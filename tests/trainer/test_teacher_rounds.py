@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from protocol.messages.vocabulary import Op
-from tests.trainer.ranks.test_rank_states import StopHooks, leaves, loaded
+from tests.trainer.ranks.test_rank_states import StopHooks, assert_equal, loaded
 from trainer.compute.process_group import ProcessGroup
 from trainer.config.load import load
 from trainer.config.schema import Config
@@ -154,13 +154,7 @@ def test_teacher_is_the_same_on_another_number_of_ranks(stop: tuple[int, int]) -
     for rank, state in enumerate(loaded(redistribute(saved, 2))):
         other = build(process_group=ProcessGroup(rank, 2))
         other.load_state_dict(state)
-        expected, got = leaves(one.state_dict()["teacher"]), leaves(other.state_dict()["teacher"])
-        assert expected.keys() == got.keys()
-        for name, value in expected.items():
-            if isinstance(value, torch.Tensor):
-                torch.testing.assert_close(got[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
-            else:
-                assert got[name] == value, name
+        assert_equal(other.state_dict()["teacher"], one.state_dict()["teacher"])
 
 
 def test_teacher_plants_no_seed_before_its_epoch(whole: tuple[Trainer, Watch]) -> None:

@@ -14,9 +14,10 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 import torch
@@ -180,23 +181,19 @@ class ProcessGroup:
 
     def all_reduce_(self, tensors: Sequence[Tensor]) -> None:
         """Add up the ranks' tensors, in place, in one exchange; all of one dtype and device."""
-        if self.size == 1:
-            return
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        with self._collective_guard():
-            dist.all_reduce(flat)
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+        self._exchange_(tensors, dist.all_reduce)
 
-    @torch.no_grad()
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         """Give rank 0's tensors to all, in place, in one exchange; all of one dtype and device."""
+        self._exchange_(tensors, partial(dist.broadcast, src=0))
+
+    @torch.no_grad()
+    def _exchange_(self, tensors: Sequence[Tensor], collective: Callable[[Tensor], object]) -> None:
         if self.size == 1:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         with self._collective_guard():
-            dist.broadcast(flat, src=0)
+            collective(flat)
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))

@@ -67,6 +67,6 @@ class Config(Section, frozen=True):
 
     @property
     def taught_rounds(self) -> int:
-        """How many of the first rounds are the teacher's: of none where the policy is not to learn anew."""
-        learns_anew = self.policy.kind == "ppo" and self.policy.learn and not self.policy.file
-        return self.teacher.rounds if learns_anew else 0
+        """How many first rounds are the teacher's; 0 where the policy does not learn from its beginning."""
+        is_taught = self.policy.kind == "ppo" and self.policy.learn and not self.policy.file
+        return self.teacher.rounds if is_taught else 0

@@ -11,6 +11,7 @@ from torch import Tensor
 from trainer.compute import rng
 from trainer.compute.device import exact_float32
 
+from .gae import gae
 from .ppo import PPO
 from .rollout import Rollout
 
@@ -116,11 +117,7 @@ def _value_targets(learner: PPO, lesson: Lesson) -> Tensor | None:
     if not lesson.is_whole:
         return None
     network, reward = learner.network, lesson.rollout.reward
-    returns = torch.empty_like(reward)
-    return_N = torch.zeros_like(reward[0])
-    for t in reversed(range(len(reward))):
-        return_N = reward[t] + learner.cfg.gamma * return_N
-        returns[t] = return_N
+    _, returns = gae(reward, torch.zeros_like(reward), gamma=learner.cfg.gamma, lam=1.0)
     network.rescale_value(returns)
     target: Tensor = network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
     return target

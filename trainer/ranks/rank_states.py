@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 SAME_ON_ALL = frozenset({("evaluation",), ("teacher",), ("agent", "network"), ("agent", "ppo")})
-"""Parts of a trainer's state that are no rows of envs."""
+"""Parts of a trainer's state that are not rows of envs."""
 SECOND_AXIS = frozenset(
     {("rollout",), ("reward", "gains"), ("agent", "observer", "past"), ("agent", "observer", "recent")}
 )

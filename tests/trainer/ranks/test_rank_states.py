@@ -116,6 +116,17 @@ def leaves(state: Any, path: str = "") -> dict[str, Any]:
     return {name: leaf for part in parts for name, leaf in part.items()}
 
 
+def assert_equal(found: Any, wanted: Any) -> None:
+    """Two trees have the same leaves, bit for bit."""
+    got, expected = leaves(found), leaves(wanted)
+    assert expected.keys() == got.keys()
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            torch.testing.assert_close(got[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
+        else:
+            assert got[name] == value, name
+
+
 def test_an_episode_goes_on_the_same_on_other_ranks(saved: dict[str, Any]) -> None:
     ranks = 2
     whole = finished(build(), saved["trainer"])
@@ -140,11 +151,5 @@ def test_shares_have_the_shapes_of_a_rank(saved: dict[str, Any]) -> None:
 
 def test_state_shared_out_twice_is_the_state_before(saved: dict[str, Any]) -> None:
     again = loaded(redistribute(redistribute(saved, 4), 2))
-    expected, got = leaves(split(saved["trainer"], 2)), leaves(again)
-    assert expected.keys() == got.keys()
-    for name, value in expected.items():
-        if isinstance(value, torch.Tensor):
-            torch.testing.assert_close(got[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
-        else:
-            assert got[name] == value, name
+    assert_equal(again, split(saved["trainer"], 2))
     assert leaves(join(again)).keys() == leaves(saved["trainer"]).keys()
