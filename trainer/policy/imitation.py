@@ -116,8 +116,8 @@ def _value_targets(learner: PPO, lesson: Lesson) -> Tensor | None:
     """What the critic is to predict, in normalised units; None where the lesson does not say."""
     if not lesson.is_whole:
         return None
-    network, reward = learner.network, lesson.rollout.reward
-    _, returns = gae(reward, torch.zeros_like(reward), gamma=learner.cfg.gamma, lam=1.0)
+    network, reward = learner.network, lesson.rollout.reward.double()
+    returns = gae(reward, torch.zeros_like(reward), gamma=learner.cfg.gamma, lam=1.0)[1].float()
     network.rescale_value(returns)
     target: Tensor = network.value_norm(returns.unsqueeze(-1)).squeeze(-1)
     return target
