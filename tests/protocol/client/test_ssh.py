@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -61,7 +62,13 @@ def over_there(box: Machine) -> Iterator[Callable[[str], Daemon]]:
 
 
 def ssh_children() -> list[psutil.Process]:
-    return [c for c in psutil.Process().children(recursive=True) if c.name() == "ssh"]
+    """The processes named ssh; another child may end while it is asked for its name."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.name() == "ssh":
+                found.append(child)
+    return found
 
 
 @needs_sshd
