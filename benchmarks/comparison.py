@@ -19,16 +19,16 @@ from typing import Any
 import click
 import torch
 
-from trainer.cli.compare import format_summary
-from trainer.compare.cells import CellStore
-from trainer.compare.comparison import ComparisonRequest, compare
-from trainer.compare.policy_words import parse_policies
-from trainer.compare.progress import Progress
-from trainer.compute.device import limit_threads
-from trainer.config import load as settings
-from trainer.data.registry import load_task
-from trainer.evaluation.held_out import HeldOutHosts
-from trainer.hosts.task_defaults import resolve_task_defaults
+from esper_overwatch.trainer.cli.compare import format_summary
+from esper_overwatch.trainer.compare.cells import CellStore
+from esper_overwatch.trainer.compare.comparison import ComparisonRequest, compare
+from esper_overwatch.trainer.compare.policy_words import parse_policies
+from esper_overwatch.trainer.compare.progress import Progress
+from esper_overwatch.trainer.compute.device import limit_threads
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.data.registry import load_task
+from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
+from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
 
 from .report import finish
 

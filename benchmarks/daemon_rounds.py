@@ -42,7 +42,16 @@ def run(sets: dict[str, object], *, rounds: int = 2) -> EpochCosts:
     with tempfile.TemporaryDirectory(prefix="esper-bench-") as folder:
         environment = {**os.environ, "ESPER_HOME": f"{folder}/home", "XDG_RUNTIME_DIR": folder}
         options = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
-        command = [sys.executable, "-m", "trainer", "start", "bench", "--rounds", str(rounds), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "esper_overwatch.trainer",
+            "start",
+            "bench",
+            "--rounds",
+            str(rounds),
+            *options,
+        ]
         subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=True)
         journal = Path(folder, "home/runs/bench/events.jsonl").read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in journal]

@@ -23,14 +23,14 @@ import msgspec
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, Stage, Style
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, Stage, Style
+from esper_overwatch.trainer.config.host_options import ValidationConfig
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.dataset import Dataset
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts.autotune import choose_execution, create_population
+from esper_overwatch.trainer.hosts.population import Population
 from tests.trainer.oracle import Env, env_from
-from trainer.config.host_options import ValidationConfig
-from trainer.config.schema import Config
-from trainer.data.dataset import Dataset
-from trainer.data.registry import load
-from trainer.hosts.autotune import choose_execution, create_population
-from trainer.hosts.population import Population
 
 from .daemon_rounds import run
 from .report import finish

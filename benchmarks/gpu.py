@@ -34,15 +34,15 @@ import click
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trainer.compute.device import DeviceError, prepare_device, resolve_device
-from trainer.compute.execution_plan import Execution
-from trainer.config import load as settings
-from trainer.data.dataset import Dataset
-from trainer.data.registry import load
-from trainer.hosts.population import Population
-from trainer.hosts.precision import resolve_amp
-from trainer.loop import Trainer
-from trainer.telemetry.stall_counters import StallCounters
+from esper_overwatch.trainer.compute.device import DeviceError, prepare_device, resolve_device
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.data.dataset import Dataset
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.precision import resolve_amp
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.telemetry.stall_counters import StallCounters
 
 from .engine import Sequential, plant
 from .report import finish, machine

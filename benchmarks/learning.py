@@ -17,11 +17,11 @@ import time
 import click
 import torch
 
-from protocol.messages.events import RoundFinished
-from protocol.runs import RunFolder
-from trainer.config import load as settings
-from trainer.daemon.daemon import Daemon
-from trainer.data.registry import load
+from esper_overwatch.protocol.messages.events import RoundFinished
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.daemon.daemon import Daemon
+from esper_overwatch.trainer.data.registry import load
 
 from .report import finish
 

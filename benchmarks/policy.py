@@ -14,15 +14,15 @@ import click
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Op
-from trainer.compute.compiler import Compiler
-from trainer.config.load import load
-from trainer.config.schema import Config
-from trainer.measurements import Measurements
-from trainer.policy.agent import Agent
-from trainer.policy.gae import gae
-from trainer.policy.rollout import Rollout
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import Op
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.config.load import load
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.gae import gae
+from esper_overwatch.trainer.policy.rollout import Rollout
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 from .report import finish
 

@@ -22,19 +22,19 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, ISOLATED, Op, Stage
-from trainer.config.load import load
-from trainer.config.schema import Config
-from trainer.measurements import Measurements
-from trainer.policy.actor import Actor
-from trainer.policy.agent import Agent
-from trainer.policy.gae import gae, subtract_task_baseline
-from trainer.policy.rollout import Rollout
-from trainer.reward.compute import Reward, total
-from trainer.reward.modes import RunContext
-from trainer.reward.shapley import student_t_quantile
-from trainer.seeds.lifecycle import Lifecycle
-from trainer.seeds.table import SlotTable, is_in
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Op, Stage
+from esper_overwatch.trainer.config.load import load
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.actor import Actor
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.gae import gae, subtract_task_baseline
+from esper_overwatch.trainer.policy.rollout import Rollout
+from esper_overwatch.trainer.reward.compute import Reward, total
+from esper_overwatch.trainer.reward.modes import RunContext
+from esper_overwatch.trainer.reward.shapley import student_t_quantile
+from esper_overwatch.trainer.seeds.lifecycle import Lifecycle
+from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 from .report import finish
 

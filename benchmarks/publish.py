@@ -34,7 +34,7 @@ from pathlib import Path
 
 import click
 
-from protocol import PublishedRun, publish
+from esper_overwatch import PublishedRun, publish
 
 from .report import finish
 
@@ -49,7 +49,7 @@ LogValues = Callable[[dict[str, float], int], object]
 """Logs these numbers at a step."""
 VIEWER = """
 import sys
-from protocol import Subscriber
+from esper_overwatch import Subscriber
 with Subscriber(sys.argv[1]) as subscriber:
     for event in subscriber.events():
         pass

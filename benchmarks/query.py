@@ -22,11 +22,11 @@ from typing import Any
 
 import click
 
-from protocol.codec.json_lines import Encoder
-from protocol.journal.writer import Journal
-from protocol.messages import events as ev
-from protocol.messages.events import Context
-from protocol.messages.vocabulary import HEAD_NAMES, STREAMS, Op, Stage
+from esper_overwatch.protocol.codec.json_lines import Encoder
+from esper_overwatch.protocol.journal.writer import Journal
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import Context
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, STREAMS, Op, Stage
 
 from .report import finish
 
@@ -53,7 +53,7 @@ TEN_ROUNDS = tuple(
 _ASK = """
 import json, resource, sys, time
 from pathlib import Path
-from trainer.query.database import Database
+from esper_overwatch.trainer.query.database import Database
 begun = time.perf_counter()
 database = Database(Path(sys.argv[1]))
 seconds = [time.perf_counter() - begun]

@@ -20,18 +20,18 @@ import torch
 import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import start_processes
 
-from protocol.server.emitter import Emitter
-from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.load import load as configured
-from trainer.data.registry import load
-from trainer.episode_table import PolicyEvaluation
-from trainer.hooks import Learned, StopRun
-from trainer.loop import Trainer
-from trainer.ranks import orders
-from trainer.ranks.rank_report import RankReport, encode
-from trainer.ranks.rank_zero import RankZero
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.load import load as configured
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.episode_table import PolicyEvaluation
+from esper_overwatch.trainer.hooks import Learned, StopRun
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.ranks import orders
+from esper_overwatch.trainer.ranks.rank_report import RankReport, encode
+from esper_overwatch.trainer.ranks.rank_zero import RankZero
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 from .report import finish
 

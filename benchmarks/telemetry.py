@@ -29,14 +29,14 @@ import orjson
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from protocol.messages.vocabulary import Level
-from protocol.runs import RunFolder
-from trainer.compute.process_group import ProcessGroup
-from trainer.config import load as settings
-from trainer.daemon.daemon import Daemon
-from trainer.data.registry import load
-from trainer.hosts.host_group import HostGroup
-from trainer.hosts.population import Population
+from esper_overwatch.protocol.messages.vocabulary import Level
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.daemon.daemon import Daemon
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts.host_group import HostGroup
+from esper_overwatch.trainer.hosts.population import Population
 
 from .report import finish
 
@@ -140,7 +140,8 @@ def cost(envs: int, pairs: int) -> dict[str, float]:
             )
             daemon.server.start()
             reader = subprocess.Popen(
-                [sys.executable, "-m", "trainer", "tail", "-f", "bench"], stdout=subprocess.DEVNULL
+                [sys.executable, "-m", "esper_overwatch.trainer", "tail", "-f", "bench"],
+                stdout=subprocess.DEVNULL,
             )
             try:
                 bench = Bench(daemon)

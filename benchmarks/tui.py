@@ -29,9 +29,9 @@ from typing import NamedTuple
 
 import psutil
 
-from protocol.codec.json_lines import decode_line
-from protocol.runs import RunFolder
-from protocol.server.server import Server
+from esper_overwatch.protocol.codec.json_lines import decode_line
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
 from tests.e2e.terminal import Terminal
 from tests.overwatch_tui import journal
 
@@ -115,7 +115,7 @@ def opened(command: list[str], columns: int = 120, lines: int = 40) -> Iterator[
 
 
 def overwatch(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "overwatch_tui", *arguments]
+    return [sys.executable, "-m", "esper_overwatch.overwatch_tui", *arguments]
 
 
 def steady(terminal: Terminal, seconds: float) -> tuple[float, float]:

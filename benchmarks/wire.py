@@ -37,17 +37,17 @@ import orjson
 import torch
 import zmq
 
-from protocol import Subscriber, connect
-from protocol.codec import json_lines
-from protocol.codec.frames import decode_batch, encode_batches
-from protocol.codec.json_lines import MAX_BATCH_EVENTS, Encoder, encode_event
-from protocol.journal.writer import Journal
-from protocol.messages.events import Context, PPOUpdate
-from protocol.messages.vocabulary import STREAMS
-from protocol.runs import RunFolder
-from protocol.server.emitter import Emitter
-from protocol.server.publisher import MAX_TICK_EVENTS, Publisher
-from protocol.server.server import Server
+from esper_overwatch import Subscriber, connect
+from esper_overwatch.protocol.codec import json_lines
+from esper_overwatch.protocol.codec.frames import decode_batch, encode_batches
+from esper_overwatch.protocol.codec.json_lines import MAX_BATCH_EVENTS, Encoder, encode_event
+from esper_overwatch.protocol.journal.writer import Journal
+from esper_overwatch.protocol.messages.events import Context, PPOUpdate
+from esper_overwatch.protocol.messages.vocabulary import STREAMS
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.protocol.server.publisher import MAX_TICK_EVENTS, Publisher
+from esper_overwatch.protocol.server.server import Server
 
 from .report import finish
 
@@ -60,7 +60,7 @@ ASKER = """
 import json, time
 from pathlib import Path
 import zmq
-from protocol import connect
+from esper_overwatch import connect
 bare = zmq.Context().socket(zmq.DEALER)
 bare.linger = 0
 bare.connect("ipc://%(home)s/bare")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from protocol import publish  # publish
+from esper_overwatch import publish  # publish
 
 
 def parse_args() -> argparse.Namespace:

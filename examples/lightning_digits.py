@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from protocol.integrations.lightning import LightningCallback  # publish
+from esper_overwatch.protocol.integrations.lightning import LightningCallback  # publish
 
 
 class Classifier(LightningModule):

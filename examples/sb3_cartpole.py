@@ -9,7 +9,7 @@ import argparse
 
 from stable_baselines3 import PPO
 
-from protocol.integrations.stable_baselines3 import StableBaselines3Callback  # publish
+from esper_overwatch.protocol.integrations.stable_baselines3 import StableBaselines3Callback  # publish
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ import click
 from aiohttp import web
 from textual_serve.server import Server
 
-from protocol.errors import EsperError
+from esper_overwatch.protocol.errors import EsperError
 
 HOST = "127.0.0.1"
 COOKIE = "esper_token"
@@ -61,7 +61,9 @@ class PageServer(Server):
     """
 
     def __init__(self, arguments: Sequence[str], listener: socket.socket, token: str) -> None:
-        command = shlex.join([sys.executable, "-m", "overwatch_tui", *arguments, "--mouse"])
+        command = shlex.join(
+            [sys.executable, "-P", "-m", "esper_overwatch.overwatch_tui", *arguments, "--mouse"]
+        )
         port = listener.getsockname()[1]
         super().__init__(command, host=HOST, port=port, title="esper-tui")
         self._listener = listener

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from protocol.client.command_line import check_arguments, exit_on_error
-from protocol.client.ssh_command import DAEMON_VARIABLE
-from protocol.codec.addresses import is_remote_address, run_address
-from protocol.errors import EsperError
-from protocol.version import __version__
+from esper_overwatch.protocol.client.command_line import check_arguments, exit_on_error
+from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
+from esper_overwatch.protocol.codec.addresses import is_remote_address, run_address
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.version import __version__
 
 from .first_frame import FirstFrame
 from .hangup import leave_on_hangup, leave_on_signals

@@ -12,7 +12,7 @@ import termios
 from types import TracebackType
 from typing import Any
 
-from protocol.codec.text import clean_cells
+from esper_overwatch.protocol.codec.text import clean_cells
 
 ALTERNATE_SCREEN = "\x1b[?1049h"
 _LEAVE = "\x1b[?1049l\x1b[?25h"

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from protocol.client.items import LinkChanged, RequestOutcome, Reset
-from protocol.codec.json_lines import Event
-from protocol.errors import EsperError, NoReply, RunNotFound
-from protocol.messages.thresholds import Threshold
+from esper_overwatch.protocol.client.items import LinkChanged, RequestOutcome, Reset
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import EsperError, NoReply, RunNotFound
+from esper_overwatch.protocol.messages.thresholds import Threshold
 
 from .model.commands import TrackedCommand
 from .model.late_events import fold_late

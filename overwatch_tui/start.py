@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import click
 
-from protocol.codec.addresses import is_remote_address, parse_ssh_address, ssh_address_of
-from protocol.errors import RunNotFound
-from protocol.runs import choose_run, find_run
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.codec.addresses import is_remote_address, parse_ssh_address, ssh_address_of
+from esper_overwatch.protocol.errors import RunNotFound
+from esper_overwatch.protocol.runs import choose_run, find_run
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .render.view_state import ViewState
 from .source.compared_runs import ComparedRuns

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import click
 
-from protocol.codec.addresses import is_remote_address
-from protocol.codec.text import clean_cells, clean_text, escape_json
+from esper_overwatch.protocol.codec.addresses import is_remote_address
+from esper_overwatch.protocol.codec.text import clean_cells, clean_text, escape_json
 
 from .first_frame import FirstFrame
 from .panels import PANELS

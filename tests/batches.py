@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from protocol.codec.json_lines import Batch, Encoder
-from protocol.messages.events import Context
-from protocol.messages.vocabulary import STREAMS
+from esper_overwatch.protocol.codec.json_lines import Batch, Encoder
+from esper_overwatch.protocol.messages.events import Context
+from esper_overwatch.protocol.messages.vocabulary import STREAMS
 
 
 def batch_of(seq: int, ts: int, ctx: Context, event: object) -> Batch:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = {"protocol", "trainer", "overwatch_tui", "tests", "tools", "benchmarks"}
+PACKAGES = {"esper_overwatch", "tests", "tools", "benchmarks"}
 Import = ast.Import | ast.ImportFrom
 
 
@@ -89,12 +89,13 @@ def test_programs_in_strings_import_what_exists() -> None:
 
 
 def test_a_moved_name_in_a_program_is_found() -> None:
-    gone = "import os\nfrom protocol.runs import RunFolder, NoSuchName\nfrom protocol.no_such import x\n"
+    gone = "from esper_overwatch.protocol.runs import RunFolder, NoSuchName\n"
+    gone += "import esper_overwatch.protocol.no_such\n"
     assert [missing(node) for node in imports_of(gone)] == [
-        ["protocol.runs.NoSuchName"],
-        ["protocol.no_such"],
+        ["esper_overwatch.protocol.runs.NoSuchName"],
+        ["esper_overwatch.protocol.no_such"],
     ]
-    half = "from protocol.gone import x\n{body} is no program\n"
-    assert [missing(node) for node in imports_of(half)] == [["protocol.gone"]]
+    half = "from esper_overwatch.protocol.gone import x\n{body} is no program\n"
+    assert [missing(node) for node in imports_of(half)] == [["esper_overwatch.protocol.gone"]]
     assert not [name for node in imports_of("from tests.protocol import harness") for name in missing(node)]
     assert not imports_of("what comes from trainer is an import to the list")

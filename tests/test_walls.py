@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PREFIX = "esper_overwatch."
 FRAMEWORKS = {
     "protocol.integrations.pytorch": {"torch"},
     "protocol.integrations.lightning": {"lightning"},
@@ -125,13 +126,13 @@ def imports(name: str) -> Iterator[str]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (alias.name.removeprefix(PREFIX) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.rsplit(".", node.level - 1)[0] if node.level else ""
             base = ".".join(part for part in (above, node.module or "") if part)
             for alias in node.names:
-                submodule = f"{base}.{alias.name}"
-                yield submodule if submodule in MODULES else base
+                submodule = f"{base}.{alias.name}".removeprefix(PREFIX)
+                yield submodule if submodule in MODULES else base.removeprefix(PREFIX)
 
 
 def room(module: str) -> str:
@@ -150,10 +151,30 @@ def test_packages_keep_their_walls(package: str) -> None:
     assert not crossings
 
 
+def test_no_source_imports_a_package_by_its_folder() -> None:
+    folders = ("protocol", "trainer", "overwatch_tui", "tests", "tools", "benchmarks", "examples")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""] * (node.level == 0)
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+        if name.split(".")[0] in FLOORS
+    ]
+    assert len(sources) > 500
+    assert not found
+
+
 def test_importing_protocol_loads_no_framework() -> None:
     program = """
 import sys
-from protocol import connect, publish
+from esper_overwatch import connect, publish
 heavy = {"torch", "numpy", "lightning", "transformers", "accelerate", "stable_baselines3", "gymnasium"}
 print(sorted(name for name in sys.modules if name.split(".")[0] in heavy or "integrations" in name))
 """

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.messages.thresholds import THRESHOLDS
-from trainer.telemetry.anomalies import CHECKS, AnomalyCheck
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.trainer.telemetry.anomalies import CHECKS, AnomalyCheck
 
 PAGE = Path(__file__).parents[1] / "docs" / "prometheus" / "alerts.yml"
 TRAINING = 'ignoring (state) esper_run_state{state="TRAINING"} == 1'

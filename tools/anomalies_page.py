@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from protocol.messages.anomaly_guide import ANOMALY_GUIDES, AnomalyGuide
-from protocol.messages.thresholds import THRESHOLDS, Threshold
-from trainer.config.anomaly_options import SIGNALS
-from trainer.telemetry.anomalies import CHECKS
+from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES, AnomalyGuide
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
+from esper_overwatch.trainer.config.anomaly_options import SIGNALS
+from esper_overwatch.trainer.telemetry.anomalies import CHECKS
 
 from .markers import ROOT
 

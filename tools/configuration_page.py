@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainer.config.load import OPTIONS, load_sourced, to_toml
+from esper_overwatch.trainer.config.load import OPTIONS, load_sourced, to_toml
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from protocol.codec.frames import encode_request
-from protocol.codec.json_lines import encode_event
-from protocol.messages.commands import METHODS, RequestMeta
-from protocol.messages.events import EVENTS, Context, EventSpec
-from protocol.messages.schema import FRAMES
-from protocol.version import PROTOCOL_VERSION
+from esper_overwatch.protocol.codec.frames import encode_request
+from esper_overwatch.protocol.codec.json_lines import encode_event
+from esper_overwatch.protocol.messages.commands import METHODS, RequestMeta
+from esper_overwatch.protocol.messages.events import EVENTS, Context, EventSpec
+from esper_overwatch.protocol.messages.schema import FRAMES
+from esper_overwatch.protocol.version import PROTOCOL_VERSION
 
 from .markers import ROOT
 
@@ -76,7 +76,7 @@ _BY_NAME: dict[str, Any] = {
     "message": "round 12: return 0.912",
     "segment": "events-000003.jsonl.zst",
     "code": -32003,
-    "logger": "trainer.daemon.rank0_hooks",
+    "logger": "esper_overwatch.trainer.daemon.rank0_hooks",
     "ttl": 60.0,
     "first": 806,
     "last": 812,

@@ -18,15 +18,15 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from protocol.errors import ERRORS
-from protocol.messages.commands import METHODS, Method, Reply, Request
-from protocol.messages.events import EVENTS, Context, EventSpec
-from protocol.messages.headers import BatchHeader, Heartbeat, ViewHeader
-from protocol.messages.results import Accepted
-from protocol.messages.schema import json_schema, schema_bytes
-from protocol.messages.vocabulary import STREAMS
-from protocol.runs import Connection
-from protocol.storage.keys import KeyPair
+from esper_overwatch.protocol.errors import ERRORS
+from esper_overwatch.protocol.messages.commands import METHODS, Method, Reply, Request
+from esper_overwatch.protocol.messages.events import EVENTS, Context, EventSpec
+from esper_overwatch.protocol.messages.headers import BatchHeader, Heartbeat, ViewHeader
+from esper_overwatch.protocol.messages.results import Accepted
+from esper_overwatch.protocol.messages.schema import json_schema, schema_bytes
+from esper_overwatch.protocol.messages.vocabulary import STREAMS
+from esper_overwatch.protocol.runs import Connection
+from esper_overwatch.protocol.storage.keys import KeyPair
 
 from .markers import ROOT
 from .message_examples import complete_corpus, first_of_each

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from tests.e2e.terminal import Terminal
 from tests.overwatch_tui.record import NAME, unpack
 
@@ -53,7 +53,7 @@ def record(folder: Path, seconds: float = SECONDS) -> str:
     path = folder / NAME / EVENTS_FILE
     path.parent.mkdir()
     unpack(path)
-    command = [sys.executable, "-m", "overwatch_tui", "--replay", str(path), "--speed", SPEED]
+    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", "--replay", str(path), "--speed", SPEED]
     environment = {**os.environ, "ESPER_HOME": str(folder), "TZ": "UTC"}
     terminal = Terminal(command, environment, columns=COLUMNS, lines=LINES)
     pieces: list[tuple[float, bytes]] = []

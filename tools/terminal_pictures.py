@@ -13,12 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.screenshot import self_contained
-from overwatch_tui.session import Session
-from overwatch_tui.source.replay import ReplayFeed
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from tests.overwatch_tui.record import NAME, unpack
 
 FOLDER = Path(__file__).parents[1] / "docs" / "img"

@@ -1,4 +1,4 @@
-"""`python -m trainer` is `esper-daemon`; both begin here.
+"""`python -m esper_overwatch.trainer` is `esper-daemon`; both begin here.
 
 Imports nothing at its top: ctrl+c may come while the command line is imported.
 """
@@ -13,7 +13,7 @@ def main() -> None:
 
         run_command_line()
     except KeyboardInterrupt:
-        from protocol.errors import INTERRUPTED_EXIT
+        from esper_overwatch.protocol.errors import INTERRUPTED_EXIT
 
         sys.exit(INTERRUPTED_EXIT)
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from protocol.errors import first_line
-from protocol.storage.folders import replace_file, sync_folder
+from esper_overwatch.protocol.errors import first_line
+from esper_overwatch.protocol.storage.folders import replace_file, sync_folder
 
 from .checkpoint_files import (
     BEST_FILE,

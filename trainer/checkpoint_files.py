@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from protocol.errors import EsperError
-from protocol.storage.folders import replace_file
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.storage.folders import replace_file
 
 BEST_FILE, INDEX_FILE = "best.pt", "index.json"
 _NAME = re.compile(r"^round-(\d+)(?:-epoch-(\d+))?(?:-([A-Za-z0-9_.-]+))?\.pt$")

@@ -13,7 +13,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import HEAD_NAMES
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
 
 from .compute.compiler import Compiler
 from .compute.cuda_graphs import CudaGraphs

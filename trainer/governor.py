@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Op, Stage
+from esper_overwatch.protocol.messages.vocabulary import Op, Stage
 
 from .compute.cuda_graphs import CudaGraphs
 from .config.seed_options import GovernorConfig

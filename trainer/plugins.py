@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from protocol.errors import EsperError, first_line
+from esper_overwatch.protocol.errors import EsperError, first_line
 
 BLUEPRINT_GROUP = "esper.blueprints"
 TASK_GROUP = "esper.tasks"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from overwatch_tui.model.anomalies import MUTE_SECONDS, AnomalyRecord
-from overwatch_tui.model.limit_preview import MOVING, LimitPreview, limit_signal
-from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.render.anomaly_rows import current_anomaly, listed_anomalies
-from overwatch_tui.render.format import format_duration
+from esper_overwatch.overwatch_tui.model.anomalies import MUTE_SECONDS, AnomalyRecord
+from esper_overwatch.overwatch_tui.model.limit_preview import MOVING, LimitPreview, limit_signal
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.render.anomaly_rows import current_anomaly, listed_anomalies
+from esper_overwatch.overwatch_tui.render.format import format_duration
 
 from .base import PaintedApp
 
@@ -84,7 +84,7 @@ class AnomalyActions(PaintedApp):
 
     def action_limits(self) -> None:
         """Try other limits of the selected anomaly's signal."""
-        from overwatch_tui.screens.input_line import InputLine
+        from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 
         inputs = self.body
         record = current_anomaly(inputs)

@@ -17,22 +17,22 @@ from textual.events import Event, InputEvent, Key, Resize
 from textual.screen import Screen
 from textual.timer import Timer
 
-from overwatch_tui.model.acknowledgements import AnomalyKey
-from overwatch_tui.model.anomalies import AnomalyRecord
-from overwatch_tui.panels import PANELS
-from overwatch_tui.render.format import format_number
-from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, compose_screen
-from overwatch_tui.render.notifier import TerminalNotifier
-from overwatch_tui.render.panel import PanelInputs
-from overwatch_tui.render.theme import Theme
-from overwatch_tui.screens.idle_collection import IdleCollection
-from overwatch_tui.screens.line_widget import LinePanel
-from overwatch_tui.screens.main import MainScreen
-from overwatch_tui.screens.output_pace import OutputPace
-from overwatch_tui.screens.paced import ERASE_BELOW, ERASED_FROM, PacedScreen
-from overwatch_tui.screens.shown_cells import DifferenceUpdate, ShownCells
-from overwatch_tui.session import Session
-from overwatch_tui.settings.keymap import usual_names
+from esper_overwatch.overwatch_tui.model.acknowledgements import AnomalyKey
+from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.panels import PANELS
+from esper_overwatch.overwatch_tui.render.format import format_number
+from esper_overwatch.overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, ScreenLayout, compose_screen
+from esper_overwatch.overwatch_tui.render.notifier import TerminalNotifier
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.theme import Theme
+from esper_overwatch.overwatch_tui.screens.idle_collection import IdleCollection
+from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
+from esper_overwatch.overwatch_tui.screens.main import MainScreen
+from esper_overwatch.overwatch_tui.screens.output_pace import OutputPace
+from esper_overwatch.overwatch_tui.screens.paced import ERASE_BELOW, ERASED_FROM, PacedScreen
+from esper_overwatch.overwatch_tui.screens.shown_cells import DifferenceUpdate, ShownCells
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.settings.keymap import usual_names
 
 DRAIN_SECONDS = 1 / 30
 DOUBLE_PRESS_SECONDS = 2.0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from overwatch_tui.render.chart_page import chart_width
-from overwatch_tui.render.chart_view import MAX_PINS
-from overwatch_tui.render.layout import BOTTOM, TOP
-from overwatch_tui.render.plot import plot_grid
-from overwatch_tui.source.pin_file import PinFile
-from overwatch_tui.start import RunChoice
+from esper_overwatch.overwatch_tui.render.chart_page import chart_width
+from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
+from esper_overwatch.overwatch_tui.render.layout import BOTTOM, TOP
+from esper_overwatch.overwatch_tui.render.plot import plot_grid
+from esper_overwatch.overwatch_tui.source.pin_file import PinFile
+from esper_overwatch.overwatch_tui.start import RunChoice
 
 from .moments import MomentActions
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from overwatch_tui.model.loop_commands import read_loop_commands
-from overwatch_tui.screens.questions import OF_TRAININGS, QUESTIONS, Question
+from esper_overwatch.overwatch_tui.model.loop_commands import read_loop_commands
+from esper_overwatch.overwatch_tui.screens.questions import OF_TRAININGS, QUESTIONS, Question
 
 from .base import PaintedApp
 
 if TYPE_CHECKING:
-    from overwatch_tui.screens.call import LoopCall
+    from esper_overwatch.overwatch_tui.screens.call import LoopCall
 
 
 class CommandActions(PaintedApp):
@@ -37,7 +37,7 @@ class CommandActions(PaintedApp):
 
     def action_call(self) -> None:
         """Choose a command that the loop of a published run has registered."""
-        from overwatch_tui.screens.call import CallScreen
+        from esper_overwatch.overwatch_tui.screens.call import CallScreen
 
         state, name = self.session.state, self.session.link.name or "the run"
         commands = read_loop_commands(state.loop_commands)
@@ -84,7 +84,7 @@ class CommandActions(PaintedApp):
         return False
 
     def _confirm(self, question: Question) -> None:
-        from overwatch_tui.screens.confirm import ConfirmScreen
+        from esper_overwatch.overwatch_tui.screens.confirm import ConfirmScreen
 
         if not self.can_send(question.method, self.session.feed.run_id):
             return
@@ -101,7 +101,7 @@ class CommandActions(PaintedApp):
 
     def ask_name(self, then: Callable[[], None]) -> None:
         """Have the run's name typed before what ends it is sent."""
-        from overwatch_tui.screens.input_line import InputLine
+        from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 
         name, run_id = self.session.link.name or "", self.session.feed.run_id
         about = f"STOP the run? A checkpoint is saved first where it can. Type its name, {name}, and Enter"

@@ -56,7 +56,7 @@ class DisplayActions(PaintedApp):
 
     def action_write_screen(self) -> None:
         """Write the screen as SVG and as text."""
-        from overwatch_tui.screens.screenshot import self_contained
+        from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
 
         width, height = self.size
         run = re.sub(r"[^\w.-]", "_", self.session.link.name or "overwatch")

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from overwatch_tui.render.lines import Line, plain
-from overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.lines import Line, plain
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
 
 from .moves import MoveActions
 
 if TYPE_CHECKING:
-    from overwatch_tui.render.export import Record
+    from esper_overwatch.overwatch_tui.render.export import Record
 
 MIN_WIDTH = 180
 """Columns of a drawing: no column of a table is left out for want of room."""
@@ -25,8 +25,8 @@ class ExportActions(MoveActions):
 
     def action_export(self) -> None:
         """Ask for the form, then write the panel that moves act on into the working folder."""
-        from overwatch_tui.render.export import ChartRecorder, curve_records
-        from overwatch_tui.screens.export import ExportScreen
+        from esper_overwatch.overwatch_tui.render.export import ChartRecorder, curve_records
+        from esper_overwatch.overwatch_tui.screens.export import ExportScreen
 
         name = "pins" if self.session.view.charts.names else self._panel()
         view = replace(self.session.view, scroll={}, env_layout="table", focus=name)
@@ -58,8 +58,8 @@ class ExportActions(MoveActions):
 
     def _write(self, name: str, suffix: str, records: Sequence[Record], lines: Sequence[Line]) -> str:
         """Write the file; says where it is, or why it is not."""
-        from overwatch_tui.render.export import as_csv, as_json, as_svg, as_text
-        from overwatch_tui.screens.screenshot import self_contained
+        from esper_overwatch.overwatch_tui.render.export import as_csv, as_json, as_svg, as_text
+        from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
 
         if suffix in ("csv", "json") and not records:
             return f"{name} has neither rows nor curves to write as {suffix.upper()}: take text or SVG"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overwatch_tui.model.command_line import (
+from esper_overwatch.overwatch_tui.model.command_line import (
     CommandLineError,
     Parsed,
     complete,
@@ -10,9 +10,9 @@ from overwatch_tui.model.command_line import (
     known_methods,
     parse_line,
 )
-from overwatch_tui.model.filters import FilterError, parse_filter
-from protocol.client.items import RequestOutcome
-from protocol.codec.text import clean_text
+from esper_overwatch.overwatch_tui.model.filters import FilterError, parse_filter
+from esper_overwatch.protocol.client.items import RequestOutcome
+from esper_overwatch.protocol.codec.text import clean_text
 
 from .commands import CommandActions
 from .moves import MoveActions
@@ -23,7 +23,7 @@ class LineActions(MoveActions, CommandActions):
 
     def action_filter(self) -> None:
         """Type the filter of the list that moves act on; an empty one shows all."""
-        from overwatch_tui.screens.input_line import InputLine
+        from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 
         panel = self._panel()
         fields = self.panels[panel].renderer.fields(self.body)
@@ -58,8 +58,8 @@ class LineActions(MoveActions, CommandActions):
 
     def action_command_line(self) -> None:
         """Type a method of the daemon and its parameters."""
-        from overwatch_tui.screens.input_line import InputLine
-        from overwatch_tui.source.history_file import HistoryFile
+        from esper_overwatch.overwatch_tui.screens.input_line import InputLine
+        from esper_overwatch.overwatch_tui.source.history_file import HistoryFile
 
         link, run_id = self.session.link, self.session.feed.run_id
         if not self.is_connected:
@@ -113,7 +113,7 @@ class LineActions(MoveActions, CommandActions):
         self.paint()
 
     def _show_answer(self, text: str, reply: RequestOutcome) -> None:
-        from overwatch_tui.screens.answer import AnswerScreen
+        from esper_overwatch.overwatch_tui.screens.answer import AnswerScreen
 
         if reply.error is not None:
             self.show_message(clean_text(f"{text}: {reply.error}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from overwatch_tui.model.time_target import EXAMPLES, parse_target
+from esper_overwatch.overwatch_tui.model.time_target import EXAMPLES, parse_target
 
 from .base import DOUBLE_PRESS_SECONDS
 from .moves import MoveActions
@@ -62,7 +62,7 @@ class MomentActions(MoveActions):
             setattr(view, name, value)
         self._before_first_row = None
         self.paint()
-        from overwatch_tui.screens.input_line import InputLine
+        from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 
         self.push_screen(InputLine("go to ", lambda _: EXAMPLES, self.palette, view.glyphs), self._go_to)
 

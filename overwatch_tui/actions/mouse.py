@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from overwatch_tui.render.lines import Line, plain
-from overwatch_tui.screens.main import MainScreen
+from esper_overwatch.overwatch_tui.render.lines import Line, plain
+from esper_overwatch.overwatch_tui.screens.main import MainScreen
 
 from .moves import MoveActions
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from overwatch_tui.panels import PANELS
-from overwatch_tui.render.layout import main_columns
-from overwatch_tui.render.panel import PanelTable
-from overwatch_tui.render.view_state import MAIN_VIEW
+from esper_overwatch.overwatch_tui.panels import PANELS
+from esper_overwatch.overwatch_tui.render.layout import main_columns
+from esper_overwatch.overwatch_tui.render.panel import PanelTable
+from esper_overwatch.overwatch_tui.render.view_state import MAIN_VIEW
 
 from .base import PaintedApp
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overwatch_tui.render.view_state import MAIN_VIEW
+from esper_overwatch.overwatch_tui.render.view_state import MAIN_VIEW
 
 from .charts import ChartActions
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.session import Session
-from overwatch_tui.source.feed import Feed
-from overwatch_tui.source.no_run import NoFeed
-from overwatch_tui.source.recording import FetchFeed
-from overwatch_tui.source.run_list import ListedRun, MachineRuns
-from overwatch_tui.start import RunChoice
-from protocol.errors import EsperError
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.feed import Feed
+from esper_overwatch.overwatch_tui.source.no_run import NoFeed
+from esper_overwatch.overwatch_tui.source.recording import FetchFeed
+from esper_overwatch.overwatch_tui.source.run_list import ListedRun, MachineRuns
+from esper_overwatch.overwatch_tui.start import RunChoice
+from esper_overwatch.protocol.errors import EsperError
 
 from .base import PaintedApp
 
 if TYPE_CHECKING:
-    from overwatch_tui.screens.runs import RunsScreen
+    from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
 
 FETCH_SECONDS = 0.2
 
@@ -40,7 +40,7 @@ class RunActions(PaintedApp):
 
     def action_runs(self) -> None:
         """Show the list above what is watched now."""
-        from overwatch_tui.screens.runs import RunsScreen
+        from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
 
         view, watched = self.choice.view, self.session.view
         view.glyphs, view.read_only, view.message = watched.glyphs, self.choice.read_only, ""

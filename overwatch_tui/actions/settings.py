@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from overwatch_tui.render.notifier import chosen_quiet_hours
-from overwatch_tui.render.palettes import automatic_theme
-from overwatch_tui.render.theme import chosen_glyphs
-from overwatch_tui.settings.sources import Settings
-from overwatch_tui.settings.table import Value
-from overwatch_tui.start import RunChoice
+from esper_overwatch.overwatch_tui.render.notifier import chosen_quiet_hours
+from esper_overwatch.overwatch_tui.render.palettes import automatic_theme
+from esper_overwatch.overwatch_tui.render.theme import chosen_glyphs
+from esper_overwatch.overwatch_tui.settings.sources import Settings
+from esper_overwatch.overwatch_tui.settings.table import Value
+from esper_overwatch.overwatch_tui.start import RunChoice
 
 from .base import PaintedApp
 
@@ -21,7 +21,7 @@ class SettingActions(PaintedApp):
     choice: RunChoice
 
     def action_settings(self) -> None:
-        from overwatch_tui.screens.settings import SettingsScreen
+        from esper_overwatch.overwatch_tui.screens.settings import SettingsScreen
 
         screen = SettingsScreen(
             self.settings,

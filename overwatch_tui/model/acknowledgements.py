@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from protocol.messages.events import AnomalyAcknowledged, AnomalyMuted
-from protocol.messages.vocabulary import SEVERITY_RANK
+from esper_overwatch.protocol.messages.events import AnomalyAcknowledged, AnomalyMuted
+from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
 
 AnomalyKey = tuple[str, str]
 """(source, kind)."""

@@ -12,10 +12,10 @@ import copy
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from protocol.messages.anomaly_guide import ROLLBACK
-from protocol.messages.events import Anomaly, AnomalyAcknowledged, AnomalyMuted
-from protocol.messages.thresholds import Threshold
-from protocol.messages.vocabulary import SEVERITY_RANK, Severity
+from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK
+from esper_overwatch.protocol.messages.events import Anomaly, AnomalyAcknowledged, AnomalyMuted
+from esper_overwatch.protocol.messages.thresholds import Threshold
+from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK, Severity
 
 from .acknowledgements import NO_MUTE, Acknowledgement, Acknowledgements, AnomalyKey, Mute
 from .limits import LIMIT_SUFFIX

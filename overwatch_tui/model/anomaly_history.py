@@ -11,9 +11,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from protocol.codec.json_lines import Event
-from protocol.messages.anomaly_guide import ROLLBACK
-from protocol.messages.events import Anomaly, GovernorRollback
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK
+from esper_overwatch.protocol.messages.events import Anomaly, GovernorRollback
 
 from .time_series import SECOND
 

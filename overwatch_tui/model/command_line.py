@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from protocol.errors import EsperError
-from protocol.messages.commands import METHODS, Method
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.messages.commands import METHODS, Method
 
 PLUMBING = frozenset(("hello", "ping", "snapshot", "replay", "schema"))
 """Methods that the terminal itself uses, and nobody types."""

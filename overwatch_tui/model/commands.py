@@ -9,8 +9,8 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.journal.command_log import CommandLog, CommandRecord
-from protocol.messages.events import ProfilerFinished, ProfilerStarted, TelemetryLevel
+from esper_overwatch.protocol.journal.command_log import CommandLog, CommandRecord
+from esper_overwatch.protocol.messages.events import ProfilerFinished, ProfilerStarted, TelemetryLevel
 
 from .time_series import SECOND
 

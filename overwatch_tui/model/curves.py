@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.codec.json_lines import Event
-from protocol.messages import events as ev
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages import events as ev
 
 from .columns import zip_columns
 from .time_series import RESOLUTIONS, SHORT_RESOLUTIONS, History

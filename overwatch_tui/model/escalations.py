@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protocol.messages.events import TelemetryLevel
+from esper_overwatch.protocol.messages.events import TelemetryLevel
 
 _Key = tuple[str | None, int | None, str]
 """(id of the command, env, reason); one by an anomaly or by the calendar has no command."""

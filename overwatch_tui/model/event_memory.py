@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 
 MAX_MEMORY_BYTES = 16 * 1024 * 1024
 """Compressed: about half an hour of 16 envs at 20 events a second."""

@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import isnan
 from typing import NamedTuple
 
-from protocol.errors import EsperError
+from esper_overwatch.protocol.errors import EsperError
 
 Value = str | float | None
 Fields = Mapping[str, Value]

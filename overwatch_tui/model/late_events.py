@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.codec.json_lines import Event
-from protocol.messages.events import EpochFinished, RoundFinished, SeedGate, SeedStage
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import EpochFinished, RoundFinished, SeedGate, SeedStage
 
 from .log_entries import log_entry
 from .state import State

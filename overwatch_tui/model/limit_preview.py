@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from protocol.messages.thresholds import Threshold
+from esper_overwatch.protocol.messages.thresholds import Threshold
 
 from .limits import kind_of_daemon
 from .time_series import History, HistorySpan

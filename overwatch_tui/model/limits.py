@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from protocol.messages.events import PPOUpdate
-from protocol.messages.thresholds import Threshold, kl_limits, value_collapse_limits
+from esper_overwatch.protocol.messages.events import PPOUpdate
+from esper_overwatch.protocol.messages.thresholds import Threshold, kl_limits, value_collapse_limits
 
 LIMIT_SUFFIX = "_limit"
 """A kind with this ending: a signal of the policy is beyond the limit that is shown beside it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.codec.json_lines import Event
-from protocol.messages import events as ev
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages import events as ev
 
 
 @dataclass(frozen=True)

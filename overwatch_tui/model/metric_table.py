@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from protocol.messages.events import Artifact, Histogram, LoggedText, MetricStatistics, Scalars, Summary
+from esper_overwatch.protocol.messages.events import (
+    Artifact,
+    Histogram,
+    LoggedText,
+    MetricStatistics,
+    Scalars,
+    Summary,
+)
 
 MAX_METRICS = 10_000
 """What a publisher may have; a summary that names more is cut."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
 
-from protocol.codec.json_lines import Event
-from protocol.journal.seed_lives import Life, Lives
-from protocol.messages.events import EpochFinished
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.journal.seed_lives import Life, Lives
+from esper_overwatch.protocol.messages.events import EpochFinished
 
 
 @dataclass(frozen=True, slots=True)

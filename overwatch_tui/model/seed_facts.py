@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from protocol.codec.json_lines import Event
-from protocol.messages.events import Context, SeedGate, SeedStage, spec_of
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import Context, SeedGate, SeedStage, spec_of
 
 COLUMNS = 6
 """Numbers of an epoch: epoch, time, number of its event, alpha, contribution, gradient norm."""

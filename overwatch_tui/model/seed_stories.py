@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from typing import NamedTuple
 
-from protocol.codec.json_lines import Event
-from protocol.journal.seed_lives import Life, Lives
-from protocol.messages.events import EpochFinished, SeedGate, SeedStage
-from protocol.messages.vocabulary import WITH_SEED
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.journal.seed_lives import Life, Lives
+from esper_overwatch.protocol.messages.events import EpochFinished, SeedGate, SeedStage
+from esper_overwatch.protocol.messages.vocabulary import WITH_SEED
 
 from .columns import at_or_none
 from .seed_facts import COLUMNS, SeedFacts

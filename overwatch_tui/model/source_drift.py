@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from protocol.messages.events import Drift
+from esper_overwatch.protocol.messages.events import Drift
 
 from .columns import zip_columns
 

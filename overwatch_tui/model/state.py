@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from protocol.codec.json_lines import Event, Unknown
-from protocol.messages import events as ev
-from protocol.messages.events import Context
-from protocol.messages.thresholds import THRESHOLDS, Threshold
-from protocol.messages.vocabulary import WITH_SEED, Stage
+from esper_overwatch.protocol.codec.json_lines import Event, Unknown
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import Context
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
+from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
 
 from .anomalies import Anomalies
 from .anomaly_history import AnomalyHistory

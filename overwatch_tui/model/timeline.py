@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from protocol.client.items import Item, Reset
-from protocol.codec.json_lines import Event
-from protocol.messages.events import Anomaly, EpochFinished, GovernorRollback, PPOUpdate
+from esper_overwatch.protocol.client.items import Item, Reset
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import Anomaly, EpochFinished, GovernorRollback, PPOUpdate
 
 from .acknowledgements import AnomalyKey
 from .anomaly_history import AnomalyHistory

@@ -4,7 +4,7 @@ A new panel is its file, which ends in a `Renderer`, and a row here: keys, tabs,
 Imports `model`, `render` and the table of keys; `screens`, the application and the command line import it.
 """
 
-from overwatch_tui.render.panel import Panel, PanelTable, Place
+from esper_overwatch.overwatch_tui.render.panel import Panel, PanelTable, Place
 
 from . import (
     about,

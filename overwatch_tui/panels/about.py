@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from overwatch_tui.render.format import format_bytes, format_number
-from overwatch_tui.render.lines import EMPTY, Line, Row
-from overwatch_tui.render.overview import fill_with_charts
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.format import format_bytes, format_number
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 _LABEL = 11
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from overwatch_tui.model.anomalies import AnomalyRecord
-from overwatch_tui.model.filters import Value
-from overwatch_tui.render.anomaly_rows import (
+from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.render.anomaly_rows import (
     ANOMALY_FIELDS,
     anomaly_fields,
     current_anomaly,
     listed_anomalies,
 )
-from overwatch_tui.render.format import format_clock, format_duration, format_number
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.overview import fill_with_charts
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.theme import severity_label
+from esper_overwatch.overwatch_tui.render.format import format_clock, format_duration, format_number
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.theme import severity_label
 
 from .anomaly_detail import curve_of, detail_lines, history_lines
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from overwatch_tui.model.anomalies import AnomalyRecord
-from overwatch_tui.model.limits import LIMIT_SUFFIX, kind_of_daemon
-from overwatch_tui.render.anomaly_rows import state_words
-from overwatch_tui.render.chart_page import draw_charts
-from overwatch_tui.render.format import format_clock, format_duration, format_number
-from overwatch_tui.render.lines import EMPTY, Line, Row
-from overwatch_tui.render.panel import PanelInputs
-from overwatch_tui.render.theme import severity_label
-from protocol.messages.anomaly_guide import ANOMALY_GUIDES
+from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.model.limits import LIMIT_SUFFIX, kind_of_daemon
+from esper_overwatch.overwatch_tui.render.anomaly_rows import state_words
+from esper_overwatch.overwatch_tui.render.chart_page import draw_charts
+from esper_overwatch.overwatch_tui.render.format import format_clock, format_duration, format_number
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.theme import severity_label
+from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES
 
 LABEL = 11
 """Columns of the names at the left."""

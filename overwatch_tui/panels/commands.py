@@ -6,16 +6,16 @@ import json
 from collections.abc import Hashable, Sequence
 from functools import partial
 
-from overwatch_tui import keys as key_table
-from overwatch_tui.model.command_line import explain, known_methods
-from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
-from overwatch_tui.model.filters import Value
-from overwatch_tui.model.loop_commands import read_loop_commands
-from overwatch_tui.render.format import format_clock, format_duration
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.overview import fill_with_charts
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from protocol.messages.commands import METHODS
+from esper_overwatch.overwatch_tui import keys as key_table
+from esper_overwatch.overwatch_tui.model.command_line import explain, known_methods
+from esper_overwatch.overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.loop_commands import read_loop_commands
+from esper_overwatch.overwatch_tui.render.format import format_clock, format_duration
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.protocol.messages.commands import METHODS
 
 from .log import entry_line
 

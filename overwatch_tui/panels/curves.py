@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from overwatch_tui.render.lines import Line, Row
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.plot import Series
+from esper_overwatch.overwatch_tui.render.lines import Line, Row
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.plot import Series
 
 
 def title(inputs: PanelInputs) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from overwatch_tui.model.filters import Value
-from overwatch_tui.render.chart_page import draw_charts
-from overwatch_tui.render.format import format_compact, format_number
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.theme import severity_label, severity_mark
-from protocol.messages.vocabulary import SEVERITY_RANK
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.render.chart_page import draw_charts
+from esper_overwatch.overwatch_tui.render.format import format_compact, format_number
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.theme import severity_label, severity_mark
+from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
 
 _HEAD = "policy."
 MIN_ROWS_ABOVE_CHARTS = 16

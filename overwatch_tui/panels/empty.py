@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from overwatch_tui.render.lines import EMPTY, Line, Row
-from overwatch_tui.render.link_text import link_text
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.link_text import link_text
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from overwatch_tui.model.anomalies import env_source
-from overwatch_tui.model.columns import at_or_none
-from overwatch_tui.model.log_entries import LogEntry
-from overwatch_tui.render.env_rows import EnvRow, env_row
-from overwatch_tui.render.event_text import event_text
-from overwatch_tui.render.format import (
+from esper_overwatch.overwatch_tui.model.anomalies import env_source
+from esper_overwatch.overwatch_tui.model.columns import at_or_none
+from esper_overwatch.overwatch_tui.model.log_entries import LogEntry
+from esper_overwatch.overwatch_tui.render.env_rows import EnvRow, env_row
+from esper_overwatch.overwatch_tui.render.event_text import event_text
+from esper_overwatch.overwatch_tui.render.format import (
     format_clock,
     format_compact,
     format_count,
     format_number,
     format_percent,
 )
-from overwatch_tui.render.lines import EMPTY, Line, Row
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.plot import Series
-from overwatch_tui.render.seed_row import contribution_style, seed_cells, seed_header, seed_row
-from overwatch_tui.render.theme import severity_mark
-from protocol.messages.events import EpisodeFinished, LayerStatistics
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.plot import Series
+from esper_overwatch.overwatch_tui.render.seed_row import (
+    contribution_style,
+    seed_cells,
+    seed_header,
+    seed_row,
+)
+from esper_overwatch.overwatch_tui.render.theme import severity_mark
+from esper_overwatch.protocol.messages.events import EpisodeFinished, LayerStatistics
 
 from .host import host_lines
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from overwatch_tui.model.columns import at_or_none
-from overwatch_tui.model.filters import Value
-from overwatch_tui.render.env_rows import (
+from esper_overwatch.overwatch_tui.model.columns import at_or_none
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.render.env_rows import (
     CELL_WIDTH,
     STAGE_LETTERS,
     EnvRow,
@@ -16,10 +16,15 @@ from overwatch_tui.render.env_rows import (
     sorted_rows,
     stage_counts,
 )
-from overwatch_tui.render.format import format_compact, format_percent, format_points, format_signed
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.theme import Glyphs, severity_mark
+from esper_overwatch.overwatch_tui.render.format import (
+    format_compact,
+    format_percent,
+    format_points,
+    format_signed,
+)
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.theme import Glyphs, severity_mark
 
 from . import env as env_panel
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from overwatch_tui.model.columns import at_or_none
-from overwatch_tui.render.env_rows import slot_cells
-from overwatch_tui.render.lines import Line, Row, width_of
-from overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.model.columns import at_or_none
+from esper_overwatch.overwatch_tui.render.env_rows import slot_cells
+from esper_overwatch.overwatch_tui.render.lines import Line, Row, width_of
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
 
 _PLACE = re.compile(r"r(?P<row>[0-9]+)c(?P<column>[0-9]+)")
 """A slot's name; those of later rows follow the one of row 0, behind the same block."""

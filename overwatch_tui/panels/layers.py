@@ -6,12 +6,12 @@ from collections.abc import Hashable, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
-from overwatch_tui.model.columns import at_or_none
-from overwatch_tui.model.filters import Value
-from overwatch_tui.render.format import format_compact, format_number
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.theme import severity_mark
+from esper_overwatch.overwatch_tui.model.columns import at_or_none
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.render.format import format_compact, format_number
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.theme import severity_mark
 
 ORDERS = ("position", "norm", "rms", "max", "zero", "nonfinite", "weight", "update")
 _CELL = 7

@@ -6,15 +6,15 @@ from collections.abc import Hashable, Sequence
 
 import msgspec
 
-from overwatch_tui.model.filters import Value
-from overwatch_tui.model.log_entries import LogEntry
-from overwatch_tui.render.event_text import event_text
-from overwatch_tui.render.format import format_clock
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.overview import fill_with_charts, overview_curves
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.theme import severity_mark
-from overwatch_tui.render.view_state import Scroll
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.log_entries import LogEntry
+from esper_overwatch.overwatch_tui.render.event_text import event_text
+from esper_overwatch.overwatch_tui.render.format import format_clock
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.overview import fill_with_charts, overview_curves
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.theme import severity_mark
+from esper_overwatch.overwatch_tui.render.view_state import Scroll
 
 _STYLES = {
     "SEED": "blending",

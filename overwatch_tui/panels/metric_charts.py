@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overwatch_tui.model.curves import metric_curve
-from overwatch_tui.render.chart_view import MAX_PINS
-from overwatch_tui.render.format import format_count, format_number
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.plot import Series
+from esper_overwatch.overwatch_tui.model.curves import metric_curve
+from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
+from esper_overwatch.overwatch_tui.render.format import format_count, format_number
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.plot import Series
 
 CHART_WIDTH, CHART_HEIGHT, MIN_CHART_HEIGHT = 38, 12, 6
 """Columns and lines of one chart, its title included."""

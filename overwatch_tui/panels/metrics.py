@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from overwatch_tui.model.curves import metric_curve
-from overwatch_tui.model.filters import Value
-from overwatch_tui.render.chart_view import MAX_PINS
-from overwatch_tui.render.format import format_count, format_number
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from protocol.messages.events import Histogram, MetricStatistics
+from esper_overwatch.overwatch_tui.model.curves import metric_curve
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
+from esper_overwatch.overwatch_tui.render.format import format_count, format_number
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.protocol.messages.events import Histogram, MetricStatistics
 
 from .metric_charts import chart_of, charted, draw_large, natural_order
 

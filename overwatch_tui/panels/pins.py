@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overwatch_tui.render.chart_page import draw_charts, empty_page, page_head, run_names
-from overwatch_tui.render.overview import fill_with_charts
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.chart_page import draw_charts, empty_page, page_head, run_names
+from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
 
 def title(inputs: PanelInputs) -> str:

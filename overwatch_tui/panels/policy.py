@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from overwatch_tui.model.curves import EVALUATION_SIGNALS
-from overwatch_tui.model.filters import Value
-from overwatch_tui.render.chart_page import GAP, draw_charts
-from overwatch_tui.render.format import format_compact, format_duration, format_number, format_percent
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.plot import gauge
-from overwatch_tui.render.theme import severity_label
-from protocol.messages.events import EvaluationFinished, TeacherRound
-from protocol.messages.thresholds import Threshold
+from esper_overwatch.overwatch_tui.model.curves import EVALUATION_SIGNALS
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.render.chart_page import GAP, draw_charts
+from esper_overwatch.overwatch_tui.render.format import (
+    format_compact,
+    format_duration,
+    format_number,
+    format_percent,
+)
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.plot import gauge
+from esper_overwatch.overwatch_tui.render.theme import severity_label
+from esper_overwatch.protocol.messages.events import EvaluationFinished, TeacherRound
+from esper_overwatch.protocol.messages.thresholds import Threshold
 
 from . import curves
 

@@ -7,11 +7,11 @@ from pathlib import PurePosixPath
 from shlex import quote
 from typing import Any
 
-from overwatch_tui.model.filters import Value
-from overwatch_tui.render.format import format_bytes, format_count, format_number
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from protocol.messages.events import ProfilerFinished
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.protocol.messages.events import ProfilerFinished
 
 ORDERS = ("share", "self time", "calls", "per call", "name")
 _FIELDS = ("share", "self_us", "calls", "", "name")

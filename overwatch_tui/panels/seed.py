@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from math import isfinite
 
-from overwatch_tui.model.columns import at_or_none
-from overwatch_tui.model.seed_stories import GateStep, Point, SeedStory, StageStep
-from overwatch_tui.model.time_series import SECOND, History
-from overwatch_tui.render.format import (
+from esper_overwatch.overwatch_tui.model.columns import at_or_none
+from esper_overwatch.overwatch_tui.model.seed_stories import GateStep, Point, SeedStory, StageStep
+from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
+from esper_overwatch.overwatch_tui.render.format import (
     format_clock,
     format_compact,
     format_count,
     format_number,
     format_points,
 )
-from overwatch_tui.render.lines import EMPTY, Line, Row
-from overwatch_tui.render.panel import PanelInputs
-from overwatch_tui.render.plot import Series, TimeAxis, chart, sparkline
-from overwatch_tui.render.seed_row import contribution_style
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.plot import Series, TimeAxis, chart, sparkline
+from esper_overwatch.overwatch_tui.render.seed_row import contribution_style
 
 MIN_CHART_LINES = 6
 TWO_LISTS = 100

@@ -5,12 +5,12 @@ The counts are those that SQL has, where the terminal has received all of the ru
 
 from __future__ import annotations
 
-from overwatch_tui.model.scoreboard import BlueprintTally
-from overwatch_tui.render.format import format_points
-from overwatch_tui.render.lines import Line, Row
-from overwatch_tui.render.panel import PanelInputs
-from overwatch_tui.render.plot import gauge
-from overwatch_tui.render.seed_row import contribution_style
+from esper_overwatch.overwatch_tui.model.scoreboard import BlueprintTally
+from esper_overwatch.overwatch_tui.render.format import format_points
+from esper_overwatch.overwatch_tui.render.lines import Line, Row
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.plot import gauge
+from esper_overwatch.overwatch_tui.render.seed_row import contribution_style
 
 _GAUGE = 10
 _CELL = 19

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from overwatch_tui.model.columns import at_or_none
-from overwatch_tui.model.filters import Value
-from overwatch_tui.model.seed_stories import SeedKey, SeedStory
-from overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
-from overwatch_tui.render.format import format_number, format_points
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.seed_row import MIN_BAR_WIDTH, contribution_style, seed_cells, seed_header, seed_row
-from overwatch_tui.render.view_state import Scroll
+from esper_overwatch.overwatch_tui.model.columns import at_or_none
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.seed_stories import SeedKey, SeedStory
+from esper_overwatch.overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
+from esper_overwatch.overwatch_tui.render.format import format_number, format_points
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.seed_row import (
+    MIN_BAR_WIDTH,
+    contribution_style,
+    seed_cells,
+    seed_header,
+    seed_row,
+)
+from esper_overwatch.overwatch_tui.render.view_state import Scroll
 
 from .seed import story_lines
 from .seed_scores import score_lines

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from overwatch_tui.render.format import format_bytes, format_count, format_duration, format_number
-from overwatch_tui.render.lines import EMPTY, Line, Row
-from overwatch_tui.render.overview import fill_with_charts
-from overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
-from overwatch_tui.render.plot import gauge
-from protocol.messages.events import RoundFinished, SystemSample
+from esper_overwatch.overwatch_tui.render.format import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+)
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
+from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
+from esper_overwatch.overwatch_tui.render.plot import gauge
+from esper_overwatch.protocol.messages.events import RoundFinished, SystemSample
 
 from .profile import operator_lines, trace_lines
 

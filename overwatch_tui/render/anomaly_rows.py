@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from overwatch_tui.model.anomalies import AnomalyRecord
-from overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.model.filters import Value
 
 from .format import format_duration
 from .panel import PanelInputs

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from overwatch_tui import keys as key_table
-from overwatch_tui.model.anomalies import AnomalyRecord
-from overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
-from overwatch_tui.source.cursor import speed_name
+from esper_overwatch.overwatch_tui import keys as key_table
+from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
+from esper_overwatch.overwatch_tui.source.cursor import speed_name
 
 from .anomaly_rows import current_anomaly
 from .event_text import event_text

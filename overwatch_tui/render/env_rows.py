@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
 
-from overwatch_tui.model.anomalies import AnomalyRecord, env_source
-from overwatch_tui.model.columns import at_or_none
-from overwatch_tui.model.state import State
-from protocol.messages.anomaly_guide import ROLLBACK
-from protocol.messages.vocabulary import WITH_SEED
+from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord, env_source
+from esper_overwatch.overwatch_tui.model.columns import at_or_none
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK
+from esper_overwatch.protocol.messages.vocabulary import WITH_SEED
 
 from .lines import Span
 from .panel import PanelInputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.messages import events as ev
+from esper_overwatch.protocol.messages import events as ev
 
 from .format import (
     format_bytes,

@@ -13,10 +13,10 @@ from math import isfinite
 from rich.console import Console
 from rich.text import Text
 
-from overwatch_tui.model.courses import Course
-from overwatch_tui.model.filters import Value
-from overwatch_tui.model.time_series import Bucket, History
-from protocol.codec.text import clean_text
+from esper_overwatch.overwatch_tui.model.courses import Course
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.time_series import Bucket, History
+from esper_overwatch.protocol.codec.text import clean_text
 
 from .lines import Line, plain
 from .panel import PanelInputs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.codec.text import clean_cells
+from esper_overwatch.protocol.codec.text import clean_cells
 
 Span = tuple[str, str]
 Line = tuple[Span, ...]

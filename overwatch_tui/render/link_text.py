@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overwatch_tui.source.link_status import LinkStatus
+from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
 
 from .format import format_duration
 

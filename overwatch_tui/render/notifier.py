@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, time
 from typing import NamedTuple
 
-from protocol.codec.text import clean_text
+from esper_overwatch.protocol.codec.text import clean_text
 
 BELL = "\a"
 MAX_TEXT = 200

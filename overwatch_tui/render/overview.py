@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overwatch_tui.model.curves import metric_curve
+from esper_overwatch.overwatch_tui.model.curves import metric_curve
 
 from .chart_page import draw_charts
 from .chart_view import MAX_PINS

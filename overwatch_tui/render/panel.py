@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from overwatch_tui.model.filters import Value
-from overwatch_tui.model.state import State
-from overwatch_tui.model.time_series import History
-from overwatch_tui.source.link_status import LinkStatus
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.time_series import History
+from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
 
 from .lines import Line
 from .plot import Series, TimeAxis, chart, sparkline

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from overwatch_tui.model.courses import Course
-from overwatch_tui.model.time_series import SECOND, Bucket
+from esper_overwatch.overwatch_tui.model.courses import Course
+from esper_overwatch.overwatch_tui.model.time_series import SECOND, Bucket
 
 from .format import format_clock, format_count
 from .lines import Line, Row, Span, fit

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from overwatch_tui.model.filters import Value
-from overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
-from protocol.journal.overview import RunOverview
+from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
+from esper_overwatch.protocol.journal.overview import RunOverview
 
 from .format import format_count, format_number, format_percent
 from .lines import EMPTY, Line, Row, restyle, sign_cuts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from overwatch_tui.model.anomalies import env_source
-from overwatch_tui.model.columns import at_or_none
-from overwatch_tui.model.state import GateResult, State
+from esper_overwatch.overwatch_tui.model.anomalies import env_source
+from esper_overwatch.overwatch_tui.model.columns import at_or_none
+from esper_overwatch.overwatch_tui.model.state import GateResult, State
 
 from .env_rows import SEED_STAGES
 from .format import format_compact, format_number, format_points, short_stage_name

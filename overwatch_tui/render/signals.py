@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from overwatch_tui.model.limits import POLICY_LIMITS
-from overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.limits import POLICY_LIMITS
+from esper_overwatch.overwatch_tui.model.state import State
 
 _POLICY_LABELS = {
     "approx_kl": "KL",

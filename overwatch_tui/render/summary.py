@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from overwatch_tui.model.anomalies import AnomalyRecord
-from overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.model.state import State
 
 from .env_rows import STAGE_LETTERS, env_row
 from .panel import PanelInputs

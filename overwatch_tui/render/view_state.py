@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from overwatch_tui.keys import KEYS, Key, shown_key
-from overwatch_tui.model.filters import Fields, Filter
-from overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.keys import KEYS, Key, shown_key
+from esper_overwatch.overwatch_tui.model.filters import Fields, Filter
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
 
 from .chart_view import ChartView
 from .page_view import PageView

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from overwatch_tui.render.lines import EMPTY, Line, Row
-from overwatch_tui.render.theme import Theme
-from protocol.codec.text import clean_text
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.theme import Theme
+from esper_overwatch.protocol.codec.text import clean_text
 
 from .page import PageScreen
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from textual import events
 
-from overwatch_tui.model.loop_commands import OfferedCommand
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle
-from overwatch_tui.render.theme import Glyphs, Theme
+from esper_overwatch.overwatch_tui.model.loop_commands import OfferedCommand
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
 
 from .box import BoxScreen
 from .input_line import pasted_text

@@ -6,8 +6,8 @@ import textwrap
 
 from textual import events
 
-from overwatch_tui.render.lines import Line, Row
-from overwatch_tui.render.theme import Glyphs, Theme
+from esper_overwatch.overwatch_tui.render.lines import Line, Row
+from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
 
 from .box import BoxScreen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.drivers.linux_driver import LinuxDriver
 
-from overwatch_tui.first_frame import ALTERNATE_SCREEN, FirstFrame
+from esper_overwatch.overwatch_tui.first_frame import ALTERNATE_SCREEN, FirstFrame
 
 
 def read_escape_and_digit() -> None:

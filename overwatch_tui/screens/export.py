@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from textual import events
 
-from overwatch_tui.render.lines import EMPTY, Line, Row
-from overwatch_tui.render.theme import Glyphs, Theme
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
 
 from .box import BoxScreen
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from overwatch_tui import keys as key_table
-from overwatch_tui.panels import PANELS
-from overwatch_tui.panels.field_help import FIELD_HELP
-from overwatch_tui.render.lines import EMPTY, Line, Row, sign_cuts
-from overwatch_tui.render.theme import Glyphs, Theme
-from overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui import keys as key_table
+from esper_overwatch.overwatch_tui.panels import PANELS
+from esper_overwatch.overwatch_tui.panels.field_help import FIELD_HELP
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, sign_cuts
+from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
 
 from .page import PageScreen
 

@@ -9,8 +9,8 @@ from textual import events
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from overwatch_tui.render.lines import CUT, Line, Row, plain, sign_cuts
-from overwatch_tui.render.theme import Glyphs, Theme
+from esper_overwatch.overwatch_tui.render.lines import CUT, Line, Row, plain, sign_cuts
+from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
 
 from .line_widget import LinePanel
 

@@ -10,9 +10,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from overwatch_tui.render.lines import Line, fit
-from overwatch_tui.render.theme import Theme
-from protocol.codec.text import clean_cells
+from esper_overwatch.overwatch_tui.render.lines import Line, fit
+from esper_overwatch.overwatch_tui.render.theme import Theme
+from esper_overwatch.protocol.codec.text import clean_cells
 
 
 class LinePanel(Widget):

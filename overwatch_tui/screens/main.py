@@ -11,10 +11,10 @@ from textual.layout import ArrangeResult, Layout, WidgetPlacement
 from textual.message import Message
 from textual.widget import Widget
 
-from overwatch_tui import keys
-from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, Box, ScreenLayout
-from overwatch_tui.render.lines import EMPTY, Line, Row
-from overwatch_tui.render.theme import Theme
+from esper_overwatch.overwatch_tui import keys
+from esper_overwatch.overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH, Box, ScreenLayout
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.theme import Theme
 
 from .line_widget import LinePanel
 from .paced import PacedScreen

@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from overwatch_tui.render.lines import Line
-from overwatch_tui.render.theme import Theme
+from esper_overwatch.overwatch_tui.render.lines import Line
+from esper_overwatch.overwatch_tui.render.theme import Theme
 
 from .line_widget import LinePanel
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.state import State
 
 ESCALATE_EPOCHS = 5
 PROFILE_EPOCHS = 2

@@ -9,13 +9,20 @@ from textual.app import ComposeResult
 from textual.events import Click
 from textual.screen import Screen
 
-from overwatch_tui.model.filters import FilterError, parse_filter
-from overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH
-from overwatch_tui.render.lines import Row
-from overwatch_tui.render.run_rows import FIELDS, RunListInputs, key_at, keys, run_list_lines, selected_run
-from overwatch_tui.render.theme import Theme
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
+from esper_overwatch.overwatch_tui.model.filters import FilterError, parse_filter
+from esper_overwatch.overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH
+from esper_overwatch.overwatch_tui.render.lines import Row
+from esper_overwatch.overwatch_tui.render.run_rows import (
+    FIELDS,
+    RunListInputs,
+    key_at,
+    keys,
+    run_list_lines,
+    selected_run,
+)
+from esper_overwatch.overwatch_tui.render.theme import Theme
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
 
 from .input_line import InputLine
 from .line_widget import LinePanel

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from overwatch_tui.render.lines import EMPTY, Line, Row, restyle, sign_cuts
-from overwatch_tui.render.theme import Glyphs, Theme
-from overwatch_tui.settings.sources import Chosen, Settings, write_setting
-from overwatch_tui.settings.table import SETTINGS, BadSetting, Setting, Value, format_value
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle, sign_cuts
+from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
+from esper_overwatch.overwatch_tui.settings.sources import Chosen, Settings, write_setting
+from esper_overwatch.overwatch_tui.settings.table import SETTINGS, BadSetting, Setting, Value, format_value
 
 from .input_line import InputLine
 from .line_widget import LinePanel

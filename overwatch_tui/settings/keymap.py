@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from overwatch_tui.keys import KEYS, Key
+from esper_overwatch.overwatch_tui.keys import KEYS, Key
 
 from .table import BadSetting, nearest
 

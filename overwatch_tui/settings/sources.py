@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from overwatch_tui.keys import KEYS, Key
-from protocol.storage.folders import config_folder, write_atomically
+from esper_overwatch.overwatch_tui.keys import KEYS, Key
+from esper_overwatch.protocol.storage.folders import config_folder, write_atomically
 
 from .keymap import remap_keys
 from .table import SETTINGS, BadSetting, Value, nearest

@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from overwatch_tui.render.notifier import CHOICES, parse_quiet_hours
-from overwatch_tui.render.palettes import PALETTES
-from overwatch_tui.render.view_state import REFRESH_RATES, SORTS
-from protocol.errors import EsperError
+from esper_overwatch.overwatch_tui.render.notifier import CHOICES, parse_quiet_hours
+from esper_overwatch.overwatch_tui.render.palettes import PALETTES
+from esper_overwatch.overwatch_tui.render.view_state import REFRESH_RATES, SORTS
+from esper_overwatch.protocol.errors import EsperError
 
 Value = str | float | bool
 
@@ -110,7 +110,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def _views() -> tuple[str, ...]:
     """Their table brings every panel with it, which a start without the setting does not wait for."""
-    from overwatch_tui.panels import ALL_VIEWS
+    from esper_overwatch.overwatch_tui.panels import ALL_VIEWS
 
     return ALL_VIEWS
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from overwatch_tui.model.time_series import SECOND
-from protocol.client.items import RequestOutcome
-from protocol.codec.json_lines import Event, decode_line
-from protocol.errors import WireError
-from protocol.messages.events import RunStarted
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.protocol.client.items import RequestOutcome
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.messages.events import RunStarted
 
 Request = Callable[[str, dict[str, Any]], str]
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from overwatch_tui.model.compared_run import ComparedRun
-from protocol.client.event_log import JournalEvents
-from protocol.codec.json_lines import Event
-from protocol.errors import EsperError, WireError
-from protocol.journal.reader import JournalRange
-from protocol.runs import RunInfo, find_run
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.overwatch_tui.model.compared_run import ComparedRun
+from esper_overwatch.protocol.client.event_log import JournalEvents
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import EsperError, WireError
+from esper_overwatch.protocol.journal.reader import JournalRange
+from esper_overwatch.protocol.runs import RunInfo, find_run
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 LETTERS = "abcdef"
 """Of the run that is watched, then of the others."""

@@ -10,14 +10,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from overwatch_tui.model.state import State
-from overwatch_tui.model.time_target import TimeTarget
-from overwatch_tui.model.timeline import Folding, Marks, RunTimeline, Seek, SeekTarget, is_trouble
-from protocol.client.items import Reset
-from protocol.codec.json_lines import Event
-from protocol.errors import EsperError
-from protocol.messages.events import EpochFinished, RunStarted
-from protocol.messages.thresholds import Threshold
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
+from esper_overwatch.overwatch_tui.model.timeline import (
+    Folding,
+    Marks,
+    RunTimeline,
+    Seek,
+    SeekTarget,
+    is_trouble,
+)
+from esper_overwatch.protocol.client.items import Reset
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.messages.events import EpochFinished, RunStarted
+from esper_overwatch.protocol.messages.thresholds import Threshold
 
 from .replay import ReplayFeed
 

@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from overwatch_tui.model.time_series import SECOND
-from protocol.client.items import Item
-from protocol.client.sources import make_target_source, wait_for_target
-from protocol.client.subscriber import Subscriber
-from protocol.errors import RunNotFound
-from protocol.runs import next_commands
-from protocol.version import __version__
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.protocol.client.items import Item
+from esper_overwatch.protocol.client.sources import make_target_source, wait_for_target
+from esper_overwatch.protocol.client.subscriber import Subscriber
+from esper_overwatch.protocol.errors import RunNotFound
+from esper_overwatch.protocol.runs import next_commands
+from esper_overwatch.protocol.version import __version__
 
 from .link_status import LinkStatus
 

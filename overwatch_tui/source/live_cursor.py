@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from overwatch_tui.model.event_memory import EventMemory
-from overwatch_tui.model.state import State
-from overwatch_tui.model.time_target import TimeTarget
-from overwatch_tui.model.timeline import Folding, RunTimeline, Seek, SeekTarget
-from protocol.client.items import Item
-from protocol.codec.json_lines import Event
+from esper_overwatch.overwatch_tui.model.event_memory import EventMemory
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
+from esper_overwatch.overwatch_tui.model.timeline import Folding, RunTimeline, Seek, SeekTarget
+from esper_overwatch.protocol.client.items import Item
+from esper_overwatch.protocol.codec.json_lines import Event
 
 from .cursor import Cursor, Moment
 from .past import Past

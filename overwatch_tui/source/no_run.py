@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from protocol.client.items import Item
-from protocol.errors import EsperError
+from esper_overwatch.protocol.client.items import Item
+from esper_overwatch.protocol.errors import EsperError
 
 from .link_status import LinkStatus
 

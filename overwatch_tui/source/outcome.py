@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from protocol.codec.json_lines import Event
-from protocol.messages.events import RunStarted, RunStopped
-from protocol.runs import next_commands
-from protocol.storage.lock import holder_of
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import RunStarted, RunStopped
+from esper_overwatch.protocol.runs import next_commands
+from esper_overwatch.protocol.storage.lock import holder_of
 
 from .link_status import LinkStatus
 

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from protocol.client.items import RequestOutcome
-from protocol.errors import EsperError
-from protocol.messages.events import EVENTS
-from protocol.messages.vocabulary import STREAMS, Stream
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.client.items import RequestOutcome
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.messages.events import EVENTS
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .replay import ReplayFeed
 from .temporary_folders import make_temporary_folder, remove_temporary_folder

@@ -6,9 +6,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from overwatch_tui.model.timeline import Marks, SeekTarget
-from protocol.errors import EsperError
-from protocol.messages.events import RunStarted
+from esper_overwatch.overwatch_tui.model.timeline import Marks, SeekTarget
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.messages.events import RunStarted
 
 from .cursor import Moment, RecordedCursor
 from .past import Past

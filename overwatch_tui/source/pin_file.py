@@ -9,7 +9,7 @@ from pathlib import Path
 
 import platformdirs
 
-from protocol.codec.text import clean_text
+from esper_overwatch.protocol.codec.text import clean_text
 
 MAX_NAME = 200
 """Characters; a longer line is none of ours."""

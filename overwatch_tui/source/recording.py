@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from protocol.client.items import Item
-from protocol.client.ssh_command import RemoteCommand
-from protocol.errors import EsperError, TunnelError
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.client.items import Item
+from esper_overwatch.protocol.client.ssh_command import RemoteCommand
+from esper_overwatch.protocol.errors import EsperError, TunnelError
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .link_status import LinkStatus
 from .replay import ReplayFeed

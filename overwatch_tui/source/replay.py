@@ -11,16 +11,16 @@ from typing import Any
 
 import msgspec
 
-from overwatch_tui.model.time_series import SECOND
-from protocol.client.event_log import JournalEvents
-from protocol.client.items import Item, Reset
-from protocol.codec.json_lines import Event
-from protocol.errors import EsperError, WireError
-from protocol.journal.reader import JournalRange
-from protocol.messages.events import RunStarted
-from protocol.messages.thresholds import THRESHOLDS, Threshold, with_limits
-from protocol.runs import find_run
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.protocol.client.event_log import JournalEvents
+from esper_overwatch.protocol.client.items import Item, Reset
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import EsperError, WireError
+from esper_overwatch.protocol.journal.reader import JournalRange
+from esper_overwatch.protocol.messages.events import RunStarted
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold, with_limits
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .feed import DRAIN_SECONDS
 from .link_status import LinkStatus

@@ -12,12 +12,12 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from protocol.client.ssh_command import RemoteCommand, remote_daemon
-from protocol.codec.addresses import SshDestination
-from protocol.errors import EsperError, TunnelError
-from protocol.journal.overview import RunOverview
-from protocol.runs import RunInfo, list_runs, next_commands
-from protocol.storage.folders import EVENTS_FILE, StrPath
+from esper_overwatch.protocol.client.ssh_command import RemoteCommand, remote_daemon
+from esper_overwatch.protocol.codec.addresses import SshDestination
+from esper_overwatch.protocol.errors import EsperError, TunnelError
+from esper_overwatch.protocol.journal.overview import RunOverview
+from esper_overwatch.protocol.runs import RunInfo, list_runs, next_commands
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE, StrPath
 
 from .feed import Feed, LiveFeed
 from .recording import FetchFeed

@@ -20,9 +20,9 @@ from typing import Any
 
 import zmq
 
-from protocol.codec.json_lines import Event
-from protocol.messages.vocabulary import STREAMS, Stream
-from protocol.storage.folders import StrPath
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.protocol.storage.folders import StrPath
 
 from .items import Item, RequestOutcome
 from .subscriber import Subscriber

@@ -1,6 +1,6 @@
 """Steer a run from Python:
 
-from protocol import connect
+from esper_overwatch import connect
 with connect("digits-7f3a") as run:
     run.checkpoint(tag="before", wait=True)
 """
@@ -16,15 +16,15 @@ from typing import Any
 
 import zmq
 
-from protocol.codec.addresses import with_key
-from protocol.codec.json_lines import Event, decode_line
-from protocol.codec.zmq_options import terminate_context
-from protocol.errors import KeyRefused, NoReply, RequestError
-from protocol.journal.reader import newest_lines
-from protocol.messages.commands import Reply
-from protocol.messages.events import CommandDone, CommandFailed
-from protocol.messages.vocabulary import STREAMS, Level, Severity, Stream
-from protocol.storage.folders import StrPath
+from esper_overwatch.protocol.codec.addresses import with_key
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.codec.zmq_options import terminate_context
+from esper_overwatch.protocol.errors import KeyRefused, NoReply, RequestError
+from esper_overwatch.protocol.journal.reader import newest_lines
+from esper_overwatch.protocol.messages.commands import Reply
+from esper_overwatch.protocol.messages.events import CommandDone, CommandFailed
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Level, Severity, Stream
+from esper_overwatch.protocol.storage.folders import StrPath
 
 from .endpoint import STARTING_SECONDS, Target, TargetSource
 from .items import Reset

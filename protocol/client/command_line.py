@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from protocol.codec.text import clean_text, is_utf8
-from protocol.errors import INTERRUPTED_EXIT, EsperError, FolderError
+from esper_overwatch.protocol.codec.text import clean_text, is_utf8
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, EsperError, FolderError
 
 REFUSED_BY_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 UNREAD_EXIT = 141

@@ -9,12 +9,12 @@ from typing import Any
 
 import zmq
 
-from protocol.codec.zmq_options import Context, terminate_context
-from protocol.errors import EsperError
-from protocol.messages.commands import Reply
-from protocol.messages.headers import Heartbeat
-from protocol.messages.thresholds import THRESHOLDS
-from protocol.version import PROTOCOL_VERSION
+from esper_overwatch.protocol.codec.zmq_options import Context, terminate_context
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.messages.commands import Reply
+from esper_overwatch.protocol.messages.headers import Heartbeat
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.protocol.version import PROTOCOL_VERSION
 
 from .endpoint import ConnectedSocket, Target, TargetSource
 from .items import LinkState

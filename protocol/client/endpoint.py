@@ -9,7 +9,7 @@ from typing import Protocol
 
 import zmq
 
-from protocol.errors import EsperError
+from esper_overwatch.protocol.errors import EsperError
 
 from .handshake import HandshakeMonitor
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from protocol.codec.json_lines import LINE_PREFIX, Event
-from protocol.errors import RequestError, RunNotFound, WireError
-from protocol.journal.reader import JournalRange, lines_newest_first, oldest_numbers, read
-from protocol.messages.vocabulary import STREAMS, Stream
-from protocol.runs import find_run
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.codec.json_lines import LINE_PREFIX, Event
+from esper_overwatch.protocol.errors import RequestError, RunNotFound, WireError
+from esper_overwatch.protocol.journal.reader import JournalRange, lines_newest_first, oldest_numbers, read
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .client import connect
 from .items import LinkChanged

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from protocol.codec.json_lines import Event
-from protocol.errors import RequestError
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import RequestError
 
 LinkState = Literal["searching", "connecting", "live", "slow", "stale", "lost", "ended"]
 

@@ -9,11 +9,19 @@ from typing import Any
 
 import zmq
 
-from protocol.codec.frames import decode_reply, encode_request, new_id
-from protocol.codec.zmq_options import is_waiting
-from protocol.errors import BY_CODE, ERRORS, RequestError, WireError
-from protocol.messages.commands import METHODS, ErrorBody, Expect, Reply, ReplyMeta, RequestMeta, Socket
-from protocol.version import PROTOCOL_VERSION
+from esper_overwatch.protocol.codec.frames import decode_reply, encode_request, new_id
+from esper_overwatch.protocol.codec.zmq_options import is_waiting
+from esper_overwatch.protocol.errors import BY_CODE, ERRORS, RequestError, WireError
+from esper_overwatch.protocol.messages.commands import (
+    METHODS,
+    ErrorBody,
+    Expect,
+    Reply,
+    ReplyMeta,
+    RequestMeta,
+    Socket,
+)
+from esper_overwatch.protocol.version import PROTOCOL_VERSION
 
 from .endpoint import ConnectedSocket, Target
 from .items import RequestOutcome

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.codec.json_lines import LINE_PREFIX
-from protocol.errors import WireError
+from esper_overwatch.protocol.codec.json_lines import LINE_PREFIX
+from esper_overwatch.protocol.errors import WireError
 
 
 class Sequencer:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 
-from protocol.codec.addresses import parse_ssh_address
-from protocol.errors import NoReply
-from protocol.runs import RunInfo, find_run
-from protocol.storage.folders import EVENTS_FILE, StrPath
-from protocol.storage.lock import holder_of
+from esper_overwatch.protocol.codec.addresses import parse_ssh_address
+from esper_overwatch.protocol.errors import NoReply
+from esper_overwatch.protocol.runs import RunInfo, find_run
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE, StrPath
+from esper_overwatch.protocol.storage.lock import holder_of
 
 from .endpoint import STARTING_SECONDS, NotReady, Target, TargetSource
 from .ssh import SshTunnel

@@ -15,10 +15,10 @@ from typing import Literal
 
 import msgspec
 
-from protocol.codec.addresses import SshDestination
-from protocol.errors import EsperError, RunNotFound, TunnelError
-from protocol.runs import choose_run
-from protocol.storage.folders import socket_folder
+from esper_overwatch.protocol.codec.addresses import SshDestination
+from esper_overwatch.protocol.errors import EsperError, RunNotFound, TunnelError
+from esper_overwatch.protocol.runs import choose_run
+from esper_overwatch.protocol.storage.folders import socket_folder
 
 from .child_process import ChildProcess
 from .endpoint import NotReady, Target

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Collection, Sequence
 from typing import IO
 
-from protocol.codec.addresses import SshDestination
-from protocol.errors import TunnelError
+from esper_overwatch.protocol.codec.addresses import SshDestination
+from esper_overwatch.protocol.errors import TunnelError
 
 from .child_process import ChildProcess
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import zmq
 
-from protocol.codec.frames import (
+from esper_overwatch.protocol.codec.frames import (
     HEARTBEAT_TOPIC,
     TOPICS,
     VIEW_TOPIC,
@@ -22,13 +22,13 @@ from protocol.codec.frames import (
     decode_heartbeat,
     decode_view,
 )
-from protocol.codec.json_lines import Event, decode_line
-from protocol.errors import WireError
-from protocol.journal.reader import newest_lines
-from protocol.messages.commands import Reply
-from protocol.messages.headers import Heartbeat, Window
-from protocol.messages.vocabulary import STREAMS, Stream
-from protocol.storage.folders import StrPath
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.journal.reader import newest_lines
+from esper_overwatch.protocol.messages.commands import Reply
+from esper_overwatch.protocol.messages.headers import Heartbeat, Window
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.protocol.storage.folders import StrPath
 
 from .connection import DaemonConnection
 from .endpoint import Target, TargetSource

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.codec.addresses import endpoints_of, parse_tcp_address
-from protocol.storage.keys import client_pair
+from esper_overwatch.protocol.codec.addresses import endpoints_of, parse_tcp_address
+from esper_overwatch.protocol.storage.keys import client_pair
 
 from .endpoint import CurveKeys, Target
 

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Sequence
 
-from protocol.messages.events import Context
+from esper_overwatch.protocol.messages.events import Context
 
 def write_lines(
     body: bytearray,

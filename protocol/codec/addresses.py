@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from protocol.errors import BadName, KeysUnusable, RunNotFound
+from esper_overwatch.protocol.errors import BadName, KeysUnusable, RunNotFound
 
 PORTS: Mapping[str, int] = {"qry": 0, "ctl": 1, "ev": 2}
 """Which port each socket has, counted from the one given."""

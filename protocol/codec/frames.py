@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import orjson
 
-from protocol.errors import WireError
-from protocol.messages.commands import Reply, Request, RequestMeta
-from protocol.messages.headers import BatchHeader, Heartbeat, ViewHeader, Window
-from protocol.messages.vocabulary import STREAMS, Stream
-from protocol.version import PROTOCOL_VERSION
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.messages.commands import Reply, Request, RequestMeta
+from esper_overwatch.protocol.messages.headers import BatchHeader, Heartbeat, ViewHeader, Window
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.protocol.version import PROTOCOL_VERSION
 
 from .json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, Batch, plain
 

@@ -22,9 +22,9 @@ import msgspec
 import orjson
 from msgspec import Struct
 
-from protocol.errors import WireError
-from protocol.messages.events import EVENTS, Context, EventSpec, spec_of
-from protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.messages.events import EVENTS, Context, EventSpec, spec_of
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 
 try:
     from ._line_writer import write_lines

@@ -9,8 +9,8 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from protocol.publishing.loop_commands import CommandCall
-from protocol.publishing.run import PublishedRun
+from esper_overwatch.protocol.publishing.loop_commands import CommandCall
+from esper_overwatch.protocol.publishing.run import PublishedRun
 
 from .training_run import TrainingRun
 

@@ -11,8 +11,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 
-from protocol.publishing.loop_commands import CommandCall
-from protocol.publishing.run import PublishedRun
+from esper_overwatch.protocol.publishing.loop_commands import CommandCall
+from esper_overwatch.protocol.publishing.run import PublishedRun
 
 from .training_run import TrainingRun
 

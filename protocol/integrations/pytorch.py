@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from protocol.publishing.run import PublishedRun
+from esper_overwatch.protocol.publishing.run import PublishedRun
 
 from .training_run import TrainingRun
 

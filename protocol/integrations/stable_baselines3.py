@@ -7,7 +7,7 @@ from typing import Any
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import HParam, KVWriter, filter_excluded_keys
 
-from protocol.publishing.run import PublishedRun
+from esper_overwatch.protocol.publishing.run import PublishedRun
 
 from .training_run import TrainingRun
 

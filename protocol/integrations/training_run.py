@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from protocol.codec.json_lines import plain
-from protocol.errors import PublishError, first_line
-from protocol.publishing.loop_commands import CommandCall
-from protocol.publishing.run import PublishedRun, publish
+from esper_overwatch.protocol.codec.json_lines import plain
+from esper_overwatch.protocol.errors import PublishError, first_line
+from esper_overwatch.protocol.publishing.loop_commands import CommandCall
+from esper_overwatch.protocol.publishing.run import PublishedRun, publish
 
 logger = logging.getLogger(__name__)
 

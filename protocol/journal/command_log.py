@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from protocol.errors import BY_CODE
-from protocol.messages.events import (
+from esper_overwatch.protocol.errors import BY_CODE
+from esper_overwatch.protocol.messages.events import (
     CommandAccepted,
     CommandDone,
     CommandFailed,

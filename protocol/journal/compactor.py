@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from protocol.errors import FolderError, WireError
-from protocol.storage.folders import sync_folder, write_atomically
+from esper_overwatch.protocol.errors import FolderError, WireError
+from esper_overwatch.protocol.storage.folders import sync_folder, write_atomically
 
 from .line_files import LineIndex, repair_file
 from .segments import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from protocol.codec.json_lines import Event
-from protocol.errors import WireError
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import WireError
 
 MAX_PLACES = 20
 """Named; the others are counted."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from protocol.codec.json_lines import LINE_PREFIX, Batch, decode_line
-from protocol.errors import WireError
+from esper_overwatch.protocol.codec.json_lines import LINE_PREFIX, Batch, decode_line
+from esper_overwatch.protocol.errors import WireError
 
 INDEX_EVENTS = 256
 INDEX_BYTES = 256 * 1024

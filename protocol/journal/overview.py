@@ -16,9 +16,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from protocol.codec.json_lines import Event, decode_line
-from protocol.errors import WireError
-from protocol.messages import events as ev
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.messages import events as ev
 
 from .reader import lines_newest_first
 

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from protocol.codec.json_lines import LINE_PREFIX, Event, decode_line
-from protocol.errors import FolderError, WireError
-from protocol.messages.events import RunStopped
+from esper_overwatch.protocol.codec.json_lines import LINE_PREFIX, Event, decode_line
+from esper_overwatch.protocol.errors import FolderError, WireError
+from esper_overwatch.protocol.messages.events import RunStopped
 
 from .line_files import BLOCK_BYTES, lines_backwards
 from .segments import SegmentFolder, Span

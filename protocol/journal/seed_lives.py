@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from protocol.codec.json_lines import Event
-from protocol.messages.events import SeedStage
-from protocol.messages.vocabulary import LIVE, Stage
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import SeedStage
+from esper_overwatch.protocol.messages.vocabulary import LIVE, Stage
 
 _LIVE = frozenset(stage.name for stage in LIVE)
 _ENDS = frozenset({Stage.FOSSILIZED.name, Stage.PRUNED.name})

@@ -26,7 +26,7 @@ import msgspec
 import zstandard
 from msgspec import Struct, field
 
-from protocol.errors import WireError
+from esper_overwatch.protocol.errors import WireError
 
 from .line_files import BLOCK_BYTES, begin_of, lines_backwards, select_lines
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.codec.json_lines import Batch
-from protocol.errors import FolderError
-from protocol.storage.folders import sync_folder
+from esper_overwatch.protocol.codec.json_lines import Batch
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.storage.folders import sync_folder
 
 from .compactor import Compactor
 from .fsync import FsyncThread

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-from protocol.messages.vocabulary import (
+from esper_overwatch.protocol.messages.vocabulary import (
     STREAMS,
     AlphaSpeed,
     Level,

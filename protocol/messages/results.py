@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from protocol.messages.thresholds import Threshold
-from protocol.messages.vocabulary import Level, RunKindName, RunState, Stream
+from esper_overwatch.protocol.messages.thresholds import Threshold
+from esper_overwatch.protocol.messages.vocabulary import Level, RunKindName, RunState, Stream
 
 from .roles import Role
 

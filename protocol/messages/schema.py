@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from protocol.version import PROTOCOL_VERSION
+from esper_overwatch.protocol.version import PROTOCOL_VERSION
 
 from .commands import METHODS, Reply, Request
 from .events import EVENTS

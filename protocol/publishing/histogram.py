@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum, isfinite, sqrt
 
-from protocol.messages.events import Histogram
+from esper_overwatch.protocol.messages.events import Histogram
 
 from .values import ArraySample
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from protocol.codec.json_lines import plain
-from protocol.errors import PublishError
-from protocol.messages.commands import METHODS, Method, OpParams, Params
-from protocol.server.mailbox import Command
-from protocol.server.server import Server
+from esper_overwatch.protocol.codec.json_lines import plain
+from esper_overwatch.protocol.errors import PublishError
+from esper_overwatch.protocol.messages.commands import METHODS, Method, OpParams, Params
+from esper_overwatch.protocol.server.mailbox import Command
+from esper_overwatch.protocol.server.server import Server
 
 PARAMETER_TYPES: tuple[type, ...] = (bool, int, float, str)
 MAX_COMMANDS = 64

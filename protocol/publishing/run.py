@@ -1,6 +1,6 @@
 """Publish from a training loop of one's own:
 
-from protocol import publish
+from esper_overwatch import publish
 with publish("my-run", config={"learning_rate": 3e-4}) as run:
     for step in range(1000):
         run.log(step=step, loss=loss, accuracy=accuracy)
@@ -24,14 +24,14 @@ from time import time_ns
 from types import TracebackType
 from typing import Any
 
-from protocol.codec.json_lines import plain
-from protocol.errors import INTERRUPTED_EXIT, NameTaken, PublishError, first_line
-from protocol.messages.events import Artifact, LogLine, Mark, RunStarted, RunStopped
-from protocol.runs import RunFolder
-from protocol.server.run_kind import RunKind
-from protocol.server.server import Server
-from protocol.storage.folders import StrPath
-from protocol.version import __version__
+from esper_overwatch.protocol.codec.json_lines import plain
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, NameTaken, PublishError, first_line
+from esper_overwatch.protocol.messages.events import Artifact, LogLine, Mark, RunStarted, RunStopped
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.run_kind import RunKind
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.storage.folders import StrPath
+from esper_overwatch.protocol.version import __version__
 
 from .loop_commands import CommandCall, LoopCommands
 from .summary import RunSummary

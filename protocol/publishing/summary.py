@@ -8,10 +8,10 @@ from math import isfinite
 from numbers import Real
 from pathlib import Path
 
-from protocol.codec.json_lines import decode_line
-from protocol.errors import PublishError, WireError
-from protocol.journal.reader import lines_newest_first
-from protocol.messages.events import MetricStatistics, Scalars, Summary
+from esper_overwatch.protocol.codec.json_lines import decode_line
+from esper_overwatch.protocol.errors import PublishError, WireError
+from esper_overwatch.protocol.journal.reader import lines_newest_first
+from esper_overwatch.protocol.messages.events import MetricStatistics, Scalars, Summary
 
 from .values import MAX_TEXT_CHARACTERS, as_number, check_value_name
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from protocol.messages.events import Histogram, LoggedText, LogLine, Scalars
-from protocol.server.emitter import MAX_QUEUED, Emitted, Emitter
+from esper_overwatch.protocol.messages.events import Histogram, LoggedText, LogLine, Scalars
+from esper_overwatch.protocol.server.emitter import MAX_QUEUED, Emitted, Emitter
 
 from .histogram import make_histogram
 from .summary import RunSummary

@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protocol.errors import PublishError
+from esper_overwatch.protocol.errors import PublishError
 
 MAX_NAME_CHARACTERS = 128
 MAX_DEPTH = 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.journal.command_log import CommandLog, CommandRecord
-from protocol.messages.events import CommandRefused
+from esper_overwatch.protocol.journal.command_log import CommandLog, CommandRecord
+from esper_overwatch.protocol.messages.events import CommandRefused
 
 MAX_ENDED = 256
 """Ended commands that are remembered."""

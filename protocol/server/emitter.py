@@ -18,9 +18,9 @@ from time import time_ns
 
 from msgspec import Struct
 
-from protocol.codec.json_lines import Encoder, decode_line
-from protocol.messages.events import Context, TelemetryLost, spec_of
-from protocol.messages.vocabulary import STREAMS, Level, Stream
+from esper_overwatch.protocol.codec.json_lines import Encoder, decode_line
+from esper_overwatch.protocol.messages.events import Context, TelemetryLost, spec_of
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Level, Stream
 
 from .overflow import OverflowFile
 

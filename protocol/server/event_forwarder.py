@@ -16,8 +16,8 @@ from typing import Any
 
 import zmq
 
-from protocol.codec.frames import Frames
-from protocol.codec.zmq_options import Context, is_waiting, terminate_context
+from esper_overwatch.protocol.codec.frames import Frames
+from esper_overwatch.protocol.codec.zmq_options import Context, is_waiting, terminate_context
 
 from . import sockets
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from protocol.errors import EsperError
+from esper_overwatch.protocol.errors import EsperError
 
 logger = logging.getLogger(__name__)
 

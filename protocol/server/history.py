@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from protocol.messages.vocabulary import Stream
+from esper_overwatch.protocol.messages.vocabulary import Stream
 
 MAX_SCAN_BYTES = 1024 * 1024
 """So much of the journal is looked at for one answer, about."""

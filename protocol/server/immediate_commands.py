@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.errors import RequestError
-from protocol.messages.commands import (
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.messages.commands import (
     AcknowledgeParams,
     LeaseAcquireParams,
     LeaseReleaseParams,
@@ -17,8 +17,8 @@ from protocol.messages.commands import (
     Params,
     Request,
 )
-from protocol.messages.events import AnomalyAcknowledged, AnomalyMuted, Mark
-from protocol.messages.roles import Peer
+from esper_overwatch.protocol.messages.events import AnomalyAcknowledged, AnomalyMuted, Mark
+from esper_overwatch.protocol.messages.roles import Peer
 
 from .lease import CommandLease
 

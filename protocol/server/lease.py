@@ -6,8 +6,8 @@ import secrets
 import time
 from collections.abc import Callable
 
-from protocol.errors import RequestError
-from protocol.messages.events import Lease
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.messages.events import Lease
 
 
 class CommandLease:

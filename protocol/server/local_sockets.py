@@ -20,12 +20,12 @@ import msgspec
 import psutil
 import zmq
 
-from protocol.codec.zmq_options import Context
-from protocol.errors import FolderError
-from protocol.messages.vocabulary import RunState
-from protocol.runs import Connection, RunFolder
-from protocol.storage.folders import write_atomically
-from protocol.version import PROTOCOL_VERSION, __version__
+from esper_overwatch.protocol.codec.zmq_options import Context
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.messages.vocabulary import RunState
+from esper_overwatch.protocol.runs import Connection, RunFolder
+from esper_overwatch.protocol.storage.folders import write_atomically
+from esper_overwatch.protocol.version import PROTOCOL_VERSION, __version__
 
 from . import sockets
 

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from protocol.messages.commands import Params
+from esper_overwatch.protocol.messages.commands import Params
 
 MAX_MAILBOX_COMMANDS = 64
 URGENT_COMMANDS = frozenset({"stop", "resume", "op.cancel"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum, isfinite
 
-from protocol.codec.json_lines import Batch
-from protocol.messages.headers import Window
+from esper_overwatch.protocol.codec.json_lines import Batch
+from esper_overwatch.protocol.messages.headers import Window
 
 from .emitter import Emitted
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.messages.commands import Method, Params
+from esper_overwatch.protocol.messages.commands import Method, Params
 
 MAX_SHOWN_CHARACTERS = 64
 _TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}

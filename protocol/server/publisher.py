@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from protocol.codec.frames import Frames, encode_batches
-from protocol.codec.json_lines import Batch, Encoder
-from protocol.journal.writer import Journal
-from protocol.messages.events import (
+from esper_overwatch.protocol.codec.frames import Frames, encode_batches
+from esper_overwatch.protocol.codec.json_lines import Batch, Encoder
+from esper_overwatch.protocol.journal.writer import Journal
+from esper_overwatch.protocol.messages.events import (
     Anomaly,
     Context,
     EventSpec,
@@ -22,7 +22,7 @@ from protocol.messages.events import (
     TelemetryLost,
     spec_of,
 )
-from protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 
 from .emitter import Emitted, Emitter
 from .metric_summary import MetricSummary

@@ -9,17 +9,23 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from protocol.codec.json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
-from protocol.errors import RequestError
-from protocol.journal.writer import Journal
-from protocol.messages.commands import HistoryParams, OpParams, Params, ReplayParams, SnapshotParams
-from protocol.messages.events import EVENTS
-from protocol.messages.headers import TrainerBeat
-from protocol.messages.schema import json_schema, schema_hash
-from protocol.messages.thresholds import THRESHOLDS
-from protocol.messages.vocabulary import STREAMS, Stream
-from protocol.runs import RunFolder
-from protocol.version import PROTOCOL_VERSION, __version__
+from esper_overwatch.protocol.codec.json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.journal.writer import Journal
+from esper_overwatch.protocol.messages.commands import (
+    HistoryParams,
+    OpParams,
+    Params,
+    ReplayParams,
+    SnapshotParams,
+)
+from esper_overwatch.protocol.messages.events import EVENTS
+from esper_overwatch.protocol.messages.headers import TrainerBeat
+from esper_overwatch.protocol.messages.schema import json_schema, schema_hash
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.version import PROTOCOL_VERSION, __version__
 
 from .command_registry import CommandRegistry
 from .emitter import MAX_QUEUED, Emitter

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import asdict
 from typing import Any
 
-from protocol.messages.roles import Peer
+from esper_overwatch.protocol.messages.roles import Peer
 
 REQUESTS_PER_SECOND = 100.0
 BURST_REQUESTS = 100.0

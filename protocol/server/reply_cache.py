@@ -6,8 +6,8 @@ import hashlib
 import time
 from collections import OrderedDict
 
-from protocol.errors import RequestError
-from protocol.messages.commands import Reply
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.messages.commands import Reply
 
 MAX_REMEMBERED = 1024
 REMEMBERED_SECONDS = 600.0

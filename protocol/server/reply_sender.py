@@ -9,7 +9,7 @@ from collections import deque
 
 import zmq
 
-from protocol.messages.roles import Peer
+from esper_overwatch.protocol.messages.roles import Peer
 
 logger = logging.getLogger(__name__)
 

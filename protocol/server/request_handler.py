@@ -14,13 +14,22 @@ from typing import Any
 
 import msgspec
 
-from protocol.codec.frames import encode_reply
-from protocol.errors import ERRORS, RequestError
-from protocol.messages.commands import METHODS, ErrorBody, Method, Params, Reply, ReplyMeta, Request, Socket
-from protocol.messages.events import CommandAccepted, CommandDone, CommandRefused
-from protocol.messages.roles import Peer, is_allowed
-from protocol.messages.vocabulary import RunState
-from protocol.version import PROTOCOL_VERSION
+from esper_overwatch.protocol.codec.frames import encode_reply
+from esper_overwatch.protocol.errors import ERRORS, RequestError
+from esper_overwatch.protocol.messages.commands import (
+    METHODS,
+    ErrorBody,
+    Method,
+    Params,
+    Reply,
+    ReplyMeta,
+    Request,
+    Socket,
+)
+from esper_overwatch.protocol.messages.events import CommandAccepted, CommandDone, CommandRefused
+from esper_overwatch.protocol.messages.roles import Peer, is_allowed
+from esper_overwatch.protocol.messages.vocabulary import RunState
+from esper_overwatch.protocol.version import PROTOCOL_VERSION
 
 from .immediate_commands import ImmediateCommands
 from .mailbox import Command, Mailbox

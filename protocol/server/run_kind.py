@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.messages.commands import METHODS, Method
-from protocol.messages.vocabulary import RunKindName
+from esper_overwatch.protocol.messages.commands import METHODS, Method
+from esper_overwatch.protocol.messages.vocabulary import RunKindName
 
 
 @dataclass(frozen=True)

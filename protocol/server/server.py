@@ -18,23 +18,28 @@ from typing import Any
 
 import zmq
 
-from protocol.codec.frames import (
+from esper_overwatch.protocol.codec.frames import (
     HEARTBEAT_TOPIC,
     VIEW_TOPIC,
     Frames,
     encode_heartbeat,
     encode_view,
 )
-from protocol.codec.zmq_options import is_waiting
-from protocol.errors import FolderError, KeysUnusable
-from protocol.journal.writer import DEFAULT_LIMITS, Journal, JournalLimits
-from protocol.messages.commands import Params, Socket
-from protocol.messages.events import CommandDone, CommandFailed, CommandProgress, RunStateChanged
-from protocol.messages.headers import Heartbeat, TrainerBeat
-from protocol.messages.roles import Peer
-from protocol.messages.vocabulary import RunState
-from protocol.runs import RunFolder
-from protocol.version import PROTOCOL_VERSION
+from esper_overwatch.protocol.codec.zmq_options import is_waiting
+from esper_overwatch.protocol.errors import FolderError, KeysUnusable
+from esper_overwatch.protocol.journal.writer import DEFAULT_LIMITS, Journal, JournalLimits
+from esper_overwatch.protocol.messages.commands import Params, Socket
+from esper_overwatch.protocol.messages.events import (
+    CommandDone,
+    CommandFailed,
+    CommandProgress,
+    RunStateChanged,
+)
+from esper_overwatch.protocol.messages.headers import Heartbeat, TrainerBeat
+from esper_overwatch.protocol.messages.roles import Peer
+from esper_overwatch.protocol.messages.vocabulary import RunState
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.version import PROTOCOL_VERSION
 
 from . import sockets
 from .command_registry import CommandRegistry

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import count, repeat
 
-from protocol.codec.json_lines import Batch
-from protocol.messages.events import EVENTS, EventSpec
+from esper_overwatch.protocol.codec.json_lines import Batch
+from esper_overwatch.protocol.messages.events import EVENTS, EventSpec
 
 from .emitter import Emitted
 

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import zmq
 
-from protocol.codec.frames import HEARTBEAT_TOPIC, VIEW_TOPIC
-from protocol.codec.zmq_options import Context
+from esper_overwatch.protocol.codec.frames import HEARTBEAT_TOPIC, VIEW_TOPIC
+from esper_overwatch.protocol.codec.zmq_options import Context
 
 from .reply_sender import LARGE_BYTES
 

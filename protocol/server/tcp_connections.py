@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from protocol.codec.zmq_options import Context, is_waiting
+from esper_overwatch.protocol.codec.zmq_options import Context, is_waiting
 
 from .sockets import CANCELLATION, SUBSCRIPTION
 

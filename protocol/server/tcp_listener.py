@@ -18,13 +18,13 @@ from collections import Counter
 import zmq
 from zmq.utils import z85
 
-from protocol.codec.addresses import endpoints_of
-from protocol.codec.frames import Frames
-from protocol.codec.zmq_options import Context, is_waiting
-from protocol.errors import KeysUnusable
-from protocol.messages.commands import Socket
-from protocol.messages.roles import Peer
-from protocol.storage.keys import AllowList, server_pair
+from esper_overwatch.protocol.codec.addresses import endpoints_of
+from esper_overwatch.protocol.codec.frames import Frames
+from esper_overwatch.protocol.codec.zmq_options import Context, is_waiting
+from esper_overwatch.protocol.errors import KeysUnusable
+from esper_overwatch.protocol.messages.commands import Socket
+from esper_overwatch.protocol.messages.roles import Peer
+from esper_overwatch.protocol.storage.keys import AllowList, server_pair
 
 from . import sockets
 from .event_forwarder import Attempt, EventForwarder

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import platformdirs
 
-from protocol.codec.text import is_utf8
-from protocol.errors import FolderError
+from esper_overwatch.protocol.codec.text import is_utf8
+from esper_overwatch.protocol.errors import FolderError
 
 StrPath: TypeAlias = str | os.PathLike[str]
 """A path as a caller writes it."""

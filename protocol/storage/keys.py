@@ -20,8 +20,8 @@ import msgspec
 import zmq
 from msgspec import Struct
 
-from protocol.errors import KeysUnusable
-from protocol.messages.roles import Role
+from esper_overwatch.protocol.errors import KeysUnusable
+from esper_overwatch.protocol.messages.roles import Role
 
 from .folders import config_folder, is_valid_name, make_private, sync_folder, write_atomically
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from protocol.journal.reader import read
+from esper_overwatch.protocol.journal.reader import read
 
 from .checks import check_journals, newest_round, train_uninterrupted
 from .faults import FAULTS, Fault, Scene

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from protocol.codec.json_lines import Event
-from protocol.journal.reader import read
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.journal.reader import read
 
 from .site import PATIENCE_SECONDS, TRAINING, BrokenPromise, Site, until
 
@@ -107,7 +107,7 @@ def train_uninterrupted(site: Site, rounds: int) -> Path:
     sets = [word for item in TRAINING for word in ("--set", item)]
     with (site.folder / "whole.err").open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainer", "start", "whole", *sets],
+            [sys.executable, "-m", "esper_overwatch.trainer", "start", "whole", *sets],
             env=site.environment,
             stdin=subprocess.DEVNULL,
             stdout=errors,

@@ -20,10 +20,10 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from protocol.journal.damage import DamageReport
-from protocol.journal.reader import read
-from protocol.journal.segments import SegmentFolder
-from trainer.checkpoint import Checkpoints
+from esper_overwatch.protocol.journal.damage import DamageReport
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.journal.segments import SegmentFolder
+from esper_overwatch.trainer.checkpoint import Checkpoints
 
 from .peers import Peers
 from .site import BrokenPromise, Site, Victim, until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import zmq
 
-from protocol.storage.keys import client_pair
+from esper_overwatch.protocol.storage.keys import client_pair
 from tests.protocol.raw import ipc_path
 
 Address = Path | tuple[str, int]

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import zmq
 
-from protocol.errors import EsperError
-from protocol.storage.keys import make_client
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.storage.keys import make_client
 from tests.protocol.raw import Raw
 from tests.protocol.sshd import free_ports
 
@@ -167,7 +167,7 @@ class Victim:
             }
         with (self.site.folder / "daemon.err").open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trainer", "start", NAME, "--or-resume", *sets],
+                [sys.executable, "-m", "esper_overwatch.trainer", "start", NAME, "--or-resume", *sets],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=errors,

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from protocol.codec.json_lines import Event, decode_line
-from protocol.messages.events import Context, LogLine, SeedStage
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.messages.events import Context, LogLine, SeedStage
 from tests.batches import batch_of
 
 from .__main__ import acts

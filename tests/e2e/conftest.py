@@ -59,7 +59,7 @@ class House:
     def daemon(self, *arguments: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
         """Run `esper-daemon ARGUMENTS` to its end."""
         return subprocess.run(
-            [sys.executable, "-m", "trainer", *arguments],
+            [sys.executable, "-m", "esper_overwatch.trainer", *arguments],
             env=self.environment,
             capture_output=True,
             text=True,
@@ -81,7 +81,7 @@ class House:
         said = self.home.with_name(f"said-{len(self.processes)}")
         with said.open("wb") as stderr:  # a pipe that nobody reads would stop the daemon when it is full
             process = subprocess.Popen(
-                [sys.executable, "-m", "trainer", "start", *verb, *sets, *arguments],
+                [sys.executable, "-m", "esper_overwatch.trainer", "start", *verb, *sets, *arguments],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

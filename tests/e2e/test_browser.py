@@ -32,7 +32,7 @@ COLUMNS, LINES = 240, 100
 @contextmanager
 def served(house: House, *arguments: str, folder: Path | None = None) -> Iterator[str]:
     """`esper-tui --serve` on a free port, started in a folder; its printed address."""
-    command = [sys.executable, "-m", "overwatch_tui", *arguments, "--serve", "--port", "0"]
+    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", *arguments, "--serve", "--port", "0"]
     process = subprocess.Popen(command, env=house.environment, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:
         assert process.stdout is not None

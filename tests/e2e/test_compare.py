@@ -20,7 +20,7 @@ SETS = [word for item in (*SMALL, "envs.threads=1") for word in ("--set", item)]
 def interrupt(house: House, words: list[str], cells: Path) -> tuple[int, str, str]:
     """Send control-C once the first training is done; exit code, output, and what was said."""
     with subprocess.Popen(
-        [sys.executable, "-m", "trainer", *words],
+        [sys.executable, "-m", "esper_overwatch.trainer", *words],
         env=house.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

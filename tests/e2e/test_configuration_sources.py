@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainer.config.load import OPTIONS
+from esper_overwatch.trainer.config.load import OPTIONS
 
 from .conftest import House
 

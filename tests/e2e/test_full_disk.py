@@ -18,7 +18,7 @@ FILE_BYTES = 200_000
 def test_unsaved_last_round_is_no_success(house: House) -> None:
     sets = [word for item in SMALL for word in ("--set", item)]
     ended = subprocess.run(
-        [sys.executable, "-m", "trainer", "start", "full", "--rounds", "1", *sets],
+        [sys.executable, "-m", "esper_overwatch.trainer", "start", "full", "--rounds", "1", *sets],
         env={**house.environment, "PYTHONDONTWRITEBYTECODE": "1"},  # Python would keep a half of a large one
         capture_output=True,
         text=True,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.storage.folders import EVENTS_FILE
-from trainer.query.database import Database
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.trainer.query.database import Database
 
 from .conftest import House, eventually
 

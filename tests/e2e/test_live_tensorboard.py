@@ -21,7 +21,17 @@ EPOCHS = 24
 
 def follow(house: House, run: str, folder: Path, *words: str) -> subprocess.Popen[str]:
     """Start the command; it has begun when its folder has a file."""
-    command = [sys.executable, "-m", "trainer", "tensorboard", run, "--to", str(folder), "--json", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "esper_overwatch.trainer",
+        "tensorboard",
+        run,
+        "--to",
+        str(folder),
+        "--json",
+        *words,
+    ]
     follower = subprocess.Popen(
         command, env=house.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -32,7 +32,7 @@ def agent(house: House, address: str, port: int) -> subprocess.Popen[str]:
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "1"),
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{HERE}:{port}", "--rdzv-id", "far"),
             *("--rdzv-conf", quick, "--local-addr", address, "--max-restarts", "5"),
-            *("-m", "trainer", "start", "far", "--or-resume", "--rounds", "0"),
+            *("-m", "esper_overwatch.trainer", "start", "far", "--or-resume", "--rounds", "0"),
             *(word for item in SMALL for word in ("--set", item)),
         ],
         env={**house.environment, "ESPER_HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -25,7 +25,7 @@ STEADY = ("--set", "policy.kind=no_growth", "--set", "envs.threads=1")
 
 
 def server(house: House, *words: str) -> StdioServerParameters:
-    arguments = ["-m", "trainer", "mcp", *words]
+    arguments = ["-m", "esper_overwatch.trainer", "mcp", *words]
     return StdioServerParameters(command=sys.executable, args=arguments, env=dict(house.environment))
 
 
@@ -97,7 +97,7 @@ def test_output_is_protocol_only_and_end_of_input_ends(house: House) -> None:
         },
     }
     done = subprocess.run(
-        [sys.executable, "-m", "trainer", "mcp"],
+        [sys.executable, "-m", "esper_overwatch.trainer", "mcp"],
         input=json.dumps(hello) + "\nnot json\n",
         env=house.environment,
         capture_output=True,
@@ -112,7 +112,7 @@ def test_output_is_protocol_only_and_end_of_input_ends(house: House) -> None:
 
 def test_interrupt_ends_the_server_without_a_traceback(house: House) -> None:
     server = subprocess.Popen(
-        [sys.executable, "-m", "trainer", "mcp"],
+        [sys.executable, "-m", "esper_overwatch.trainer", "mcp"],
         env=house.environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint import load as load_checkpoint
-from trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.checkpoint import load as load_checkpoint
+from esper_overwatch.trainer.compute.execution_plan import Execution
 
 from .conftest import House
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits a process by /proc")
 SHORT_OF_MEMORY = """
 import resource, sys
-import trainer.daemon.daemon
-from trainer.cli.main import main
+import esper_overwatch.trainer.daemon.daemon
+from esper_overwatch.trainer.cli.main import main
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 700 * 2**20,) * 2)
 main(sys.argv[1:])

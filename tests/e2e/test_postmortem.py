@@ -12,16 +12,16 @@ import msgspec
 import pytest
 import torch
 
-from protocol.runs import find_run
-from trainer.doctor.run import diagnose
-from trainer.doctor.run_text import diagnosis_lines
-from trainer.query.database import Database
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.trainer.doctor.run import diagnose
+from esper_overwatch.trainer.doctor.run_text import diagnosis_lines
+from esper_overwatch.trainer.query.database import Database
 
 from .conftest import SMALL, House, eventually
 
 FAULTY = """
 import sys
-from trainer.loop import Trainer
+from esper_overwatch.trainer.loop import Trainer
 learn = Trainer.learn
 
 def faulty(trainer, hooks):
@@ -37,7 +37,7 @@ def poisoned(trainer, hooks):
     return decide(trainer, hooks)
 
 Trainer.learn, Trainer.decide = faulty, poisoned
-from trainer.daemon.daemon import run_daemon
+from esper_overwatch.trainer.daemon.daemon import run_daemon
 sys.exit(run_daemon(name="bad", resume=None, file=None, sets={sets!r}))
 """
 
@@ -147,7 +147,7 @@ def test_sigterm_leaves_a_bundle_and_kill_9_none(house: House) -> None:
         ("import torch; raise torch.OutOfMemoryError('2 GiB')", "out of memory", 11),
         ("bytearray(1 << 60)", "out of memory", 11),
         (
-            "from trainer.policy.ppo import PolicyDiverged; raise PolicyDiverged('nan')",
+            "from esper_overwatch.trainer.policy.ppo import PolicyDiverged; raise PolicyDiverged('nan')",
             "the policy diverged",
             11,
         ),

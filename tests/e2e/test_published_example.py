@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.runs import find_run
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import find_run
 
 from .conftest import House
 

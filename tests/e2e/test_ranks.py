@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from trainer.checkpoint import load
+from esper_overwatch.trainer.checkpoint import load
 
 from .conftest import SMALL, House, eventually, stop_in_mid_episode
 from .courses import course
@@ -27,7 +27,15 @@ def torchrun(house: House, name: str | None, *arguments: str, restarts: int = 0)
     """Two ranks on this machine; without a name they resume a run, by its own options."""
     new = [] if name is None else [name, *(word for item in SMALL for word in ("--set", item))]
     launch = ("--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts))
-    command = [sys.executable, "-m", "torch.distributed.run", *launch, "-m", "trainer", "start"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *launch,
+        "-m",
+        "esper_overwatch.trainer",
+        "start",
+    ]
     with said(house).open("ab") as stderr:
         process = subprocess.Popen(
             [*command, *new, *arguments],
@@ -152,9 +160,9 @@ def test_two_ranks_write_the_journal_of_one(house: House, more: tuple[str, ...])
 
 LOSING = """
 import os, signal, sys
-from trainer.compute.process_group import RankLostError
-from trainer.daemon.daemon import run_daemon
-from trainer.ranks.rank_zero import RankZero
+from esper_overwatch.trainer.compute.process_group import RankLostError
+from esper_overwatch.trainer.daemon.daemon import run_daemon
+from esper_overwatch.trainer.ranks.rank_zero import RankZero
 
 def lost(*_):
     raise RankLostError("rank 1 is gone")

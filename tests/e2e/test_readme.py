@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainer.cli.main import main
+from esper_overwatch.trainer.cli.main import main
 
 from .conftest import House
 

@@ -27,7 +27,7 @@ def wrong(clock):
 
 time.perf_counter, time.thread_time = wrong(time.perf_counter), wrong(time.thread_time)
 sys.argv[0] = "esper-daemon"
-from trainer.cli.main import main
+from esper_overwatch.trainer.cli.main import main
 main()
 """
 """Whatever is timed seems to take at least 50 ms."""
@@ -36,7 +36,7 @@ main()
 @pytest.mark.slow
 @pytest.mark.finding("DR-16")
 def test_default_runs_of_one_seed_write_one_journal(house: House) -> None:
-    for name, program in (("plain", ["-m", "trainer"]), ("slow", ["-c", WITH_A_BAD_CLOCK])):
+    for name, program in (("plain", ["-m", "esper_overwatch.trainer"]), ("slow", ["-c", WITH_A_BAD_CLOCK])):
         done = subprocess.run(
             [sys.executable, *program, "start", name, *WORDS],
             env=house.environment,

@@ -33,7 +33,7 @@ def box() -> Iterator[Machine]:
 def test_from_another_machine(box: Machine, tmp_path: Path) -> None:
     there = {**box.environment, "OMP_NUM_THREADS": "1"}
     sets = [word for item in SMALL for word in ("--set", item)]
-    start = [sys.executable, "-m", "trainer", "start", "alpha", "--detach", *sets]
+    start = [sys.executable, "-m", "esper_overwatch.trainer", "start", "alpha", "--detach", *sets]
     assert subprocess.run(start, env=there, timeout=300).returncode == 0
     (tmp_path / "rt").mkdir(mode=0o700)
     here = {
@@ -59,7 +59,9 @@ def test_from_another_machine(box: Machine, tmp_path: Path) -> None:
         assert last["seq"] > 0
         assert json.loads(run("trainer", "stop", "--ssh", "box:alpha", "--json"))["stopped"]
     finally:
-        subprocess.run([sys.executable, "-m", "trainer", "stop", "alpha"], env=there, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "esper_overwatch.trainer", "stop", "alpha"], env=there, capture_output=True
+        )
     assert json.loads(run("trainer", "list", "--ssh", "box", "--json")) == []
 
 
@@ -68,7 +70,7 @@ def test_assistant_and_tensorboard_from_another_machine(box: Machine, tmp_path: 
     pytest.importorskip("tensorboard", reason="the extra `export` is not installed")
     there = {**box.environment, "OMP_NUM_THREADS": "1"}
     sets = [word for item in (*SMALL, "policy.kind=no_growth") for word in ("--set", item)]
-    start = [sys.executable, "-m", "trainer", "start", "alpha", "--detach", *sets]
+    start = [sys.executable, "-m", "esper_overwatch.trainer", "start", "alpha", "--detach", *sets]
     assert subprocess.run(start, env=there, timeout=300).returncode == 0
     (tmp_path / "rt").mkdir(mode=0o700)
     (tmp_path / "tb").mkdir()
@@ -91,7 +93,7 @@ def test_assistant_and_tensorboard_from_another_machine(box: Machine, tmp_path: 
     follower = subprocess.Popen(command, env=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     async def steer() -> None:
-        words = ["-m", "trainer", "mcp", "--ssh", "box", "--allow-control"]
+        words = ["-m", "esper_overwatch.trainer", "mcp", "--ssh", "box", "--allow-control"]
         async with mcp.Client(
             mcp.StdioServerParameters(command=sys.executable, args=words, env=here)
         ) as client:
@@ -111,6 +113,8 @@ def test_assistant_and_tensorboard_from_another_machine(box: Machine, tmp_path: 
         assert follower.returncode == 0, err
     finally:
         follower.kill()
-        subprocess.run([sys.executable, "-m", "trainer", "stop", "alpha"], env=there, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "esper_overwatch.trainer", "stop", "alpha"], env=there, capture_output=True
+        )
     steps = [step for step, _ in scalars_in(tmp_path / "tb")["epoch/seconds"]]
     assert steps == list(range(1, len(steps) + 1))

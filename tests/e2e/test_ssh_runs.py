@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(ABSENT is not None, reason=st
 
 LOOP = """
 import time
-from protocol import publish
+from esper_overwatch import publish
 with publish("loop") as run:
     step = 0
     while not run.asked("stop"):
@@ -59,7 +59,7 @@ def test_runs_of_two_machines_in_one_list(machines: tuple[Machine, Machine], tmp
         "TMPDIR": str(tmp_path),
     }
     loop = subprocess.Popen([sys.executable, "-c", LOOP], env=box.environment)
-    named = [sys.executable, "-m", "overwatch_tui", "--ssh", "box", "alpha"]
+    named = [sys.executable, "-m", "esper_overwatch.overwatch_tui", "--ssh", "box", "alpha"]
     once = subprocess.run([*named, "--once"], env=here, capture_output=True, text=True, timeout=300)
     assert (once.returncode, "STOPPED" in once.stdout) == (0, True), once.stderr
     terminal = Terminal(named, here, columns=100, lines=30)
@@ -69,7 +69,7 @@ def test_runs_of_two_machines_in_one_list(machines: tuple[Machine, Machine], tmp
         assert terminal.process.wait(300) == 0
     finally:
         terminal.close()
-    command = [sys.executable, "-m", "overwatch_tui", "--ssh", "box", "--ssh", "crate"]
+    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", "--ssh", "box", "--ssh", "crate"]
     terminal = Terminal(command, here, columns=100, lines=30)
     try:
         terminal.wait_for(lambda text: all(name in text for name in ("alpha", "beta", "HOST")), seconds=120)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from protocol.messages.commands import METHODS
+from esper_overwatch.protocol.messages.commands import METHODS
 from tests.protocol.values import assert_fits
 
 from .conftest import EPISODE_EPOCHS, House, eventually

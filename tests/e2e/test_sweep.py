@@ -32,8 +32,8 @@ SETS = [word for item in COMMON for word in ("--set", item)]
 
 def draw_seed(folder: Path) -> int:
     """One of a sweep whose first trial draws GOOD, and the second BAD."""
-    from trainer.sweep.space import Dimension
-    from trainer.sweep.study import FINISHED, SweepStudy, SweepTerms
+    from esper_overwatch.trainer.sweep.space import Dimension
+    from esper_overwatch.trainer.sweep.study import FINISHED, SweepStudy, SweepTerms
 
     space = (Dimension("host.learning_rate", choices=(BAD, GOOD)),)
     for seed in range(40):
@@ -53,7 +53,7 @@ def draw_seed(folder: Path) -> int:
 def interrupt(house: House, words: list[str]) -> tuple[int, str]:
     """Send control-C once the first trial was evaluated; exit code, and what was said then."""
     with subprocess.Popen(
-        [sys.executable, "-m", "trainer", *words],
+        [sys.executable, "-m", "esper_overwatch.trainer", *words],
         env=house.environment,
         stderr=subprocess.PIPE,
         text=True,

@@ -19,7 +19,7 @@ from .terminal import Terminal
 
 @contextmanager
 def overwatch(house: House, *arguments: str, columns: int = 80, lines: int = 24) -> Iterator[Terminal]:
-    command = [sys.executable, "-m", "overwatch_tui", *arguments]
+    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", *arguments]
     terminal = Terminal(command, house.environment, columns=columns, lines=lines)
     try:
         yield terminal
@@ -122,7 +122,7 @@ def test_a_terminal_that_goes_away_takes_the_tui_with_it(house: House) -> None:
 def test_once_prints_a_frame(house: House) -> None:
     house.spawn("once", small=False)
     result = subprocess.run(
-        [sys.executable, "-m", "overwatch_tui", "--once", "--after-round", "1", "once"],
+        [sys.executable, "-m", "esper_overwatch.overwatch_tui", "--once", "--after-round", "1", "once"],
         env=house.environment,
         capture_output=True,
         text=True,
@@ -205,7 +205,7 @@ def test_joining_takes_less_than_a_second_of_cpu(house: House) -> None:
 
     def cpu_seconds(*words: str) -> tuple[float, str]:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "overwatch_tui", *words]
+        command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", *words]
         done = subprocess.run(
             command, env=house.environment, capture_output=True, text=True, timeout=120, check=True
         )

@@ -14,7 +14,7 @@ TASK = (
     POINTWISE
     + """
 
-from trainer.data.text import Text
+from esper_overwatch.trainer.data.text import Text
 
 
 def rhyme():

@@ -34,21 +34,21 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from trainer import loop
-from trainer.compute import cuda_graphs
-from trainer.compute.execution_plan import Execution
-from trainer.config import load as settings
-from trainer.config.schema import Config
-from trainer.data.registry import load
-from trainer.data.task import Task
-from trainer.episodes import TOPOLOGY
-from trainer.hosts import seed_pool, slot_plan, validation
-from trainer.hosts.host_group import HostGroup
-from trainer.hosts.population import Population
-from trainer.hosts.slot_plan import Topology
-from trainer.hosts.task_defaults import resolve_task_defaults
-from trainer.telemetry import transfer
-from trainer.telemetry.transfer import HostFrame, Shipment, Transfer
+from esper_overwatch.trainer import loop
+from esper_overwatch.trainer.compute import cuda_graphs
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.episodes import TOPOLOGY
+from esper_overwatch.trainer.hosts import seed_pool, slot_plan, validation
+from esper_overwatch.trainer.hosts.host_group import HostGroup
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.slot_plan import Topology
+from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
+from esper_overwatch.trainer.telemetry import transfer
+from esper_overwatch.trainer.telemetry.transfer import HostFrame, Shipment, Transfer
 
 from .counting import DeviceCalls
 from .stream_order import StreamOrder, may_overlap

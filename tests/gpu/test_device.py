@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from esper_overwatch.trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphProgram, CudaGraphs
+from esper_overwatch.trainer.compute.device import prepare_device, resolve_device
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.host_options import CudaConfig
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts.autotune import choose_execution
+from esper_overwatch.trainer.loop import Trainer
 from tests.trainer.compute.test_compiler import SMALL, Quiet
 from tests.trainer.compute.test_cuda_graphs import same, train
 from tests.trainer.test_late_reports import assert_late_frames_are_the_same
-from trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphProgram, CudaGraphs
-from trainer.compute.device import prepare_device, resolve_device
-from trainer.config import load as settings
-from trainer.config.host_options import CudaConfig
-from trainer.data.registry import load
-from trainer.hosts.autotune import choose_execution
-from trainer.loop import Trainer
 
 NUM_DEVICES = torch.cuda.device_count() if torch.cuda.is_available() else 0
 DEVICE = torch.device("cuda", 0)
@@ -183,7 +183,7 @@ def train_on_two_ranks(tmp_path: Path, *options: str) -> subprocess.CompletedPro
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     home = {"ESPER_HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(tmp_path)}
     return subprocess.run(
-        [*command, "-m", "trainer", "start", "two", "--rounds", "1", *sets, *options],
+        [*command, "-m", "esper_overwatch.trainer", "start", "two", "--rounds", "1", *sets, *options],
         env=os.environ | home,
         capture_output=True,
         text=True,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.hosts.executor import GroupExecutor
+from esper_overwatch.trainer.hosts.executor import GroupExecutor
 
 from .stream_order import Stream, StreamOrder, may_overlap
 

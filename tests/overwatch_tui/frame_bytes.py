@@ -19,12 +19,12 @@ from rich.console import Console
 from textual.app import App
 from textual.drivers.headless_driver import HeadlessDriver
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.panels import VIEWS
-from overwatch_tui.render.view_state import ViewState
-from protocol.client.items import LinkChanged, Reset
-from protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.panels import VIEWS
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.protocol.client.items import LinkChanged, Reset
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 
 from . import journal
 from .harness import ListFeed, Session

@@ -14,19 +14,19 @@ from textual.app import App
 from textual.events import Key
 from textual.keys import _character_to_key, _get_unicode_name_from_key
 
-from overwatch_tui.model.state import State
-from overwatch_tui.panels import PANELS
-from overwatch_tui.render.env_rows import worst_env
-from overwatch_tui.render.layout import compose_screen
-from overwatch_tui.render.panel import PanelInputs
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.session import Session
-from overwatch_tui.source.link_status import LinkStatus
-from protocol.client.items import Item, LinkChanged, RequestOutcome, Reset
-from protocol.codec.frames import new_id
-from protocol.codec.json_lines import Event
-from protocol.messages.events import spec_of
-from protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.panels import PANELS
+from esper_overwatch.overwatch_tui.render.env_rows import worst_env
+from esper_overwatch.overwatch_tui.render.layout import compose_screen
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
+from esper_overwatch.protocol.client.items import Item, LinkChanged, RequestOutcome, Reset
+from esper_overwatch.protocol.codec.frames import new_id
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import spec_of
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
 
 from . import journal
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from protocol.codec.json_lines import Event, decode_line, encode_event
-from protocol.messages import events as ev
-from protocol.messages.events import Context, spec_of
-from protocol.messages.vocabulary import HEAD_NAMES, STREAMS, Level, Op, Stage
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line, encode_event
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import Context, spec_of
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, STREAMS, Level, Op, Stage
 
 START = 1_760_000_000_000_000
 """First event, microseconds."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import zstandard
 
-from protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from tests.e2e.conftest import House, eventually
 
 RECORDING = Path(__file__).parent / "recorded.jsonl.zst"

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from overwatch_tui.source.feed import Feed
-from overwatch_tui.source.run_list import ListedRun
-from protocol.journal.overview import RunOverview
-from protocol.messages import events as ev
-from protocol.runs import RunFolder
+from esper_overwatch.overwatch_tui.source.feed import Feed
+from esper_overwatch.overwatch_tui.source.run_list import ListedRun
+from esper_overwatch.protocol.journal.overview import RunOverview
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder
 
 from . import journal
 from .harness import ListFeed, events

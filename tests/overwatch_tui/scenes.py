@@ -9,16 +9,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from overwatch_tui.model.state import State
-from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.panels import PANELS, VIEWS
-from overwatch_tui.render.chart_view import ChartView
-from overwatch_tui.render.layout import compose_screen
-from overwatch_tui.render.panel import PanelInputs
-from overwatch_tui.render.theme import ASCII
-from overwatch_tui.render.view_state import ViewState
-from protocol.codec.json_lines import Event, decode_line
-from protocol.messages import events as ev
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
+from esper_overwatch.overwatch_tui.render.chart_view import ChartView
+from esper_overwatch.overwatch_tui.render.layout import compose_screen
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.theme import ASCII
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.messages import events as ev
 
 from . import journal
 from .harness import draw, events, folded, panel_inputs, state

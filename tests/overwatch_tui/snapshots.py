@@ -18,16 +18,16 @@ from pathlib import Path
 
 import zstandard
 
-from overwatch_tui.model.state import State
-from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.panels import PANELS
-from overwatch_tui.render.export import as_svg
-from overwatch_tui.render.layout import ScreenLayout, compose_screen
-from overwatch_tui.render.lines import Line, Row
-from overwatch_tui.render.panel import PanelInputs
-from overwatch_tui.render.theme import ASCII, Theme
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.screenshot import self_contained
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.panels import PANELS
+from esper_overwatch.overwatch_tui.render.export import as_svg
+from esper_overwatch.overwatch_tui.render.layout import ScreenLayout, compose_screen
+from esper_overwatch.overwatch_tui.render.lines import Line, Row
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.theme import ASCII, Theme
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
 
 from .harness import folded, panel_inputs
 from .record import recorded_events

@@ -12,19 +12,19 @@ import pytest
 from textual._xterm_parser import XTermParser
 from textual.pilot import Pilot
 
-from overwatch_tui import keys
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.panels import PANELS, VIEWS
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.confirm import ConfirmScreen
-from overwatch_tui.screens.driver import read_escape_and_digit
-from overwatch_tui.screens.help import HelpScreen
-from overwatch_tui.screens.line_widget import LinePanel
-from overwatch_tui.screens.main import MainScreen
-from overwatch_tui.session import Session
-from protocol.codec.json_lines import Event
-from protocol.messages import events as ev
+from esper_overwatch.overwatch_tui import keys
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.confirm import ConfirmScreen
+from esper_overwatch.overwatch_tui.screens.driver import read_escape_and_digit
+from esper_overwatch.overwatch_tui.screens.help import HelpScreen
+from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
+from esper_overwatch.overwatch_tui.screens.main import MainScreen
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages import events as ev
 
 from .harness import ListFeed, events, in_loop, session
 
@@ -247,7 +247,7 @@ async def test_command_asks_first_and_is_followed_to_its_end(
 
 
 def _life(data: Any) -> Event:
-    from protocol.messages.events import Context, spec_of
+    from esper_overwatch.protocol.messages.events import Context, spec_of
 
     return Event(
         seq=10**6, ts=2 * 10**15, type=spec_of(type(data)).type, stream="life", tv=1, ctx=Context(), data=data
@@ -293,7 +293,7 @@ async def test_nothing_is_sent_into_a_dead_link() -> None:
 
 
 def _help_text(app: OverwatchApp) -> list[str]:
-    from overwatch_tui.screens.help import help_lines
+    from esper_overwatch.overwatch_tui.screens.help import help_lines
 
     assert isinstance(app.screen, HelpScreen)
     return [
@@ -410,7 +410,7 @@ async def test_too_small_says_so_and_recovers() -> None:
 
 @in_loop
 async def test_daemon_restart_is_shown() -> None:
-    from protocol.client.items import LinkChanged, Reset
+    from esper_overwatch.protocol.client.items import LinkChanged, Reset
 
     app = app_of(session(events(rounds=1)))
     async with app.run_test(size=SMALL) as pilot:

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from overwatch_tui.browser import HOST, PageServer, is_loopback, serve
-from overwatch_tui.cli import without_serve
-from protocol.errors import EsperError
+from esper_overwatch.overwatch_tui.browser import HOST, PageServer, is_loopback, serve
+from esper_overwatch.overwatch_tui.cli import without_serve
+from esper_overwatch.protocol.errors import EsperError
 
 
 def test_each_page_runs_the_command_without_serving() -> None:
@@ -17,7 +17,9 @@ def test_each_page_runs_the_command_without_serving() -> None:
     assert without_serve(given) == ["alpha", "--read-only", "--view", "log"]
     with socket.create_server((HOST, 0)) as listener:
         server = PageServer(["a b", "--read-only"], listener, "t")
-        assert server.command == f"{sys.executable} -m overwatch_tui 'a b' --read-only --mouse"
+        assert (
+            server.command == f"{sys.executable} -m esper_overwatch.overwatch_tui 'a b' --read-only --mouse"
+        )
 
 
 @pytest.mark.parametrize(

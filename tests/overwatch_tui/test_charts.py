@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from overwatch_tui.panels import PANELS
-from overwatch_tui.render.chart_page import num_columns
-from overwatch_tui.render.chart_view import MAX_PINS, ChartView
-from overwatch_tui.render.signals import mark_of, siblings, signal_of
-from overwatch_tui.render.theme import ASCII
-from overwatch_tui.render.view_state import ViewState
-from protocol.messages import events as ev
+from esper_overwatch.overwatch_tui.panels import PANELS
+from esper_overwatch.overwatch_tui.render.chart_page import num_columns
+from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS, ChartView
+from esper_overwatch.overwatch_tui.render.signals import mark_of, siblings, signal_of
+from esper_overwatch.overwatch_tui.render.theme import ASCII
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.protocol.messages import events as ev
 
 from .harness import draw, events, in_loop, panel_inputs, session, state
 from .test_app import LARGE, SMALL, app_of, feed_of, press, shown

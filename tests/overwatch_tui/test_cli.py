@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from overwatch_tui import session
-from overwatch_tui.cli import main
-from protocol.client.ssh_command import DAEMON_VARIABLE
+from esper_overwatch.overwatch_tui import session
+from esper_overwatch.overwatch_tui.cli import main
+from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
 
 from . import journal
 from .runs import make_run

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.cli import main
-from overwatch_tui.model.courses import Shifted
-from overwatch_tui.model.time_series import SECOND, History
-from overwatch_tui.source.compared_runs import ComparedRuns, JournalCurves, open_compared
-from overwatch_tui.start import RunChoice
-from protocol.errors import EsperError, RunNotFound
-from protocol.messages import events as ev
-from protocol.runs import RunFolder
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.cli import main
+from esper_overwatch.overwatch_tui.model.courses import Shifted
+from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
+from esper_overwatch.overwatch_tui.source.compared_runs import ComparedRuns, JournalCurves, open_compared
+from esper_overwatch.overwatch_tui.start import RunChoice
+from esper_overwatch.protocol.errors import EsperError, RunNotFound
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder
 
 from . import journal
 from .harness import events, in_loop, session, state

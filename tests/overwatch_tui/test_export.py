@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.model.filters import parse_filter
-from overwatch_tui.panels import ALL_VIEWS, PANELS
-from overwatch_tui.render.export import as_csv, as_json
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.export import ExportScreen
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.filters import parse_filter
+from esper_overwatch.overwatch_tui.panels import ALL_VIEWS, PANELS
+from esper_overwatch.overwatch_tui.render.export import as_csv, as_json
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.export import ExportScreen
 from tests.overwatch_tui.harness import events, in_loop, panel_inputs, session, state
 from tests.overwatch_tui.scenes import measured
 from tests.overwatch_tui.test_app import LARGE, SMALL, app_of, press, within

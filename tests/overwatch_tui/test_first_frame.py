@@ -24,7 +24,7 @@ BROKEN = "raise ImportError('there is no such library')\n"
 def started(folder: Path, *arguments: str, **environment: str) -> Iterator[Terminal]:
     exported = [each for each in arguments if "=" in each]  # a Terminal itself takes COLUMNS away
     arguments = tuple(each for each in arguments if each not in exported)
-    command = ["env", *exported, sys.executable, "-m", "overwatch_tui", *arguments]
+    command = ["env", *exported, sys.executable, "-m", "esper_overwatch.overwatch_tui", *arguments]
     inherited = {**os.environ, "ESPER_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
     terminal = Terminal(command, {**inherited, **environment})
     try:
@@ -41,7 +41,8 @@ def read_all(terminal: Terminal) -> bytes:
 
 
 def test_command_line_imports_no_library_of_the_screen() -> None:
-    program = "import sys, overwatch_tui.cli; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    program = "import sys, esper_overwatch.overwatch_tui.cli\n"
+    program += "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"textual", "zmq", "msgspec", "asyncio"} & set(done.stdout.split())
 

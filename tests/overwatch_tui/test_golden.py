@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from overwatch_tui.panels import PANELS, VIEWS
-from overwatch_tui.render.layout import compose_screen
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
+from esper_overwatch.overwatch_tui.render.layout import compose_screen
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
 
 from .harness import draw, panel_inputs
 from .scenes import FOLDER, FRAMES, KINDS, SCENES, SIZES, STATES, all_views, path_of, path_of_views

@@ -16,9 +16,9 @@ from . import journal
 _PROGRAM = """
 import io, signal, sys
 from pathlib import Path
-from overwatch_tui.cli import _prepare_terminal
-from overwatch_tui.source.past import WirePast
-from overwatch_tui.source.recording import FetchFeed
+from esper_overwatch.overwatch_tui.cli import _prepare_terminal
+from esper_overwatch.overwatch_tui.source.past import WirePast
+from esper_overwatch.overwatch_tui.source.recording import FetchFeed
 
 class Fetched:
     ended, num_bytes = True, 0

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.model.anomalies import ROLLBACK_SHOWN_MICROSECONDS
-from overwatch_tui.model.state import State
-from overwatch_tui.panels import PANELS, VIEWS
-from overwatch_tui.render.layout import compose_screen
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.input_line import InputLine
-from overwatch_tui.screens.line_widget import LinePanel
-from protocol.client.items import Reset
-from protocol.codec.json_lines import Event
-from protocol.messages import events as ev
-from protocol.messages.events import Context, spec_of
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.anomalies import ROLLBACK_SHOWN_MICROSECONDS
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
+from esper_overwatch.overwatch_tui.render.layout import compose_screen
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.input_line import InputLine
+from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
+from esper_overwatch.protocol.client.items import Reset
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import Context, spec_of
 
 from .harness import ListFeed, draw, events, folded, in_loop, panel_inputs, session, state
 from .test_app import LARGE, SMALL, app_of, feed_of, press, shown

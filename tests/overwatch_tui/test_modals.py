@@ -12,21 +12,21 @@ import pytest
 from textual.events import Key
 from textual.pilot import Pilot
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.render.lines import plain
-from overwatch_tui.screens.answer import AnswerScreen
-from overwatch_tui.screens.call import CallScreen
-from overwatch_tui.screens.confirm import ConfirmScreen
-from overwatch_tui.screens.export import ExportScreen
-from overwatch_tui.screens.help import HelpScreen
-from overwatch_tui.screens.input_line import InputLine
-from overwatch_tui.screens.line_widget import LinePanel
-from overwatch_tui.screens.runs import RunsScreen
-from overwatch_tui.screens.settings import SettingsScreen
-from overwatch_tui.settings.sources import Settings
-from overwatch_tui.settings.table import SETTINGS
-from overwatch_tui.source.run_list import RunList
-from overwatch_tui.start import RunChoice
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.screens.answer import AnswerScreen
+from esper_overwatch.overwatch_tui.screens.call import CallScreen
+from esper_overwatch.overwatch_tui.screens.confirm import ConfirmScreen
+from esper_overwatch.overwatch_tui.screens.export import ExportScreen
+from esper_overwatch.overwatch_tui.screens.help import HelpScreen
+from esper_overwatch.overwatch_tui.screens.input_line import InputLine
+from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
+from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
+from esper_overwatch.overwatch_tui.screens.settings import SettingsScreen
+from esper_overwatch.overwatch_tui.settings.sources import Settings
+from esper_overwatch.overwatch_tui.settings.table import SETTINGS
+from esper_overwatch.overwatch_tui.source.run_list import RunList
+from esper_overwatch.overwatch_tui.start import RunChoice
 
 from .harness import ListFeed, events, in_loop, session, type_keys
 from .runs import FakeMachine, listed

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.input_line import InputLine
-from overwatch_tui.session import Session
-from overwatch_tui.source.replay import ReplayFeed
-from protocol.client.items import LinkChanged, Reset
-from protocol.codec.json_lines import Event
-from protocol.errors import FolderError
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.input_line import InputLine
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
+from esper_overwatch.protocol.client.items import LinkChanged, Reset
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import FolderError
 
 from . import journal
 from .harness import ListFeed, events, folded, in_loop

@@ -8,10 +8,10 @@ import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 from textual.pilot import Pilot
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.render.lines import plain
-from overwatch_tui.screens.help import HelpScreen
-from overwatch_tui.screens.main import MainScreen
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.screens.help import HelpScreen
+from esper_overwatch.overwatch_tui.screens.main import MainScreen
 
 from .harness import events, in_loop, session
 

@@ -105,7 +105,9 @@ def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tmux]:
     for name in ("ESPER_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     path = journal.write(tmp_path / "events.jsonl", rounds=3, envs=8)
-    opened = Tmux(tmp_path, f"exec '{sys.executable}' -m overwatch_tui --replay '{path}' --speed 0.01")
+    opened = Tmux(
+        tmp_path, f"exec '{sys.executable}' -m esper_overwatch.overwatch_tui --replay '{path}' --speed 0.01"
+    )
     yield opened
     opened.run("kill-server")
 

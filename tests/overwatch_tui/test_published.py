@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 from textual.events import Paste
 
-from overwatch_tui import keys
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.model.loop_commands import OfferedParameter, read_loop_commands
-from overwatch_tui.panels import PANELS
-from overwatch_tui.panels.metric_charts import charted
-from overwatch_tui.render.bars import key_line
-from overwatch_tui.render.event_text import event_text
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.line_widget import LinePanel
-from overwatch_tui.session import Session
-from overwatch_tui.source.feed import LiveFeed
-from protocol import publish
-from protocol.codec.json_lines import decode_line
-from protocol.errors import EsperError
-from protocol.messages import events as ev
-from protocol.publishing.loop_commands import CommandCall
+from esper_overwatch import publish
+from esper_overwatch.overwatch_tui import keys
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.loop_commands import OfferedParameter, read_loop_commands
+from esper_overwatch.overwatch_tui.panels import PANELS
+from esper_overwatch.overwatch_tui.panels.metric_charts import charted
+from esper_overwatch.overwatch_tui.render.bars import key_line
+from esper_overwatch.overwatch_tui.render.event_text import event_text
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.feed import LiveFeed
+from esper_overwatch.protocol.codec.json_lines import decode_line
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.publishing.loop_commands import CommandCall
 from tests.protocol.harness import until
 
 from . import journal

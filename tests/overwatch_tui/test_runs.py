@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from textual.events import MouseScrollDown
 
-from overwatch_tui import start
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.run_rows import RunListInputs, format_age, run_list_lines, spark_of
-from overwatch_tui.render.theme import ASCII, UNICODE
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.input_line import InputLine
-from overwatch_tui.screens.main import MainScreen
-from overwatch_tui.screens.runs import RunsScreen
-from overwatch_tui.session import Session
-from overwatch_tui.source.no_run import NoFeed
-from overwatch_tui.source.run_list import LocalMachine, RunList
-from overwatch_tui.start import RunChoice, open_first
-from protocol.errors import RunNotFound
+from esper_overwatch.overwatch_tui import start
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.run_rows import RunListInputs, format_age, run_list_lines, spark_of
+from esper_overwatch.overwatch_tui.render.theme import ASCII, UNICODE
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.input_line import InputLine
+from esper_overwatch.overwatch_tui.screens.main import MainScreen
+from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.no_run import NoFeed
+from esper_overwatch.overwatch_tui.source.run_list import LocalMachine, RunList
+from esper_overwatch.overwatch_tui.start import RunChoice, open_first
+from esper_overwatch.protocol.errors import RunNotFound
 from tests.e2e.terminal import Terminal
 from tests.protocol.harness import until
 
@@ -121,7 +121,7 @@ def test_ages_and_courses_in_few_characters() -> None:
 
 
 def text_of(app: OverwatchApp) -> str:
-    from overwatch_tui.screens.line_widget import LinePanel
+    from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
 
     panels = [panel for panel in app.screen.query(LinePanel) if panel.display]
     return "\n".join(plain(line) for panel in panels for line in panel.lines)
@@ -223,7 +223,7 @@ async def test_a_run_that_cannot_be_opened_is_told() -> None:
 
 
 def test_local_machine_reads_unchanged_journals_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from overwatch_tui.source import run_list
+    from esper_overwatch.overwatch_tui.source import run_list
 
     for name in ("alpha", "beta"):
         make_run(tmp_path, name, exit_code=0 if name == "alpha" else None)
@@ -245,7 +245,7 @@ def test_start_screen_on_a_real_terminal(tmp_path: Path) -> None:
     make_run(tmp_path, "alpha", exit_code=0)
     make_run(tmp_path, "beta")
     environment = {**os.environ, "ESPER_HOME": str(tmp_path)}
-    terminal = Terminal([sys.executable, "-m", "overwatch_tui"], environment)
+    terminal = Terminal([sys.executable, "-m", "esper_overwatch.overwatch_tui"], environment)
     try:
         text = terminal.wait_for("2 ended")
         assert "1 died" in text

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.model.time_target import TimeTarget
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.session import RATE_WINDOW_SECONDS, Session
-from overwatch_tui.source.replay import ReplayFeed
-from protocol.client.items import RequestOutcome, Reset
-from protocol.errors import RequestError
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.session import RATE_WINDOW_SECONDS, Session
+from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
+from esper_overwatch.protocol.client.items import RequestOutcome, Reset
+from esper_overwatch.protocol.errors import RequestError
 
 from . import journal
 from .harness import ListFeed, events, session
@@ -123,7 +123,7 @@ def test_what_a_snapshot_has_brought_so_far_is_not_current() -> None:
 
 
 def test_wait_without_an_epoch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overwatch_tui.session.FIRST_EPOCH_SECONDS", 0.05)
+    monkeypatch.setattr("esper_overwatch.overwatch_tui.session.FIRST_EPOCH_SECONDS", 0.05)
     made = session([event for event in events() if event.type != "epoch"])
     assert made.wait(after_round=0) is False
     assert made.state.epoch is None
@@ -154,7 +154,7 @@ def test_rewound_recording_counts_what_is_played(tmp_path: Path, monkeypatch: py
     made.cursor.go_to(TimeTarget(ts=0))
     while made.cursor.is_seeking:
         made.tick()
-    monkeypatch.setattr("overwatch_tui.source.replay.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("esper_overwatch.overwatch_tui.source.replay.time.monotonic", lambda: 100.0)
     feed.is_paused, feed.speed = False, 1.0
     before = feed.clock
     while feed.clock < before + 2 * RATE_WINDOW_SECONDS * SECOND:

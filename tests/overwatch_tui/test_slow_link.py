@@ -84,7 +84,17 @@ class SlowTerminal:
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[SlowTerminal]:
     path = journal.write(tmp_path / "events.jsonl", rounds=40)
-    command = [sys.executable, "-m", "overwatch_tui", "--replay", str(path), "--speed", "1", "--refresh", "4"]
+    command = [
+        sys.executable,
+        "-m",
+        "esper_overwatch.overwatch_tui",
+        "--replay",
+        str(path),
+        "--speed",
+        "1",
+        "--refresh",
+        "4",
+    ]
     made = SlowTerminal(command, columns=120, lines=40)
     yield made
     made.close()

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-import overwatch_tui
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.session import Session
-from overwatch_tui.source.feed import Feed
-from overwatch_tui.source.replay import ReplayFeed
-from overwatch_tui.source.run_list import ListedRun, RunList
-from overwatch_tui.start import RunChoice
-from protocol.client.items import LinkChanged, Reset
+from esper_overwatch import overwatch_tui
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.feed import Feed
+from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
+from esper_overwatch.overwatch_tui.source.run_list import ListedRun, RunList
+from esper_overwatch.overwatch_tui.start import RunChoice
+from esper_overwatch.protocol.client.items import LinkChanged, Reset
 
 from .harness import ListFeed, in_loop, type_keys
 from .record import recorded_events, unpack

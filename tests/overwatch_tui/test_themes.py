@@ -8,10 +8,10 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.cli import main
-from overwatch_tui.render.palettes import PALETTES
-from overwatch_tui.screens.help import HelpScreen
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.cli import main
+from esper_overwatch.overwatch_tui.render.palettes import PALETTES
+from esper_overwatch.overwatch_tui.screens.help import HelpScreen
 
 from .harness import events, in_loop, session
 from .test_app import LARGE, SMALL, app_of, panels, press, shown, within

@@ -21,7 +21,7 @@ from . import journal
 @contextmanager
 def playing(folder: Path, *arguments: str, columns: int = 80, lines: int = 24) -> Iterator[Terminal]:
     path = journal.write(folder / "events.jsonl", rounds=4)
-    command = [sys.executable, "-m", "overwatch_tui", "--replay", str(path), *arguments]
+    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", "--replay", str(path), *arguments]
     terminal = Terminal(command, {**os.environ, "ESPER_HOME": str(folder)}, columns=columns, lines=lines)
     try:
         yield terminal
@@ -50,7 +50,7 @@ def test_replay_takes_keys_and_restores_the_terminal(tmp_path: Path) -> None:
 
 
 def test_no_escape_of_a_log_line_reaches_the_terminal(tmp_path: Path) -> None:
-    from protocol.messages.events import LogLine
+    from esper_overwatch.protocol.messages.events import LogLine
 
     run = journal.Run(rounds=1)
     run.make()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.runs import RunFolder
-from protocol.server import server as server_module
-from protocol.server.server import Server
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server import server as server_module
+from esper_overwatch.protocol.server.server import Server
 
 from .harness import DAEMON, Daemon, Reader
 

@@ -12,21 +12,21 @@ from typing import Any
 
 import psutil
 
-from protocol.client.items import Item, LinkChanged, Reset
-from protocol.client.subscriber import Subscriber
-from protocol.codec.json_lines import Event
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.server.server import Server
+from esper_overwatch.protocol.client.items import Item, LinkChanged, Reset
+from esper_overwatch.protocol.client.subscriber import Subscriber
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.server.server import Server
 
 Start = Callable[..., Server]
 Daemon = subprocess.Popen[bytes]
 
 DAEMON = """
 import sys, time
-from protocol import events as ev
-from protocol.runs import RunFolder
-from protocol.server.server import Server
+from esper_overwatch import events as ev
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
 server = Server(RunFolder.claim(sys.argv[1]), hello={})
 server.start()
 server.set_state("TRAINING")

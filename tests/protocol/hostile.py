@@ -24,8 +24,8 @@ from typing import Any
 
 import zmq
 
-from protocol.messages.commands import METHODS
-from protocol.storage.keys import client_pair
+from esper_overwatch.protocol.messages.commands import METHODS
+from esper_overwatch.protocol.storage.keys import client_pair
 from tests.protocol.codec.test_text import HOSTILE
 
 NOBODY = 65534

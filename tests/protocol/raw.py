@@ -10,7 +10,7 @@ from typing import Any
 
 import zmq
 
-from protocol.runs import find_run
+from esper_overwatch.protocol.runs import find_run
 
 _numbers = itertools.count()
 

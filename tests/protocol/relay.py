@@ -10,7 +10,7 @@ from types import TracebackType
 
 import zmq
 
-from protocol.runs import find_run
+from esper_overwatch.protocol.runs import find_run
 
 from .harness import until
 

@@ -60,7 +60,7 @@ class Machine:
         }
         self._folder = folder
         self.port = free_ports()
-        _script(programs / "esper-daemon", f'exec {sys.executable} -m trainer "$@"')
+        _script(programs / "esper-daemon", f'exec {sys.executable} -m esper_overwatch.trainer "$@"')
         for key in ("host", "user"):
             subprocess.run(
                 ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True

@@ -8,10 +8,10 @@ import time
 import pytest
 import zmq
 
-from protocol.journal.writer import Journal
-from protocol.messages import events as ev
-from protocol.runs import RunFolder
-from protocol.server.server import Server
+from esper_overwatch.protocol.journal.writer import Journal
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
 from tests.batches import batch_of
 
 from .raw import Raw

@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 import zmq
 
-from protocol import connect
-from protocol.codec.addresses import with_key
-from protocol.codec.frames import HEARTBEAT_TOPIC, VIEW_TOPIC
-from protocol.codec.zmq_options import terminate_context
-from protocol.errors import KeyRefused
-from protocol.runs import RunFolder, find_run
-from protocol.server import event_forwarder, tcp_connections
-from protocol.server import server as server_module
-from protocol.server.server import Server
-from protocol.server.subscription_rates import SubscriptionRates
-from protocol.storage.keys import client_pair, make_client
+from esper_overwatch import connect
+from esper_overwatch.protocol.codec.addresses import with_key
+from esper_overwatch.protocol.codec.frames import HEARTBEAT_TOPIC, VIEW_TOPIC
+from esper_overwatch.protocol.codec.zmq_options import terminate_context
+from esper_overwatch.protocol.errors import KeyRefused
+from esper_overwatch.protocol.runs import RunFolder, find_run
+from esper_overwatch.protocol.server import event_forwarder, tcp_connections
+from esper_overwatch.protocol.server import server as server_module
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.server.subscription_rates import SubscriptionRates
+from esper_overwatch.protocol.storage.keys import client_pair, make_client
 
 from .harness import DAEMON, Reader, until
 from .raw import ipc_path

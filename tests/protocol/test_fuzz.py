@@ -12,7 +12,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from protocol import connect
+from esper_overwatch import connect
 
 from .harness import Daemon, until
 

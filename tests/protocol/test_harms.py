@@ -18,10 +18,10 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from protocol import connect
-from protocol.runs import find_run
-from protocol.storage.keys import make_client
-from trainer.cli.main import main
+from esper_overwatch import connect
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.storage.keys import make_client
+from esper_overwatch.trainer.cli.main import main
 
 from .harness import until
 from .sshd import free_ports

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import pytest
 import zmq
 
-from protocol import connect
-from protocol.errors import NoReply
+from esper_overwatch import connect
+from esper_overwatch.protocol.errors import NoReply
 
 from .harness import DAEMON, Daemon, Reader, freeze, until
 from .raw import Raw
 
 HANGS = """
 import sys, time
-from protocol.server import server as module
-from protocol.runs import RunFolder
+from esper_overwatch.protocol.server import server as module
+from esper_overwatch.protocol.runs import RunFolder
 module.SILENT_SECONDS = 0.5
 server = module.Server(RunFolder.claim("alpha"), hello={})
 server.start()

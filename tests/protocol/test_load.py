@@ -13,9 +13,9 @@ import psutil
 import pytest
 import zmq
 
-from protocol import connect
-from protocol.runs import find_run
-from protocol.server.server import Server
+from esper_overwatch import connect
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.server.server import Server
 
 from .harness import DAEMON, Reader, check_against_journal, load, until
 from .thin import ThinLine

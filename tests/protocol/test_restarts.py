@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from protocol.client import connection as module
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.messages.thresholds import THRESHOLDS, Threshold
-from protocol.runs import find_run
-from protocol.server.server import Server
+from esper_overwatch.protocol.client import connection as module
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.server.server import Server
 
 from .harness import DAEMON, Daemon, Reader, Start, freeze, load, until
 
@@ -143,7 +143,7 @@ def test_a_hung_daemon_goes_slow_stale_lost(
 
 READER = """
 import sys
-from protocol import Subscriber
+from esper_overwatch import Subscriber
 for event in Subscriber(sys.argv[1], streams=("life",)).events():
     print(event.seq, flush=True)
 """

@@ -9,20 +9,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-from protocol import Subscriber, connect, publish
-from protocol.codec.json_lines import encode_event
-from protocol.errors import BadName, FolderError, NameTaken, RunNotFound
-from protocol.messages import events as ev
-from protocol.runs import RunFolder, find_run, list_runs
-from protocol.server.server import Server
-from protocol.storage.folders import config_folder, esper_home, socket_folder, write_atomically
-from protocol.storage.lock import Lock, LockHeld, holder_of
+from esper_overwatch import Subscriber, connect, publish
+from esper_overwatch.protocol.codec.json_lines import encode_event
+from esper_overwatch.protocol.errors import BadName, FolderError, NameTaken, RunNotFound
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder, find_run, list_runs
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.storage.folders import (
+    config_folder,
+    esper_home,
+    socket_folder,
+    write_atomically,
+)
+from esper_overwatch.protocol.storage.lock import Lock, LockHeld, holder_of
 
 from .harness import Start
 
 CLAIM = """
 import sys
-from protocol.runs import RunFolder
+from esper_overwatch.protocol.runs import RunFolder
 run = RunFolder.claim(sys.argv[1])
 print(run.id, flush=True)
 sys.stdin.read()
@@ -111,7 +116,8 @@ def test_a_forked_child_neither_holds_nor_drops_the_lock(tmp_path: Path) -> None
         [
             sys.executable,
             "-c",
-            "import sys, pathlib; from protocol.storage.lock import Lock; Lock(pathlib.Path(sys.argv[1]))",
+            "import sys, pathlib; from esper_overwatch.protocol.storage.lock import Lock\n"
+            "Lock(pathlib.Path(sys.argv[1]))",
             str(tmp_path / "lock"),
         ],
         capture_output=True,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.server import sockets
-from protocol.server.server import Server
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.server import sockets
+from esper_overwatch.protocol.server.server import Server
 
 from .harness import Reader, check_against_journal, load
 from .relay import Relay

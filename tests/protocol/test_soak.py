@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from protocol.codec.json_lines import LINE_PREFIX
-from protocol.journal.reader import lines_newest_first
-from protocol.runs import find_run
+from esper_overwatch.protocol.codec.json_lines import LINE_PREFIX
+from esper_overwatch.protocol.journal.reader import lines_newest_first
+from esper_overwatch.protocol.runs import find_run
 
 from .harness import until
 
@@ -30,9 +30,9 @@ STREAMS = ("life", "metric", "log")
 
 DAEMON = """
 import select, sys, time
-from protocol import events as ev
-from protocol.runs import RunFolder
-from protocol.server.server import Server
+from esper_overwatch import events as ev
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
 seconds = float(sys.argv[1])
 server = Server(RunFolder.claim("soak"), hello={})
 server.start()
@@ -58,9 +58,9 @@ server.close("over")
 
 READER = """
 import sys, zlib
-from protocol.client.items import Reset
-from protocol.client.subscriber import Subscriber
-from protocol.codec.json_lines import Event
+from esper_overwatch.protocol.client.items import Reset
+from esper_overwatch.protocol.client.subscriber import Subscriber
+from esper_overwatch.protocol.codec.json_lines import Event
 with Subscriber("soak", streams=("life", "metric", "log")) as subscriber, open(sys.argv[1], "w") as file:
     for item in subscriber.items():
         if isinstance(item, Event):

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from protocol.runs import find_run
+from esper_overwatch.protocol.runs import find_run
 
 CHUNK = 1448
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
-from protocol.messages.events import EVENTS
+from esper_overwatch.protocol.messages.events import EVENTS
 
 NEEDED: dict[str, dict[str, Any]] = {
     "replay": {"stream": "life", "first": 1, "last": 2},

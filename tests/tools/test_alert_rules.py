@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.trainer.telemetry.anomalies import CHECKS
 from tests.trainer.metrics.promtool import run_promtool
 from tools.alert_rules import PAGE, anomaly_rules, page
-from trainer.telemetry.anomalies import CHECKS
 
 
 def test_the_rules_are_up_to_date() -> None:

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from trainer.cli.start import start
-from trainer.config.load import load as configured
+from esper_overwatch.trainer.cli.start import start
+from esper_overwatch.trainer.config.load import load as configured
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 NODES = {"$SLURM_NNODES": "2", "$head:29400": "node1:29400"}
@@ -53,9 +53,9 @@ def test_torchrun_and_start_take_the_options(which: int) -> None:
     assert torchrun.rdzv_backend == "c10d"
     assert torchrun.rdzv_endpoint.endswith(":29400")
     assert torchrun.rdzv_id
-    assert (torchrun.nnodes, torchrun.nproc_per_node, torchrun.module) == ("2", "4", True)
+    assert (torchrun.nnodes, torchrun.nproc_per_node, torchrun.no_python) == ("2", "4", True)
     verb, *rest = torchrun.training_script_args
-    assert (torchrun.training_script, verb) == ("trainer", "start")
+    assert (torchrun.training_script, verb) == ("esper-daemon", "start")
     given = start.make_context("start", list(rest)).params
     assert (given["name"], given["or_resume"]) == ("big", True)
     config = configured(sets=given["sets"])

@@ -8,13 +8,13 @@ from types import ModuleType
 
 import pytest
 
-from protocol.messages.anomaly_guide import ANOMALY_GUIDES, ROLLBACK
+from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES, ROLLBACK
+from esper_overwatch.trainer.config.load import OPTIONS
+from esper_overwatch.trainer.telemetry.anomalies import CHECKS
 from tools import anomalies_page as anomalies
 from tools import faults_page as faults
 from tools import findings_page as findings
 from tools.markers import ROOT, holders
-from trainer.config.load import OPTIONS
-from trainer.telemetry.anomalies import CHECKS
 
 CODE = re.compile(r"`([^`]+)`")
 

@@ -6,26 +6,26 @@ import re
 
 import msgspec
 
-from protocol.journal import writer as journal
-from protocol.messages.commands import METHODS
-from protocol.messages.events import EVENTS
-from protocol.runs import Connection
-from protocol.server import rate_limiter, tcp_connections
-from protocol.server.command_registry import MAX_ENDED
-from protocol.server.emitter import MAX_QUEUED
-from protocol.server.mailbox import MAX_MAILBOX_COMMANDS
-from protocol.server.publisher import MAX_RING_BYTES, MAX_RING_EVENTS
-from protocol.server.rate_limiter import REQUESTS_PER_SECOND
-from protocol.server.reply_cache import MAX_REMEMBERED, REMEMBERED_SECONDS
-from protocol.server.reply_sender import MAX_WAITING_BYTES
-from protocol.server.request_handler import BURST_REFUSALS, MAX_REQUEST_BYTES
-from protocol.server.sockets import (
+from esper_overwatch.protocol.journal import writer as journal
+from esper_overwatch.protocol.messages.commands import METHODS
+from esper_overwatch.protocol.messages.events import EVENTS
+from esper_overwatch.protocol.runs import Connection
+from esper_overwatch.protocol.server import rate_limiter, tcp_connections
+from esper_overwatch.protocol.server.command_registry import MAX_ENDED
+from esper_overwatch.protocol.server.emitter import MAX_QUEUED
+from esper_overwatch.protocol.server.mailbox import MAX_MAILBOX_COMMANDS
+from esper_overwatch.protocol.server.publisher import MAX_RING_BYTES, MAX_RING_EVENTS
+from esper_overwatch.protocol.server.rate_limiter import REQUESTS_PER_SECOND
+from esper_overwatch.protocol.server.reply_cache import MAX_REMEMBERED, REMEMBERED_SECONDS
+from esper_overwatch.protocol.server.reply_sender import MAX_WAITING_BYTES
+from esper_overwatch.protocol.server.request_handler import BURST_REFUSALS, MAX_REQUEST_BYTES
+from esper_overwatch.protocol.server.sockets import (
     MAX_INBOUND_BYTES,
     RECEIVE_HIGH_WATER,
     REPLY_HIGH_WATER,
     SEND_HIGH_WATER,
 )
-from protocol.storage.keys import KeyPair
+from esper_overwatch.protocol.storage.keys import KeyPair
 from tools.protocol_page import PAGE, fill_in
 
 

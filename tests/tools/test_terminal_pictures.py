@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from tests.overwatch_tui.record import NAME, unpack
 from tools import terminal_cast, terminal_pictures
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from protocol.journal.writer import DEFAULT_LIMITS, Journal, JournalLimits
-from protocol.messages import events as ev
-from protocol.messages.events import Context, spec_of
-from protocol.runs import RunFolder
+from esper_overwatch.protocol.journal.writer import DEFAULT_LIMITS, Journal, JournalLimits
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import Context, spec_of
+from esper_overwatch.protocol.runs import RunFolder
 from tests.batches import batch_of
 
 BEGIN = 1_780_000_000_000_000

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from protocol.messages.vocabulary import BLENDED, ISOLATED, Style
-from trainer.config.schema import Config
-from trainer.data.dataset import Dataset, Split
-from trainer.hosts.population import Population
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Style
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.dataset import Dataset, Split
+from esper_overwatch.trainer.hosts.population import Population
 
 
 class GroupNorm(nn.GroupNorm):

@@ -7,9 +7,9 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.dataset import Dataset
 from tests.trainer.oracle import Env
-from trainer.config.schema import Config
-from trainer.data.dataset import Dataset
 
 
 def normed(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential:

@@ -13,10 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from trainer import checkpoint as module
-from trainer import checkpoint_files
-from trainer.checkpoint import Checkpoints, load
-from trainer.checkpoint_files import CheckpointError, best_checkpoint, find_checkpoint, list_checkpoints
+from esper_overwatch.trainer import checkpoint as module
+from esper_overwatch.trainer import checkpoint_files
+from esper_overwatch.trainer.checkpoint import Checkpoints, load
+from esper_overwatch.trainer.checkpoint_files import (
+    CheckpointError,
+    best_checkpoint,
+    find_checkpoint,
+    list_checkpoints,
+)
 
 
 def state(value: float) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from protocol.messages.events import EpisodeFinished, RoundFinished, SeedStage
-from protocol.messages.vocabulary import WITH_SEED, Stage
+from esper_overwatch.protocol.messages.events import EpisodeFinished, RoundFinished, SeedStage
+from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.governor import RollbackReason
+from esper_overwatch.trainer.loop import Trainer
 from tests.trainer.control.test_commands import Rig
-from trainer.data.registry import load
-from trainer.governor import RollbackReason
-from trainer.loop import Trainer
 
 from .test_governor import CONFIG, CPU, play, poison
 

@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Op, Stage
-from trainer.config import load as settings
-from trainer.config.schema import Config
-from trainer.config.seed_options import GovernorConfig
-from trainer.data.registry import load
-from trainer.governor import Governor, RollbackReason
-from trainer.hosts.population import Population
-from trainer.loop import Trainer
-from trainer.measurements import Measurements
-from trainer.seeds import alpha
-from trainer.seeds.lifecycle import Lifecycle
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.protocol.messages.vocabulary import Op, Stage
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.config.seed_options import GovernorConfig
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.governor import Governor, RollbackReason
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.seeds import alpha
+from esper_overwatch.trainer.seeds.lifecycle import Lifecycle
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 torch.set_num_threads(1)
 SETS = [

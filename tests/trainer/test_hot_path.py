@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
-from trainer.config import load as settings
-from trainer.data.dataset import Dataset
-from trainer.data.registry import load
-from trainer.hosts import host_group as group
-from trainer.hosts import population
-from trainer.hosts.population import Population
-from trainer.loop import TOPOLOGY, Trainer
-from trainer.policy.actions import ActionSpace
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.data.dataset import Dataset
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts import host_group as group
+from esper_overwatch.trainer.hosts import population
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.loop import TOPOLOGY, Trainer
+from esper_overwatch.trainer.policy.actions import ActionSpace
 
 from .compute.test_process_group import Recording
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.compute.execution_plan import Execution
-from trainer.config.load import load as configured
-from trainer.data.registry import load
-from trainer.loop import Trainer
-from trainer.telemetry.transfer import HostFrame, Shipment
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.config.load import load as configured
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.telemetry.transfer import HostFrame, Shipment
 
 from .compute.test_process_group import Recording
 
@@ -36,7 +36,7 @@ ALIKE = (
     "ppo.minibatches=1",
 )
 LATE = """
-from trainer import hooks
+from esper_overwatch.trainer import hooks
 real = hooks.EpochReports.__init__
 hooks.EpochReports.__init__ = lambda self, topology, *, may_be_late: real(self, topology, may_be_late=True)
 """

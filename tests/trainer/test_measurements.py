@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer.measurements import COUNTS, Measurements
+from esper_overwatch.trainer.measurements import COUNTS, Measurements
 
 
 def test_counts_of_earlier_checkpoints_become_whole_numbers() -> None:

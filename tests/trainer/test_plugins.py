@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import nn
 
-from protocol.messages.vocabulary import Stage
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.compute.convolutions import GROUPED
+from esper_overwatch.trainer.config.task_options import TaskConfig
+from esper_overwatch.trainer.data.mixture import Mixture
+from esper_overwatch.trainer.data.registry import list_datasets, load, load_task
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.plugins import PluginError
+from esper_overwatch.trainer.seeds.image_blueprints import Blueprint, BlueprintError, verify
+from esper_overwatch.trainer.seeds.plugin_blueprints import module_blueprint
+from esper_overwatch.trainer.seeds.registry import blueprint
 from tests.trainer.hosts.plots import config, plant, tiny
 from tests.trainer.packages import POINTWISE, install
-from trainer.compute.convolutions import GROUPED
-from trainer.config.task_options import TaskConfig
-from trainer.data.mixture import Mixture
-from trainer.data.registry import list_datasets, load, load_task
-from trainer.hosts.population import Population
-from trainer.plugins import PluginError
-from trainer.seeds.image_blueprints import Blueprint, BlueprintError, verify
-from trainer.seeds.plugin_blueprints import module_blueprint
-from trainer.seeds.registry import blueprint
 
 torch.set_num_threads(1)
 
@@ -96,8 +96,8 @@ constant = 3
 
 TASKS = """
 import torch
-from trainer.data.dataset import Dataset, Split
-from trainer.data.text import Text
+from esper_overwatch.trainer.data.dataset import Dataset, Split
+from esper_overwatch.trainer.data.text import Text
 
 def stripes():
     labels = torch.arange(200) % 4

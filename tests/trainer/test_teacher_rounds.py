@@ -12,20 +12,20 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from protocol.messages.vocabulary import Op
+from esper_overwatch.protocol.messages.vocabulary import Op
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.load import load
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.registry import load_task
+from esper_overwatch.trainer.episode_table import PolicyEvaluation
+from esper_overwatch.trainer.hooks import Learned, StopRun
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
+from esper_overwatch.trainer.policy.teacher import TeacherReport
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.ranks.rank_states import redistribute
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 from tests.trainer.ranks.test_rank_states import StopHooks, assert_equal, loaded
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.load import load
-from trainer.config.schema import Config
-from trainer.data.registry import load_task
-from trainer.episode_table import PolicyEvaluation
-from trainer.hooks import Learned, StopRun
-from trainer.loop import Trainer
-from trainer.policy.saved_policy import SavedPolicy
-from trainer.policy.teacher import TeacherReport
-from trainer.policy.update_statistics import UpdateStatistics
-from trainer.ranks.rank_states import redistribute
-from trainer.telemetry.transfer import HostFrame
 
 CONFIG = load(
     sets=[

@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import ALPHA_SPEEDS, HEAD_NAMES, Op, Stage
+from esper_overwatch.protocol.messages.vocabulary import ALPHA_SPEEDS, HEAD_NAMES, Op, Stage
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.seed_options import GovernorConfig
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.governor import Governor, RollbackReason, VetoReason
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.policy.rollout import Decision
+from esper_overwatch.trainer.telemetry.epoch_events import veto_events
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 from tests.trainer.test_governor import CONFIG, CPU, Silent, measurements
-from trainer.config import load as settings
-from trainer.config.seed_options import GovernorConfig
-from trainer.data.registry import load
-from trainer.governor import Governor, RollbackReason, VetoReason
-from trainer.hosts.population import Population
-from trainer.loop import Trainer
-from trainer.policy.rollout import Decision
-from trainer.telemetry.epoch_events import veto_events
-from trainer.telemetry.transfer import HostFrame
 
 torch.set_num_threads(1)
 PRUNED_AT = 16

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.text import Text
 from tests.trainer.oracle import Env
-from trainer.config.schema import Config
-from trainer.data.text import Text
 
 
 class Attention(nn.MultiheadAttention):

@@ -7,9 +7,14 @@ from typing import Any
 
 import click
 
-from protocol.errors import FolderError
-from protocol.runs import find_run
-from trainer.checkpoint_files import CheckpointFile, best_checkpoint, find_checkpoint, list_checkpoints
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.trainer.checkpoint_files import (
+    CheckpointFile,
+    best_checkpoint,
+    find_checkpoint,
+    list_checkpoints,
+)
 
 from .options import JSON
 from .output import print_json, print_lines, print_table

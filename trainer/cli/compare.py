@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from protocol.errors import INTERRUPTED_EXIT, MissingExtra
-from protocol.storage.folders import write_atomically
-from trainer.compare.page import render_page
-from trainer.compare.policy_words import DEFAULT_POLICIES, parse_policies
-from trainer.compare.tables import make_tables
-from trainer.config import load as settings
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, MissingExtra
+from esper_overwatch.protocol.storage.folders import write_atomically
+from esper_overwatch.trainer.compare.page import render_page
+from esper_overwatch.trainer.compare.policy_words import DEFAULT_POLICIES, parse_policies
+from esper_overwatch.trainer.compare.tables import make_tables
+from esper_overwatch.trainer.config import load as settings
 
 from .options import JSON, config_options
 from .output import format_table, print_json, print_lines, print_note
@@ -100,15 +100,20 @@ def compare(
     sourced = _load_configuration(preset, file, sets, episodes, has_tasks=tasks is not None)
     if html is not None:
         _require_matplotlib()
-    from trainer.compare.cells import CellStore
-    from trainer.compare.comparison import ComparisonRequest
-    from trainer.compare.comparison import compare as compute
-    from trainer.compare.progress import Progress
-    from trainer.compute.device import configure_allocator, limit_threads, prepare_device, resolve_device
-    from trainer.data.registry import load_task
-    from trainer.evaluation.held_out import HeldOutHosts
-    from trainer.hosts.task_defaults import check_sizes, resolve_task_defaults
-    from trainer.policy.saved_policy import with_policy_options
+    from esper_overwatch.trainer.compare.cells import CellStore
+    from esper_overwatch.trainer.compare.comparison import ComparisonRequest
+    from esper_overwatch.trainer.compare.comparison import compare as compute
+    from esper_overwatch.trainer.compare.progress import Progress
+    from esper_overwatch.trainer.compute.device import (
+        configure_allocator,
+        limit_threads,
+        prepare_device,
+        resolve_device,
+    )
+    from esper_overwatch.trainer.data.registry import load_task
+    from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
+    from esper_overwatch.trainer.hosts.task_defaults import check_sizes, resolve_task_defaults
+    from esper_overwatch.trainer.policy.saved_policy import with_policy_options
 
     limit_threads()
     sourced = with_policy_options(sourced)

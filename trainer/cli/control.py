@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from protocol.client.client import Client
-from protocol.codec.text import clean_text
-from protocol.messages.vocabulary import ALPHA_SPEEDS, LEVELS, TEMPOS, Style
+from esper_overwatch.protocol.client.client import Client
+from esper_overwatch.protocol.codec.text import clean_text
+from esper_overwatch.protocol.messages.vocabulary import ALPHA_SPEEDS, LEVELS, TEMPOS, Style
 
 from .options import JSON, REQUIRED_RUN, RUN, WAIT
 from .output import print_lines, print_result, print_table, request

@@ -40,30 +40,30 @@ def data(name: str | None, folder: Path | None, as_json: bool) -> None:
 
 def list_datasets() -> list[Row]:
     """Every dataset that has a name."""
-    from trainer.data import registry
+    from esper_overwatch.trainer.data import registry
 
     return [msgspec.to_builtins(entry) for entry in registry.list_datasets()]
 
 
 def check_dataset(name: str) -> Row:
     """Read a dataset; returns its contents."""
-    from trainer.data.registrations import DatasetContents
-    from trainer.data.registry import load
+    from esper_overwatch.trainer.data.registrations import DatasetContents
+    from esper_overwatch.trainer.data.registry import load
 
     return _row(name, DatasetContents.of(load(name)))
 
 
 def register_dataset(name: str, folder: Path) -> Row:
     """Register a folder's files; returns their contents."""
-    from trainer.data.registry import register
+    from esper_overwatch.trainer.data.registry import register
 
     return _row(name, register(name, folder).holds)
 
 
 def _as_lines(rows: list[Row]) -> list[str]:
     """One line per dataset."""
-    from trainer.data.reduced import REDUCED_DATASETS
-    from trainer.data.registrations import DatasetContents
+    from esper_overwatch.trainer.data.reduced import REDUCED_DATASETS
+    from esper_overwatch.trainer.data.registrations import DatasetContents
 
     lines = []
     for row in rows:
@@ -78,7 +78,7 @@ def _as_lines(rows: list[Row]) -> list[str]:
 
 
 def _row(name: str, holds: Any) -> Row:
-    from trainer.data import registry
+    from esper_overwatch.trainer.data import registry
 
     entry = next(entry for entry in registry.list_datasets() if entry.name == name)
     return {"name": name, "format": entry.format, "folder": entry.folder, **msgspec.to_builtins(holds)}

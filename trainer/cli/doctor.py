@@ -7,8 +7,8 @@ import sys
 import click
 import msgspec
 
-from protocol.errors import FolderError
-from protocol.runs import find_run
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.runs import find_run
 
 from .options import JSON, RUN
 from .output import print_json_text, print_lines
@@ -22,8 +22,8 @@ def doctor(run: RunArgument, as_json: bool) -> None:
     """Diagnose RUN and advise what to do next; without RUN, check this machine."""
     run.run_remotely_if_addressed()
     if run.address is not None:
-        from trainer.doctor.run import diagnose
-        from trainer.doctor.run_text import diagnosis_lines
+        from esper_overwatch.trainer.doctor.run import diagnose
+        from esper_overwatch.trainer.doctor.run_text import diagnosis_lines
 
         found = diagnose(find_run(run.address))
         if as_json:
@@ -31,7 +31,7 @@ def doctor(run: RunArgument, as_json: bool) -> None:
         else:
             print_lines(diagnosis_lines(found))
         return
-    from trainer.doctor.machine import examine
+    from esper_overwatch.trainer.doctor.machine import examine
 
     checks = examine()
     if as_json:

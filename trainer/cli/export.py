@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from protocol.codec.addresses import require_local
-from protocol.errors import FolderError, MissingExtra
-from protocol.journal.damage import DamageReport
-from protocol.runs import find_run
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.codec.addresses import require_local
+from esper_overwatch.protocol.errors import FolderError, MissingExtra
+from esper_overwatch.protocol.journal.damage import DamageReport
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .options import JSON, RUN
 from .output import exit_on_damage, print_result
@@ -60,16 +60,16 @@ def export_run(run: str | None, folder: Path, format_: str, damage: DamageReport
         FolderError: the folder cannot be written or holds Parquet files of another run, or the journal
             cannot be read.
     """
-    from trainer.query.timeline import valid_events
+    from esper_overwatch.trainer.query.timeline import valid_events
 
     info = find_run(run)
     try:
         if format_ == "parquet":
-            from trainer.export.parquet import write
+            from esper_overwatch.trainer.export.parquet import write
         elif format_ == "wandb":
-            from trainer.export.wandb_run import write
+            from esper_overwatch.trainer.export.wandb_run import write
         else:
-            from trainer.export.tensorboard import write
+            from esper_overwatch.trainer.export.tensorboard import write
     except ImportError as error:
         install = f"pip install 'esper-overwatch[{_EXTRAS[format_]}]'"
         raise MissingExtra(f"{format_} needs {error.name}; install it with: {install}") from None

@@ -8,15 +8,15 @@ from contextlib import closing
 
 import click
 
-from protocol.client.event_log import follow as follow_events
-from protocol.client.event_log import open_event_log
-from protocol.codec.json_lines import Event, decode_line
-from protocol.codec.text import clean_text
-from protocol.errors import RequestError, WireError
-from protocol.journal.damage import DamageReport
-from protocol.journal.reader import JournalRange
-from protocol.messages.events import EVENTS, Anomaly, LogLine, Scalars
-from protocol.messages.vocabulary import STREAMS, Severity
+from esper_overwatch.protocol.client.event_log import follow as follow_events
+from esper_overwatch.protocol.client.event_log import open_event_log
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.codec.text import clean_text
+from esper_overwatch.protocol.errors import RequestError, WireError
+from esper_overwatch.protocol.journal.damage import DamageReport
+from esper_overwatch.protocol.journal.reader import JournalRange
+from esper_overwatch.protocol.messages.events import EVENTS, Anomaly, LogLine, Scalars
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Severity
 
 from .options import JSON, RUN, TYPES
 from .output import exit_on_damage, print_json_text, print_lines, print_note

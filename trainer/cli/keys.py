@@ -7,10 +7,16 @@ from typing import Any
 
 import click
 
-from protocol.errors import KeysUnusable
-from protocol.messages.roles import ROLES, Role
-from protocol.storage.folders import config_folder
-from protocol.storage.keys import AllowList, client_path, make_client, read_secret, server_pair
+from esper_overwatch.protocol.errors import KeysUnusable
+from esper_overwatch.protocol.messages.roles import ROLES, Role
+from esper_overwatch.protocol.storage.folders import config_folder
+from esper_overwatch.protocol.storage.keys import (
+    AllowList,
+    client_path,
+    make_client,
+    read_secret,
+    server_pair,
+)
 
 from .output import print_json, print_lines
 

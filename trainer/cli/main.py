@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import click
 
-from protocol.version import __version__
+from esper_overwatch.protocol.version import __version__
 
 from . import control, journal, start
 from .checkpoints import checkpoints

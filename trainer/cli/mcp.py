@@ -7,7 +7,7 @@ import signal
 
 import click
 
-from protocol.errors import INTERRUPTED_EXIT, MissingExtra
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, MissingExtra
 
 from .options import RUN
 from .run_argument import RunArgument
@@ -26,8 +26,8 @@ def mcp(run: RunArgument, allow_control: bool) -> None:
     """
     run.run_remotely_if_addressed(asks=True)
     try:
-        from trainer.mcp.server import serve
-        from trainer.mcp.targets import Targets
+        from esper_overwatch.trainer.mcp.server import serve
+        from esper_overwatch.trainer.mcp.targets import Targets
     except ImportError as error:
         raise MissingExtra(
             f"mcp needs {error.name}; install it with: pip install 'esper-overwatch[mcp,export]'"

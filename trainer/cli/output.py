@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from protocol.client.client import Client
-from protocol.client.command_line import (
+from esper_overwatch.protocol.client.client import Client
+from esper_overwatch.protocol.client.command_line import (
     check_arguments,
     check_working_directory,
     exit_on_error,
     open_standard_files,
 )
-from protocol.codec.text import clean_text, escape_json
-from protocol.errors import WireError
-from protocol.journal.damage import DamageReport
+from esper_overwatch.protocol.codec.text import clean_text, escape_json
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.journal.damage import DamageReport
 
 from .run_argument import RunArgument
 

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from protocol.errors import FolderError
-from protocol.runs import find_run
-from protocol.version import __version__
-from trainer.checkpoint_files import CheckpointError, best_checkpoint, find_checkpoint, list_checkpoints
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.version import __version__
+from esper_overwatch.trainer.checkpoint_files import (
+    CheckpointError,
+    best_checkpoint,
+    find_checkpoint,
+    list_checkpoints,
+)
 
 from .options import JSON
 from .output import print_lines, print_result
 
 if TYPE_CHECKING:
-    from trainer.policy.saved_policy import PolicyDescription
+    from esper_overwatch.trainer.policy.saved_policy import PolicyDescription
 
 CHECKPOINT_SUFFIX = ".pt"
 
@@ -39,8 +44,8 @@ def export(source: str, file: Path, checkpoint: str | None) -> None:
     if file.exists():
         raise FolderError(f"{file} exists; choose another name, or remove it")
     path, run = _find(source, checkpoint)
-    from trainer.checkpoint import load
-    from trainer.policy.saved_policy import SavedPolicy
+    from esper_overwatch.trainer.checkpoint import load
+    from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
 
     saved = SavedPolicy.of_checkpoint(load(path), run, __version__, str(path))
     try:
@@ -57,7 +62,7 @@ def show(file: Path, as_json: bool) -> None:
     """Print what the policy in FILE was trained on, what it fits and how it did on held-out hosts."""
     import msgspec
 
-    from trainer.policy.saved_policy import SavedPolicy
+    from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
 
     about = SavedPolicy.read(file).about
     if as_json:

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from protocol.codec.text import clean_text
-from protocol.runs import find_run
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.codec.text import clean_text
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .options import JSON, RUN
 from .output import exit_on_damage, format_table, print_json, print_lines
@@ -34,8 +34,8 @@ def query(run: RunArgument, sql: str | None, tables: bool, as_csv: bool, as_json
     run.run_remotely_if_addressed()
     if tables != (sql is None) or not (tables or run.address):
         raise click.UsageError('give RUN and "SQL", or --views')
-    from trainer.query.database import Database
-    from trainer.query.views import DESCRIPTIONS
+    from esper_overwatch.trainer.query.database import Database
+    from esper_overwatch.trainer.query.views import DESCRIPTIONS
 
     database = Database(find_run(run.address).path / EVENTS_FILE)
     if sql is not None:

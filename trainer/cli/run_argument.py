@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from protocol import connect
-from protocol.client.client import Client
-from protocol.client.ssh_command import DAEMON_VARIABLE, run_remotely
-from protocol.codec.addresses import parse_ssh_address, run_address, ssh_address_of
-from protocol.errors import RunNotFound
-from protocol.version import __version__
+from esper_overwatch import connect
+from esper_overwatch.protocol.client.client import Client
+from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE, run_remotely
+from esper_overwatch.protocol.codec.addresses import parse_ssh_address, run_address, ssh_address_of
+from esper_overwatch.protocol.errors import RunNotFound
+from esper_overwatch.protocol.version import __version__
 
 CLIENT_NAME = f"esper-daemon/{__version__}"
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -38,7 +38,7 @@ class RunArgument:
     """Command of esper-daemon on a machine behind ssh; None = the default."""
 
     def connect(self) -> Client:
-        """Connect to the live run; raises what `protocol.connect` does."""
+        """Connect to the live run; raises what `esper_overwatch.connect` does."""
         return connect(self.address, client=CLIENT_NAME, remote_daemon=self.remote_daemon)
 
     def run_remotely_if_addressed(self, *, asks: bool = False) -> None:

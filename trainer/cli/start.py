@@ -11,10 +11,10 @@ from typing import Any
 import click
 import msgspec
 
-from protocol.client.command_line import check_arguments
-from protocol.runs import RunInfo, check_name, ended_text, find_run, list_runs, was_trained
-from trainer.config import load as settings
-from trainer.config import presets
+from esper_overwatch.protocol.client.command_line import check_arguments
+from esper_overwatch.protocol.runs import RunInfo, check_name, ended_text, find_run, list_runs, was_trained
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config import presets
 
 from .options import JSON, config_options
 from .output import format_table, print_json, print_lines, print_note
@@ -87,14 +87,14 @@ def start(
     sets += tuple(f"{key}={value}" for key, value in short.items() if value is not None)
     _check_before_torch(resume, preset, file, sets)
     if detach:
-        from trainer.daemon.background import start_detached
+        from esper_overwatch.trainer.daemon.background import start_detached
 
         arguments = [word for word in sys.argv[1:] if word != "--detach"]
         sys.exit(start_detached(arguments))
-    from trainer.daemon.start_signals import answer_start_signals, ignore_signals
+    from esper_overwatch.trainer.daemon.start_signals import answer_start_signals, ignore_signals
 
     answer_start_signals()
-    from trainer.daemon.daemon import run_daemon
+    from esper_overwatch.trainer.daemon.daemon import run_daemon
 
     try:
         exit_code = run_daemon(
@@ -149,7 +149,7 @@ def _policy_options(file: str | None, *, no_learn: bool, greedy: bool) -> dict[s
 @config_options
 def systemd(name: str, preset: str | None, file: Path | None, sets: tuple[str, ...]) -> None:
     """Print a systemd user unit that keeps the run NAME going over crashes and reboots."""
-    from trainer.daemon.systemd import render_unit
+    from esper_overwatch.trainer.daemon.systemd import render_unit
 
     check_name(name)
     settings.load(preset=preset, file=file, environ=os.environ, sets=sets)
@@ -219,8 +219,8 @@ def options(preset: str | None, file: Path | None, sets: tuple[str, ...], as_tom
 def _with_task_defaults(sourced: settings.SourcedConfig) -> settings.SourcedConfig:
     """What the task brings, where the dataset is known without loading it and torch is installed."""
     try:
-        from trainer.data.registry import kind_of
-        from trainer.hosts.task_defaults import resolve_task_defaults
+        from esper_overwatch.trainer.data.registry import kind_of
+        from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
     except ModuleNotFoundError:
         return sourced
     dataset = sourced.config.task.label

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from protocol.errors import INTERRUPTED_EXIT
-from protocol.runs import check_name
-from trainer.config import load as settings
-from trainer.config.schema import Config
-from trainer.sweep.space import Objective, SpaceError, read_space
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT
+from esper_overwatch.protocol.runs import check_name
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.sweep.space import Objective, SpaceError, read_space
 
 from .options import JSON, config_options
 from .output import format_table, print_json, print_lines, print_note
 
 if TYPE_CHECKING:
-    from trainer.sweep.study import SweepStudy
+    from esper_overwatch.trainer.sweep.study import SweepStudy
 
 
 @click.group(invoke_without_command=True)
@@ -93,8 +93,8 @@ def sweep(
     varied = [one.key for one in space]
     cfg = settings.load_sourced(preset=preset, file=file, environ=os.environ, sets=sets, varied=varied).config
     _check_evaluations(cfg)
-    from trainer.sweep.study import SweepStudy, SweepTerms, sweeps_folder
-    from trainer.sweep.sweep import Sweep
+    from esper_overwatch.trainer.sweep.study import SweepStudy, SweepTerms, sweeps_folder
+    from esper_overwatch.trainer.sweep.sweep import Sweep
 
     terms = SweepTerms(space, objective, startup, draw_seed, msgspec.to_builtins(cfg))
     study = SweepStudy.create(folder or sweeps_folder() / name, name, terms)
@@ -122,8 +122,8 @@ def show(which: str, plot: Path | None, as_json: bool) -> None:
     """Print the trials of a sweep, running or not, and the best."""
     study = _find(which)
     if plot is not None:
-        from trainer.sweep.figure import check_plot_file, write_plot
-        from trainer.sweep.summary import summarise
+        from esper_overwatch.trainer.sweep.figure import check_plot_file, write_plot
+        from esper_overwatch.trainer.sweep.summary import summarise
 
         check_plot_file(plot)
         write_plot(summarise(study), plot)
@@ -131,7 +131,7 @@ def show(which: str, plot: Path | None, as_json: bool) -> None:
 
 
 def _find(which: str) -> SweepStudy:
-    from trainer.sweep.study import SweepStudy, sweeps_folder
+    from esper_overwatch.trainer.sweep.study import SweepStudy, sweeps_folder
 
     folder = Path(which).expanduser()
     named = sweeps_folder() / which
@@ -156,7 +156,7 @@ def _check_evaluations(cfg: Config) -> None:
 
 
 def _print_summary(study: SweepStudy, as_json: bool) -> None:
-    from trainer.sweep.summary import best_line, make_rows, summarise
+    from esper_overwatch.trainer.sweep.summary import best_line, make_rows, summarise
 
     summary: dict[str, Any] = summarise(study)
     if as_json:

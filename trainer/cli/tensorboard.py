@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from protocol.client.event_log import open_event_log
-from protocol.client.sources import make_target_source
-from protocol.errors import INTERRUPTED_EXIT, FolderError, MissingExtra, RunNotFound, WireError
-from protocol.messages.events import RunStarted
-from protocol.runs import find_run
+from esper_overwatch.protocol.client.event_log import open_event_log
+from esper_overwatch.protocol.client.sources import make_target_source
+from esper_overwatch.protocol.errors import (
+    INTERRUPTED_EXIT,
+    FolderError,
+    MissingExtra,
+    RunNotFound,
+    WireError,
+)
+from esper_overwatch.protocol.messages.events import RunStarted
+from esper_overwatch.protocol.runs import find_run
 
 from .options import JSON, RUN
 from .output import exit_on_damage, print_note, print_result
 from .run_argument import CLIENT_NAME, RunArgument
 
 if TYPE_CHECKING:
-    from trainer.export.live_tensorboard import LiveExport
+    from esper_overwatch.trainer.export.live_tensorboard import LiveExport
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ def tensorboard(run: RunArgument, folder: Path | None, as_json: bool) -> None:
     exit code 130, and what was written is complete.
     """
     try:
-        from trainer.export.live_tensorboard import LiveExport, follow
+        from esper_overwatch.trainer.export.live_tensorboard import LiveExport, follow
     except ImportError as error:
         install = "pip install 'esper-overwatch[trainer,export]'"
         raise MissingExtra(f"tensorboard needs {error.name}; install it with: {install}") from None
@@ -108,7 +114,7 @@ def _find(run: RunArgument) -> _Followed:
     Raises:
         EsperError: it is not there, or cannot be reached.
     """
-    from trainer.export.scalars import read_episode_epochs
+    from esper_overwatch.trainer.export.scalars import read_episode_epochs
 
     if run.address is None or not run.address.startswith(("tcp://", "ssh://")):
         info = find_run(run.address)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import FolderError
-from protocol.storage.folders import write_atomically
-from protocol.storage.lock import Lock, LockHeld
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.storage.folders import write_atomically
+from esper_overwatch.protocol.storage.lock import Lock, LockHeld
 
 HASH_DIGITS = 12
 

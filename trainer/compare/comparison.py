@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from trainer.config.load import ConfigError
-from trainer.config.schema import Config
-from trainer.data.task import Task
-from trainer.episode_table import EpisodeTable
-from trainer.evaluation.held_out import HeldOutHosts
+from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.episode_table import EpisodeTable
+from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
 
 from .cells import CellStore
 from .policy_words import Word

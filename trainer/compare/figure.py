@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.errors import MissingExtra
+from esper_overwatch.protocol.errors import MissingExtra
 
 
 def pareto_svg(summary: dict[str, Any]) -> str:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Stage
-from trainer.compute import rng
-from trainer.config.schema import Config
-from trainer.evaluation.frozen_policy import FrozenPolicy
-from trainer.hosts.population import Population
-from trainer.hosts.slot_plan import Topology
-from trainer.policy.actor import Actor
-from trainer.policy.baselines import NO_SEED
-from trainer.policy.network import ActorCritic
-from trainer.policy.observation import Observation, ObservationBuilder
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.slot_plan import Topology
+from esper_overwatch.trainer.policy.actor import Actor
+from esper_overwatch.trainer.policy.baselines import NO_SEED
+from esper_overwatch.trainer.policy.network import ActorCritic
+from esper_overwatch.trainer.policy.observation import Observation, ObservationBuilder
 
 from .observations import ChangedObservations, RevealedTasks, shuffle_measurements
 from .plans import Plan, plan_rule

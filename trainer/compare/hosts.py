@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from msgspec.structs import replace
 
-from trainer.config.schema import Config
-from trainer.config.task_options import TaskConfig
-from trainer.data.registry import load_mixture, load_task
-from trainer.data.task import Task
-from trainer.evaluation.episodes import HeldOutEpisodes
-from trainer.evaluation.held_out import HeldOutHosts, HeldOutMixture
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.config.task_options import TaskConfig
+from esper_overwatch.trainer.data.registry import load_mixture, load_task
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.evaluation.episodes import HeldOutEpisodes
+from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts, HeldOutMixture
 
 from .frozen_policies import PlanPolicy
 from .plans import Plan

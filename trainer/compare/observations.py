@@ -11,10 +11,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from trainer.hosts.population import Population
-from trainer.measurements import Measurements
-from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation, ObservationBuilder
-from trainer.seeds.table import SlotTable
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.observation import (
+    BASE_COLUMNS,
+    SLOT_COLUMNS,
+    Observation,
+    ObservationBuilder,
+)
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 
 class ChangedObservations(ObservationBuilder):

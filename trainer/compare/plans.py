@@ -14,11 +14,11 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from protocol.errors import EsperError
-from protocol.messages.vocabulary import LIVE, Op, Stage
-from trainer.policy.actions import ActionSpace, Logits
-from trainer.policy.baselines import NO_SEED, Rule, random, surest
-from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.messages.vocabulary import LIVE, Op, Stage
+from esper_overwatch.trainer.policy.actions import ActionSpace, Logits
+from esper_overwatch.trainer.policy.baselines import NO_SEED, Rule, random, surest
+from esper_overwatch.trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
 
 MAX_SCHEDULES = 4096
 HALVINGS = (0.5, 0.75)

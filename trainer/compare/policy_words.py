@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.errors import EsperError
+from esper_overwatch.protocol.errors import EsperError
 
 RULES = ("no_growth", "random", "heuristic", "fixed")
 """Rivals that are neither searched nor trained."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.episode_table import EpisodeTable
+from esper_overwatch.trainer.episode_table import EpisodeTable
 
 from .intervals import METHOD, Interval, Matrix, mean_interval, paired_interval
 from .policy_words import RIVALS, Word

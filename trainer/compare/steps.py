@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from protocol.version import __version__
-from trainer.episode_table import EpisodeTable
-from trainer.evaluation.frozen_policy import FrozenPolicy
-from trainer.policy.saved_policy import PolicyMismatch
+from esper_overwatch.protocol.version import __version__
+from esper_overwatch.trainer.episode_table import EpisodeTable
+from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
+from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch
 
 from .cells import Cell, CellStore
 from .frozen_policies import PlanPolicy, StaticPolicy, shuffled, told

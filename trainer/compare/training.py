@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from protocol.messages.vocabulary import Stage
-from trainer.config.schema import Config
-from trainer.data.task import Task
-from trainer.episode_table import PolicyEvaluation
-from trainer.hooks import Learned
-from trainer.loop import Trainer
-from trainer.policy.network import ActorCritic
-from trainer.policy.update_statistics import UpdateStatistics
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.episode_table import PolicyEvaluation
+from esper_overwatch.trainer.hooks import Learned
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.policy.network import ActorCritic
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 from .observations import RevealedTasks
 

@@ -11,15 +11,15 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from trainer.config.schema import Config
-from trainer.data.mixture import Mixture
-from trainer.data.task import Task
-from trainer.evaluation.episodes import HeldOutEpisodes
-from trainer.evaluation.held_out import HeldOutHosts
-from trainer.hosts.task_defaults import build_model
-from trainer.policy.actions import ActionSpace
-from trainer.policy.network import ActorCritic
-from trainer.policy.saved_policy import SavedPolicy
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.mixture import Mixture
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.evaluation.episodes import HeldOutEpisodes
+from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
+from esper_overwatch.trainer.hosts.task_defaults import build_model
+from esper_overwatch.trainer.policy.actions import ActionSpace
+from esper_overwatch.trainer.policy.network import ActorCritic
+from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
 
 from .hosts import SearchEpisodes, TrainingHosts
 

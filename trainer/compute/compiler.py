@@ -16,8 +16,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from protocol.errors import first_line
-from trainer.config.host_options import CompileMode
+from esper_overwatch.protocol.errors import first_line
+from esper_overwatch.trainer.config.host_options import CompileMode
 
 from . import torch_private
 from .torch_private import tree_leaves, tree_map_only

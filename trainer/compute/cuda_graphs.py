@@ -21,7 +21,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from protocol.errors import first_line
+from esper_overwatch.protocol.errors import first_line
 
 from .compiler import RELATIVE_TOLERANCE, first_mismatch
 from .torch_private import clear_cublas_workspaces, copy_each_, memory_key

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protocol.errors import EsperError
-from trainer.config.host_options import CudaConfig
-from trainer.config.load import ConfigError
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.trainer.config.host_options import CudaConfig
+from esper_overwatch.trainer.config.load import ConfigError
 
 from .torch_private import check_allocator_settings
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainer.config.schema import Config
+from esper_overwatch.trainer.config.schema import Config
 
 Convolution = Literal["grouped", "native", "unfold"]
 Amp = Literal["off", "bf16", "fp16"]

@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from protocol.errors import EsperError, first_line
-from trainer.config.schema import Config
+from esper_overwatch.protocol.errors import EsperError, first_line
+from esper_overwatch.trainer.config.schema import Config
 
 from .roll_call import Arrival, RollCall, record_home, take_roll_call
 

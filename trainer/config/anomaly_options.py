@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, defstruct, to_builtins
 
-from protocol.messages.thresholds import THRESHOLDS, Threshold, with_limits
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold, with_limits
 
 from .section import Section, count, number
 

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect as mi
 
-from protocol.codec.addresses import endpoints_of, parse_host_port
-from protocol.codec.text import is_utf8
-from protocol.errors import BadName, EsperError, KeysUnusable
+from esper_overwatch.protocol.codec.addresses import endpoints_of, parse_host_port
+from esper_overwatch.protocol.codec.text import is_utf8
+from esper_overwatch.protocol.errors import BadName, EsperError, KeysUnusable
 
 from . import presets
 from .anomaly_options import configured_thresholds

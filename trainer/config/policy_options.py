@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from protocol.messages.vocabulary import HEAD_NAMES
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
 
 from .section import Section, count, number
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
 
 from .section import Section, count, number
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from protocol.messages.vocabulary import Level
+from esper_overwatch.protocol.messages.vocabulary import Level
 
 from .section import Section, count, number
 

@@ -8,10 +8,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from protocol.errors import first_line
-from protocol.messages.events import CheckpointFailed, CheckpointSaved
-from protocol.server.emitter import Emitter
-from trainer.checkpoint import Checkpoints, SavedCheckpoint
+from esper_overwatch.protocol.errors import first_line
+from esper_overwatch.protocol.messages.events import CheckpointFailed, CheckpointSaved
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.checkpoint import Checkpoints, SavedCheckpoint
 
 from .run_control import RunControl
 

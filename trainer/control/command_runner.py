@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import RequestError
-from protocol.messages.commands import (
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.messages.commands import (
     CheckpointParams,
     EscalateParams,
     OpParams,
@@ -20,16 +20,16 @@ from protocol.messages.commands import (
     SeedPruneParams,
     StopParams,
 )
-from protocol.messages.events import (
+from esper_overwatch.protocol.messages.events import (
     ParamChanged,
     ProfilerFinished,
     ProfilerStarted,
 )
-from protocol.server.mailbox import Command
-from protocol.server.server import Server
-from trainer.hooks import StopRun
-from trainer.telemetry.collection.plan import CollectionPlan
-from trainer.telemetry.profiler import Profiler
+from esper_overwatch.protocol.server.mailbox import Command
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.trainer.hooks import StopRun
+from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
+from esper_overwatch.trainer.telemetry.profiler import Profiler
 
 from .checkpoint_saver import CheckpointSaver
 from .live_parameters import PARAMETERS

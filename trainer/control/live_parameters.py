@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.errors import RequestError
-from trainer.config.load import OPTIONS, ConfigError, convert
-from trainer.loop import Trainer
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.trainer.config.load import OPTIONS, ConfigError, convert
+from esper_overwatch.trainer.loop import Trainer
 
 When = Literal["epoch", "update", "round"]
 

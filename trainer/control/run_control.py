@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 import torch
 
-from protocol.messages.commands import (
+from esper_overwatch.protocol.messages.commands import (
     EscalateParams,
     Params,
     ParamSetParams,
@@ -16,12 +16,12 @@ from protocol.messages.commands import (
     SeedGerminateParams,
     SeedPruneParams,
 )
-from protocol.messages.vocabulary import RunState
-from trainer.config.schema import Config
-from trainer.loop import Trainer
-from trainer.telemetry.collection.plan import CollectionPlan
-from trainer.telemetry.recorder import Recorder
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.protocol.messages.vocabulary import RunState
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
+from esper_overwatch.trainer.telemetry.recorder import Recorder
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 from .live_parameters import PARAMETERS, LiveParameters
 from .seed_control import SeedAction, SeedControl

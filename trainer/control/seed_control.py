@@ -14,14 +14,14 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from protocol.errors import RequestError
-from protocol.messages.commands import SeedGerminateParams, SeedPruneParams
-from protocol.messages.vocabulary import ALPHA_SPEEDS, HEAD_NAMES, TEMPOS, Op, Stage, Style
-from trainer.compute.process_group import ProcessGroup
-from trainer.governor import VetoReason
-from trainer.loop import Trainer
-from trainer.telemetry.columns import decision_columns
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.messages.commands import SeedGerminateParams, SeedPruneParams
+from esper_overwatch.protocol.messages.vocabulary import ALPHA_SPEEDS, HEAD_NAMES, TEMPOS, Op, Stage, Style
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.governor import VetoReason
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.telemetry.columns import decision_columns
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 _VETO_TEXTS = {
     VetoReason.UNDONE: "a rollback has just undone the same (governor.veto_epochs)",

@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from protocol.storage.folders import open_private
+from esper_overwatch.protocol.storage.folders import open_private
 
 READY_VARIABLE = "_ESPER_READY_FD"
 
 
 def start_detached(arguments: list[str]) -> int:
-    """Run `python -m trainer ARGUMENTS` in the background until it is ready or has failed.
+    """Run `python -m esper_overwatch.trainer ARGUMENTS` in the background until it is ready or has failed.
 
     Until then its standard error is the caller's, so that a refusal reads the same as in the foreground, and
     Ctrl-C ends the start.
@@ -26,7 +26,7 @@ def start_detached(arguments: list[str]) -> int:
     environment = {**os.environ, READY_VARIABLE: str(write_end)}
     with open(os.devnull, "rb") as nothing:
         child = subprocess.Popen(
-            [sys.executable, "-m", "trainer", *arguments],
+            [sys.executable, "-P", "-m", "esper_overwatch.trainer", *arguments],
             stdin=nothing,
             start_new_session=True,
             pass_fds=(write_end,),

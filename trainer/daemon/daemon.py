@@ -17,10 +17,10 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 import torch
 
-from protocol.codec.text import clean_text
-from protocol.errors import INTERRUPTED_EXIT, EsperError, MissingExtra, NameTaken
-from protocol.journal.writer import JournalLimits
-from protocol.messages.events import (
+from esper_overwatch.protocol.codec.text import clean_text
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, EsperError, MissingExtra, NameTaken
+from esper_overwatch.protocol.journal.writer import JournalLimits
+from esper_overwatch.protocol.messages.events import (
     LogLine,
     ParamChanged,
     PostmortemWritten,
@@ -29,13 +29,13 @@ from protocol.messages.events import (
     RunStopped,
     reason_of_done,
 )
-from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
-from protocol.runs import RunFolder, find_run
-from protocol.server.emitter import Emitter
-from protocol.server.server import Server
-from protocol.version import __version__
-from trainer.checkpoint import Checkpoints
-from trainer.compute.device import (
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
+from esper_overwatch.protocol.runs import RunFolder, find_run
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.version import __version__
+from esper_overwatch.trainer.checkpoint import Checkpoints
+from esper_overwatch.trainer.compute.device import (
     configure_allocator,
     is_out_of_memory,
     limit_threads,
@@ -43,29 +43,29 @@ from trainer.compute.device import (
     raise_file_limit,
     resolve_device,
 )
-from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup, RankLostError
-from trainer.config.anomaly_options import configured_thresholds
-from trainer.config.schema import Config
-from trainer.config.service_options import MetricsConfig
-from trainer.control.checkpoint_saver import CheckpointSaver
-from trainer.control.command_runner import CommandRunner
-from trainer.control.run_control import RunControl
-from trainer.data.mixture import Mixture
-from trainer.data.registry import load_task
-from trainer.data.task import Task
-from trainer.data.text import Text
-from trainer.doctor.bundle import PostmortemReport
-from trainer.hooks import StopRun
-from trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
-from trainer.loop import Trainer
-from trainer.policy.ppo import PolicyDiverged
-from trainer.policy.saved_policy import SavedPolicy
-from trainer.ranks.rank_zero import RankZero
-from trainer.ranks.worker import run_worker
-from trainer.telemetry.collection.plan import CollectionPlan
-from trainer.telemetry.recorder import Recorder, RunShape
-from trainer.telemetry.system import SystemSampler
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import ProcessGroup, RankLostError
+from esper_overwatch.trainer.config.anomaly_options import configured_thresholds
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.config.service_options import MetricsConfig
+from esper_overwatch.trainer.control.checkpoint_saver import CheckpointSaver
+from esper_overwatch.trainer.control.command_runner import CommandRunner
+from esper_overwatch.trainer.control.run_control import RunControl
+from esper_overwatch.trainer.data.mixture import Mixture
+from esper_overwatch.trainer.data.registry import load_task
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.data.text import Text
+from esper_overwatch.trainer.doctor.bundle import PostmortemReport
+from esper_overwatch.trainer.hooks import StopRun
+from esper_overwatch.trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.policy.ppo import PolicyDiverged
+from esper_overwatch.trainer.policy.saved_policy import SavedPolicy
+from esper_overwatch.trainer.ranks.rank_zero import RankZero
+from esper_overwatch.trainer.ranks.worker import run_worker
+from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
+from esper_overwatch.trainer.telemetry.recorder import Recorder, RunShape
+from esper_overwatch.trainer.telemetry.system import SystemSampler
 
 from . import postmortem
 from .background import is_detached, report_ready
@@ -79,7 +79,7 @@ from .start_progress import StartProgress
 from .systemd import Notifier
 
 if TYPE_CHECKING:
-    from trainer.metrics.listener import MetricsListener
+    from esper_overwatch.trainer.metrics.listener import MetricsListener
 
 logger = logging.getLogger(__name__)
 
@@ -307,8 +307,8 @@ class Daemon:
         return end.exit_code
 
     def _serve_metrics(self, listener: MetricsListener) -> None:
-        from trainer.metrics.collector import RunCollector
-        from trainer.metrics.totals import RunTotals
+        from esper_overwatch.trainer.metrics.collector import RunCollector
+        from esper_overwatch.trainer.metrics.totals import RunTotals
 
         point = self._resumed_from
         totals = RunTotals(self.config.seeds.blueprints, point.path.stat().st_mtime if point else None)
@@ -452,7 +452,7 @@ def _open_metrics(config: MetricsConfig) -> MetricsListener | None:
     if not config.listen:
         return None
     try:
-        from trainer.metrics.listener import MetricsListener
+        from esper_overwatch.trainer.metrics.listener import MetricsListener
     except ImportError as error:
         raise MissingExtra(
             f"metrics.listen needs {error.name}; install it with: pip install 'esper-overwatch[metrics]'"

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from protocol.codec.text import clean_lines
-from protocol.server.emitter import Emitter
-from protocol.storage.folders import open_private
-from trainer.telemetry.log_lines import log_line, settle
+from esper_overwatch.protocol.codec.text import clean_lines
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.protocol.storage.folders import open_private
+from esper_overwatch.trainer.telemetry.log_lines import log_line, settle
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 

@@ -33,16 +33,16 @@ import msgspec
 import psutil
 import torch
 
-from protocol.codec.json_lines import encode_event
-from protocol.errors import first_line
-from protocol.journal.reader import newest_lines
-from protocol.server.server import Server
-from protocol.version import __version__
-from trainer.compute.cgroup import granted_cores, memory
-from trainer.config import load as settings
-from trainer.config.schema import Config
-from trainer.doctor.bundle import PostmortemReport, list_bundles
-from trainer.hosts.population import Population
+from esper_overwatch.protocol.codec.json_lines import encode_event
+from esper_overwatch.protocol.errors import first_line
+from esper_overwatch.protocol.journal.reader import newest_lines
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.version import __version__
+from esper_overwatch.trainer.compute.cgroup import granted_cores, memory
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.doctor.bundle import PostmortemReport, list_bundles
+from esper_overwatch.trainer.hosts.population import Population
 
 logger = logging.getLogger(__name__)
 

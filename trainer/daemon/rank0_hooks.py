@@ -13,22 +13,22 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from protocol.server.server import Server
-from trainer.compute.device import upload
-from trainer.config.schema import Config
-from trainer.control.checkpoint_saver import CheckpointSaver
-from trainer.control.command_runner import CommandRunner
-from trainer.episode_table import PolicyEvaluation
-from trainer.hooks import Learned
-from trainer.loop import Trainer
-from trainer.policy.update_statistics import UpdateStatistics
-from trainer.ranks.rank_zero import RankZero
-from trainer.telemetry.collection.plan import CollectionPlan
-from trainer.telemetry.gpu_clock import GpuClock
-from trainer.telemetry.recorder import Recorder
-from trainer.telemetry.stall_counters import StallCounters
-from trainer.telemetry.timer import PhaseTimer, PhaseTimes
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.trainer.compute.device import upload
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.control.checkpoint_saver import CheckpointSaver
+from esper_overwatch.trainer.control.command_runner import CommandRunner
+from esper_overwatch.trainer.episode_table import PolicyEvaluation
+from esper_overwatch.trainer.hooks import Learned
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.ranks.rank_zero import RankZero
+from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
+from esper_overwatch.trainer.telemetry.gpu_clock import GpuClock
+from esper_overwatch.trainer.telemetry.recorder import Recorder
+from esper_overwatch.trainer.telemetry.stall_counters import StallCounters
+from esper_overwatch.trainer.telemetry.timer import PhaseTimer, PhaseTimes
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from protocol.errors import RunNotFound
-from protocol.runs import find_run, was_trained
-from trainer.checkpoint_files import list_checkpoints
-from trainer.compute.process_group import ProcessGroup, RanksError
+from esper_overwatch.protocol.errors import RunNotFound
+from esper_overwatch.protocol.runs import find_run, was_trained
+from esper_overwatch.trainer.checkpoint_files import list_checkpoints
+from esper_overwatch.trainer.compute.process_group import ProcessGroup, RanksError
 
 
 def run_progress(name: str | None, resume: str | None) -> list[int]:

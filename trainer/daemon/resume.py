@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from protocol.errors import EsperError, RunNotFound
-from protocol.runs import find_run
-from protocol.storage.folders import write_atomically
-from trainer.checkpoint import Checkpoints
-from trainer.checkpoint import load as load_checkpoint
-from trainer.checkpoint_files import CheckpointError, find_checkpoint
-from trainer.compute.execution_plan import Execution
-from trainer.config import load as settings
-from trainer.config.schema import Config
-from trainer.policy.saved_policy import with_policy_options
-from trainer.ranks.rank_states import redistribute
+from esper_overwatch.protocol.errors import EsperError, RunNotFound
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.storage.folders import write_atomically
+from esper_overwatch.trainer.checkpoint import Checkpoints
+from esper_overwatch.trainer.checkpoint import load as load_checkpoint
+from esper_overwatch.trainer.checkpoint_files import CheckpointError, find_checkpoint
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.policy.saved_policy import with_policy_options
+from esper_overwatch.trainer.ranks.rank_states import redistribute
 
 CHANGEABLE_OPTIONS = (
     "rounds",

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from protocol.errors import INTERRUPTED_EXIT
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT
 
 from .signal_listener import SignalListener
 

@@ -15,8 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from protocol.messages.headers import TrainerBeat
-from protocol.storage.folders import esper_home
+from esper_overwatch.protocol.messages.headers import TrainerBeat
+from esper_overwatch.protocol.storage.folders import esper_home
 
 POLL_SECONDS = 5.0
 MAX_SILENCE_SECONDS = 600.0
@@ -147,7 +147,16 @@ def _watchdog() -> float:
 
 def render_unit(name: str, arguments: Sequence[str]) -> str:
     """A user unit that keeps the run `name` alive over crashes and restarts of the machine."""
-    command = [sys.executable, "-m", "trainer", "start", name, "--or-resume", *arguments]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "esper_overwatch.trainer",
+        "start",
+        name,
+        "--or-resume",
+        *arguments,
+    ]
     home = f"ESPER_HOME={esper_home()}" if os.environ.get("ESPER_HOME") else ""
     environment = f"Environment={_quoted(home)}\n" if home else ""
     return f"""\

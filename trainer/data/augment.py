@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainer.compute import rng
+from esper_overwatch.trainer.compute import rng
 
 
 class Augment:

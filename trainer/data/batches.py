@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainer.compute import rng
+from esper_overwatch.trainer.compute import rng
 
 from .task import Examples
 

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from protocol.errors import EsperError
-from trainer.compute import rng
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.trainer.compute import rng
 
 from .augment import Augment
 from .images import Images

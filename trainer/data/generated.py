@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.compute import rng
+from esper_overwatch.trainer.compute import rng
 
 from .dataset import Dataset, Split, split_stratified
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.compute import rng
+from esper_overwatch.trainer.compute import rng
 
 from .dataset import DataError, Dataset, Split
 

@@ -7,7 +7,7 @@ from typing import Self
 
 import msgspec
 
-from protocol.storage.folders import esper_home, is_valid_name, make_private, write_atomically
+from esper_overwatch.protocol.storage.folders import esper_home, is_valid_name, make_private, write_atomically
 
 from .dataset import DataError
 from .task import Task

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from trainer import plugins
-from trainer.config.task_options import TaskConfig
-from trainer.plugins import PluginError
+from esper_overwatch.trainer import plugins
+from esper_overwatch.trainer.config.task_options import TaskConfig
+from esper_overwatch.trainer.plugins import PluginError
 
 from . import checksums
 from .dataset import DataError, Dataset, split_off_validation

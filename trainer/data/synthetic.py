@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer.compute import rng
+from esper_overwatch.trainer.compute import rng
 
 from .dataset import Dataset, Split
 

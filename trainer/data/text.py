@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.compute import rng
+from esper_overwatch.trainer.compute import rng
 
 from .dataset import DataError
 from .task import Part

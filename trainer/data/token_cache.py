@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protocol.errors import FolderError
-from protocol.storage.folders import esper_home, make_private
-from protocol.storage.lock import Lock, LockHeld
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.storage.folders import esper_home, make_private
+from esper_overwatch.protocol.storage.lock import Lock, LockHeld
 
 from .text_file import TextFile, split_pieces
 from .tokenizer import BpeTokenizer, CharacterTokenizer, Tokenizer, alphabet_of

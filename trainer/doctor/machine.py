@@ -23,10 +23,10 @@ from typing import Literal
 import zmq
 from msgspec import Struct
 
-from protocol.errors import FolderError, KeysUnusable, first_line
-from protocol.server.faults import Faults
-from protocol.server.tcp_listener import TcpListener
-from protocol.storage.folders import (
+from esper_overwatch.protocol.errors import FolderError, KeysUnusable, first_line
+from esper_overwatch.protocol.server.faults import Faults
+from esper_overwatch.protocol.server.tcp_listener import TcpListener
+from esper_overwatch.protocol.storage.folders import (
     EVENTS_FILE,
     MAX_SOCKET_PATH_BYTES,
     config_folder,
@@ -34,9 +34,9 @@ from protocol.storage.folders import (
     make_private,
     socket_folder,
 )
-from protocol.storage.keys import AllowList, read_secret
-from trainer.compute.cgroup import cpu_quota, memory
-from trainer.compute.cpu import count_cores
+from esper_overwatch.protocol.storage.keys import AllowList, read_secret
+from esper_overwatch.trainer.compute.cgroup import cpu_quota, memory
+from esper_overwatch.trainer.compute.cpu import count_cores
 
 Status = Literal["ok", "warn", "FAIL"]
 GIB = 1 << 30
@@ -281,7 +281,7 @@ def _torch() -> Iterator[MachineCheck]:
 def _convolutions() -> Iterator[MachineCheck]:
     """By what the hosts of images convolve on a CPU."""
     try:
-        from trainer.compute import native_convolution
+        from esper_overwatch.trainer.compute import native_convolution
     except (ImportError, OSError):
         return  # told by the check of torch
     if reason := native_convolution.absence():

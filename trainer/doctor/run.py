@@ -8,15 +8,21 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from protocol.codec.json_lines import Event
-from protocol.errors import FolderError
-from protocol.journal.reader import read
-from protocol.messages.events import Anomaly, GovernorRollback, RunStarted, RunStopped, SystemSample
-from protocol.messages.vocabulary import RunKindName
-from protocol.runs import RunInfo, resume_command
-from protocol.storage.folders import EVENTS_FILE
-from trainer.checkpoint import Checkpoints, load
-from trainer.checkpoint_files import CheckpointError
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages.events import (
+    Anomaly,
+    GovernorRollback,
+    RunStarted,
+    RunStopped,
+    SystemSample,
+)
+from esper_overwatch.protocol.messages.vocabulary import RunKindName
+from esper_overwatch.protocol.runs import RunInfo, resume_command
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.trainer.checkpoint import Checkpoints, load
+from esper_overwatch.trainer.checkpoint_files import CheckpointError
 
 from .bundle import PostmortemReport, list_bundles
 

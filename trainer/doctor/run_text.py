@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from protocol.messages.anomaly_guide import ANOMALY_GUIDES
+from esper_overwatch.protocol.messages.anomaly_guide import ANOMALY_GUIDES
 
 from .run import Diagnosis
 

@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from protocol.messages.vocabulary import WITH_SEED, Op, Stage
-from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.schema import Config
-from trainer.data.mixture import Mixture
-from trainer.data.task import Task
-from trainer.episode_table import EpisodeTable as EpisodeTable
-from trainer.episode_table import PolicyEvaluation
-from trainer.episodes import Episodes
-from trainer.hooks import Learned
-from trainer.hosts.autotune import DoesNotFit, choose_execution, create_population
-from trainer.seeds.table import is_in
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Op, Stage
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.mixture import Mixture
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.episode_table import EpisodeTable as EpisodeTable
+from esper_overwatch.trainer.episode_table import PolicyEvaluation
+from esper_overwatch.trainer.episodes import Episodes
+from esper_overwatch.trainer.hooks import Learned
+from esper_overwatch.trainer.hosts.autotune import DoesNotFit, choose_execution, create_population
+from esper_overwatch.trainer.seeds.table import is_in
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 from .frozen_policy import FrozenPolicy
 from .held_out import HeldOutHosts

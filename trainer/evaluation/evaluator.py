@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.schema import Config
-from trainer.data.mixture import Mixture
-from trainer.data.task import Task
-from trainer.episode_table import EpisodeTable, PolicyEvaluation, lead_over
-from trainer.policy.actor import CONSTANT, constant_rule
-from trainer.policy.network import ActorCritic
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.mixture import Mixture
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.episode_table import EpisodeTable, PolicyEvaluation, lead_over
+from esper_overwatch.trainer.policy.actor import CONSTANT, constant_rule
+from esper_overwatch.trainer.policy.network import ActorCritic
 
 from .episodes import HeldOutEpisodes, OnEpoch
 from .frozen_policy import FrozenPolicy

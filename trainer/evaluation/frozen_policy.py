@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from msgspec.structs import replace
 
-from trainer.config.schema import Config
-from trainer.hosts.population import Population
-from trainer.policy.actor import CONSTANT, Actor
-from trainer.policy.network import ActorCritic
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.policy.actor import CONSTANT, Actor
+from esper_overwatch.trainer.policy.network import ActorCritic
 
 
 @dataclass(frozen=True)

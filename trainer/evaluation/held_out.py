@@ -8,11 +8,11 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from trainer.config.schema import Config
-from trainer.config.task_options import TaskConfig
-from trainer.data.mixture import Mixture
-from trainer.data.registry import load_mixture, load_task
-from trainer.data.task import Task
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.config.task_options import TaskConfig
+from esper_overwatch.trainer.data.mixture import Mixture
+from esper_overwatch.trainer.data.registry import load_mixture, load_task
+from esper_overwatch.trainer.data.task import Task
 
 FIRST_SEED = 1 << 32
 """Added to the seed of held-out hosts: beyond every seed that a run can have."""

@@ -15,16 +15,16 @@ from typing import BinaryIO
 
 from torch.utils.tensorboard import SummaryWriter
 
-from protocol.client.endpoint import STARTING_SECONDS, TargetSource
-from protocol.client.event_log import EventLog
-from protocol.client.subscriber import Subscriber
-from protocol.codec.json_lines import Event
-from protocol.errors import EsperError
-from protocol.journal.damage import DamageReport
-from protocol.journal.reader import JournalRange
-from protocol.messages.events import RunStarted, RunStopped
-from protocol.messages.vocabulary import STREAMS, Stream
-from trainer.query.timeline import REPEATED_TYPES, Timeline
+from esper_overwatch.protocol.client.endpoint import STARTING_SECONDS, TargetSource
+from esper_overwatch.protocol.client.event_log import EventLog
+from esper_overwatch.protocol.client.subscriber import Subscriber
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.journal.damage import DamageReport
+from esper_overwatch.protocol.journal.reader import JournalRange
+from esper_overwatch.protocol.messages.events import RunStarted, RunStopped
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.trainer.query.timeline import REPEATED_TYPES, Timeline
 
 from .scalars import scalars
 

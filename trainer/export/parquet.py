@@ -20,11 +20,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from protocol.codec.json_lines import Event, Unknown
-from protocol.errors import FolderError
-from protocol.messages.events import EVENTS, RunStarted
-from protocol.runs import RunInfo
-from trainer.query.arrow_types import column
+from esper_overwatch.protocol.codec.json_lines import Event, Unknown
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.messages.events import EVENTS, RunStarted
+from esper_overwatch.protocol.runs import RunInfo
+from esper_overwatch.trainer.query.arrow_types import column
 
 MAX_GROUP_ROWS = 2000
 """In one row group; as many are held in memory per type."""

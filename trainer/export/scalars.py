@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from protocol.codec.json_lines import Event
-from protocol.errors import FolderError
-from protocol.messages.events import (
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.messages.events import (
     EpochFinished,
     EvaluationFinished,
     PPOUpdate,
@@ -25,8 +25,8 @@ from protocol.messages.events import (
     Scalars,
     TeacherRound,
 )
-from protocol.runs import RunInfo
-from trainer.config.schema import Config
+from esper_overwatch.protocol.runs import RunInfo
+from esper_overwatch.trainer.config.schema import Config
 
 _PREFIX = {RoundFinished: "round", PPOUpdate: "ppo", TeacherRound: "teacher"}
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from protocol.codec.json_lines import Event
-from protocol.runs import RunInfo
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.runs import RunInfo
 
 from .scalars import read_episode_epochs, scalars
 

@@ -23,9 +23,9 @@ from typing import Any
 import wandb
 from wandb.errors import Error as WandbError
 
-from protocol.codec.json_lines import Event
-from protocol.messages.events import RunStarted, RunStopped, Scalars, SystemSample
-from protocol.runs import RunInfo
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import RunStarted, RunStopped, Scalars, SystemSample
+from esper_overwatch.protocol.runs import RunInfo
 
 from .scalars import epoch_of, read_episode_epochs, scalars
 

@@ -21,16 +21,16 @@ from typing import get_args
 import torch
 from msgspec import structs
 
-from protocol.errors import EsperError
-from trainer.compute import native_convolution
-from trainer.compute.compiler import Compiler
-from trainer.compute.cpu import count_cores
-from trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
-from trainer.compute.device import is_out_of_memory, return_freed_memory
-from trainer.compute.execution_plan import Convolution, Execution, Plan
-from trainer.config.load import ConfigError
-from trainer.config.schema import Config
-from trainer.data.task import Task
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.trainer.compute import native_convolution
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.compute.cpu import count_cores
+from esper_overwatch.trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
+from esper_overwatch.trainer.compute.device import is_out_of_memory, return_freed_memory
+from esper_overwatch.trainer.compute.execution_plan import Convolution, Execution, Plan
+from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.task import Task
 
 from . import precision
 from .population import Population

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.data.mixture import EnvImages, Mixture
-from trainer.data.task import Examples, Task
-from trainer.measurements import Guess
+from esper_overwatch.trainer.data.mixture import EnvImages, Mixture
+from esper_overwatch.trainer.data.task import Examples, Task
+from esper_overwatch.trainer.measurements import Guess
 
 
 class DatasetSplits(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from trainer.compute.device import keep_freed_memory
+from esper_overwatch.trainer.compute.device import keep_freed_memory
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from trainer.config.seed_options import GatesConfig
+from esper_overwatch.trainer.config.seed_options import GatesConfig
 
 DEFAULT_GATES = GatesConfig()
 MAX_PIECE_NUMBERS = 2048

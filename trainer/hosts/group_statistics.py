@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, ISOLATED
-from trainer.compute.execution_plan import Amp
-from trainer.compute.stacked_ops import Parameters
-from trainer.config.seed_options import GatesConfig
-from trainer.seeds.table import SlotTable, is_in
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED
+from esper_overwatch.trainer.compute.execution_plan import Amp
+from esper_overwatch.trainer.compute.stacked_ops import Parameters
+from esper_overwatch.trainer.config.seed_options import GatesConfig
+from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 from .gradients import LayerTensors, collected_norms, layer_statistics, norm_and_health, of_activations
 from .model import HostModel

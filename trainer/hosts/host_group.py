@@ -12,17 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protocol.messages.vocabulary import Stage
-from trainer.compute import rng
-from trainer.compute.compiler import MIXED_PRECISION_TOLERANCE, RELATIVE_TOLERANCE, Compiler
-from trainer.compute.cuda_graphs import CudaGraphs, copy_all_, iter_tensors, map_tensors
-from trainer.compute.device import filled, is_known_empty
-from trainer.compute.execution_plan import Execution
-from trainer.compute.schedules import schedule_share
-from trainer.compute.stacked_ops import Init, Parameters, initialise
-from trainer.config.schema import Config
-from trainer.data.batches import Batches
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.compiler import MIXED_PRECISION_TOLERANCE, RELATIVE_TOLERANCE, Compiler
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs, copy_all_, iter_tensors, map_tensors
+from esper_overwatch.trainer.compute.device import filled, is_known_empty
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.schedules import schedule_share
+from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters, initialise
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.batches import Batches
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 from . import slot_plan as plan
 from .env_tasks import DatasetSplits

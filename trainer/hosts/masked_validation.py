@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Style
-from trainer.compute.cuda_graphs import CudaGraphs
-from trainer.compute.device import upload
-from trainer.compute.execution_plan import Amp
-from trainer.compute.stacked_ops import Parameters
-from trainer.data.task import Examples
-from trainer.reward.shapley import pack, unpack
-from trainer.seeds.blend import RowBlock, SeedSegment
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import Style
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
+from esper_overwatch.trainer.compute.device import upload
+from esper_overwatch.trainer.compute.execution_plan import Amp
+from esper_overwatch.trainer.compute.stacked_ops import Parameters
+from esper_overwatch.trainer.data.task import Examples
+from esper_overwatch.trainer.reward.shapley import pack, unpack
+from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 from .precision import autocast
 from .slot_plan import Codes, SlotRun, Topology

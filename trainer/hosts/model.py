@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from trainer.compute.stacked_ops import Init, Parameters
+from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters
 
 
 class Slot(Protocol):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim.sgd import sgd
 
-from trainer.compute.stacked_ops import Parameters, expand_rows
-from trainer.compute.torch_private import copy_each_
+from esper_overwatch.trainer.compute.stacked_ops import Parameters, expand_rows
+from esper_overwatch.trainer.compute.torch_private import copy_each_
 
 from .gradients import row_norms
 

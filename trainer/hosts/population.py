@@ -13,19 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
-from trainer.compute import rng
-from trainer.compute.compiler import Compiler
-from trainer.compute.cpu import count_cores
-from trainer.compute.cuda_graphs import CudaGraphs
-from trainer.compute.device import is_known_empty
-from trainer.compute.execution_plan import Execution
-from trainer.compute.stacked_ops import expand_rows
-from trainer.config.schema import Config
-from trainer.data.task import Task
-from trainer.measurements import Measurements
-from trainer.reward.shapley import ShapleyValues, shapley_values
-from trainer.seeds.table import SlotTable, is_in
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.compute.cpu import count_cores
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
+from esper_overwatch.trainer.compute.device import is_known_empty
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.stacked_ops import expand_rows
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.reward.shapley import ShapleyValues, shapley_values
+from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 from .contribution_schedule import select_contributions, select_pairs
 from .env_tasks import EnvTasks

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainer.compute.execution_plan import Amp
-from trainer.compute.stacked_ops import Parameters, expand_rows
-from trainer.config.schema import Config
+from esper_overwatch.trainer.compute.execution_plan import Amp
+from esper_overwatch.trainer.compute.stacked_ops import Parameters, expand_rows
+from esper_overwatch.trainer.config.schema import Config
 
 DTYPES: dict[Amp, torch.dtype | None] = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 INITIAL_SCALE, MIN_SCALE, MAX_SCALE = 2.0**16, 2.0**-14, 2.0**24

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.compute.convolutions import GROUPED, Conv
-from trainer.compute.stacked_ops import (
+from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
+from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
     Parameters,
     batch_norm,

@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
-from trainer.compute.convolutions import GROUPED, Conv
-from trainer.compute.device import upload
-from trainer.compute.stacked_ops import Init, Parameters, initialise
-from trainer.seeds.blend import gate, gate_specs, gather_rows, graft
-from trainer.seeds.image_blueprints import Blueprint, verify
-from trainer.seeds.table import SlotTable, is_in
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
+from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
+from esper_overwatch.trainer.compute.device import upload
+from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters, initialise
+from esper_overwatch.trainer.seeds.blend import gate, gate_specs, gather_rows, graft
+from esper_overwatch.trainer.seeds.image_blueprints import Blueprint, verify
+from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 from .model import HostModel
 from .slot_plan import Codes, SlotColumns, SlotRun, Topology, gather

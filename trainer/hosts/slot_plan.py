@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
-from trainer.compute.device import upload, upload_together
-from trainer.seeds.blend import RowBlock, SeedSegment
-from trainer.seeds.table import SlotTable, is_in
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
+from esper_overwatch.trainer.compute.device import upload, upload_together
+from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
+from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 Codes = NDArray[np.int64]
 _IS_ISOLATED, _IS_BLENDED = (np.isin(list(Stage), stages) for stages in (ISOLATED, BLENDED))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trainer.compute.stacked_ops import Init, Parameters
+from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters
 
 from .model import HostModel, Slot
 

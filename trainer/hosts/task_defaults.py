@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trainer.compute.convolutions import CONVOLUTIONS, Conv
-from trainer.compute.execution_plan import Convolution
-from trainer.config.host_options import HostConfig
-from trainer.config.load import OPTIONS, SAVED, ConfigError, SourcedConfig
-from trainer.config.schema import Config
-from trainer.data.task import Kind, Task
-from trainer.seeds.registry import Family, blueprint
-from trainer.seeds.text_blueprints import DEFAULT_BLUEPRINTS
+from esper_overwatch.trainer.compute.convolutions import CONVOLUTIONS, Conv
+from esper_overwatch.trainer.compute.execution_plan import Convolution
+from esper_overwatch.trainer.config.host_options import HostConfig
+from esper_overwatch.trainer.config.load import OPTIONS, SAVED, ConfigError, SourcedConfig
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.task import Kind, Task
+from esper_overwatch.trainer.seeds.registry import Family, blueprint
+from esper_overwatch.trainer.seeds.text_blueprints import DEFAULT_BLUEPRINTS
 
 from .cnn import CNN
 from .model import HostModel

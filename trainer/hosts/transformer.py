@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.compute import rng
-from trainer.compute.stacked_ops import (
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
     Parameters,
     causal_attention,

@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.compute.device import device_memory_bytes, upload, upload_together
-from trainer.compute.stacked_ops import Parameters, to_channels, to_rows
-from trainer.data.task import NO_LABEL, Examples
-from trainer.reward.shapley import pack, unpack
+from esper_overwatch.trainer.compute.device import device_memory_bytes, upload, upload_together
+from esper_overwatch.trainer.compute.stacked_ops import Parameters, to_channels, to_rows
+from esper_overwatch.trainer.data.task import NO_LABEL, Examples
+from esper_overwatch.trainer.reward.shapley import pack, unpack
 
 from .model import HostModel
 from .seed_pool import SeedPool

@@ -9,7 +9,7 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any
 
-from protocol.codec.text import clean_text
+from esper_overwatch.protocol.codec.text import clean_text
 
 MAX_ANSWER_BYTES = 200_000
 """Of the rows of an answer, as JSON; what is beyond is left out and `truncated` says so."""

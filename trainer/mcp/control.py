@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from protocol.client.client import Client
-from protocol.errors import BadName, RequestError
-from protocol.messages.vocabulary import Level
+from esper_overwatch.protocol.client.client import Client
+from esper_overwatch.protocol.errors import BadName, RequestError
+from esper_overwatch.protocol.messages.vocabulary import Level
 
 from .answers import plain
 from .targets import Targets

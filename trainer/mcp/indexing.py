@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from protocol.codec.json_lines import Event
-from protocol.errors import EsperError
-from trainer.query.database import QueryError
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.trainer.query.database import QueryError
 
 
 class JournalIndexer:
@@ -30,7 +30,7 @@ class JournalIndexer:
             FolderError: the journal cannot be read.
             QueryError: it takes longer than so many seconds; it goes on meanwhile.
         """
-        from trainer.query.part_cache import count_segments
+        from esper_overwatch.trainer.query.part_cache import count_segments
 
         kept, total = count_segments(journal)
         if kept == total:
@@ -59,7 +59,7 @@ class JournalIndexer:
             return running
 
     def _index(self, journal: Path) -> None:
-        from trainer.query.part_cache import read_tables
+        from esper_overwatch.trainer.query.part_cache import read_tables
 
         try:
             read_tables(journal, _let_others_work)

@@ -9,12 +9,12 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from protocol.codec.json_lines import Event, decode_line
-from protocol.errors import RunNotFound, WireError
-from protocol.journal.reader import last_words
-from protocol.messages.events import Anomaly, RunStarted
-from protocol.runs import RunInfo, list_runs
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.errors import RunNotFound, WireError
+from esper_overwatch.protocol.journal.reader import last_words
+from esper_overwatch.protocol.messages.events import Anomaly, RunStarted
+from esper_overwatch.protocol.runs import RunInfo, list_runs
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .answers import bounded, moment, named, plain
 from .indexing import JournalIndexer
@@ -89,7 +89,7 @@ class ReadingTools:
         local = self._targets.local(run)
         if local is None:
             raise RunNotFound("query reads the run's files, which no port leads to; use --ssh")
-        from trainer.query.database import Database, QueryLimits
+        from esper_overwatch.trainer.query.database import Database, QueryLimits
 
         self._indexer.wait(local.path / EVENTS_FILE, SECONDS)
         limits = QueryLimits(seconds=SECONDS, memory_bytes=QUERY_MEMORY_BYTES)

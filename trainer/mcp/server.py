@@ -10,9 +10,9 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp_types import ToolAnnotations
 
-from protocol.codec.text import clean_text
-from protocol.errors import EsperError
-from protocol.version import __version__
+from esper_overwatch.protocol.codec.text import clean_text
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.version import __version__
 
 from .control import ControlTools
 from .reading import ReadingTools

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol import connect
-from protocol.client.client import Client
-from protocol.client.event_log import EventLog, open_event_log
-from protocol.errors import BadName, RunNotFound
-from protocol.runs import RunInfo, find_run
-from protocol.version import __version__
+from esper_overwatch import connect
+from esper_overwatch.protocol.client.client import Client
+from esper_overwatch.protocol.client.event_log import EventLog, open_event_log
+from esper_overwatch.protocol.errors import BadName, RunNotFound
+from esper_overwatch.protocol.runs import RunInfo, find_run
+from esper_overwatch.protocol.version import __version__
 
 CLIENT_NAME = f"mcp/{__version__}"
 """How the server calls itself in the audit events."""
@@ -61,7 +61,7 @@ class Targets:
         return None if self.is_remote else find_run(address)
 
     def connect(self, run: str | None) -> Client:
-        """Connect to the live run; raises what `protocol.connect` does."""
+        """Connect to the live run; raises what `esper_overwatch.connect` does."""
         address = self.address(run)
         if not self.is_remote:
             found = find_run(address)

@@ -17,16 +17,16 @@ from typing import get_args
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from protocol.messages.events import (
+from esper_overwatch.protocol.messages.events import (
     CheckpointSaved,
     EpochFinished,
     PPOUpdate,
     RoundFinished,
     RunStarted,
 )
-from protocol.messages.vocabulary import LEVELS, RunState, Stage
-from protocol.server.emitter import MAX_QUEUED
-from protocol.server.server import Server
+from esper_overwatch.protocol.messages.vocabulary import LEVELS, RunState, Stage
+from esper_overwatch.protocol.server.emitter import MAX_QUEUED
+from esper_overwatch.protocol.server.server import Server
 
 from .families import Families
 from .totals import SCOPES, RunTotals, scope_of

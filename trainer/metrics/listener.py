@@ -22,11 +22,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from protocol.codec.addresses import parse_host_port
-from protocol.errors import first_line
-from protocol.server.sockets import describe_holders
-from trainer.config.load import ConfigError
-from trainer.config.service_options import MetricsConfig
+from esper_overwatch.protocol.codec.addresses import parse_host_port
+from esper_overwatch.protocol.errors import first_line
+from esper_overwatch.protocol.server.sockets import describe_holders
+from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.config.service_options import MetricsConfig
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment

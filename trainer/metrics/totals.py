@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from protocol.messages.events import (
+from esper_overwatch.protocol.messages.events import (
     Anomaly,
     CheckpointFailed,
     CheckpointSaved,
@@ -29,10 +29,10 @@ from protocol.messages.events import (
     SystemSample,
     TelemetryLost,
 )
-from protocol.messages.vocabulary import STREAMS, Severity, Stage
-from protocol.server.emitter import Emitted
-from trainer.governor import RollbackReason
-from trainer.telemetry.anomalies import CHECKS
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Severity, Stage
+from esper_overwatch.protocol.server.emitter import Emitted
+from esper_overwatch.trainer.governor import RollbackReason
+from esper_overwatch.trainer.telemetry.anomalies import CHECKS
 
 ANOMALIES: tuple[tuple[str, str], ...] = (
     *((check.scope, check.kind) for check in CHECKS),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import (
+from esper_overwatch.protocol.messages.vocabulary import (
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
     HEAD_NAMES,

@@ -8,15 +8,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import HEAD_NAMES
-from trainer.compute import rng
-from trainer.compute.compiler import Compiler
-from trainer.compute.cuda_graphs import CudaGraphs
-from trainer.compute.device import exact_float32, filled
-from trainer.config.load import ConfigError
-from trainer.config.schema import Config
-from trainer.measurements import Measurements
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
+from esper_overwatch.trainer.compute.device import exact_float32, filled
+from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 from .actions import ActionSpace
 from .baselines import FIXED_BLUEPRINTS, Rule, constant, fixed, no_growth, random

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.compute.compiler import Compiler
-from trainer.compute.cuda_graphs import CudaGraphs
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.schema import Config
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.schema import Config
 
 from .actions import ActionSpace
 from .actor import Actor

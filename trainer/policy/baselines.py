@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import ALPHA_TARGETS, Op
+from esper_overwatch.protocol.messages.vocabulary import ALPHA_TARGETS, Op
 
 from .actions import ActionSpace, Logits
 from .observation import Observation

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import HEAD_NAMES
-from trainer.config.policy_options import HeadValues, PPOConfig
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
+from esper_overwatch.trainer.config.policy_options import HeadValues, PPOConfig
 
 VALUE_WARMUP_START = 0.1
 """Share of `ppo.value_coefficient` that the warm-up begins with."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainer.config.policy_options import PPOConfig
+from esper_overwatch.trainer.config.policy_options import PPOConfig
 
 
 class EarlyStop:

@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Curve, Op, Stage, Style
+from esper_overwatch.protocol.messages.vocabulary import Curve, Op, Stage, Style
 
 from .observation import BASE_COLUMNS, NUM_HISTORY_EPOCHS, SLOT_COLUMNS, FeatureColumns, Observation
 from .running_norm import MAX_DEVIATIONS, RunningNorm

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import ALPHA_TARGETS, LIVE, Op, Stage
+from esper_overwatch.protocol.messages.vocabulary import ALPHA_TARGETS, LIVE, Op, Stage
 
 from .actions import ActionSpace, Logits
 from .baselines import SURE_LOGIT, random

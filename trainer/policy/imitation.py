@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.compute import rng
-from trainer.compute.device import exact_float32
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.device import exact_float32
 
 from .gae import gae
 from .ppo import PPO

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainer.compute.schedules import schedule_share
-from trainer.config.policy_options import PPOConfig
+from esper_overwatch.trainer.compute.schedules import schedule_share
+from esper_overwatch.trainer.config.policy_options import PPOConfig
 
 
 def scheduled_rate(cfg: PPOConfig, rounds: int, updates: int) -> float:

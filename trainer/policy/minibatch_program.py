@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-from protocol.messages.vocabulary import HEAD_NAMES
-from trainer.compute.cuda_graphs import CudaGraphs, iter_tensors
-from trainer.config.policy_options import PPOConfig
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs, iter_tensors
+from esper_overwatch.trainer.config.policy_options import PPOConfig
 
 from .coefficients import Coefficients
 from .early_stop import MaskedStop

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from protocol.messages.vocabulary import HEAD_NAMES, Op
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
 
 from .actions import ActionSpace, Logits
 from .observation import BASE_COLUMNS, SLOT_COLUMNS, Observation

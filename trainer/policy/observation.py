@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Curve, Op, Stage, Style
-from trainer.measurements import Measurements
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import Curve, Op, Stage, Style
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 LAYOUT_VERSION = 3
 """Changes whenever a column does; a checkpoint of another version is refused."""

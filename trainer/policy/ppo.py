@@ -18,14 +18,14 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from protocol.errors import EsperError
-from protocol.messages.vocabulary import HEAD_NAMES
-from trainer.compute import rng
-from trainer.compute.compiler import Compiler
-from trainer.compute.cuda_graphs import CudaGraphs
-from trainer.compute.device import exact_float32
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.policy_options import PPOConfig
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
+from esper_overwatch.trainer.compute.device import exact_float32
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.policy_options import PPOConfig
 
 from .actions import ActionSpace
 from .coefficients import Coefficients, sharpness

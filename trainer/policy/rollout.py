@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import HEAD_NAMES, Op
-from trainer.compute.process_group import ProcessGroup
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
 
 from .observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
 

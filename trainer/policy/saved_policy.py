@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from protocol.errors import EsperError
-from protocol.storage.folders import replace_file
-from trainer.checkpoint import read_archive, to_archive
-from trainer.checkpoint_files import CheckpointError
-from trainer.config.load import SourcedConfig
-from trainer.config.schema import Config
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.storage.folders import replace_file
+from esper_overwatch.trainer.checkpoint import read_archive, to_archive
+from esper_overwatch.trainer.checkpoint_files import CheckpointError
+from esper_overwatch.trainer.config.load import SourcedConfig
+from esper_overwatch.trainer.config.schema import Config
 
 from .network import ActorCritic
 from .observation import LAYOUT_VERSION

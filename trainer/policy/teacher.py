@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.config.load import ConfigError
-from trainer.config.schema import Config
+from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.config.schema import Config
 
 from .actions import ActionSpace
 from .baselines import NO_SEED, schedules

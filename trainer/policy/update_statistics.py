@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protocol.messages.vocabulary import Op
-from trainer.config.policy_options import PPOConfig
+from esper_overwatch.protocol.messages.vocabulary import Op
+from esper_overwatch.trainer.config.policy_options import PPOConfig
 
 from .coefficients import by_head, entropy_coefficient, floors, value_coefficient
 from .rollout import Rollout

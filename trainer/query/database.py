@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protocol.codec.json_lines import Event
-from protocol.errors import EsperError, MissingExtra
-from protocol.journal.damage import DamageReport
-from protocol.journal.reader import oldest_numbers
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import EsperError, MissingExtra
+from esper_overwatch.protocol.journal.damage import DamageReport
+from esper_overwatch.protocol.journal.reader import oldest_numbers
 
 from .views import DESCRIPTIONS
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 from msgspec import Struct, field, json
 
-from protocol.codec.json_lines import Event, Unknown
-from protocol.journal.damage import DamageReport
-from protocol.journal.reader import JournalPart
-from protocol.messages.events import EVENTS, EpochFinished, RoundFinished, RunStarted
+from esper_overwatch.protocol.codec.json_lines import Event, Unknown
+from esper_overwatch.protocol.journal.damage import DamageReport
+from esper_overwatch.protocol.journal.reader import JournalPart
+from esper_overwatch.protocol.messages.events import EVENTS, EpochFinished, RoundFinished, RunStarted
 
 from .arrow_types import column
 from .timeline import FIRST_TYPES

@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from protocol.codec.json_lines import Event
-from protocol.journal.reader import JournalPart, open_parts, removed_boots
-from protocol.messages.schema import schema_hash
-from protocol.storage.folders import CACHE_FOLDER, replace_file, sync_folder
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.journal.reader import JournalPart, open_parts, removed_boots
+from esper_overwatch.protocol.messages.schema import schema_hash
+from esper_overwatch.protocol.storage.folders import CACHE_FOLDER, replace_file, sync_folder
 
 from .event_columns import RAW, SCHEMAS, EventColumns, PartSummary
 

@@ -5,7 +5,7 @@ newest life of that blueprint in its slot; all else to the life that the slot he
 its round.
 """
 
-from protocol.messages.vocabulary import LIVE, WITH_SEED
+from esper_overwatch.protocol.messages.vocabulary import LIVE, WITH_SEED
 
 _LIVE = ", ".join(f"'{stage.name}'" for stage in LIVE)
 _SEED = ", ".join(f"'{stage.name}'" for stage in WITH_SEED)

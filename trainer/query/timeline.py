@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from protocol.codec.json_lines import Event
-from protocol.journal.damage import DamageReport
-from protocol.journal.reader import oldest_numbers, read
-from protocol.messages.events import RunStarted
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.journal.damage import DamageReport
+from esper_overwatch.protocol.journal.reader import oldest_numbers, read
+from esper_overwatch.protocol.messages.events import RunStarted
 
 Position = tuple[int, int, int]
 """Round, epochs finished, and the order of what has this clock: `order_in_epoch`."""

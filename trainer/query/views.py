@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
-from protocol.messages.events import EVENTS, RoundFinished
-from protocol.messages.vocabulary import ALPHA_SPEEDS, ALPHA_TARGETS, GATE_OF_OP, TEMPOS, Curve, Style
+from esper_overwatch.protocol.messages.events import EVENTS, RoundFinished
+from esper_overwatch.protocol.messages.vocabulary import (
+    ALPHA_SPEEDS,
+    ALPHA_TARGETS,
+    GATE_OF_OP,
+    TEMPOS,
+    Curve,
+    Style,
+)
 
 from .seed_view import seeds_view
 

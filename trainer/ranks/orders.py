@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.schema import Config
-from trainer.control.seed_control import SeedAction
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.control.seed_control import SeedAction
 
 
 class BuildTrainer(msgspec.Struct, tag=True, frozen=True):

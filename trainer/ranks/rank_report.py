@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import torch
 
-from protocol.messages.events import LogLine, SystemSample
-from trainer.hosts.gradients import spread_layers
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.protocol.messages.events import LogLine, SystemSample
+from esper_overwatch.trainer.hosts.gradients import spread_layers
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 LAYER = "layer."
 """Columns [L, n]; all others are [n, ...]."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages.events import RankEpoch
-from protocol.server.emitter import Emitter
-from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.schema import Config
-from trainer.control.seed_control import SeedAction
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.protocol.messages.events import RankEpoch
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.control.seed_control import SeedAction
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 from . import orders
 from .rank_report import RankReport, decode, merge_reports

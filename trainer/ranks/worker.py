@@ -13,23 +13,28 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor
 
-from protocol.errors import EsperError, RequestError
-from protocol.messages.events import LogLine, SystemSample
-from protocol.storage.folders import esper_home
-from trainer.compute.device import configure_allocator, limit_threads, prepare_device, resolve_device
-from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.schema import Config
-from trainer.control.live_parameters import LiveParameters
-from trainer.control.seed_control import SeedControl
-from trainer.data.registry import load_task
-from trainer.episode_table import PolicyEvaluation
-from trainer.hooks import Learned, StopRun
-from trainer.loop import Trainer
-from trainer.telemetry.log_lines import log_line
-from trainer.telemetry.system import SystemSampler
-from trainer.telemetry.timer import PhaseTimer
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.protocol.errors import EsperError, RequestError
+from esper_overwatch.protocol.messages.events import LogLine, SystemSample
+from esper_overwatch.protocol.storage.folders import esper_home
+from esper_overwatch.trainer.compute.device import (
+    configure_allocator,
+    limit_threads,
+    prepare_device,
+    resolve_device,
+)
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.control.live_parameters import LiveParameters
+from esper_overwatch.trainer.control.seed_control import SeedControl
+from esper_overwatch.trainer.data.registry import load_task
+from esper_overwatch.trainer.episode_table import PolicyEvaluation
+from esper_overwatch.trainer.hooks import Learned, StopRun
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.telemetry.log_lines import log_line
+from esper_overwatch.trainer.telemetry.system import SystemSampler
+from esper_overwatch.trainer.telemetry.timer import PhaseTimer
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 from . import orders
 from .rank_report import RankReport, encode

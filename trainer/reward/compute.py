@@ -10,10 +10,10 @@ import math
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, Op, Stage
-from trainer.compute.compiler import Compiler
-from trainer.measurements import Guess, Measurements, UniformGuess
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, Op, Stage
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.measurements import Guess, Measurements, UniformGuess
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 from .hindsight import HindsightCredit
 from .modes import MODES, EpochInputs, RunContext

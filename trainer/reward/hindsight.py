@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, Stage
-from trainer.seeds.table import SlotTable, is_in
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, Stage
+from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 
 MAX_HINDSIGHT = 0.2
 """Most that an env is paid in an episode, in units of the reward."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.config.policy_options import RewardConfig
+from esper_overwatch.trainer.config.policy_options import RewardConfig
 
 MIN_PAID_CONTRIBUTION = 0.01
 """Least contribution, in accuracy, of a seed that is paid for having fossilised."""

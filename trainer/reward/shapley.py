@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.compute import rng
+from esper_overwatch.trainer.compute import rng
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Curve
+from esper_overwatch.protocol.messages.vocabulary import Curve
 
 from .table import SlotTable
 

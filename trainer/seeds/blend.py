@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.compute import native_rows
-from trainer.compute.native_convolution import laid_out
-from trainer.compute.stacked_ops import (
+from esper_overwatch.trainer.compute import native_rows
+from esper_overwatch.trainer.compute.native_convolution import laid_out
+from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
     Parameters,
     linear,

@@ -17,10 +17,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from protocol.errors import EsperError
-from trainer.compute import rng
-from trainer.compute.convolutions import GROUPED, Conv
-from trainer.compute.stacked_ops import (
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.convolutions import GROUPED, Conv
+from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
     Parameters,
     affine,

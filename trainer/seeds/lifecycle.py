@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import (
+from esper_overwatch.protocol.messages.vocabulary import (
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
     BLENDED,
@@ -23,8 +23,8 @@ from protocol.messages.vocabulary import (
     Op,
     Stage,
 )
-from trainer.config.schema import Config
-from trainer.measurements import Measurements
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.measurements import Measurements
 
 from . import alpha
 from .table import SlotTable, is_in

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from trainer.compute.stacked_ops import Init, Parameters, to_channels, to_rows
-from trainer.plugins import PluginError, one_line
+from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters, to_channels, to_rows
+from esper_overwatch.trainer.plugins import PluginError, one_line
 
 from .image_blueprints import Blueprint, Size
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainer import plugins
+from esper_overwatch.trainer import plugins
 
 from . import image_blueprints as blueprints
 from . import text_blueprints as causal

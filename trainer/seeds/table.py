@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, LEGAL_EDGES, Stage
-from trainer.compute.torch_private import assert_on_device
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, LEGAL_EDGES, Stage
+from esper_overwatch.trainer.compute.torch_private import assert_on_device
 
 
 def is_in(stage: Tensor, stages: tuple[Stage, ...]) -> Tensor:

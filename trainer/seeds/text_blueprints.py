@@ -12,8 +12,8 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.compute.convolutions import Conv
-from trainer.compute.stacked_ops import (
+from esper_overwatch.trainer.compute.convolutions import Conv
+from esper_overwatch.trainer.compute.stacked_ops import (
     Init,
     Parameters,
     affine,

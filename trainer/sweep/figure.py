@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protocol.errors import EsperError, FolderError, MissingExtra
+from esper_overwatch.protocol.errors import EsperError, FolderError, MissingExtra
 
 from .space import format_value
 from .study import FINISHED

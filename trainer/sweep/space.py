@@ -10,8 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
-from protocol.errors import EsperError
-from trainer.config import load as settings
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.trainer.config import load as settings
 
 Objective = Literal["return", "test_accuracy"]
 _RANGE_KEYS = frozenset({"low", "high", "log", "step"})

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import EsperError, FolderError, MissingExtra, RunNotFound
-from protocol.storage.folders import esper_home, make_private
+from esper_overwatch.protocol.errors import EsperError, FolderError, MissingExtra, RunNotFound
+from esper_overwatch.protocol.storage.folders import esper_home, make_private
 
 from .space import Dimension, Objective
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.storage.folders import esper_home
-from protocol.storage.lock import holder_of
+from esper_overwatch.protocol.storage.folders import esper_home
+from esper_overwatch.protocol.storage.lock import holder_of
 
 from .space import format_value
 from .study import RUNNING, SweepStudy, TrialResult

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from protocol.errors import EsperError, NameTaken
-from protocol.runs import was_trained
-from protocol.storage.lock import Lock, LockHeld
-from trainer.config import load as settings
+from esper_overwatch.protocol.errors import EsperError, NameTaken
+from esper_overwatch.protocol.runs import was_trained
+from esper_overwatch.protocol.storage.lock import Lock, LockHeld
+from esper_overwatch.trainer.config import load as settings
 
 from .space import format_value
 from .study import FAILED, FINISHED, PRUNED, SweepStudy, SweepTerms, Trial

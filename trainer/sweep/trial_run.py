@@ -9,16 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from protocol.client.subscriber import Subscriber
-from protocol.codec.json_lines import Event
-from protocol.codec.text import clean_text
-from protocol.errors import NameTaken
-from protocol.journal.reader import JournalRange, read
-from protocol.messages.events import EvaluationFinished, RunStopped
-from protocol.messages.vocabulary import Stream
-from protocol.runs import was_trained
-from protocol.storage.folders import EVENTS_FILE, esper_home, open_private
-from protocol.storage.lock import holder_of
+from esper_overwatch.protocol.client.subscriber import Subscriber
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.codec.text import clean_text
+from esper_overwatch.protocol.errors import NameTaken
+from esper_overwatch.protocol.journal.reader import JournalRange, read
+from esper_overwatch.protocol.messages.events import EvaluationFinished, RunStopped
+from esper_overwatch.protocol.messages.vocabulary import Stream
+from esper_overwatch.protocol.runs import was_trained
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE, esper_home, open_private
+from esper_overwatch.protocol.storage.lock import holder_of
 
 from .space import Objective
 
@@ -61,7 +61,7 @@ class TrialRun:
         with open(log, "wb", opener=open_private) as file:
             # A session of its own: Ctrl-C reaches the sweep alone, which then ends it in order.
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "trainer", "start", name, "--or-resume", *words],
+                [sys.executable, "-P", "-m", "esper_overwatch.trainer", "start", name, "--or-resume", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,

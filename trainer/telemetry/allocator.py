@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from protocol.messages.events import SystemSample
+from esper_overwatch.protocol.messages.events import SystemSample
 
 
 def fill_allocator(sample: SystemSample, device: torch.device) -> None:

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from protocol.messages.events import Anomaly
-from protocol.messages.thresholds import THRESHOLDS, Threshold
-from protocol.messages.vocabulary import SEVERITIES, Level
-from protocol.server.emitter import Emitter
+from esper_overwatch.protocol.messages.events import Anomaly
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
+from esper_overwatch.protocol.messages.vocabulary import SEVERITIES, Level
+from esper_overwatch.protocol.server.emitter import Emitter
 
 from .collection.levels import LevelCode
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protocol.messages.vocabulary import Stage
-from trainer.hosts.gradients import ACTIVATIONS
-from trainer.measurements import Measurements
-from trainer.reward.shapley import ShapleyValues
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.hosts.gradients import ACTIVATIONS
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.reward.shapley import ShapleyValues
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 from .collection.levels import LevelCode
 from .transfer import HostFrame

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from protocol.messages.events import Drift
-from protocol.messages.thresholds import THRESHOLDS, Threshold
-from trainer.config.anomaly_options import DriftConfig
+from esper_overwatch.protocol.messages.events import Drift
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
+from esper_overwatch.trainer.config.anomaly_options import DriftConfig
 
 from .columns import nullable
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages.events import EpisodeFinished
+from esper_overwatch.protocol.messages.events import EpisodeFinished
 
 from .transfer import HostFrame
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages.events import (
+from esper_overwatch.protocol.messages.events import (
     EpochFinished,
     GovernorRollback,
     GovernorVeto,
@@ -17,9 +17,9 @@ from protocol.messages.events import (
     RoundFinished,
     ShapleyComputed,
 )
-from protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
-from trainer.governor import RollbackReason, VetoReason
-from trainer.hosts.gradients import ACTIVATIONS
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
+from esper_overwatch.trainer.governor import RollbackReason, VetoReason
+from esper_overwatch.trainer.hosts.gradients import ACTIVATIONS
 
 from .collection.levels import LevelCode
 from .columns import LAYER_STATISTICS, EpochGradients, nullable

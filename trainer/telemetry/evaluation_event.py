@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from protocol.messages.events import EvaluationFinished
-from protocol.messages.vocabulary import Op
-from trainer.episode_table import EpisodeTable, PolicyEvaluation
+from esper_overwatch.protocol.messages.events import EvaluationFinished
+from esper_overwatch.protocol.messages.vocabulary import Op
+from esper_overwatch.trainer.episode_table import EpisodeTable, PolicyEvaluation
 
 
 def evaluation_event(evaluation: PolicyEvaluation) -> EvaluationFinished:

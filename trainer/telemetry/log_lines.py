@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from protocol.messages.events import LogLine
+from esper_overwatch.protocol.messages.events import LogLine
 
 _FORMATTER = logging.Formatter()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from protocol.messages.events import SystemSample
+from esper_overwatch.protocol.messages.events import SystemSample
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from typing import Any
 import orjson
 from torch.profiler import profile, record_function, supported_activities
 
-from protocol.messages.events import ProfilerFinished, ProfilerStarted
-from trainer.compute.torch_private import all_threads_profiler_config
+from esper_overwatch.protocol.messages.events import ProfilerFinished, ProfilerStarted
+from esper_overwatch.trainer.compute.torch_private import all_threads_profiler_config
 
 from .trace import STEP_PREFIX, top_operators, utilisation
 

@@ -16,20 +16,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from protocol.messages.events import (
+from esper_overwatch.protocol.messages.events import (
     Anomaly,
     EvaluationFinished,
     RoundFinished,
     RoundStarted,
     SystemSample,
 )
-from protocol.messages.thresholds import THRESHOLDS, Threshold, kl_limits, value_collapse_limits
-from protocol.messages.vocabulary import HEAD_NAMES, WITH_SEED, Actor, Level, Stage
-from protocol.server.emitter import Emitter
-from trainer.config.anomaly_options import DriftConfig
-from trainer.episode_table import PolicyEvaluation
-from trainer.policy.teacher import TeacherReport
-from trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.protocol.messages.thresholds import (
+    THRESHOLDS,
+    Threshold,
+    kl_limits,
+    value_collapse_limits,
+)
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, WITH_SEED, Actor, Level, Stage
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.config.anomaly_options import DriftConfig
+from esper_overwatch.trainer.episode_table import PolicyEvaluation
+from esper_overwatch.trainer.policy.teacher import TeacherReport
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 
 from .anomalies import AnomalyDetector, Limits, Scope
 from .collection.levels import LevelCode

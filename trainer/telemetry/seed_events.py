@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages.events import SeedGate, SeedStage
-from protocol.messages.vocabulary import GATE_OF_OP, WITH_SEED, Actor, Stage
-from protocol.server.emitter import Emitter
-from trainer.seeds.lifecycle import AUTOMATIC_GATES
+from esper_overwatch.protocol.messages.events import SeedGate, SeedStage
+from esper_overwatch.protocol.messages.vocabulary import GATE_OF_OP, WITH_SEED, Actor, Stage
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.seeds.lifecycle import AUTOMATIC_GATES
 
 from .columns import STAGE_OF_GATE
 from .transfer import HostFrame

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages.events import SystemSample
-from protocol.messages.thresholds import THRESHOLDS, Threshold
-from protocol.messages.vocabulary import BLENDED
-from trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.protocol.messages.events import SystemSample
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
+from esper_overwatch.protocol.messages.vocabulary import BLENDED
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 
 from .columns import EpochGradients
 from .timer import PhaseTimes

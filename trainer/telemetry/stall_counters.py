@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainer.compute.torch_private import count_graph_breaks, is_recompiling, on_compile
+from esper_overwatch.trainer.compute.torch_private import count_graph_breaks, is_recompiling, on_compile
 
 _SYNC = "called a synchronizing CUDA operation"
 """Begins the warning that torch.cuda.set_sync_debug_mode("warn") has for each."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from protocol.messages.events import SystemSample
-from trainer.compute.cgroup import granted_cores, memory
+from esper_overwatch.protocol.messages.events import SystemSample
+from esper_overwatch.trainer.compute.cgroup import granted_cores, memory
 
 from .allocator import fill_allocator
 from .nvml import NvidiaGPU

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.compute.device import pinned_memory
+from esper_overwatch.trainer.compute.device import pinned_memory
 
 HostFrame = dict[str, NDArray[Any]]
 """Columns by name, on the host; views of one buffer of their own."""

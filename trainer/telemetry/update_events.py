@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from protocol.messages.events import PPOUpdate, TeacherRound
-from protocol.messages.vocabulary import HEAD_NAMES, Op
-from trainer.policy.feature_statistics import FEATURE_GROUPS, STATISTICS
-from trainer.policy.teacher import TeacherReport
-from trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.protocol.messages.events import PPOUpdate, TeacherRound
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
+from esper_overwatch.trainer.policy.feature_statistics import FEATURE_GROUPS, STATISTICS
+from esper_overwatch.trainer.policy.teacher import TeacherReport
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 
 
 def update_event(statistics: UpdateStatistics) -> PPOUpdate:

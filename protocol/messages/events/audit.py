@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from protocol.messages.vocabulary import Severity
+from esper_overwatch.protocol.messages.vocabulary import Severity
 
 from .registry import event
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.messages.vocabulary import Actor, Level, RunKindName, Severity
+from esper_overwatch.protocol.messages.vocabulary import Actor, Level, RunKindName, Severity
 
 from .registry import event
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from protocol.messages.vocabulary import Level, Stream
+from esper_overwatch.protocol.messages.vocabulary import Level, Stream
 
 EventClass: TypeAlias = type[Any]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.model.anomalies import AnomalyRecord
-from overwatch_tui.model.filters import parse_filter
-from overwatch_tui.panels import PANELS
-from overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.model.filters import parse_filter
+from esper_overwatch.overwatch_tui.panels import PANELS
+from esper_overwatch.overwatch_tui.render.lines import plain
 from tests.overwatch_tui.harness import in_loop
 from tests.overwatch_tui.test_app import LARGE, app_of, panels, press, shown
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from textual.events import Paste
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.screens.call import CallScreen
-from overwatch_tui.screens.input_line import InputLine
-from protocol.client.items import Reset
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.screens.call import CallScreen
+from esper_overwatch.overwatch_tui.screens.input_line import InputLine
+from esper_overwatch.protocol.client.items import Reset
 from tests.overwatch_tui.harness import events, in_loop, session
 from tests.overwatch_tui.test_app import LARGE, app_of, feed_of, press
 from tests.overwatch_tui.test_published import with_commands

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from overwatch_tui.model.anomalies import MAX_RECORDS, Anomalies
-from protocol.messages import events as ev
-from protocol.messages.events import Anomaly
-from protocol.messages.vocabulary import Severity
+from esper_overwatch.overwatch_tui.model.anomalies import MAX_RECORDS, Anomalies
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import Anomaly
+from esper_overwatch.protocol.messages.vocabulary import Severity
 
 
 def raised(**fields: Any) -> Anomaly:

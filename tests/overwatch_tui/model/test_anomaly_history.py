@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from overwatch_tui.model.anomaly_history import HOUR, MAX_HOURS, MAX_INCIDENTS, AnomalyHistory
-from overwatch_tui.model.late_events import fold_late
-from overwatch_tui.model.state import State
-from protocol.codec.json_lines import Event
-from protocol.messages.events import Anomaly, Context, GovernorRollback, spec_of
-from protocol.messages.vocabulary import Severity
+from esper_overwatch.overwatch_tui.model.anomaly_history import HOUR, MAX_HOURS, MAX_INCIDENTS, AnomalyHistory
+from esper_overwatch.overwatch_tui.model.late_events import fold_late
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import Anomaly, Context, GovernorRollback, spec_of
+from esper_overwatch.protocol.messages.vocabulary import Severity
 
 NOW = 500_000 * HOUR + HOUR // 2
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.model.command_line import (
+from esper_overwatch.overwatch_tui.model.command_line import (
     PLUMBING,
     CommandLineError,
     complete,
@@ -18,7 +18,7 @@ from overwatch_tui.model.command_line import (
     parameters_of,
     parse_line,
 )
-from protocol.messages.commands import METHODS
+from esper_overwatch.protocol.messages.commands import METHODS
 from tests.protocol.values import NEEDED
 
 METHOD_NAMES = known_methods()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from overwatch_tui.model.commands import MAX_COMMANDS, NO_REPLY_MICROSECONDS, Commands
-from protocol.messages import events as ev
+from esper_overwatch.overwatch_tui.model.commands import MAX_COMMANDS, NO_REPLY_MICROSECONDS, Commands
+from esper_overwatch.protocol.messages import events as ev
 
 
 def accepted(id_: str, method: str = "pause", client: str = "esper-tui/0.1") -> ev.CommandAccepted:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.model.courses import Quantiles, Smoothed, quantile
-from overwatch_tui.model.time_series import SECOND, History
+from esper_overwatch.overwatch_tui.model.courses import Quantiles, Smoothed, quantile
+from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=40)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.model.filters import FilterError, parse_filter
+from esper_overwatch.overwatch_tui.model.filters import FilterError, parse_filter
 
 ROW = {
     "env": 7.0,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overwatch_tui.model.limit_preview import LimitPreview, limit_signal
-from overwatch_tui.model.time_series import SECOND, History
-from protocol.messages.events import Anomaly
-from protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.overwatch_tui.model.limit_preview import LimitPreview, limit_signal
+from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
+from esper_overwatch.protocol.messages.events import Anomaly
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.trainer.telemetry.anomalies import CHECKS, AnomalyDetector
 from tests.overwatch_tui import journal
-from trainer.telemetry.anomalies import CHECKS, AnomalyDetector
 
 
 class KeptEvents:

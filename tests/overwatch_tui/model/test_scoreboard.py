@@ -11,17 +11,18 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from overwatch_tui.model.scoreboard import BlueprintTally
-from overwatch_tui.model.state import State
-from overwatch_tui.panels.seed_scores import score_lines
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.session import Session
-from overwatch_tui.source.replay import ReplayFeed
-from protocol.client.event_log import JournalEvents
-from protocol.client.items import Reset
-from protocol.codec.json_lines import Event
-from protocol.messages.events import RunStarted, spec_of
+from esper_overwatch.overwatch_tui.model.scoreboard import BlueprintTally
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.panels.seed_scores import score_lines
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
+from esper_overwatch.protocol.client.event_log import JournalEvents
+from esper_overwatch.protocol.client.items import Reset
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import RunStarted, spec_of
+from esper_overwatch.trainer.query.database import Database
 from tests.overwatch_tui.harness import ListFeed, folded, session, snapshot_of
 from tests.protocol.harness import until
 from tests.trainer.journals import (
@@ -36,7 +37,6 @@ from tests.trainer.journals import (
     write_run,
 )
 from tests.trainer.query.test_seed_view import random_round
-from trainer.query.database import Database
 
 COUNTED = """
 SELECT

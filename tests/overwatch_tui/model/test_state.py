@@ -12,18 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overwatch_tui.model.late_events import fold_late
-from overwatch_tui.model.state import MAX_LOG_ENTRIES, State
-from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.panels import PANELS, VIEWS
-from overwatch_tui.render.env_rows import env_row, sorted_rows
-from overwatch_tui.render.layout import compose_screen
-from overwatch_tui.render.theme import ASCII, UNICODE
-from overwatch_tui.render.view_state import ENV_LAYOUTS, LOG_FILTERS, SORTS, ViewState
-from protocol.codec.json_lines import Event, Unknown, decode_line
-from protocol.messages import events as ev
-from protocol.messages.events import EVENTS, Context
-from protocol.messages.vocabulary import STREAMS
+from esper_overwatch.overwatch_tui.model.late_events import fold_late
+from esper_overwatch.overwatch_tui.model.state import MAX_LOG_ENTRIES, State
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
+from esper_overwatch.overwatch_tui.render.env_rows import env_row, sorted_rows
+from esper_overwatch.overwatch_tui.render.layout import compose_screen
+from esper_overwatch.overwatch_tui.render.theme import ASCII, UNICODE
+from esper_overwatch.overwatch_tui.render.view_state import ENV_LAYOUTS, LOG_FILTERS, SORTS, ViewState
+from esper_overwatch.protocol.codec.json_lines import Event, Unknown, decode_line
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import EVENTS, Context
+from esper_overwatch.protocol.messages.vocabulary import STREAMS
 from tests.overwatch_tui import journal
 from tests.overwatch_tui.harness import draw, events, folded, panel_inputs, snapshot_of, state
 
@@ -299,9 +299,9 @@ def test_frozen_copy_shares_no_field_that_events_change() -> None:
 
 def test_every_event_type_is_logged_or_handled() -> None:
     """Whatever the daemon can say changes something that is shown."""
-    from overwatch_tui.model.log_entries import has_log_entry
-    from overwatch_tui.model.state import HANDLERS
-    from overwatch_tui.render.event_text import event_text
+    from esper_overwatch.overwatch_tui.model.log_entries import has_log_entry
+    from esper_overwatch.overwatch_tui.model.state import HANDLERS
+    from esper_overwatch.overwatch_tui.render.event_text import event_text
 
     for spec in EVENTS.values():
         handled = spec.cls in HANDLERS

@@ -7,7 +7,13 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.model.time_series import RESOLUTIONS, SECOND, SHORT_RESOLUTIONS, SLACK, History
+from esper_overwatch.overwatch_tui.model.time_series import (
+    RESOLUTIONS,
+    SECOND,
+    SHORT_RESOLUTIONS,
+    SLACK,
+    History,
+)
 
 
 def test_a_bucket_holds_minimum_mean_and_maximum() -> None:

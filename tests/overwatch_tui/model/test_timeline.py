@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overwatch_tui.model import timeline as timeline_module
-from overwatch_tui.model.event_memory import CHUNK_EVENTS, EventMemory
-from overwatch_tui.model.state import State
-from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.model.time_target import TimeTarget, parse_target
-from overwatch_tui.model.timeline import MINUTE, Folding, RunTimeline, Seek, SeekTarget
-from overwatch_tui.panels import PANELS
-from overwatch_tui.render.layout import compose_screen
-from overwatch_tui.render.panel import PanelInputs
-from overwatch_tui.render.view_state import WINDOWS, ViewState
-from overwatch_tui.source.link_status import LinkStatus
-from overwatch_tui.source.live_cursor import _MemoryReader
-from protocol.codec.json_lines import Event
+from esper_overwatch.overwatch_tui.model import timeline as timeline_module
+from esper_overwatch.overwatch_tui.model.event_memory import CHUNK_EVENTS, EventMemory
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.model.time_target import TimeTarget, parse_target
+from esper_overwatch.overwatch_tui.model.timeline import MINUTE, Folding, RunTimeline, Seek, SeekTarget
+from esper_overwatch.overwatch_tui.panels import PANELS
+from esper_overwatch.overwatch_tui.render.layout import compose_screen
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.view_state import WINDOWS, ViewState
+from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
+from esper_overwatch.overwatch_tui.source.live_cursor import _MemoryReader
+from esper_overwatch.protocol.codec.json_lines import Event
 from tests.overwatch_tui import journal
 
 WINDOW = [name for name, _ in WINDOWS].index("1h")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from overwatch_tui.panels import env as env_panel
-from overwatch_tui.panels import policy, system
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.view_state import ViewState
-from protocol.codec.json_lines import decode_line
-from protocol.messages import events as ev
+from esper_overwatch.overwatch_tui.panels import env as env_panel
+from esper_overwatch.overwatch_tui.panels import policy, system
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.protocol.codec.json_lines import decode_line
+from esper_overwatch.protocol.messages import events as ev
 from tests.overwatch_tui import journal
 from tests.overwatch_tui.harness import folded, panel_inputs
 

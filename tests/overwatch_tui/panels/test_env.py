@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from overwatch_tui.panels import env
-from overwatch_tui.render.view_state import ViewState
-from protocol.codec.json_lines import Event
-from protocol.messages.events import EpisodeFinished, EpochFinished
+from esper_overwatch.overwatch_tui.panels import env
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import EpisodeFinished, EpochFinished
 from tests.overwatch_tui.harness import events, folded, panel_inputs
 
 

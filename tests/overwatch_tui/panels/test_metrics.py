@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from overwatch_tui.model.metric_table import MetricTable
-from overwatch_tui.panels import PANELS, metrics
-from overwatch_tui.render.layout import compose_screen
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.view_state import ViewState
-from protocol.codec.json_lines import decode_line
-from protocol.messages import events as ev
+from esper_overwatch.overwatch_tui.model.metric_table import MetricTable
+from esper_overwatch.overwatch_tui.panels import PANELS, metrics
+from esper_overwatch.overwatch_tui.render.layout import compose_screen
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.protocol.codec.json_lines import decode_line
+from esper_overwatch.protocol.messages import events as ev
 from tests.overwatch_tui import journal
 from tests.overwatch_tui.harness import folded, panel_inputs
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.model.state import State
-from overwatch_tui.panels import layers, profile, system
-from overwatch_tui.panels.host import host_lines
-from overwatch_tui.render.lines import Line, plain
-from overwatch_tui.render.theme import ASCII
-from overwatch_tui.render.view_state import ViewState
-from protocol.messages import events as ev
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.panels import layers, profile, system
+from esper_overwatch.overwatch_tui.panels.host import host_lines
+from esper_overwatch.overwatch_tui.render.lines import Line, plain
+from esper_overwatch.overwatch_tui.render.theme import ASCII
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.protocol.messages import events as ev
 from tests.overwatch_tui.harness import events, in_loop, panel_inputs, session, state
 from tests.overwatch_tui.scenes import measured
 from tests.overwatch_tui.test_app import _life, feed_of, press, shown

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from overwatch_tui.panels import policy
-from overwatch_tui.render.signals import signal_of
-from overwatch_tui.render.view_state import ViewState
-from protocol.messages.events import EvaluationFinished, RoundFinished, TeacherRound
+from esper_overwatch.overwatch_tui.panels import policy
+from esper_overwatch.overwatch_tui.render.signals import signal_of
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.protocol.messages.events import EvaluationFinished, RoundFinished, TeacherRound
 from tests.overwatch_tui.harness import draw, events, folded, panel_inputs
 
 MEANS = {"return": 0.5, "accuracy": 0.8, "test_accuracy": 0.75, "added_parameters": 306.0, "fossilized": 2.0}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.panels import seeds
-from overwatch_tui.panels.seed_scores import score_lines
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.panel import PanelInputs
-from overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.panels import seeds
+from esper_overwatch.overwatch_tui.panels.seed_scores import score_lines
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.panel import PanelInputs
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from tests.overwatch_tui.harness import events, folded, in_loop, panel_inputs, session, state
 from tests.overwatch_tui.test_app import press, shown
 

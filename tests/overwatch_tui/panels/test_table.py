@@ -6,10 +6,16 @@ import copy
 
 import pytest
 
-from overwatch_tui.panels import PANELS, VIEWS, seeds
-from overwatch_tui.render.layout import MIN_WIDTH, THREE_COLUMNS, TWO_COLUMNS, compose_screen, main_columns
-from overwatch_tui.render.panel import Panel, PanelTable, Place
-from overwatch_tui.render.view_state import Scroll, ViewState
+from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS, seeds
+from esper_overwatch.overwatch_tui.render.layout import (
+    MIN_WIDTH,
+    THREE_COLUMNS,
+    TWO_COLUMNS,
+    compose_screen,
+    main_columns,
+)
+from esper_overwatch.overwatch_tui.render.panel import Panel, PanelTable, Place
+from esper_overwatch.overwatch_tui.render.view_state import Scroll, ViewState
 from tests.overwatch_tui.harness import panel_inputs, state
 
 

@@ -6,10 +6,10 @@ from itertools import takewhile
 
 import pytest
 
-from overwatch_tui.render.bars import header_line
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.summary import summary
-from protocol.messages import events as ev
+from esper_overwatch.overwatch_tui.render.bars import header_line
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.summary import summary
+from esper_overwatch.protocol.messages import events as ev
 from tests.overwatch_tui.harness import events, folded, panel_inputs
 
 

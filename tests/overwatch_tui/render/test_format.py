@@ -7,8 +7,8 @@ from math import inf, nan
 
 import pytest
 
-from overwatch_tui.render.env_rows import STAGE_LETTERS
-from overwatch_tui.render.format import (
+from esper_overwatch.overwatch_tui.render.env_rows import STAGE_LETTERS
+from esper_overwatch.overwatch_tui.render.format import (
     format_bytes,
     format_compact,
     format_count,
@@ -18,10 +18,10 @@ from overwatch_tui.render.format import (
     format_points,
     short_stage_name,
 )
-from overwatch_tui.render.link_text import link_text
-from overwatch_tui.render.theme import Theme
-from overwatch_tui.source.link_status import LinkStatus
-from protocol.messages.vocabulary import Stage
+from esper_overwatch.overwatch_tui.render.link_text import link_text
+from esper_overwatch.overwatch_tui.render.theme import Theme
+from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
+from esper_overwatch.protocol.messages.vocabulary import Stage
 
 FORMATS: list[Callable[[float | None], str]] = [
     format_bytes,

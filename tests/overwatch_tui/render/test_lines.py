@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.render.lines import CUT, Row, block, fit, plain, sign_cuts
-from overwatch_tui.render.theme import ASCII, Theme, prefers_ascii
+from esper_overwatch.overwatch_tui.render.lines import CUT, Row, block, fit, plain, sign_cuts
+from esper_overwatch.overwatch_tui.render.theme import ASCII, Theme, prefers_ascii
 
 
 @given(st.lists(st.tuples(st.text(max_size=20), st.sampled_from(["", "dim", "bold"]))), st.integers(0, 60))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.render.notifier import (
+from esper_overwatch.overwatch_tui.render.notifier import (
     CHOICES,
     Outlet,
     QuietHours,

@@ -9,10 +9,10 @@ from functools import cache
 import pytest
 from rich.color import Color
 
-from overwatch_tui.render.layout import ScreenLayout
-from overwatch_tui.render.lines import Line, plain
-from overwatch_tui.render.palettes import PALETTES, automatic_theme
-from overwatch_tui.render.theme import Theme
+from esper_overwatch.overwatch_tui.render.layout import ScreenLayout
+from esper_overwatch.overwatch_tui.render.lines import Line, plain
+from esper_overwatch.overwatch_tui.render.palettes import PALETTES, automatic_theme
+from esper_overwatch.overwatch_tui.render.theme import Theme
 from tests.overwatch_tui.scenes import SCENES, SIZES
 from tests.overwatch_tui.snapshots import SNAPSHOTS, layouts
 

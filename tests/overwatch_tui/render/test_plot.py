@@ -7,10 +7,18 @@ from itertools import pairwise
 
 import pytest
 
-from overwatch_tui.model.time_series import SECOND, History
-from overwatch_tui.render.lines import Line, plain
-from overwatch_tui.render.plot import GUTTER, Series, TimeAxis, chart, gauge, plot_grid, sparkline
-from overwatch_tui.render.theme import ASCII, UNICODE, Glyphs
+from esper_overwatch.overwatch_tui.model.time_series import SECOND, History
+from esper_overwatch.overwatch_tui.render.lines import Line, plain
+from esper_overwatch.overwatch_tui.render.plot import (
+    GUTTER,
+    Series,
+    TimeAxis,
+    chart,
+    gauge,
+    plot_grid,
+    sparkline,
+)
+from esper_overwatch.overwatch_tui.render.theme import ASCII, UNICODE, Glyphs
 
 
 def ramp(count: int = 60, top: float = 1.0) -> History:

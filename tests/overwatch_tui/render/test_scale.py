@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.render.scale import make_scale
+from esper_overwatch.overwatch_tui.render.scale import make_scale
 
 
 def flat(*values: float) -> list[float]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from overwatch_tui.panels import ALL_VIEWS, VIEWS
-from overwatch_tui.panels.field_help import FIELD_HELP
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.theme import ASCII, UNICODE
-from overwatch_tui.screens.help import HelpScreen, help_lines
+from esper_overwatch.overwatch_tui.panels import ALL_VIEWS, VIEWS
+from esper_overwatch.overwatch_tui.panels.field_help import FIELD_HELP
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.theme import ASCII, UNICODE
+from esper_overwatch.overwatch_tui.screens.help import HelpScreen, help_lines
 from tests.overwatch_tui.harness import in_loop
 from tests.overwatch_tui.test_app import SMALL, app_of, press
 

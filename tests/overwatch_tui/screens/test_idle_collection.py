@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from overwatch_tui.screens.idle_collection import PERIOD_SECONDS, QUIET_SECONDS, IdleCollection
+from esper_overwatch.overwatch_tui.screens.idle_collection import (
+    PERIOD_SECONDS,
+    QUIET_SECONDS,
+    IdleCollection,
+)
 
 
 def test_full_collection_waits_for_pause_without_keys() -> None:
@@ -30,7 +34,7 @@ def test_full_collection_waits_for_pause_without_keys() -> None:
 def test_python_begins_no_full_collection_by_itself() -> None:
     program = """
 import gc
-from overwatch_tui.screens.idle_collection import IdleCollection
+from esper_overwatch.overwatch_tui.screens.idle_collection import IdleCollection
 gc.disable()
 IdleCollection().take_over()
 before = gc.get_stats()

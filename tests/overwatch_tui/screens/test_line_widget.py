@@ -8,7 +8,7 @@ import pytest
 from rich.segment import Segment
 from textual.strip import Strip
 
-from overwatch_tui.screens.line_widget import LineStrip
+from esper_overwatch.overwatch_tui.screens.line_widget import LineStrip
 
 
 @pytest.mark.parametrize(("kind", "is_freed"), [(LineStrip, True), (Strip, False)])

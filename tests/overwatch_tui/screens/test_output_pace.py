@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.screens.output_pace import (
+from esper_overwatch.overwatch_tui.screens.output_pace import (
     FIRST_WINDOW,
     GIVE_UP_SECONDS,
     MIN_WINDOW,

@@ -9,9 +9,9 @@ import pytest
 from textual._compositor import CompositorUpdate
 from textual.app import App
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.screens.main import MainScreen
-from overwatch_tui.screens.output_pace import OutputPace
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.screens.main import MainScreen
+from esper_overwatch.overwatch_tui.screens.output_pace import OutputPace
 from tests.overwatch_tui.harness import events, in_loop, session
 
 SIZE = (120, 40)

@@ -7,21 +7,21 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.panels import VIEWS
-from overwatch_tui.render.lines import plain
-from overwatch_tui.render.notifier import parse_quiet_hours
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.screens.call import CallScreen
-from overwatch_tui.screens.export import ExportScreen
-from overwatch_tui.screens.help import HelpScreen
-from overwatch_tui.screens.input_line import InputLine
-from overwatch_tui.screens.runs import RunsScreen
-from overwatch_tui.screens.settings import SettingsScreen
-from overwatch_tui.settings.sources import Settings, read_settings
-from overwatch_tui.settings.table import SETTINGS
-from overwatch_tui.source.run_list import RunList
-from overwatch_tui.start import RunChoice
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.panels import VIEWS
+from esper_overwatch.overwatch_tui.render.lines import plain
+from esper_overwatch.overwatch_tui.render.notifier import parse_quiet_hours
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.call import CallScreen
+from esper_overwatch.overwatch_tui.screens.export import ExportScreen
+from esper_overwatch.overwatch_tui.screens.help import HelpScreen
+from esper_overwatch.overwatch_tui.screens.input_line import InputLine
+from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
+from esper_overwatch.overwatch_tui.screens.settings import SettingsScreen
+from esper_overwatch.overwatch_tui.settings.sources import Settings, read_settings
+from esper_overwatch.overwatch_tui.settings.table import SETTINGS
+from esper_overwatch.overwatch_tui.source.run_list import RunList
+from esper_overwatch.overwatch_tui.start import RunChoice
 from tests.overwatch_tui.harness import events, in_loop, session
 from tests.overwatch_tui.runs import FakeMachine
 from tests.overwatch_tui.scenes import published_events

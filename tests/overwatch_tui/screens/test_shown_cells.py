@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from overwatch_tui.screens.shown_cells import ShownCells
+from esper_overwatch.overwatch_tui.screens.shown_cells import ShownCells
 
 WIDTH, HEIGHT = 60, 9
 STYLES = [

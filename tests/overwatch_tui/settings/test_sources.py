@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overwatch_tui.cli import main
-from overwatch_tui.keys import KEYS, Key
-from overwatch_tui.settings.keymap import action_name, key_name, remap_keys
-from overwatch_tui.settings.sources import read_settings, settings_path, write_setting
-from overwatch_tui.settings.table import SETTINGS, BadSetting, format_value
+from esper_overwatch.overwatch_tui.cli import main
+from esper_overwatch.overwatch_tui.keys import KEYS, Key
+from esper_overwatch.overwatch_tui.settings.keymap import action_name, key_name, remap_keys
+from esper_overwatch.overwatch_tui.settings.sources import read_settings, settings_path, write_setting
+from esper_overwatch.overwatch_tui.settings.table import SETTINGS, BadSetting, format_value
 
 
 def _file(folder: Path, text: str) -> Path:

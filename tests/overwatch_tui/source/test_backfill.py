@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from overwatch_tui.model.curves import metric_curve
-from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.session import Session
-from overwatch_tui.source.backfill import FULL_REACHES, THIN_REACHES, Backfill
-from overwatch_tui.source.feed import LiveFeed
-from protocol.client.items import RequestOutcome
-from protocol.codec.json_lines import Event, decode_line
-from protocol.errors import RequestError
-from protocol.messages.events import EpochFinished, RunStarted, Scalars
-from protocol.runs import RunFolder
-from protocol.server.server import Server
+from esper_overwatch.overwatch_tui.model.curves import metric_curve
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.backfill import FULL_REACHES, THIN_REACHES, Backfill
+from esper_overwatch.overwatch_tui.source.feed import LiveFeed
+from esper_overwatch.protocol.client.items import RequestOutcome
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.messages.events import EpochFinished, RunStarted, Scalars
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
 from tests.overwatch_tui import journal
 from tests.protocol.harness import until
 

@@ -9,28 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.model import event_memory
-from overwatch_tui.model.event_memory import EventMemory
-from overwatch_tui.model.state import State
-from overwatch_tui.model.time_series import SECOND
-from overwatch_tui.model.time_target import TimeTarget
-from overwatch_tui.panels import VIEWS
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.session import Session
-from overwatch_tui.source.feed import LiveFeed
-from overwatch_tui.source.live_cursor import LiveCursor
-from overwatch_tui.source.past import JournalPast, Past, WirePast
-from overwatch_tui.source.replay import ReplayFeed
-from protocol.client.items import LinkChanged, RequestOutcome, Reset
-from protocol.codec.addresses import with_key
-from protocol.codec.json_lines import Event, encode_event
-from protocol.errors import FolderError, RequestError
-from protocol.runs import RunFolder
-from protocol.server.history import thin_lines
-from protocol.server.server import Server
-from protocol.storage.folders import EVENTS_FILE
-from protocol.storage.keys import make_client
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model import event_memory
+from esper_overwatch.overwatch_tui.model.event_memory import EventMemory
+from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.time_series import SECOND
+from esper_overwatch.overwatch_tui.model.time_target import TimeTarget
+from esper_overwatch.overwatch_tui.panels import VIEWS
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.feed import LiveFeed
+from esper_overwatch.overwatch_tui.source.live_cursor import LiveCursor
+from esper_overwatch.overwatch_tui.source.past import JournalPast, Past, WirePast
+from esper_overwatch.overwatch_tui.source.replay import ReplayFeed
+from esper_overwatch.protocol.client.items import LinkChanged, RequestOutcome, Reset
+from esper_overwatch.protocol.codec.addresses import with_key
+from esper_overwatch.protocol.codec.json_lines import Event, encode_event
+from esper_overwatch.protocol.errors import FolderError, RequestError
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.history import thin_lines
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.storage.keys import make_client
 from tests.overwatch_tui import harness, journal
 from tests.overwatch_tui.harness import ListFeed, draw, in_loop, panel_inputs
 from tests.overwatch_tui.test_app import LARGE, SMALL, press, shown
@@ -419,7 +419,7 @@ def test_steps_go_on_where_memory_has_dropped_events(
 async def test_screen_takes_keys_while_the_past_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overwatch_tui.session.SEEK_SECONDS", 0.0)
+    monkeypatch.setattr("esper_overwatch.overwatch_tui.session.SEEK_SECONDS", 0.0)
     path = written(tmp_path)
     app = OverwatchApp(live(lambda _: JournalPast(path)))
     async with app.run_test(size=SMALL) as pilot:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from overwatch_tui.render.link_text import link_text
-from overwatch_tui.source.link_status import LinkStatus
-from overwatch_tui.source.replay import ReplayFeed, journal_of
-from protocol.client.items import Reset
-from protocol.codec.json_lines import Event
-from protocol.errors import EsperError
-from protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.overwatch_tui.render.link_text import link_text
+from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
+from esper_overwatch.overwatch_tui.source.replay import ReplayFeed, journal_of
+from esper_overwatch.protocol.client.items import Reset
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
 from tests.overwatch_tui import journal
 
 
@@ -40,7 +40,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
 
 def test_at_its_own_pace_times_the_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("overwatch_tui.source.replay.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("esper_overwatch.overwatch_tui.source.replay.time.monotonic", lambda: clock[0])
     path = journal.write(tmp_path / "events.jsonl", rounds=1)
     feed = ReplayFeed(path, 10.0)
     begin = feed.now()

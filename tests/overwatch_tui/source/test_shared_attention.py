@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from overwatch_tui.app import OverwatchApp
-from overwatch_tui.model.anomalies import AnomalyRecord
-from overwatch_tui.render.view_state import ViewState
-from overwatch_tui.session import Session
-from overwatch_tui.source.feed import LiveFeed
-from protocol.messages import events as ev
-from protocol.runs import RunFolder
-from protocol.server.server import Server
+from esper_overwatch.overwatch_tui.app import OverwatchApp
+from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.session import Session
+from esper_overwatch.overwatch_tui.source.feed import LiveFeed
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
 from tests.e2e.terminal import Terminal
 from tests.overwatch_tui.harness import in_loop
 from tests.protocol.harness import until
@@ -129,7 +129,7 @@ async def test_who_only_watches_acknowledges_for_itself(server: Server, join: Ca
 
 
 def test_the_terminal_is_sent_a_notification(server: Server) -> None:
-    command = [sys.executable, "-m", "overwatch_tui", "alpha", "--notify", "osc777"]
+    command = [sys.executable, "-m", "esper_overwatch.overwatch_tui", "alpha", "--notify", "osc777"]
     outside_tmux = {name: value for name, value in os.environ.items() if name not in ("TMUX", "STY")}
     terminal = Terminal(command, outside_tmux)
     try:

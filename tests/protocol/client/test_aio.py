@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from protocol import AsyncSubscriber
-from protocol.client.items import Reset
-from protocol.codec.json_lines import Event
-from protocol.errors import RequestError
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.server.server import Server
+from esper_overwatch import AsyncSubscriber
+from esper_overwatch.protocol.client.items import Reset
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import load
 
 
@@ -103,7 +103,7 @@ def test_requests_are_answered_while_another_task_reads(server: Server) -> None:
 
 
 def test_event_loop_is_woken_by_socket_not_clock(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.client.aio.POLL_SECONDS", 600.0)
+    monkeypatch.setattr("esper_overwatch.protocol.client.aio.POLL_SECONDS", 600.0)
 
     async def work() -> int:
         async with AsyncSubscriber("alpha", streams=("log",)) as subscriber:

@@ -11,12 +11,12 @@ import threading
 import psutil
 import pytest
 
-from protocol.client.child_process import ChildProcess
+from esper_overwatch.protocol.client.child_process import ChildProcess
 from tests.protocol.harness import until
 
 OWNER = """
 import threading, time
-from protocol.client.child_process import ChildProcess
+from esper_overwatch.protocol.client.child_process import ChildProcess
 made = []
 thread = threading.Thread(target=lambda: made.append(ChildProcess(["sleep", "600"])))
 thread.start(); thread.join()

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import zmq
 
-from protocol import connect
-from protocol.client.client import Client
-from protocol.codec.zmq_options import terminate_context
-from protocol.errors import NoReply, RequestError, RunNotFound
-from protocol.messages import events as ev
-from protocol.runs import RunFolder
-from protocol.server.server import Server
+from esper_overwatch import connect
+from esper_overwatch.protocol.client.client import Client
+from esper_overwatch.protocol.codec.zmq_options import terminate_context
+from esper_overwatch.protocol.errors import NoReply, RequestError, RunNotFound
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import DAEMON, Start, freeze, until
 
 
@@ -126,10 +126,10 @@ def test_nobody_there() -> None:
 
 def test_a_run_that_is_starting_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFolder.claim("alpha")
-    monkeypatch.setattr("protocol.client.sources.LocalRuns.patience_seconds", 0.2)
+    monkeypatch.setattr("esper_overwatch.protocol.client.sources.LocalRuns.patience_seconds", 0.2)
     with pytest.raises(NoReply, match=r"is starting; given up after 0\.2 s"):
         connect()
-    monkeypatch.setattr("protocol.client.sources.LocalRuns.patience_seconds", 10.0)
+    monkeypatch.setattr("esper_overwatch.protocol.client.sources.LocalRuns.patience_seconds", 10.0)
     server = Server(run, hello={})
     threading.Timer(0.2, server.start).start()
     with connect() as client:
@@ -195,13 +195,13 @@ def test_who_waits_for_a_hung_trainer_is_told(
 ) -> None:
     with connect() as run:
         assert "note" not in run.checkpoint()
-        monkeypatch.setattr("protocol.server.server.SILENT_SECONDS", 0.0)
+        monkeypatch.setattr("esper_overwatch.protocol.server.server.SILENT_SECONDS", 0.0)
         assert "no sign of life for" in run.checkpoint()["note"]
         server.mailbox.poll()
         threading.Thread(target=lambda: server.done(until(server.mailbox.poll)[0], {})).start()
         run.checkpoint(wait=True)
         assert "checkpoint is accepted, but the trainer has shown no sign of life" in caplog.text
-        monkeypatch.setattr("protocol.server.server.SILENT_SECONDS", 60.0)
+        monkeypatch.setattr("esper_overwatch.protocol.server.server.SILENT_SECONDS", 60.0)
         server.beat(1, 1)
         assert "note" not in run.checkpoint()
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol import connect
-from protocol.client.items import RequestOutcome
-from protocol.client.requests import RESEND_SECONDS
-from protocol.errors import RequestError
-from protocol.server.server import Server
+from esper_overwatch import connect
+from esper_overwatch.protocol.client.items import RequestOutcome
+from esper_overwatch.protocol.client.requests import RESEND_SECONDS
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import Daemon, Reader, Start, freeze
 
 pytestmark = pytest.mark.usefixtures("quick_heartbeat")

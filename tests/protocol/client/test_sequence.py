@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.client.sequence import NewestLines, Sequencer
-from protocol.errors import WireError
+from esper_overwatch.protocol.client.sequence import NewestLines, Sequencer
+from esper_overwatch.protocol.errors import WireError
 
 
 def line(seq: int) -> bytes:

@@ -18,12 +18,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from protocol import connect
-from protocol.client.client import Client
-from protocol.client.sources import make_target_source, wait_for_target
-from protocol.client.ssh_command import DAEMON_VARIABLE
-from protocol.errors import NoReply, RunNotFound, TunnelError
-from protocol.journal.reader import read
+from esper_overwatch import connect
+from esper_overwatch.protocol.client.client import Client
+from esper_overwatch.protocol.client.sources import make_target_source, wait_for_target
+from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
+from esper_overwatch.protocol.errors import NoReply, RunNotFound, TunnelError
+from esper_overwatch.protocol.journal.reader import read
 from tests.protocol.harness import DAEMON, Daemon, Reader, until
 from tests.protocol.sshd import ABSENT, Machine
 
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said(box: Machine, monkeypatch: pytest.MonkeyPatch) ->
 @needs_sshd
 def test_a_tunnel_dies_with_its_owner(box: Machine, over_there: Callable[[str], Daemon]) -> None:
     over_there("alpha")
-    code = "import protocol, time; print(protocol.connect('ssh://box').boot, flush=True); time.sleep(99)"
+    code = "import esper_overwatch as e, time; print(e.connect('ssh://box').boot, flush=True); time.sleep(99)"
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert owner.stdout is not None
     assert owner.stdout.readline()
@@ -208,7 +208,7 @@ def test_a_server_that_forwards_no_sockets(
     box.down()
     box.configure("AllowStreamLocalForwarding no")
     box.up()
-    monkeypatch.setattr("protocol.client.client.STARTING_SECONDS", 2.0)
+    monkeypatch.setattr("esper_overwatch.protocol.client.client.STARTING_SECONDS", 2.0)
     with pytest.raises(NoReply, match="did not answer hello"):
         connect("ssh://box/alpha")
 
@@ -227,7 +227,9 @@ def test_a_taken_local_forward_stands_in_nobodys_way(
         with connect("ssh://box/alpha") as run:
             assert run.status()["state"] == "TRAINING"
         listed = subprocess.run(
-            [sys.executable, "-m", "trainer", "list", "--ssh", "box"], capture_output=True, text=True
+            [sys.executable, "-m", "esper_overwatch.trainer", "list", "--ssh", "box"],
+            capture_output=True,
+            text=True,
         )
     assert (listed.returncode, listed.stderr) == (0, "")
     assert "alpha" in listed.stdout

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 import zmq
 
-from protocol.client import connection, subscriber
-from protocol.client.items import Item, LinkChanged, Reset
-from protocol.client.subscriber import Subscriber
-from protocol.codec.json_lines import Event
-from protocol.messages import events as ev
-from protocol.messages.vocabulary import Stream
-from protocol.runs import RunFolder, find_run
-from protocol.server.server import Server
+from esper_overwatch.protocol.client import connection, subscriber
+from esper_overwatch.protocol.client.items import Item, LinkChanged, Reset
+from esper_overwatch.protocol.client.subscriber import Subscriber
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.vocabulary import Stream
+from esper_overwatch.protocol.runs import RunFolder, find_run
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import Reader, Start, check_against_journal, load, until
 from tests.protocol.relay import Relay
 

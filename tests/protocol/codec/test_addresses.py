@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.codec.addresses import (
+from esper_overwatch.protocol.codec.addresses import (
     SshDestination,
     endpoints_of,
     is_remote_address,
@@ -15,7 +15,7 @@ from protocol.codec.addresses import (
     ssh_address_of,
     with_key,
 )
-from protocol.errors import BadName, KeysUnusable, RunNotFound
+from esper_overwatch.protocol.errors import BadName, KeysUnusable, RunNotFound
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec.frames import (
+from esper_overwatch.protocol.codec.frames import (
     TOPICS,
     decode_batch,
     decode_heartbeat,
@@ -18,18 +18,18 @@ from protocol.codec.frames import (
     encode_heartbeat,
     encode_reply,
 )
-from protocol.codec.json_lines import (
+from esper_overwatch.protocol.codec.json_lines import (
     MAX_BATCH_BYTES,
     MAX_BATCH_EVENTS,
     Encoder,
     decode_line,
     encode_event,
 )
-from protocol.errors import WireError
-from protocol.messages import events as ev
-from protocol.messages.commands import ErrorBody, Reply, ReplyMeta
-from protocol.messages.headers import Heartbeat, TrainerBeat
-from protocol.messages.vocabulary import STREAMS
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.commands import ErrorBody, Reply, ReplyMeta
+from esper_overwatch.protocol.messages.headers import Heartbeat, TrainerBeat
+from esper_overwatch.protocol.messages.vocabulary import STREAMS
 
 
 @pytest.mark.fault(13)

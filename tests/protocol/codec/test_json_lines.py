@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec.json_lines import (
+from esper_overwatch.protocol.codec.json_lines import (
     Encoder,
     Unknown,
     decode_line,
     encode_event,
 )
-from protocol.errors import WireError
-from protocol.messages import events as ev
-from protocol.messages.schema import json_schema
-from protocol.messages.vocabulary import LEVELS, STREAMS
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.schema import json_schema
+from esper_overwatch.protocol.messages.vocabulary import LEVELS, STREAMS
 from tests.protocol.values import events_of, same
 
 contexts = st.builds(

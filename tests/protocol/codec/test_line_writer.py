@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import json_lines
-from protocol.codec.json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, Batch, Encoder
-from protocol.errors import WireError
-from protocol.messages import events as ev
-from protocol.messages.vocabulary import LEVELS, STREAMS
+from esper_overwatch.protocol.codec import json_lines
+from esper_overwatch.protocol.codec.json_lines import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, Batch, Encoder
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.vocabulary import LEVELS, STREAMS
 from tests.extensions import build_extension
 from tests.protocol.values import events_of
 

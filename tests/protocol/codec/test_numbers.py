@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.codec.json_lines import decode_line, encode_event
-from protocol.errors import WireError
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.server.server import Server
+from esper_overwatch.protocol.codec.json_lines import decode_line, encode_event
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.server.server import Server
 from tools.message_examples import corpus
 
 EXACT = 2**53

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec.text import clean_cells, clean_lines, clean_text, escape_json
+from esper_overwatch.protocol.codec.text import clean_cells, clean_lines, clean_text, escape_json
 
 HOSTILE = "evil\x1b]0;owned\x07\x1b[2J\r\nroot\x00\x7f\x9b31m\u202e\u2028\u200b\udc9b"
 

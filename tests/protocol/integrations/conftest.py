@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from protocol.journal.writer import Journal
+from esper_overwatch.protocol.journal.writer import Journal
 
 
 @pytest.fixture

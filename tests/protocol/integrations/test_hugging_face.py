@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from protocol import publish
-from protocol.messages import events as ev
-from protocol.runs import find_run
+from esper_overwatch import publish
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import find_run
 
 from .viewer import check_stopped, journal, needs, run_program, train_beside_viewer
 
@@ -68,7 +68,7 @@ def make_trainer(callback: Any, folder: Path, rows: Rows | None = None, **more: 
 def test_viewer_follows_saves_and_ends_a_training(tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    from protocol.integrations.hugging_face import HuggingFaceCallback
+    from esper_overwatch.protocol.integrations.hugging_face import HuggingFaceCallback
 
     trainer = make_trainer(
         HuggingFaceCallback("words"), tmp_path, max_steps=1_000_000, eval_strategy="steps", eval_steps=3
@@ -92,7 +92,7 @@ def test_viewer_follows_saves_and_ends_a_training(tmp_path: Path) -> None:
 
 
 def test_steps_and_checkpoints_are_those_of_the_trainer(tmp_path: Path) -> None:
-    from protocol.integrations.hugging_face import HuggingFaceCallback
+    from esper_overwatch.protocol.integrations.hugging_face import HuggingFaceCallback
 
     trainer = make_trainer(HuggingFaceCallback("steps"), tmp_path, save_strategy="steps", save_steps=4)
     trainer.train()
@@ -105,7 +105,7 @@ def test_steps_and_checkpoints_are_those_of_the_trainer(tmp_path: Path) -> None:
 
 
 def test_blocked_disk_holds_up_no_training(tmp_path: Path, blocked_journal: threading.Event) -> None:
-    from protocol.integrations.hugging_face import HuggingFaceCallback
+    from esper_overwatch.protocol.integrations.hugging_face import HuggingFaceCallback
 
     with publish("blocked") as run:
         make_trainer(HuggingFaceCallback(run), tmp_path).train()
@@ -116,7 +116,7 @@ def test_blocked_disk_holds_up_no_training(tmp_path: Path, blocked_journal: thre
 
 
 def test_exception_ends_a_run_of_ones_own(tmp_path: Path) -> None:
-    from protocol.integrations.hugging_face import HuggingFaceCallback
+    from esper_overwatch.protocol.integrations.hugging_face import HuggingFaceCallback
 
     def train() -> None:
         with publish("gone") as run:
@@ -133,7 +133,7 @@ PAIR = """
 import sys
 from pathlib import Path
 import torch
-from protocol.integrations.hugging_face import HuggingFaceCallback
+from esper_overwatch.protocol.integrations.hugging_face import HuggingFaceCallback
 from tests.protocol.integrations.test_hugging_face import make_trainer
 make_trainer(HuggingFaceCallback("pair"), Path(sys.argv[1]), max_steps=1_000_000).train()
 torch.distributed.destroy_process_group()
@@ -150,7 +150,7 @@ def test_two_processes_publish_once_and_obey(tmp_path: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from protocol.integrations.hugging_face import HuggingFaceCallback
+from esper_overwatch.protocol.integrations.hugging_face import HuggingFaceCallback
 from tests.protocol.integrations.test_hugging_face import Rows, make_trainer
 make_trainer(HuggingFaceCallback("program"), Path(sys.argv[1]), Rows(end=3, broken=True)).train()
 """

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from protocol import publish
-from protocol.messages import events as ev
-from protocol.runs import find_run
+from esper_overwatch import publish
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import find_run
 
 from .viewer import check_stopped, journal, needs, run_program, train_beside_viewer
 
@@ -68,7 +68,7 @@ def make_trainer(callback: Any, folder: Path, **more: Any) -> Any:
 def test_viewer_follows_saves_and_ends_a_fit(tmp_path: Path) -> None:
     import torch
 
-    from protocol.integrations.lightning import LightningCallback
+    from esper_overwatch.protocol.integrations.lightning import LightningCallback
 
     trainer = make_trainer(LightningCallback("line"), tmp_path, max_epochs=1_000_000)
     names = {"train/loss", "validation/loss", "epoch"}
@@ -86,7 +86,7 @@ def test_viewer_follows_saves_and_ends_a_fit(tmp_path: Path) -> None:
 def test_steps_and_checkpoints_are_those_of_lightning(tmp_path: Path) -> None:
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    from protocol.integrations.lightning import LightningCallback
+    from esper_overwatch.protocol.integrations.lightning import LightningCallback
 
     callback = LightningCallback("counted")
     keep = ModelCheckpoint(save_top_k=-1, filename="{epoch}")
@@ -104,7 +104,7 @@ def test_steps_and_checkpoints_are_those_of_lightning(tmp_path: Path) -> None:
 
 
 def test_blocked_disk_holds_up_no_fit(tmp_path: Path, blocked_journal: threading.Event) -> None:
-    from protocol.integrations.lightning import LightningCallback
+    from esper_overwatch.protocol.integrations.lightning import LightningCallback
 
     with publish("blocked") as run:
         make_trainer(LightningCallback(run), tmp_path).fit(make_module())
@@ -114,7 +114,7 @@ def test_blocked_disk_holds_up_no_fit(tmp_path: Path, blocked_journal: threading
 
 
 def test_exception_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
-    from protocol.integrations.lightning import LightningCallback
+    from esper_overwatch.protocol.integrations.lightning import LightningCallback
 
     trainer = make_trainer(LightningCallback("broken"), tmp_path)
     with pytest.raises(ValueError, match="the data is gone"):
@@ -130,7 +130,7 @@ def test_exception_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
 
 
 def test_run_of_ones_own_outlives_the_fit(tmp_path: Path) -> None:
-    from protocol.integrations.lightning import LightningCallback
+    from esper_overwatch.protocol.integrations.lightning import LightningCallback
 
     with publish("own", config={"seed": 1}) as run:
         callback = LightningCallback(run)
@@ -143,7 +143,7 @@ def test_run_of_ones_own_outlives_the_fit(tmp_path: Path) -> None:
 
 
 def test_default_logger_has_its_files_too(tmp_path: Path) -> None:
-    from protocol.integrations.lightning import LightningCallback
+    from esper_overwatch.protocol.integrations.lightning import LightningCallback
 
     trainer = make_trainer(LightningCallback("both"), tmp_path, logger=True)
     trainer.fit(make_module())
@@ -155,7 +155,7 @@ def test_default_logger_has_its_files_too(tmp_path: Path) -> None:
 PAIR = """
 import sys
 from pathlib import Path
-from protocol.integrations.lightning import LightningCallback
+from esper_overwatch.protocol.integrations.lightning import LightningCallback
 from tests.protocol.integrations.test_lightning import make_module, make_trainer
 options = {"max_epochs": 1_000_000, "devices": 2, "strategy": "ddp_fork"}
 make_trainer(LightningCallback("pair"), Path(sys.argv[1]), **options).fit(make_module())

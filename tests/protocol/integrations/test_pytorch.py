@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from protocol import publish
-from protocol.messages import events as ev
+from esper_overwatch import publish
+from esper_overwatch.protocol.messages import events as ev
 
 from .viewer import journal, needs
 
@@ -27,7 +27,7 @@ def train(run: Any, optimizer: Any, parameters: list[Any], steps: int) -> None:
 def test_rate_and_norm_of_each_tenth_step() -> None:
     import torch
 
-    from protocol.integrations.pytorch import watch_optimizer
+    from esper_overwatch.protocol.integrations.pytorch import watch_optimizer
 
     weight = torch.nn.Parameter(torch.zeros(4))
     optimizer = torch.optim.SGD([weight], lr=0.5)
@@ -44,7 +44,7 @@ def test_rate_and_norm_of_each_tenth_step() -> None:
 def test_groups_have_rates_of_their_own() -> None:
     import torch
 
-    from protocol.integrations.pytorch import watch_optimizer
+    from esper_overwatch.protocol.integrations.pytorch import watch_optimizer
 
     first, second = torch.nn.Parameter(torch.zeros(1)), torch.nn.Embedding(3, 2, sparse=True).weight
     groups = [{"params": [first], "lr": 0.1}, {"params": [second], "lr": 0.2}]
@@ -63,7 +63,7 @@ def test_groups_have_rates_of_their_own() -> None:
 def test_what_cannot_be_read_ends_watching_not_training(caplog: pytest.LogCaptureFixture) -> None:
     import torch
 
-    from protocol.integrations.pytorch import watch_optimizer
+    from esper_overwatch.protocol.integrations.pytorch import watch_optimizer
 
     weight = torch.nn.Parameter(torch.zeros(4))
     optimizer = torch.optim.SGD([weight], lr=0.5)

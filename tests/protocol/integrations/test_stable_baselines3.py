@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from protocol import publish
-from protocol.messages import events as ev
-from protocol.runs import find_run
+from esper_overwatch import publish
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import find_run
 
 from .viewer import check_stopped, journal, needs, train_beside_viewer
 
@@ -27,7 +27,7 @@ def make_model(algorithm: str = "PPO", **more: Any) -> Any:
 def test_viewer_follows_saves_and_ends_a_ppo() -> None:
     from stable_baselines3 import PPO
 
-    from protocol.integrations.stable_baselines3 import StableBaselines3Callback
+    from esper_overwatch.protocol.integrations.stable_baselines3 import StableBaselines3Callback
 
     model = make_model()
     callback = StableBaselines3Callback("poles")
@@ -50,7 +50,7 @@ def test_values_that_others_exclude_or_cannot_hold() -> None:
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.logger import HParam, Logger
 
-    from protocol.integrations.stable_baselines3 import StableBaselines3Callback
+    from esper_overwatch.protocol.integrations.stable_baselines3 import StableBaselines3Callback
 
     class Odd(BaseCallback):
         def _on_step(self) -> bool:
@@ -71,7 +71,7 @@ def test_values_that_others_exclude_or_cannot_hold() -> None:
 
 
 def test_blocked_disk_holds_up_no_training(blocked_journal: threading.Event) -> None:
-    from protocol.integrations.stable_baselines3 import StableBaselines3Callback
+    from esper_overwatch.protocol.integrations.stable_baselines3 import StableBaselines3Callback
 
     with publish("blocked") as run:
         make_model().learn(256, StableBaselines3Callback(run))
@@ -83,7 +83,7 @@ def test_blocked_disk_holds_up_no_training(blocked_journal: threading.Event) -> 
 def test_exception_leaves_a_readable_run() -> None:
     from stable_baselines3.common.callbacks import BaseCallback
 
-    from protocol.integrations.stable_baselines3 import StableBaselines3Callback
+    from esper_overwatch.protocol.integrations.stable_baselines3 import StableBaselines3Callback
 
     class Failing(BaseCallback):
         def _on_step(self) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocol import connect, publish
-from protocol.errors import NameTaken, PublishError
-from protocol.integrations.training_run import TrainingRun, to_json_tree
-from protocol.messages import events as ev
-from protocol.storage.folders import esper_home
+from esper_overwatch import connect, publish
+from esper_overwatch.protocol.errors import NameTaken, PublishError
+from esper_overwatch.protocol.integrations.training_run import TrainingRun, to_json_tree
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.storage.folders import esper_home
 
 from .viewer import journal
 

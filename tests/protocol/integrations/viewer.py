@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from protocol import connect
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.runs import find_run
-from protocol.storage.folders import esper_home
+from esper_overwatch import connect
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.storage.folders import esper_home
 from tests.protocol.harness import Reader, until
 
 

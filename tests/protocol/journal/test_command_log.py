@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.journal.command_log import CommandLog, CommandRecord
-from protocol.messages import events as ev
+from esper_overwatch.protocol.journal.command_log import CommandLog, CommandRecord
+from esper_overwatch.protocol.messages import events as ev
 
 
 def accepted(id_: str) -> ev.CommandAccepted:

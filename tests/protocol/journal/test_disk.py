@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from protocol import connect
-from protocol.codec.json_lines import Batch
-from protocol.journal import writer as module
-from protocol.journal.line_files import LineIndex
-from protocol.journal.reader import read
-from protocol.journal.writer import Journal
-from protocol.messages import events as ev
-from protocol.server.emitter import MAX_QUEUED
-from protocol.server.server import Server
+from esper_overwatch import connect
+from esper_overwatch.protocol.codec.json_lines import Batch
+from esper_overwatch.protocol.journal import writer as module
+from esper_overwatch.protocol.journal.line_files import LineIndex
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.journal.writer import Journal
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.server.emitter import MAX_QUEUED
+from esper_overwatch.protocol.server.server import Server
 from tests.batches import batches_of
 from tests.protocol.harness import Reader
 

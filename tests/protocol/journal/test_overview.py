@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from protocol.codec.json_lines import encode_event
-from protocol.errors import RunNotFound
-from protocol.journal.overview import MAX_VALUES, choose_metric, read_overview
-from protocol.messages import events as ev
-from protocol.messages.events import Context
-from protocol.runs import RunFolder, find_run, next_commands
-from trainer.cli.start import list_command
+from esper_overwatch.protocol.codec.json_lines import encode_event
+from esper_overwatch.protocol.errors import RunNotFound
+from esper_overwatch.protocol.journal.overview import MAX_VALUES, choose_metric, read_overview
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import Context
+from esper_overwatch.protocol.runs import RunFolder, find_run, next_commands
+from esper_overwatch.trainer.cli.start import list_command
 
 
 class Journal:

@@ -9,12 +9,12 @@ from contextlib import suppress
 
 import pytest
 
-from protocol.journal.reader import JournalRange, read
-from protocol.journal.writer import JournalLimits
-from protocol.messages import events as ev
-from protocol.runs import RunFolder
-from protocol.server import publisher
-from protocol.server.server import Server
+from esper_overwatch.protocol.journal.reader import JournalRange, read
+from esper_overwatch.protocol.journal.writer import JournalLimits
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server import publisher
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import Reader, check_against_journal, load, until
 from tests.protocol.raw import Raw
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec.json_lines import Batch
-from protocol.errors import FolderError, WireError
-from protocol.journal.compactor import Compactor
-from protocol.journal.reader import (
+from esper_overwatch.protocol.codec.json_lines import Batch
+from esper_overwatch.protocol.errors import FolderError, WireError
+from esper_overwatch.protocol.journal.compactor import Compactor
+from esper_overwatch.protocol.journal.reader import (
     JournalRange,
     last_words,
     lines_newest_first,
@@ -28,10 +28,10 @@ from protocol.journal.reader import (
     oldest_numbers,
     read,
 )
-from protocol.journal.segments import SegmentFolder, whole_frames
-from protocol.journal.writer import Journal, JournalLimits
-from protocol.messages import events as ev
-from protocol.messages.vocabulary import Stream
+from esper_overwatch.protocol.journal.segments import SegmentFolder, whole_frames
+from esper_overwatch.protocol.journal.writer import Journal, JournalLimits
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.vocabulary import Stream
 from tests.batches import batch_of
 
 
@@ -227,7 +227,7 @@ def test_kill_during_removal_leaves_the_rest_readable(
 def test_torn_frame_costs_only_the_rest_of_its_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
 ) -> None:
-    monkeypatch.setattr("protocol.journal.compactor.FRAME_BYTES", 300)
+    monkeypatch.setattr("esper_overwatch.protocol.journal.compactor.FRAME_BYTES", 300)
     path = tmp_path / "events.jsonl"
     expected = written(path, 7, segment_bytes=1300, size=20)
     folder = SegmentFolder(path)
@@ -277,8 +277,10 @@ def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
 def test_damage_costs_only_its_frame_without_index_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None, indexed: bool
 ) -> None:
-    monkeypatch.setattr("protocol.journal.compactor.FRAME_BYTES", 300)
-    monkeypatch.setattr("protocol.journal.segments.BLOCK_BYTES", 7)  # the magic number lies across blocks
+    monkeypatch.setattr("esper_overwatch.protocol.journal.compactor.FRAME_BYTES", 300)
+    monkeypatch.setattr(
+        "esper_overwatch.protocol.journal.segments.BLOCK_BYTES", 7
+    )  # the magic number lies across blocks
     path = tmp_path / "events.jsonl"
     expected = written(path, 7, segment_bytes=1300, size=20)
     folder = SegmentFolder(path)
@@ -388,11 +390,11 @@ def test_a_range_is_found_in_whatever_segment(parts: list[tuple[Stream, int]], d
 
 
 def test_a_range_decompresses_no_more_than_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.journal.compactor.FRAME_BYTES", 2000)
+    monkeypatch.setattr("esper_overwatch.protocol.journal.compactor.FRAME_BYTES", 2000)
     path = tmp_path / "events.jsonl"
     written(path, 200, segment_bytes=200_000)
-    monkeypatch.setattr("protocol.journal.segments.FRAME_BYTES", 2000)
-    monkeypatch.setattr("protocol.journal.line_files.INDEX_EVENTS", 1)
+    monkeypatch.setattr("esper_overwatch.protocol.journal.segments.FRAME_BYTES", 2000)
+    monkeypatch.setattr("esper_overwatch.protocol.journal.line_files.INDEX_EVENTS", 1)
     folder = SegmentFolder(path)
     index = folder.index(1)
     assert index is not None
@@ -405,7 +407,7 @@ def test_a_range_decompresses_no_more_than_it_needs(tmp_path: Path, monkeypatch:
             read_on.append(frame)
             yield frame
 
-    monkeypatch.setattr("protocol.journal.segments.whole_frames", counting)
+    monkeypatch.setattr("esper_overwatch.protocol.journal.segments.whole_frames", counting)
     found = folder.range(1, "log", 257, 258, limit=1 << 20, scan=1 << 20)
     assert [seq for seq, _ in found] == [257, 258]
     assert len(read_on) <= 2
@@ -460,7 +462,7 @@ def test_full_disk_keeps_plain_segment_and_compresses_later(
         raise FolderError("cannot write: No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("protocol.journal.compactor.write_atomically", full)
+        patch.setattr("esper_overwatch.protocol.journal.compactor.write_atomically", full)
         journal.rotate()
     folder = SegmentFolder(path)
     assert folder.numbers(".jsonl") == [1]

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec.json_lines import Batch, Encoder, encode_event
-from protocol.errors import FolderError, WireError
-from protocol.journal import writer as module
-from protocol.journal.reader import last_words, newest_lines, read
-from protocol.journal.writer import Journal
-from protocol.messages import events as ev
-from protocol.messages.vocabulary import STREAMS, Stream
+from esper_overwatch.protocol.codec.json_lines import Batch, Encoder, encode_event
+from esper_overwatch.protocol.errors import FolderError, WireError
+from esper_overwatch.protocol.journal import writer as module
+from esper_overwatch.protocol.journal.reader import last_words, newest_lines, read
+from esper_overwatch.protocol.journal.writer import Journal
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.vocabulary import STREAMS, Stream
 from tests.batches import batch_of, batches_of
 
 

@@ -11,16 +11,16 @@ import jsonschema
 import msgspec
 import pytest
 
-from protocol.codec.frames import decode_heartbeat, decode_reply
-from protocol.codec.json_lines import Unknown, decode_line
-from protocol.messages.commands import METHODS, Request
-from protocol.messages.events import EVENTS
-from protocol.messages.roles import Peer
-from protocol.messages.schema import json_schema, schema_bytes, schema_hash
-from protocol.server.immediate_commands import ImmediateCommands
-from protocol.server.mailbox import Mailbox
-from protocol.server.request_handler import RequestHandler
-from protocol.server.server import Server
+from esper_overwatch.protocol.codec.frames import decode_heartbeat, decode_reply
+from esper_overwatch.protocol.codec.json_lines import Unknown, decode_line
+from esper_overwatch.protocol.messages.commands import METHODS, Request
+from esper_overwatch.protocol.messages.events import EVENTS
+from esper_overwatch.protocol.messages.roles import Peer
+from esper_overwatch.protocol.messages.schema import json_schema, schema_bytes, schema_hash
+from esper_overwatch.protocol.server.immediate_commands import ImmediateCommands
+from esper_overwatch.protocol.server.mailbox import Mailbox
+from esper_overwatch.protocol.server.request_handler import RequestHandler
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.raw import Raw
 from tools.message_examples import FRAME_TYPES, corpus, line_makers, name_of
 from tools.protocol_page import SCHEMA_FILE

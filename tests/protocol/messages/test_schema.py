@@ -11,10 +11,10 @@ import jsonschema
 import msgspec
 import pytest
 
-from protocol.messages.commands import METHODS
-from protocol.messages.events import EVENTS
-from protocol.messages.schema import json_schema
-from protocol.server.server import Server
+from esper_overwatch.protocol.messages.commands import METHODS
+from esper_overwatch.protocol.messages.events import EVENTS
+from esper_overwatch.protocol.messages.schema import json_schema
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import until
 from tests.protocol.raw import Raw
 from tests.protocol.values import NEEDED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from protocol.messages.vocabulary import (
+from esper_overwatch.protocol.messages.vocabulary import (
     HEAD_NAMES,
     HEADS_OF_OP,
     LEGAL_EDGES,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol import PublishedRun, publish
+from esper_overwatch import PublishedRun, publish
 
 Publish = Callable[..., PublishedRun]
 

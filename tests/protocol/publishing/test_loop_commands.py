@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol import Client, PublishedRun, connect
-from protocol.errors import PublishError, RequestError
-from protocol.journal.reader import read
-from protocol.messages.events import CommandDone, CommandFailed, CommandRefused
-from protocol.messages.results import HelloResult, StatusResult
-from protocol.server.mailbox import MAX_MAILBOX_COMMANDS
+from esper_overwatch import Client, PublishedRun, connect
+from esper_overwatch.protocol.errors import PublishError, RequestError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages.events import CommandDone, CommandFailed, CommandRefused
+from esper_overwatch.protocol.messages.results import HelloResult, StatusResult
+from esper_overwatch.protocol.server.mailbox import MAX_MAILBOX_COMMANDS
 from tests.protocol.harness import until
 
 from .conftest import Publish

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from protocol import PublishedRun, connect
-from protocol.errors import BadName, NameTaken, PublishError
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.runs import RunFolder, find_run
-from protocol.server.server import Server
+from esper_overwatch import PublishedRun, connect
+from esper_overwatch.protocol.errors import BadName, NameTaken, PublishError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder, find_run
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import Reader
 
 from .conftest import Publish
@@ -351,7 +351,7 @@ def test_threads_may_log_at_once(run: PublishedRun) -> None:
 
 
 def test_large_values_are_bounded_and_counted(run: PublishedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.publishing.value_queue.MAX_WAITING_BYTES", 4 * 65_536)
+    monkeypatch.setattr("esper_overwatch.protocol.publishing.value_queue.MAX_WAITING_BYTES", 4 * 65_536)
     for step in range(2000):
         run.log(step=step, text="x" * 65_536)
     run.log(step=2000, text="last")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from protocol import connect, publish
-from protocol.codec.addresses import with_key
-from protocol.errors import KeysUnusable, RequestError
-from protocol.messages import events as ev
-from protocol.runs import was_trained
-from protocol.storage.keys import make_client
+from esper_overwatch import connect, publish
+from esper_overwatch.protocol.codec.addresses import with_key
+from esper_overwatch.protocol.errors import KeysUnusable, RequestError
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import was_trained
+from esper_overwatch.protocol.storage.keys import make_client
 from tests.protocol.harness import Reader, until
 from tests.protocol.sshd import free_ports
 

@@ -10,12 +10,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec.json_lines import decode_line, encode_event
-from protocol.errors import PublishError
-from protocol.messages.events import Context, Histogram, Scalars
-from protocol.publishing.histogram import MAX_BINS, make_histogram
-from protocol.publishing.summary import RunSummary
-from protocol.publishing.values import (
+from esper_overwatch.protocol.codec.json_lines import decode_line, encode_event
+from esper_overwatch.protocol.errors import PublishError
+from esper_overwatch.protocol.messages.events import Context, Histogram, Scalars
+from esper_overwatch.protocol.publishing.histogram import MAX_BINS, make_histogram
+from esper_overwatch.protocol.publishing.summary import RunSummary
+from esper_overwatch.protocol.publishing.values import (
     MAX_ARRAY_VALUES,
     ArraySample,
     SortedValues,

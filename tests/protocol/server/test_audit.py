@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from protocol.codec.json_lines import encode_event
-from protocol.messages.events import CommandRefused, Context
-from protocol.messages.roles import Peer
-from protocol.server import rate_limiter
-from protocol.server.request_handler import BURST_REFUSALS
+from esper_overwatch.protocol.codec.json_lines import encode_event
+from esper_overwatch.protocol.messages.events import CommandRefused, Context
+from esper_overwatch.protocol.messages.roles import Peer
+from esper_overwatch.protocol.server import rate_limiter
+from esper_overwatch.protocol.server.request_handler import BURST_REFUSALS
 from tests.protocol.server.test_request_handler import Plane, request
 
 FLOOD = 3 * int(BURST_REFUSALS)

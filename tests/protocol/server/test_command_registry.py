@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol import connect
-from protocol.errors import RequestError
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.server.command_registry import MAX_ENDED, CommandRegistry
-from protocol.server.server import Server
+from esper_overwatch import connect
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.server.command_registry import MAX_ENDED, CommandRegistry
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import until
 
 

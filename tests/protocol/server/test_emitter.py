@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.messages import events as ev
-from protocol.server.emitter import MAX_QUEUED, Emitted, Emitter
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.server.emitter import MAX_QUEUED, Emitted, Emitter
 
 
 def test_events_carry_the_clock_of_their_moment() -> None:

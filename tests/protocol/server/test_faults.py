@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import zmq
 
-from protocol import connect
-from protocol.codec.zmq_options import terminate_context
-from protocol.errors import FolderError
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.runs import RunFolder
-from protocol.server import faults as faults_module
-from protocol.server import server as server_module
-from protocol.server.faults import Faults
-from protocol.server.server import Server
-from protocol.storage.keys import AllowList, client_pair, make_client
+from esper_overwatch import connect
+from esper_overwatch.protocol.codec.zmq_options import terminate_context
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server import faults as faults_module
+from esper_overwatch.protocol.server import server as server_module
+from esper_overwatch.protocol.server.faults import Faults
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.storage.keys import AllowList, client_pair, make_client
 from tests.protocol.harness import Reader, until
 from tests.protocol.raw import Raw
 from tests.protocol.sshd import free_ports

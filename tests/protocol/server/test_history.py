@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec.json_lines import decode_line, encode_event
-from protocol.messages import events as ev
-from protocol.messages.events import Context
-from protocol.server.history import newest_lines_before, thin_lines
-from protocol.server.server import Server
+from esper_overwatch.protocol.codec.json_lines import decode_line, encode_event
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import Context
+from esper_overwatch.protocol.server.history import newest_lines_before, thin_lines
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import until
 from tests.protocol.raw import Raw
 

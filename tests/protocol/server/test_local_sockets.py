@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from protocol import connect, runs
-from protocol.messages import events as ev
-from protocol.runs import find_run
-from protocol.server import local_sockets
-from protocol.server.server import Server
+from esper_overwatch import connect, runs
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.server import local_sockets
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import Reader, until
 from tests.protocol.raw import Raw, ipc_path
 

@@ -13,15 +13,15 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from protocol.codec.frames import VIEW_TOPIC, decode_view
-from protocol.codec.json_lines import Encoder, decode_line
-from protocol.errors import WireError
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.messages.vocabulary import STREAMS
-from protocol.server.emitter import Emitted
-from protocol.server.metric_summary import MetricSummary
-from protocol.server.server import Server
+from esper_overwatch.protocol.codec.frames import VIEW_TOPIC, decode_view
+from esper_overwatch.protocol.codec.json_lines import Encoder, decode_line
+from esper_overwatch.protocol.errors import WireError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.vocabulary import STREAMS
+from esper_overwatch.protocol.server.emitter import Emitted
+from esper_overwatch.protocol.server.metric_summary import MetricSummary
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import Reader, until
 from tests.protocol.raw import Raw
 from tools.message_examples import example

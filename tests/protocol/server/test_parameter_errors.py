@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol.messages.commands import METHODS
-from protocol.server.parameter_errors import describe_parameter_error
+from esper_overwatch.protocol.messages.commands import METHODS
+from esper_overwatch.protocol.server.parameter_errors import describe_parameter_error
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec.frames import decode_batch
-from protocol.codec.json_lines import Encoder, decode_line
-from protocol.journal.reader import read
-from protocol.journal.writer import Journal
-from protocol.messages import events as ev
-from protocol.messages.vocabulary import STREAMS
-from protocol.server import publisher
-from protocol.server.emitter import Emitter
-from protocol.server.publisher import Publisher, Ring
+from esper_overwatch.protocol.codec.frames import decode_batch
+from esper_overwatch.protocol.codec.json_lines import Encoder, decode_line
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.journal.writer import Journal
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.vocabulary import STREAMS
+from esper_overwatch.protocol.server import publisher
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.protocol.server.publisher import Publisher, Ring
 from tests.batches import batches_of
 
 

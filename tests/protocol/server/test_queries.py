@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.messages.commands import METHODS
-from protocol.server.server import Server
+from esper_overwatch.protocol.messages.commands import METHODS
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.raw import Raw
 from tests.protocol.values import NEEDED
 

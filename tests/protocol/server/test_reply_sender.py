@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import zmq
 
-from protocol import connect
-from protocol.messages import events as ev
-from protocol.messages.roles import Peer
-from protocol.server import reply_sender
-from protocol.server.server import Server
+from esper_overwatch import connect
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.roles import Peer
+from esper_overwatch.protocol.server import reply_sender
+from esper_overwatch.protocol.server.server import Server
 from tests.protocol.harness import until
 from tests.protocol.raw import Raw
 

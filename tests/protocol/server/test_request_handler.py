@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import ERRORS, RequestError
-from protocol.messages.commands import METHODS, RUN_STATES, EscalateParams, Params, Socket
-from protocol.messages.events import (
+from esper_overwatch.protocol.errors import ERRORS, RequestError
+from esper_overwatch.protocol.messages.commands import METHODS, RUN_STATES, EscalateParams, Params, Socket
+from esper_overwatch.protocol.messages.events import (
     AnomalyAcknowledged,
     AnomalyMuted,
     CommandAccepted,
@@ -22,14 +22,14 @@ from protocol.messages.events import (
     Lease,
     Mark,
 )
-from protocol.messages.roles import Peer
-from protocol.messages.vocabulary import RunState
-from protocol.server import rate_limiter as clients
-from protocol.server import reply_cache
-from protocol.server.immediate_commands import ImmediateCommands
-from protocol.server.mailbox import MAX_MAILBOX_COMMANDS, Mailbox
-from protocol.server.reply_cache import MAX_REMEMBERED
-from protocol.server.request_handler import MAX_REQUEST_BYTES, RequestHandler
+from esper_overwatch.protocol.messages.roles import Peer
+from esper_overwatch.protocol.messages.vocabulary import RunState
+from esper_overwatch.protocol.server import rate_limiter as clients
+from esper_overwatch.protocol.server import reply_cache
+from esper_overwatch.protocol.server.immediate_commands import ImmediateCommands
+from esper_overwatch.protocol.server.mailbox import MAX_MAILBOX_COMMANDS, Mailbox
+from esper_overwatch.protocol.server.reply_cache import MAX_REMEMBERED
+from esper_overwatch.protocol.server.request_handler import MAX_REQUEST_BYTES, RequestHandler
 from tests.protocol.values import NEEDED
 
 PEER = Peer(uid=1000, pid=42, role="admin")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol import publish
-from protocol.messages.commands import METHODS
-from protocol.messages.events import Mark
-from protocol.messages.results import Accepted
-from protocol.runs import RunFolder
-from protocol.server.server import Server
-from protocol.storage.keys import make_client
+from esper_overwatch import publish
+from esper_overwatch.protocol.messages.commands import METHODS
+from esper_overwatch.protocol.messages.events import Mark
+from esper_overwatch.protocol.messages.results import Accepted
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.storage.keys import make_client
 from tests.protocol.harness import until
 from tests.protocol.raw import Raw
 from tests.protocol.sshd import free_ports

@@ -16,15 +16,15 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import FolderError
-from protocol.journal.reader import read
-from protocol.messages import events as ev
-from protocol.messages.commands import METHODS
-from protocol.messages.thresholds import THRESHOLDS
-from protocol.runs import RunFolder, find_run
-from protocol.server.request_handler import MAX_REQUEST_BYTES
-from protocol.server.server import Server
-from protocol.server.sockets import MAX_INBOUND_BYTES
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.commands import METHODS
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.protocol.runs import RunFolder, find_run
+from esper_overwatch.protocol.server.request_handler import MAX_REQUEST_BYTES
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.server.sockets import MAX_INBOUND_BYTES
 from tests.protocol.harness import DAEMON, Start, until
 from tests.protocol.raw import Raw, ipc_path
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.codec.json_lines import Encoder, decode_line
-from protocol.messages import events as ev
-from protocol.messages.vocabulary import STREAMS
-from protocol.server.emitter import Emitted
-from protocol.server.snapshot import Snapshot
+from esper_overwatch.protocol.codec.json_lines import Encoder, decode_line
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.vocabulary import STREAMS
+from esper_overwatch.protocol.server.emitter import Emitted
+from esper_overwatch.protocol.server.snapshot import Snapshot
 
 
 class Log:

@@ -14,7 +14,7 @@ from tests.protocol.sshd import free_ports
 ROUTER = """
 import sys
 import zmq
-from protocol.server.sockets import make_router
+from esper_overwatch.protocol.server.sockets import make_router
 router = make_router(zmq.Context(), is_trusted=False)
 router.bind(sys.argv[1])
 print("ready", flush=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.server import subscription_rates
-from protocol.server.subscription_rates import (
+from esper_overwatch.protocol.server import subscription_rates
+from esper_overwatch.protocol.server.subscription_rates import (
     BAN_SECONDS,
     MAX_BYTES,
     MAX_BYTES_PER_SECOND,

@@ -17,16 +17,16 @@ import pytest
 import zmq
 from click.testing import CliRunner
 
-from overwatch_tui.cli import main as terminal
-from protocol import Subscriber, connect
-from protocol.client.handshake import MAX_BROKEN_OFF, HandshakeMonitor
-from protocol.codec.addresses import with_key
-from protocol.errors import KeyRefused, KeysUnusable, NoReply, RequestError
-from protocol.journal.reader import read
-from protocol.messages.commands import METHODS
-from protocol.runs import RunFolder
-from protocol.server.server import Server
-from protocol.storage.keys import (
+from esper_overwatch import Subscriber, connect
+from esper_overwatch.overwatch_tui.cli import main as terminal
+from esper_overwatch.protocol.client.handshake import MAX_BROKEN_OFF, HandshakeMonitor
+from esper_overwatch.protocol.codec.addresses import with_key
+from esper_overwatch.protocol.errors import KeyRefused, KeysUnusable, NoReply, RequestError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages.commands import METHODS
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.storage.keys import (
     AllowList,
     KeyPair,
     client_pair,
@@ -34,9 +34,9 @@ from protocol.storage.keys import (
     new_pair,
     write_secret,
 )
+from esper_overwatch.trainer.cli.main import main
 from tests.protocol.harness import Reader, until
 from tests.protocol.sshd import free_ports
-from trainer.cli.main import main
 
 
 @pytest.fixture(autouse=True)
@@ -333,7 +333,7 @@ def test_a_dead_handler_lets_nobody_in(
 ) -> None:
     assert listening._listener is not None
     listening._listener.authenticate = lambda: None  # type: ignore[method-assign]
-    monkeypatch.setattr("protocol.client.client.STARTING_SECONDS", 1.0)
+    monkeypatch.setattr("esper_overwatch.protocol.client.client.STARTING_SECONDS", 1.0)
     with pytest.raises((NoReply, KeyRefused)):
         connect(address, key="admin")
 
@@ -372,7 +372,7 @@ def test_the_key_to_use_is_found_or_asked_for(listening: Server, address: str) -
 def test_a_key_is_not_shown() -> None:
     pair = new_pair()
     assert pair.secret not in repr(pair) + str(pair)
-    from protocol.client.endpoint import CurveKeys
+    from esper_overwatch.protocol.client.endpoint import CurveKeys
 
     assert "hidden" not in repr(CurveKeys("n", "s", "p", "hidden"))
 
@@ -385,8 +385,8 @@ def test_secrets_are_never_written_over(tmp_path: Path) -> None:
 
 ORPHANED = """
 import os, sys, time
-from protocol.runs import RunFolder
-from protocol.server.server import Server
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
 server = Server(RunFolder.claim("alpha"), hello={}, listen=sys.argv[1])
 server.start()
 if os.fork() == 0:

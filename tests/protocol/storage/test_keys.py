@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import FolderError, KeysUnusable
-from protocol.messages.roles import ROLES, is_allowed
-from protocol.storage import keys
-from protocol.storage.keys import AllowList, client_pair, make_client, new_pair, read_secret
-from trainer.cli.main import main
+from esper_overwatch.protocol.errors import FolderError, KeysUnusable
+from esper_overwatch.protocol.messages.roles import ROLES, is_allowed
+from esper_overwatch.protocol.storage import keys
+from esper_overwatch.protocol.storage.keys import AllowList, client_pair, make_client, new_pair, read_secret
+from esper_overwatch.trainer.cli.main import main
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from protocol.runs import RunFolder
-from trainer.cli.main import main
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.trainer.cli.main import main
 
 
 def test_deleting_prints_json_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

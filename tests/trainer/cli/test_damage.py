@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from protocol.journal.reader import read
-from protocol.journal.segments import SegmentFolder
-from protocol.journal.writer import Journal, JournalLimits
-from protocol.messages import events as ev
-from protocol.messages.events import spec_of
-from protocol.runs import RunFolder
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.journal.segments import SegmentFolder
+from esper_overwatch.protocol.journal.writer import Journal, JournalLimits
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import spec_of
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.config.schema import Config
 from tests.batches import batch_of
 from tests.trainer.journals import BEGIN, at, epoch, round_started, started
-from trainer.cli.main import main
-from trainer.config.schema import Config
 
 NUM_EPOCHS = 60
 
@@ -32,7 +32,7 @@ def call(*words: str) -> Result:
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The journal of the run alpha: two segments, each of many frames, and a hot one."""
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("protocol.journal.compactor.FRAME_BYTES", 2_500)
+    monkeypatch.setattr("esper_overwatch.protocol.journal.compactor.FRAME_BYTES", 2_500)
     run = RunFolder.claim("alpha")
     (run.path / "config.json").write_bytes(msgspec.json.encode(Config(episode_epochs=NUM_EPOCHS)))
     journal, seq = Journal(run.events, JournalLimits(segment_bytes=15_000)), {"life": 0, "metric": 0}

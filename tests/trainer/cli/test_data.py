@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.data.generated import GENERATED_TASKS
 from tests.trainer.data import folders
-from trainer.cli.main import main
-from trainer.data.generated import GENERATED_TASKS
 
 
 @pytest.fixture(autouse=True)

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from protocol.journal.writer import JournalLimits
-from protocol.messages import events as ev
-from protocol.runs import RunFolder
-from protocol.server import publisher
-from protocol.server.server import Server
-from protocol.storage.keys import make_client
+from esper_overwatch.protocol.journal.writer import JournalLimits
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server import publisher
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.protocol.storage.keys import make_client
+from esper_overwatch.trainer.cli.main import main
 from tests.protocol.harness import until
 from tests.protocol.sshd import free_ports
-from trainer.cli.main import main
 
 KEEP_BYTES = 8_000
 
@@ -116,7 +116,19 @@ def test_both_ways_print_the_same(server: Server, address: str) -> None:
 def test_tail_follows_to_the_end(server: Server, address: str) -> None:
     settled(server)
     here = call("tail", "-n", "2", "--json", "alpha").output.splitlines()
-    words = [sys.executable, "-m", "trainer", "tail", "-f", "-n", "2", "--json", address, "--key", "viewer"]
+    words = [
+        sys.executable,
+        "-m",
+        "esper_overwatch.trainer",
+        "tail",
+        "-f",
+        "-n",
+        "2",
+        "--json",
+        address,
+        "--key",
+        "viewer",
+    ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         rows = [json.loads(process.stdout.readline()) for _ in range(2)]

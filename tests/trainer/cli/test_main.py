@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from trainer.cli.main import main
-from trainer.config.load import ConfigError, load
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.config.load import ConfigError, load
 
 WITHOUT = """
 import sys
@@ -25,7 +25,7 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 sys.argv = ["esper-daemon", *sys.argv[1:]]
-from trainer.cli.main import main
+from esper_overwatch.trainer.cli.main import main
 main()
 """
 
@@ -62,7 +62,9 @@ def test_help_costs_under_half_a_second_of_cpu() -> None:
     costs: list[float] = []
     while not costs or (min(costs) >= 0.5 and len(costs) < 20):
         before = cpu_seconds()
-        subprocess.run([sys.executable, "-m", "trainer", "--help"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "esper_overwatch.trainer", "--help"], check=True, stdout=subprocess.DEVNULL
+        )
         costs.append(cpu_seconds() - before)
     assert min(costs) < 0.5
 
@@ -175,12 +177,15 @@ def test_ctrl_c_while_importing_ends_without_a_word(tmp_path: Path, program: str
 
 def test_commands_begin_where_ctrl_c_is_answered() -> None:
     scripts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"esper-daemon": "trainer.__main__:main", "esper-tui": "overwatch_tui.__main__:main"}
+    assert scripts == {
+        "esper-daemon": "esper_overwatch.trainer.__main__:main",
+        "esper-tui": "esper_overwatch.overwatch_tui.__main__:main",
+    }
 
 
 CLOSED = """
 import os, sys
-from trainer.cli.output import ErrorGroup
+from esper_overwatch.trainer.cli.output import ErrorGroup
 import click
 
 @click.command()
@@ -204,7 +209,7 @@ def test_files_never_get_numbers_of_closed_standard_ones(tmp_path: Path) -> None
 def test_full_disk_behind_the_output_is_told_in_a_line(tmp_path: Path, words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         result = subprocess.run(
-            [sys.executable, "-m", "trainer", *words],
+            [sys.executable, "-m", "esper_overwatch.trainer", *words],
             env={**os.environ, "ESPER_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=full,
             stderr=subprocess.PIPE,
@@ -216,7 +221,9 @@ def test_full_disk_behind_the_output_is_told_in_a_line(tmp_path: Path, words: li
 
 @pytest.mark.parametrize(("word", "code"), [("raise KeyboardInterrupt", 130), ("print_lines(['x'])", 141)])
 def test_interrupted_and_unread_have_their_codes(word: str, code: int) -> None:
-    program = "import click; from trainer.cli.output import *\n@click.command()\ndef run():\n "
+    program = (
+        "import click; from esper_overwatch.trainer.cli.output import *\n@click.command()\ndef run():\n "
+    )
     program += f"{word}\nErrorGroup(commands={{'run': run}})(['run'])"
     read, write = os.pipe()
     os.close(read)

@@ -15,23 +15,23 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overwatch_tui import cli as terminal
-from overwatch_tui.panels import VIEWS
-from protocol import connect
-from protocol.client.command_line import exit_on_error
-from protocol.codec.json_lines import decode_line, encode_event
-from protocol.errors import EsperError, RequestError
-from protocol.messages import events as ev
-from protocol.messages.events import Context
-from protocol.runs import RunFolder
-from protocol.server.server import Server
+from esper_overwatch import connect
+from esper_overwatch.overwatch_tui import cli as terminal
+from esper_overwatch.overwatch_tui.panels import VIEWS
+from esper_overwatch.protocol.client.command_line import exit_on_error
+from esper_overwatch.protocol.codec.json_lines import decode_line, encode_event
+from esper_overwatch.protocol.errors import EsperError, RequestError
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.messages.events import Context
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.trainer.cli import journal, output, query
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.daemon.logging_setup import LineFormatter
+from esper_overwatch.trainer.doctor.run import Diagnosis
+from esper_overwatch.trainer.doctor.run_text import diagnosis_lines
 from tests.protocol.codec.test_text import HOSTILE
 from tests.trainer.journals import at, epoch, started, write_run
-from trainer.cli import journal, output, query
-from trainer.cli.main import main
-from trainer.daemon.logging_setup import LineFormatter
-from trainer.doctor.run import Diagnosis
-from trainer.doctor.run_text import diagnosis_lines
 
 FOLDER = Path(output.__file__).parent
 

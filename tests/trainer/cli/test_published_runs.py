@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from overwatch_tui.cli import main as terminal
-from protocol import PublishedRun, publish
-from trainer.cli.main import main
+from esper_overwatch import PublishedRun, publish
+from esper_overwatch.overwatch_tui.cli import main as terminal
+from esper_overwatch.trainer.cli.main import main
 
 
 @pytest.fixture

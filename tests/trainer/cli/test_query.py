@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from protocol.messages.events import CommandAccepted
-from protocol.runs import find_run
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.messages.events import CommandAccepted
+from esper_overwatch.protocol.runs import find_run
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.query import database
+from esper_overwatch.trainer.query.database import Database
+from esper_overwatch.trainer.query.views import DESCRIPTIONS
 from tests.trainer.journals import at, epoch, round_finished, round_started, stage, started, write_run
-from trainer.cli.main import main
-from trainer.query import database
-from trainer.query.database import Database
-from trainer.query.views import DESCRIPTIONS
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 EXAMPLES = re.findall(r"^esper-daemon query my-run (\"[^\"]*\")", PAGE.read_text(encoding="utf-8"), re.M)

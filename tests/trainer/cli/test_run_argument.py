@@ -12,11 +12,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from protocol.client.ssh_command import DAEMON_VARIABLE
-from protocol.errors import NoReply
-from trainer.cli import run_argument
-from trainer.cli.main import main
-from trainer.cli.run_argument import CommandAfterRun
+from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
+from esper_overwatch.protocol.errors import NoReply
+from esper_overwatch.trainer.cli import run_argument
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.cli.run_argument import CommandAfterRun
 
 
 @pytest.fixture
@@ -166,8 +166,8 @@ def test_a_host_that_cannot_be_reached_is_one_line(box: Path, tmp_path: Path) ->
 def test_the_list_tells_a_client_elsewhere_where_the_sockets_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from protocol.runs import RunFolder
-    from protocol.server.server import Server
+    from esper_overwatch.protocol.runs import RunFolder
+    from esper_overwatch.protocol.server.server import Server
 
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
     server = Server(RunFolder.claim("alpha"), hello={})

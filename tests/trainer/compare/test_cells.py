@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import FolderError
-from trainer.compare.cells import Cell, CellStore
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.trainer.compare.cells import Cell, CellStore
 
 CELL = Cell("play-ppo-1", {"seed": 1, "tasks": ("a", "b")})
 

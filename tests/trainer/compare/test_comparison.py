@@ -15,29 +15,29 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from protocol.messages.vocabulary import Stage
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.cli.compare import UNUSED
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.compare.cells import CellStore
+from esper_overwatch.trainer.compare.comparison import ComparisonRequest, compare
+from esper_overwatch.trainer.compare.frozen_policies import PlanPolicy, StaticPolicy, draw_partners, shuffled
+from esper_overwatch.trainer.compare.hosts import SearchEpisodes, TrainingHosts
+from esper_overwatch.trainer.compare.plans import Plan, TooManySchedules, constant_schedules
+from esper_overwatch.trainer.compare.policy_words import UnknownPolicy, Word, parse_policies
+from esper_overwatch.trainer.compare.progress import Progress
+from esper_overwatch.trainer.compare.steps import OF_TRAINING, Steps
+from esper_overwatch.trainer.compare.workbench import Workbench
+from esper_overwatch.trainer.config.load import OPTIONS
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.registry import load_task
+from esper_overwatch.trainer.episode_table import EpisodeTable
+from esper_overwatch.trainer.episodes import Episodes
+from esper_overwatch.trainer.evaluation.episodes import HeldOutEpisodes
+from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
+from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch, SavedPolicy
 from tests.trainer.evaluation.test_episodes import CPU, MIXED, configuration
-from trainer.cli.compare import UNUSED
-from trainer.cli.main import main
-from trainer.compare.cells import CellStore
-from trainer.compare.comparison import ComparisonRequest, compare
-from trainer.compare.frozen_policies import PlanPolicy, StaticPolicy, draw_partners, shuffled
-from trainer.compare.hosts import SearchEpisodes, TrainingHosts
-from trainer.compare.plans import Plan, TooManySchedules, constant_schedules
-from trainer.compare.policy_words import UnknownPolicy, Word, parse_policies
-from trainer.compare.progress import Progress
-from trainer.compare.steps import OF_TRAINING, Steps
-from trainer.compare.workbench import Workbench
-from trainer.config.load import OPTIONS
-from trainer.config.schema import Config
-from trainer.data.registry import load_task
-from trainer.episode_table import EpisodeTable
-from trainer.episodes import Episodes
-from trainer.evaluation.episodes import HeldOutEpisodes
-from trainer.evaluation.frozen_policy import FrozenPolicy
-from trainer.evaluation.held_out import HeldOutHosts
-from trainer.policy.agent import Agent
-from trainer.policy.saved_policy import PolicyMismatch, SavedPolicy
 
 torch.set_num_threads(1)
 EMPTY, DEPTHWISE = Plan((-1, -1, -1)), Plan((2, -1, -1))
@@ -150,7 +150,7 @@ def test_comparison_resumes_and_repeats(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_interrupted_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.compare.training.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("esper_overwatch.trainer.compare.training.SAVE_SECONDS", 0.0)
     whole, _ = run(tmp_path / "whole", "ppo", episodes=8)
     rounds = []
     before = Progress.advance
@@ -177,7 +177,7 @@ def test_interrupted_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
 def test_two_processes_share_the_cells(tmp_path: Path) -> None:
     sets = [word for option in (*MIXED, "envs.count=2", "envs.threads=1", "ppo.minibatches=1", "device=cpu",
             "envs.group_size=2", "envs.convolution=grouped") for word in ("--set", option)]  # fmt: skip
-    command = [sys.executable, "-m", "trainer", "compare", "--policy", "ppo,no_growth"]
+    command = [sys.executable, "-m", "esper_overwatch.trainer", "compare", "--policy", "ppo,no_growth"]
     size = ["--seeds", "2", "--episodes", "4", "--hosts", "2", "--to", str(tmp_path / "cells"), "--json"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     both = [

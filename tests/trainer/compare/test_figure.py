@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from protocol.errors import MissingExtra
-from trainer.compare.figure import pareto_front, pareto_svg
+from esper_overwatch.protocol.errors import MissingExtra
+from esper_overwatch.trainer.compare.figure import pareto_front, pareto_svg
 
 
 def interval(mean: float, *, arms: bool = True) -> dict[str, float | None]:

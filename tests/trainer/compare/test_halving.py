@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.compare.halving import Halving, Pair, plan_rungs
+from esper_overwatch.trainer.compare.halving import Halving, Pair, plan_rungs
 
 
 def value_of(pair: Pair) -> float:

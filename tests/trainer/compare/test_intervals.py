@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from trainer.compare import intervals
-from trainer.compare.intervals import mean_interval, paired_interval
+from esper_overwatch.trainer.compare import intervals
+from esper_overwatch.trainer.compare.intervals import mean_interval, paired_interval
 
 TASKS = ["a", "b"] * 6
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from trainer.compare.observations import reveal_tasks, shuffle_measurements
-from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
+from esper_overwatch.trainer.compare.observations import reveal_tasks, shuffle_measurements
+from esper_overwatch.trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
 
 
 def observation(envs: int = 4) -> Observation:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.compare.policy_words import Word
-from trainer.compare.results import PolicyResult, summarise
-from trainer.episode_table import EpisodeTable
+from esper_overwatch.trainer.compare.policy_words import Word
+from esper_overwatch.trainer.compare.results import PolicyResult, summarise
+from esper_overwatch.trainer.episode_table import EpisodeTable
 
 TASKS = ("digits", "digits", "texture", "texture")
 

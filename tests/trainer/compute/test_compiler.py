@@ -12,10 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.compute.compiler import MAX_UNROLLED_EPOCHS, CompiledProgram, Compiler, first_mismatch
-from trainer.config import load as settings
-from trainer.data.registry import load
-from trainer.loop import Trainer
+from esper_overwatch.trainer.compute.compiler import (
+    MAX_UNROLLED_EPOCHS,
+    CompiledProgram,
+    Compiler,
+    first_mismatch,
+)
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.loop import Trainer
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer import loop
-from trainer.compute import cuda_graphs
-from trainer.compute.cuda_graphs import (
+from esper_overwatch.trainer import loop
+from esper_overwatch.trainer.compute import cuda_graphs
+from esper_overwatch.trainer.compute.cuda_graphs import (
     MAX_CACHED_GRAPHS,
     NUM_CHECKED_CALLS,
     CudaGraphProgram,
@@ -25,10 +25,10 @@ from trainer.compute.cuda_graphs import (
     iter_tensors,
     map_tensors,
 )
-from trainer.config import load as settings
-from trainer.data.registry import load
-from trainer.loop import Trainer
-from trainer.seeds.blend import RowBlock, SeedSegment
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.seeds.blend import RowBlock, SeedSegment
 
 from .test_compiler import SMALL, Quiet
 from .test_process_group import Recording

@@ -8,10 +8,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from trainer.compute.device import configure_allocator, exact_float32, is_out_of_memory, prepare_device
-from trainer.config import load as settings
-from trainer.config.host_options import CudaConfig
-from trainer.config.load import ConfigError
+from esper_overwatch.trainer.compute.device import (
+    configure_allocator,
+    exact_float32,
+    is_out_of_memory,
+    prepare_device,
+)
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.host_options import CudaConfig
+from esper_overwatch.trainer.config.load import ConfigError
 
 CUDA = torch.device("cuda", 0)
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from esper_overwatch.trainer.compute import native_convolution as native
+from esper_overwatch.trainer.compute.convolutions import CONVOLUTIONS, GROUPED
+from esper_overwatch.trainer.compute.stacked_ops import batch_norm, group_norm, max_pool
 from tests.extensions import build_extension
-from trainer.compute import native_convolution as native
-from trainer.compute.convolutions import CONVOLUTIONS, GROUPED
-from trainer.compute.stacked_ops import batch_norm, group_norm, max_pool
 
 torch.set_num_threads(1)
 NATIVE = CONVOLUTIONS["native"]

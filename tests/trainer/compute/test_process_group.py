@@ -16,21 +16,26 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from protocol.errors import RequestError
-from protocol.messages.commands import SeedGerminateParams, SeedPruneParams
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.messages.commands import SeedGerminateParams, SeedPruneParams
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import (
+    ProcessGroup,
+    RankLostError,
+    RanksError,
+    choose_backend,
+)
+from esper_overwatch.trainer.config.load import load as configured
+from esper_overwatch.trainer.control.seed_control import SeedControl
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.episode_table import PolicyEvaluation
+from esper_overwatch.trainer.hooks import Learned
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.ranks.rank_report import RankReport, decode, encode, merge_reports
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
+from esper_overwatch.trainer.telemetry.update_events import update_event
 from tests.protocol.sshd import free_ports
-from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup, RankLostError, RanksError, choose_backend
-from trainer.config.load import load as configured
-from trainer.control.seed_control import SeedControl
-from trainer.data.registry import load
-from trainer.episode_table import PolicyEvaluation
-from trainer.hooks import Learned
-from trainer.loop import Trainer
-from trainer.policy.update_statistics import UpdateStatistics
-from trainer.ranks.rank_report import RankReport, decode, encode, merge_reports
-from trainer.telemetry.transfer import HostFrame
-from trainer.telemetry.update_events import update_event
 
 CONFIG = configured(
     sets=[
@@ -298,7 +303,7 @@ def test_reports_merge_columns_by_env_and_layers_by_name() -> None:
 
 
 LAST_EXCHANGE = """
-from trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
 
 group = ProcessGroup.join()
 for _ in range(20):

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.compute import rng
-from trainer.compute.rng import Purpose
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.rng import Purpose
 
 torch.set_num_threads(1)
 MASK = (1 << 64) - 1

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 
-from trainer.compute.roll_call import Arrival, RollCall, record_home, take_roll_call
+from esper_overwatch.trainer.compute.roll_call import Arrival, RollCall, record_home, take_roll_call
 
 PATIENCE = timedelta(minutes=5)
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.compute.stacked_ops import map_mean, max_pool, towards_group_norm
+from esper_overwatch.trainer.compute.stacked_ops import map_mean, max_pool, towards_group_norm
 
 torch.set_num_threads(1)
 

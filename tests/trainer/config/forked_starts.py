@@ -92,7 +92,7 @@ class ForkedStarts:
             "XDG_CONFIG_HOME": str(folder / "config"),
             "OMP_NUM_THREADS": "1",
         }
-        keys = [sys.executable, "-m", "trainer", "keys", "new", "tester", "--role", "viewer"]
+        keys = [sys.executable, "-m", "esper_overwatch.trainer", "keys", "new", "tester", "--role", "viewer"]
         subprocess.run(keys, env=self.environment, check=True, capture_output=True)
         self._program = subprocess.Popen(
             [sys.executable, "-m", __name__],
@@ -148,9 +148,9 @@ def main() -> None:
     """Load what a start loads, then fork one process per line of the standard input."""
     import torch.profiler
 
-    import trainer.daemon.daemon  # noqa: F401
-    from trainer.cli.main import main as cli
-    from trainer.data.registry import load
+    import esper_overwatch.trainer.daemon.daemon  # noqa: F401
+    from esper_overwatch.trainer.cli.main import main as cli
+    from esper_overwatch.trainer.data.registry import load
 
     torch.set_num_threads(1)
     load("digits")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protocol.client.client import connect
-from protocol.messages.vocabulary import Stage
+from esper_overwatch.protocol.client.client import connect
+from esper_overwatch.protocol.messages.vocabulary import Stage
 
 from .forked_starts import CLOCKED, Start
 

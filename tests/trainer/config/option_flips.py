@@ -6,9 +6,9 @@ which that value shows. `changes` is the weakest statement: prefer one that says
 
 from __future__ import annotations
 
-from protocol.messages.vocabulary import Stage
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.config.anomaly_options import SIGNALS, WAITING
 from tests.protocol.sshd import free_ports
-from trainer.config.anomaly_options import SIGNALS, WAITING
 
 from .forked_starts import Start
 from .option_effects import (

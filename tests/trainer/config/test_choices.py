@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import chain
 from typing import get_args
 
-from trainer.compute.convolutions import CONVOLUTIONS
-from trainer.config.load import OPTIONS
-from trainer.hosts.precision import DTYPES
-from trainer.hosts.task_defaults import ARCHITECTURES
-from trainer.policy.actor import CONSTANT, RULES
-from trainer.reward.modes import MODES
+from esper_overwatch.trainer.compute.convolutions import CONVOLUTIONS
+from esper_overwatch.trainer.config.load import OPTIONS
+from esper_overwatch.trainer.hosts.precision import DTYPES
+from esper_overwatch.trainer.hosts.task_defaults import ARCHITECTURES
+from esper_overwatch.trainer.policy.actor import CONSTANT, RULES
+from esper_overwatch.trainer.reward.modes import MODES
 
 
 def choices(key: str) -> set[str]:

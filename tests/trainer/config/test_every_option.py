@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config.load import OPTIONS, convert
+from esper_overwatch.trainer.config.load import OPTIONS, convert
 
 from .forked_starts import ForkedStarts, Start
 from .option_effects import BASES, COMMON, Elsewhere, Flip, workers

@@ -8,11 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from trainer.cli.compare import _load_configuration
-from trainer.config.idle_options import FOR_RULES_AS_WELL, NEEDS, Need, unmet_needs
-from trainer.config.load import OPTIONS, ConfigError, convert, drop_idle, load, load_sourced, to_toml
-from trainer.config.presets import presets
-from trainer.control.live_parameters import PARAMETERS
+from esper_overwatch.trainer.cli.compare import _load_configuration
+from esper_overwatch.trainer.config.idle_options import FOR_RULES_AS_WELL, NEEDS, Need, unmet_needs
+from esper_overwatch.trainer.config.load import (
+    OPTIONS,
+    ConfigError,
+    convert,
+    drop_idle,
+    load,
+    load_sourced,
+    to_toml,
+)
+from esper_overwatch.trainer.config.presets import presets
+from esper_overwatch.trainer.control.live_parameters import PARAMETERS
 
 from .option_effects import Flip
 from .option_flips import FLIPS

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.cli.main import main
-from trainer.config.load import OPTIONS, ConfigError, load, load_sourced, to_toml
-from trainer.config.schema import Config
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.config.load import OPTIONS, ConfigError, load, load_sourced, to_toml
+from esper_overwatch.trainer.config.schema import Config
 
 
 def test_later_sources_win(tmp_path: Path) -> None:

@@ -11,18 +11,18 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.config.load import load, load_sourced
+from esper_overwatch.trainer.config.presets import UnknownPreset, presets
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.config.task_options import TaskConfig
+from esper_overwatch.trainer.data.registry import load as dataset
+from esper_overwatch.trainer.data.registry import load_task
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.data.text import Text
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.task_defaults import build_model, resolve_task_defaults
 from tests.trainer.hosts.plots import tiny
-from trainer.cli.main import main
-from trainer.config.load import load, load_sourced
-from trainer.config.presets import UnknownPreset, presets
-from trainer.config.schema import Config
-from trainer.config.task_options import TaskConfig
-from trainer.data.registry import load as dataset
-from trainer.data.registry import load_task
-from trainer.data.task import Task
-from trainer.data.text import Text
-from trainer.hosts.population import Population
-from trainer.hosts.task_defaults import build_model, resolve_task_defaults
 
 torch.set_num_threads(1)
 IMAGES = {

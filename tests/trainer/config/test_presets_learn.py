@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.config.load import load_sourced
+from esper_overwatch.trainer.config.presets import presets
+from esper_overwatch.trainer.data.registry import KNOWN_DATASETS, load_task, register
+from esper_overwatch.trainer.data.text import Text
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.task_defaults import check_sizes, resolve_task_defaults
 from tests.trainer.data import folders
-from trainer.compute import rng
-from trainer.config.load import load_sourced
-from trainer.config.presets import presets
-from trainer.data.registry import KNOWN_DATASETS, load_task, register
-from trainer.data.text import Text
-from trainer.hosts.population import Population
-from trainer.hosts.task_defaults import check_sizes, resolve_task_defaults
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config import schema as config
-from trainer.config.load import OPTIONS
+from esper_overwatch.trainer.config import schema as config
+from esper_overwatch.trainer.config.load import OPTIONS
 
 TRAINER = Path(config.__file__).parents[1]
 

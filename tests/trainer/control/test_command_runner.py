@@ -15,24 +15,24 @@ from typing import Any, cast
 import pytest
 import torch
 
-from protocol import connect
-from protocol.errors import RequestError
-from protocol.journal.reader import read
-from protocol.messages.commands import Params
-from protocol.messages.events import RoundStarted
-from protocol.runs import RunFolder
-from protocol.server import server as server_module
-from protocol.server.mailbox import Command
-from protocol.server.server import Server
+from esper_overwatch import connect
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages.commands import Params
+from esper_overwatch.protocol.messages.events import RoundStarted
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server import server as server_module
+from esper_overwatch.protocol.server.mailbox import Command
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.trainer import checkpoint as checkpoint_module
+from esper_overwatch.trainer.checkpoint import Checkpoints
+from esper_overwatch.trainer.config.service_options import TelemetryConfig
+from esper_overwatch.trainer.control.checkpoint_saver import CheckpointSaver
+from esper_overwatch.trainer.control.command_runner import CommandRunner
+from esper_overwatch.trainer.control.run_control import RunControl
+from esper_overwatch.trainer.hooks import StopRun
+from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
 from tests.protocol.harness import until
-from trainer import checkpoint as checkpoint_module
-from trainer.checkpoint import Checkpoints
-from trainer.config.service_options import TelemetryConfig
-from trainer.control.checkpoint_saver import CheckpointSaver
-from trainer.control.command_runner import CommandRunner
-from trainer.control.run_control import RunControl
-from trainer.hooks import StopRun
-from trainer.telemetry.collection.plan import CollectionPlan
 
 
 class Run:

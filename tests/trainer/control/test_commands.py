@@ -12,9 +12,9 @@ import msgspec
 import pytest
 import torch
 
-from protocol.errors import RequestError
-from protocol.messages.commands import METHODS
-from protocol.messages.events import (
+from esper_overwatch.protocol.errors import RequestError
+from esper_overwatch.protocol.messages.commands import METHODS
+from esper_overwatch.protocol.messages.events import (
     CommandDone,
     CommandFailed,
     CommandProgress,
@@ -25,20 +25,20 @@ from protocol.messages.events import (
     SeedGate,
     SeedStage,
 )
-from protocol.messages.vocabulary import LIVE, Op, Stage
-from protocol.runs import RunFolder
-from protocol.server.mailbox import Command
+from esper_overwatch.protocol.messages.vocabulary import LIVE, Op, Stage
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.mailbox import Command
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.daemon.daemon import Daemon
+from esper_overwatch.trainer.daemon.resume import ResumeRequest
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hooks import StopRun
+from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.policy.coefficients import entropy_coefficient
+from esper_overwatch.trainer.seeds.table import is_in
 from tests.protocol.values import assert_fits
-from trainer.compute.process_group import ProcessGroup
-from trainer.config import load as settings
-from trainer.daemon.daemon import Daemon
-from trainer.daemon.resume import ResumeRequest
-from trainer.data.registry import load
-from trainer.hooks import StopRun
-from trainer.hosts.task_defaults import resolve_task_defaults
-from trainer.loop import Trainer
-from trainer.policy.coefficients import entropy_coefficient
-from trainer.seeds.table import is_in
 
 torch.set_num_threads(1)
 SETS = [

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from trainer.config import load as settings
-from trainer.daemon import daemon as daemon_module
-from trainer.daemon.daemon import run_daemon
-from trainer.policy.agent import Agent
-from trainer.policy.saved_policy import PolicyMismatch, SavedPolicy
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.daemon import daemon as daemon_module
+from esper_overwatch.trainer.daemon.daemon import run_daemon
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.saved_policy import PolicyMismatch, SavedPolicy
 
 
 @pytest.mark.parametrize(

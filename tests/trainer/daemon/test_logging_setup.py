@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from protocol.messages.events import LogLine
-from protocol.server.emitter import Emitter
-from protocol.storage.folders import open_private
-from trainer.daemon import logging_setup
+from esper_overwatch.protocol.messages.events import LogLine
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.protocol.storage.folders import open_private
+from esper_overwatch.trainer.daemon import logging_setup
 
 
 def test_log_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 import torch
 
-from protocol.codec.json_lines import decode_line
-from protocol.messages.events import LogLine, RoundStarted
-from protocol.runs import RunFolder
-from protocol.server.server import Server
+from esper_overwatch.protocol.codec.json_lines import decode_line
+from esper_overwatch.protocol.messages.events import LogLine, RoundStarted
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.daemon import postmortem
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.doctor.bundle import PostmortemReport, list_bundles
+from esper_overwatch.trainer.hosts.population import Population
 from tests.protocol.harness import until
-from trainer.config import load as settings
-from trainer.daemon import postmortem
-from trainer.data.registry import load
-from trainer.doctor.bundle import PostmortemReport, list_bundles
-from trainer.hosts.population import Population
 
 torch.set_num_threads(1)
 CONFIG = settings.load(sets=["envs.count=4", "ppo.minibatches=2", "host.channels=4,8", "ppo.clip=0.25"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.messages.events import (
+from esper_overwatch.protocol.messages.events import (
     CommandDone,
     EpisodeFinished,
     EpochFinished,
@@ -19,11 +19,11 @@ from protocol.messages.events import (
     RunStarted,
     TelemetryLevel,
 )
-from protocol.server.mailbox import Command
+from esper_overwatch.protocol.server.mailbox import Command
+from esper_overwatch.trainer.telemetry.gpu_clock import GpuClock
+from esper_overwatch.trainer.telemetry.timer import PhaseTimer
 from tests.trainer.control.test_commands import Rig, command
 from tests.trainer.telemetry.test_gpu_clock import Device
-from trainer.telemetry.gpu_clock import GpuClock
-from trainer.telemetry.timer import PhaseTimer
 
 torch.set_num_threads(1)
 LIVELY = ("policy.kind=random", "seed=1")

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from trainer.checkpoint import Checkpoints
-from trainer.checkpoint_files import CheckpointError
-from trainer.config.schema import Config
-from trainer.daemon.resume import ResumePoint, ResumeRequest
+from esper_overwatch.trainer.checkpoint import Checkpoints
+from esper_overwatch.trainer.checkpoint_files import CheckpointError
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.daemon.resume import ResumePoint, ResumeRequest
 
 CONFIG = Config()
 

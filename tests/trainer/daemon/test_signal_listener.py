@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from protocol import Subscriber
+from esper_overwatch import Subscriber
+from esper_overwatch.trainer.daemon.signal_listener import SignalListener
 from tests.protocol.conftest import home as home
-from trainer.daemon.signal_listener import SignalListener
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def test_a_forked_childs_signals_are_its_own() -> None:
 
 DAEMON = """
 import signal, sys, torch
-from protocol.runs import RunFolder
-from protocol.server.server import Server
-from trainer.daemon.signal_listener import SignalListener
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.trainer.daemon.signal_listener import SignalListener
 torch.set_num_threads(1)
 server = Server(RunFolder.claim("alpha"), hello={})
 server.start()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import EsperError
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.trainer.daemon import daemon, start_progress
+from esper_overwatch.trainer.daemon.daemon import run_daemon
 from tests.protocol.harness import until
-from trainer.daemon import daemon, start_progress
-from trainer.daemon.daemon import run_daemon
 
 
 class Slow:

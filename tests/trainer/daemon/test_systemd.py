@@ -17,10 +17,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages.headers import TrainerBeat
-from trainer.cli.main import main
-from trainer.daemon import systemd
-from trainer.daemon.systemd import Notifier, render_unit
+from esper_overwatch.protocol.messages.headers import TrainerBeat
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.daemon import systemd
+from esper_overwatch.trainer.daemon.systemd import Notifier, render_unit
 
 
 class Manager:
@@ -187,7 +187,15 @@ def parsed(text: str) -> configparser.ConfigParser:
 @given(st.lists(st.text(st.characters(max_codepoint=0x2FF).filter(str.isprintable))))
 def test_the_units_command_line_is_the_one_that_was_given(arguments: list[str]) -> None:
     line = parsed(render_unit("alpha", arguments))["Service"]["ExecStart"]
-    assert words_of(line) == [sys.executable, "-m", "trainer", "start", "alpha", "--or-resume", *arguments]
+    assert words_of(line) == [
+        sys.executable,
+        "-m",
+        "esper_overwatch.trainer",
+        "start",
+        "alpha",
+        "--or-resume",
+        *arguments,
+    ]
 
 
 def test_line_break_does_not_begin_a_unit_line() -> None:

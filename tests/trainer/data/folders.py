@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from trainer.compute import rng
+from esper_overwatch.trainer.compute import rng
 
 GLOBAL_RECONSTRUCT = b"cnumpy.core.multiarray\n_reconstruct\n"
 CIFAR10_TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.data.augment import Augment
+from esper_overwatch.trainer.data.batches import Batches
+from esper_overwatch.trainer.data.dataset import Dataset, Split
 from tests.trainer.data import folders
-from trainer.compute import rng
-from trainer.data.augment import Augment
-from trainer.data.batches import Batches
-from trainer.data.dataset import Dataset, Split
 
 torch.set_num_threads(1)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from trainer.data.batches import Batches
-from trainer.data.registry import load
+from esper_overwatch.trainer.data.batches import Batches
+from esper_overwatch.trainer.data.registry import load
 
 torch.set_num_threads(1)
 DIGITS = load("digits")

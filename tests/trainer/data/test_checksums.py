@@ -13,11 +13,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.data import checksums
+from esper_overwatch.trainer.data.dataset import DataError
+from esper_overwatch.trainer.data.registry import KNOWN_DATASETS, load, register
 from tests.trainer.data import folders
-from trainer.cli.main import main
-from trainer.data import checksums
-from trainer.data.dataset import DataError
-from trainer.data.registry import KNOWN_DATASETS, load, register
 
 torch.set_num_threads(1)
 INSTALLED = KNOWN_DATASETS["fashion-mnist"].folder

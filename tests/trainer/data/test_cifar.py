@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper_overwatch.trainer.data.cifar import read_cifar10, read_cifar100
+from esper_overwatch.trainer.data.dataset import DataError
+from esper_overwatch.trainer.data.unpickle import load_plain
 from tests.trainer.data import folders
-from trainer.data.cifar import read_cifar10, read_cifar100
-from trainer.data.dataset import DataError
-from trainer.data.unpickle import load_plain
 
 torch.set_num_threads(1)
 
@@ -135,4 +135,4 @@ def test_no_damage_runs_anything_or_gets_past_as_another_error(
     path.write_bytes(whole[:at] + what + whole[at + len(what) :])
     with suppress(DataError):
         loaded = load_plain(path)
-        assert type(loaded).__module__ in ("builtins", "trainer.data.unpickle")
+        assert type(loaded).__module__ in ("builtins", "esper_overwatch.trainer.data.unpickle")

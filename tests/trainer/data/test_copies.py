@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from esper_overwatch.trainer.compute import native_images
+from esper_overwatch.trainer.data.dataset import Dataset
+from esper_overwatch.trainer.hosts.population import Population
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
-from trainer.compute import native_images
-from trainer.data.dataset import Dataset
-from trainer.hosts.population import Population
 
 torch.set_num_threads(1)
 DATA = tiny(10, (3, 16, 16), train=600)

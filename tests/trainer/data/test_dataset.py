@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.data.dataset import DataError, Dataset, Split, split_stratified
-from trainer.data.registry import load
+from esper_overwatch.trainer.data.dataset import DataError, Dataset, Split, split_stratified
+from esper_overwatch.trainer.data.registry import load
 
 torch.set_num_threads(1)
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from trainer.data import digits as module
-from trainer.data.dataset import Dataset
+from esper_overwatch.trainer.data import digits as module
+from esper_overwatch.trainer.data.dataset import Dataset
 
 torch.set_num_threads(1)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from esper_overwatch.trainer.config.task_options import TaskConfig
+from esper_overwatch.trainer.data.dataset import DataError
+from esper_overwatch.trainer.data.generated import GENERATED_TASKS
+from esper_overwatch.trainer.data.mixture import Instances, Mixture
+from esper_overwatch.trainer.data.registry import load, load_task
 from tests.trainer.hosts.plots import tiny
-from trainer.config.task_options import TaskConfig
-from trainer.data.dataset import DataError
-from trainer.data.generated import GENERATED_TASKS
-from trainer.data.mixture import Instances, Mixture
-from trainer.data.registry import load, load_task
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")

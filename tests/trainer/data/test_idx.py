@@ -14,10 +14,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper_overwatch.trainer.data.dataset import DataError
+from esper_overwatch.trainer.data.files import read
+from esper_overwatch.trainer.data.idx import read_folder, read_idx
 from tests.trainer.data import folders
-from trainer.data.dataset import DataError
-from trainer.data.files import read
-from trainer.data.idx import read_folder, read_idx
 
 torch.set_num_threads(1)
 

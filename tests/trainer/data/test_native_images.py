@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper_overwatch.trainer.compute import native_convolution as native
+from esper_overwatch.trainer.compute import native_images
+from esper_overwatch.trainer.data.images import Images
 from tests.extensions import build_extension
-from trainer.compute import native_convolution as native
-from trainer.compute import native_images
-from trainer.data.images import Images
 
 torch.set_num_threads(1)
 

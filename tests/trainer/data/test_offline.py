@@ -22,7 +22,7 @@ def refuse(event, arguments):
         raise SystemExit(f"a connection: {event} {arguments}")
 
 sys.addaudithook(refuse)
-from trainer.cli.main import main
+from esper_overwatch.trainer.cli.main import main
 main(sys.argv[1:])
 """
 SMALL = (

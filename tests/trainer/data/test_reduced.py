@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from esper_overwatch.trainer.cli.data import _as_lines, list_datasets
+from esper_overwatch.trainer.config.task_options import TaskConfig
+from esper_overwatch.trainer.data.dataset import DataError, Dataset, Split
+from esper_overwatch.trainer.data.mixture import Mixture
+from esper_overwatch.trainer.data.reduced import reduce_images
+from esper_overwatch.trainer.data.registry import KNOWN_DATASETS, load, load_task, register
 from tests.trainer.data import folders
-from trainer.cli.data import _as_lines, list_datasets
-from trainer.config.task_options import TaskConfig
-from trainer.data.dataset import DataError, Dataset, Split
-from trainer.data.mixture import Mixture
-from trainer.data.reduced import reduce_images
-from trainer.data.registry import KNOWN_DATASETS, load, load_task, register
 
 torch.set_num_threads(1)
 INSTALLED = KNOWN_DATASETS["fashion-mnist"].folder

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from esper_overwatch.trainer.data import registry
+from esper_overwatch.trainer.data.dataset import DataError, Split, split_off_validation
+from esper_overwatch.trainer.data.registrations import DatasetContents
+from esper_overwatch.trainer.data.registry import KNOWN_DATASETS, list_datasets, load, register
 from tests.trainer.data import folders
-from trainer.data import registry
-from trainer.data.dataset import DataError, Split, split_off_validation
-from trainer.data.registrations import DatasetContents
-from trainer.data.registry import KNOWN_DATASETS, list_datasets, load, register
 
 torch.set_num_threads(1)
 

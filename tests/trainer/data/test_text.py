@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.data.batches import Batches
-from trainer.data.dataset import DataError
-from trainer.data.registrations import DatasetContents
-from trainer.data.registry import list_datasets, load, register
-from trainer.data.text import MAX_TEST, MAX_VALIDATION, UNKNOWN, Text, Windows
+from esper_overwatch.trainer.data.batches import Batches
+from esper_overwatch.trainer.data.dataset import DataError
+from esper_overwatch.trainer.data.registrations import DatasetContents
+from esper_overwatch.trainer.data.registry import list_datasets, load, register
+from esper_overwatch.trainer.data.text import MAX_TEST, MAX_VALIDATION, UNKNOWN, Text, Windows
 
 torch.set_num_threads(1)
 LETTERS = "abcdefghij" * 100

@@ -19,14 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from trainer.data import text as text_module
-from trainer.data import token_cache
-from trainer.data.dataset import DataError
-from trainer.data.registrations import DatasetContents
-from trainer.data.registry import load, register
-from trainer.data.text import Text, TextOptions
-from trainer.data.text_file import TextFile, split_pieces
-from trainer.data.tokenizer import END_OF_TEXT, BpeTokenizer, CharacterTokenizer, alphabet_of
+from esper_overwatch.trainer.data import text as text_module
+from esper_overwatch.trainer.data import token_cache
+from esper_overwatch.trainer.data.dataset import DataError
+from esper_overwatch.trainer.data.registrations import DatasetContents
+from esper_overwatch.trainer.data.registry import load, register
+from esper_overwatch.trainer.data.text import Text, TextOptions
+from esper_overwatch.trainer.data.text_file import TextFile, split_pieces
+from esper_overwatch.trainer.data.tokenizer import END_OF_TEXT, BpeTokenizer, CharacterTokenizer, alphabet_of
 
 torch.set_num_threads(1)
 BPE = TextOptions("bpe", 400)
@@ -85,8 +85,8 @@ def test_it_is_learnt_on_the_training_part_alone(tmp_path: Path, home: Path) -> 
 LEARN = """
 import sys
 from pathlib import Path
-from trainer.data.text_file import TextFile
-from trainer.data.tokenizer import BpeTokenizer
+from esper_overwatch.trainer.data.text_file import TextFile
+from esper_overwatch.trainer.data.tokenizer import BpeTokenizer
 print(BpeTokenizer.train(TextFile(Path(sys.argv[1])).pieces(), 500).dumps())
 """
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from protocol.storage.keys import make_client
+from esper_overwatch.protocol.storage.keys import make_client
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.doctor import machine
 from tests.protocol.sshd import free_ports
-from trainer.cli.main import main
-from trainer.doctor import machine
 
 
 @pytest.fixture(autouse=True)

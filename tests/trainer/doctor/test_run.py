@@ -9,13 +9,13 @@ import msgspec
 import pytest
 import torch
 
-from protocol.messages import events as ev
-from protocol.runs import Connection, RunFolder, find_run
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import Connection, RunFolder, find_run
+from esper_overwatch.trainer.checkpoint import Checkpoints
+from esper_overwatch.trainer.doctor.bundle import PostmortemReport
+from esper_overwatch.trainer.doctor.run import Diagnosis, diagnose
+from esper_overwatch.trainer.doctor.run_text import diagnosis_lines
 from tests.trainer.journals import BEGIN, Told, at, epoch, round_finished, round_started, started, write_run
-from trainer.checkpoint import Checkpoints
-from trainer.doctor.bundle import PostmortemReport
-from trainer.doctor.run import Diagnosis, diagnose
-from trainer.doctor.run_text import diagnosis_lines
 
 torch.set_num_threads(1)
 PLAYED = [started("b1"), round_started(1), epoch(1, 1), epoch(1, 2), epoch(1, 3), round_finished(1)]

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.messages.vocabulary import Op, Stage
+from esper_overwatch.protocol.messages.vocabulary import Op, Stage
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.registry import load, load_task
+from esper_overwatch.trainer.evaluation.episodes import EpisodeTable, HeldOutEpisodes
+from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
+from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
+from esper_overwatch.trainer.hosts.population import EpochResult, Population
+from esper_overwatch.trainer.loop import Trainer
 from tests.trainer.compute.test_process_group import Recording
-from trainer.config import load as settings
-from trainer.config.load import ConfigError
-from trainer.config.schema import Config
-from trainer.data.registry import load, load_task
-from trainer.evaluation.episodes import EpisodeTable, HeldOutEpisodes
-from trainer.evaluation.frozen_policy import FrozenPolicy
-from trainer.evaluation.held_out import HeldOutHosts
-from trainer.hosts.population import EpochResult, Population
-from trainer.loop import Trainer
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")

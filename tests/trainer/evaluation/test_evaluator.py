@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from esper_overwatch.trainer.compute.process_group import ProcessGroup, RanksError
+from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.episode_table import lead_over
+from esper_overwatch.trainer.loop import Trainer
 from tests.trainer.compute.test_process_group import Recording
-from trainer.compute.process_group import ProcessGroup, RanksError
-from trainer.config.load import ConfigError
-from trainer.config.schema import Config
-from trainer.data.registry import load
-from trainer.episode_table import lead_over
-from trainer.loop import Trainer
 
 from .test_episodes import CPU, configuration
 

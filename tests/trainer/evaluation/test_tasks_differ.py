@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.config.load import load
-from trainer.evaluation.episodes import HeldOutEpisodes
-from trainer.evaluation.frozen_policy import FrozenPolicy
-from trainer.evaluation.held_out import HeldOutHosts
+from esper_overwatch.trainer.config.load import load
+from esper_overwatch.trainer.evaluation.episodes import HeldOutEpisodes
+from esper_overwatch.trainer.evaluation.frozen_policy import FrozenPolicy
+from esper_overwatch.trainer.evaluation.held_out import HeldOutHosts
 
 torch.set_num_threads(1)
 SCHEDULES = {

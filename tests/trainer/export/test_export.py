@@ -16,18 +16,18 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec.json_lines import Event, encode_event
-from protocol.errors import FolderError
-from protocol.journal.reader import read
-from protocol.journal.writer import Journal, JournalLimits
-from protocol.messages import events as ev
-from protocol.runs import RunFolder, RunInfo, find_run
-from protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.protocol.codec.json_lines import Event, encode_event
+from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.journal.writer import Journal, JournalLimits
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder, RunInfo, find_run
+from esper_overwatch.protocol.storage.folders import EVENTS_FILE
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.config.schema import Config
 from tests.batches import batch_of
 from tests.protocol.values import values_of
 from tests.trainer import journals
-from trainer.cli.main import main
-from trainer.config.schema import Config
 
 pa = pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -181,7 +181,7 @@ def test_parquet_holds_every_event_with_typed_columns(tmp_path: Path) -> None:
 
 
 def test_parquet_folder_holds_one_run_and_nothing_old(tmp_path: Path) -> None:
-    from trainer.export import parquet
+    from esper_overwatch.trainer.export import parquet
 
     started, ended = journals.round_started(1), journals.round_finished(1)
     for name, told in {"alpha": [started, ended], "beta": [started]}.items():
@@ -206,8 +206,8 @@ def test_parquet_folder_holds_one_run_and_nothing_old(tmp_path: Path) -> None:
 def test_every_type_can_be_written(type_: str, data: st.DataObject) -> None:
     import tempfile
 
-    from protocol.codec.json_lines import decode_line
-    from trainer.export import parquet
+    from esper_overwatch.protocol.codec.json_lines import decode_line
+    from esper_overwatch.trainer.export import parquet
 
     event = data.draw(values_of_event(type_))
     line = encode_event(1, 2, ev.Context(), event)
@@ -339,7 +339,9 @@ def test_a_missing_extra_is_one_line(
         return real(name, *args, **options)
 
     for name in [
-        n for n in sys.modules if n.startswith((f"trainer.export.{format_}", "torch.utils.tensorboard"))
+        n
+        for n in sys.modules
+        if n.startswith((f"esper_overwatch.trainer.export.{format_}", "torch.utils.tensorboard"))
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
@@ -387,7 +389,7 @@ def test_export_has_no_epoch_twice_and_names_the_boot(tmp_path: Path) -> None:
 
 
 def test_parquet_exports_at_once_leave_whole_files(tmp_path: Path) -> None:
-    from trainer.export import parquet
+    from esper_overwatch.trainer.export import parquet
 
     (tmp_path / "alpha").mkdir()
     (tmp_path / "beta").mkdir()

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from protocol.client.event_log import open_event_log
-from protocol.errors import RunNotFound
-from protocol.journal.reader import read
-from protocol.journal.writer import Journal
-from protocol.messages.events import spec_of
-from protocol.runs import RunFolder
+from esper_overwatch.protocol.client.event_log import open_event_log
+from esper_overwatch.protocol.errors import RunNotFound
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.journal.writer import Journal
+from esper_overwatch.protocol.messages.events import spec_of
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.trainer.cli.main import main
 from tests.batches import batch_of
 from tests.trainer import journals
-from trainer.cli.main import main
 
 pytest.importorskip("tensorboard", reason="the extra `export` is not installed")
 
-from trainer.export.live_tensorboard import LiveExport
+from esper_overwatch.trainer.export.live_tensorboard import LiveExport
 
 BEFORE = [
     journals.started("b1"),

@@ -16,12 +16,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from protocol import publish
-from protocol.messages import events as ev
-from protocol.runs import RunFolder
+from esper_overwatch import publish
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.config.schema import Config
 from tests.trainer import journals
-from trainer.cli.main import main
-from trainer.config.schema import Config
 
 pytest.importorskip("wandb", reason="the extra `wandb` is not installed")
 
@@ -153,7 +153,17 @@ def test_wandb_sync_finds_newest_export_and_no_network_is_used(
 @pytest.mark.slow
 def test_full_disk_during_export_is_one_line(run: RunFolder, tmp_path: Path) -> None:
     """A limit on file sizes stands for the full disk: wandb's writer is another process and only logs it."""
-    words = [sys.executable, "-m", "trainer", "export", "alpha", "--to", str(tmp_path), "--format", "wandb"]
+    words = [
+        sys.executable,
+        "-m",
+        "esper_overwatch.trainer",
+        "export",
+        "alpha",
+        "--to",
+        str(tmp_path),
+        "--format",
+        "wandb",
+    ]
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

@@ -9,12 +9,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Stage, Style
-from trainer.compute import rng
-from trainer.config.schema import Config
-from trainer.data.dataset import Dataset, Split
-from trainer.hosts.population import Population
-from trainer.seeds.image_blueprints import BLUEPRINTS
+from esper_overwatch.protocol.messages.vocabulary import Stage, Style
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.dataset import Dataset, Split
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.seeds.image_blueprints import BLUEPRINTS
 
 TABLE = ("stage", "pruning", "style", "blueprint", "alpha")
 STATES = (

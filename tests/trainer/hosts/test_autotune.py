@@ -12,14 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.compute.test_cuda_graphs import record
-from trainer.compute import native_convolution
-from trainer.compute import stacked_ops as stacked
-from trainer.compute.compiler import Compiler
-from trainer.compute.cuda_graphs import CudaGraphs
-from trainer.compute.execution_plan import Execution
-from trainer.config.load import ConfigError
-from trainer.hosts.autotune import (
+from esper_overwatch.trainer.compute import native_convolution
+from esper_overwatch.trainer.compute import stacked_ops as stacked
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.hosts.autotune import (
     StepTimer,
     candidate_sizes,
     choose_execution,
@@ -28,7 +27,8 @@ from trainer.hosts.autotune import (
     largest_size,
     measure_execution,
 )
-from trainer.hosts.population import Population, group_spans
+from esper_overwatch.trainer.hosts.population import Population, group_spans
+from tests.trainer.compute.test_cuda_graphs import record
 
 from .plots import config, every_state, plant, rows, tiny
 

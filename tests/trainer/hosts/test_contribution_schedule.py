@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from protocol.messages.vocabulary import BLENDED
-from trainer.hosts.contribution_schedule import select_contributions, select_pairs
-from trainer.hosts.population import Population
+from esper_overwatch.protocol.messages.vocabulary import BLENDED
+from esper_overwatch.trainer.hosts.contribution_schedule import select_contributions, select_pairs
+from esper_overwatch.trainer.hosts.population import Population
 
 from .plots import config, every_state, plant, rows, tiny
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED
+from esper_overwatch.protocol.messages.vocabulary import BLENDED
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.hosts import seed_pool as seeding
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.slot_plan import Topology
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from tests.trainer.oracle import Env, env_from
-from trainer.config.schema import Config
-from trainer.hosts import seed_pool as seeding
-from trainer.hosts.population import Population
-from trainer.hosts.slot_plan import Topology
 
 torch.set_num_threads(1)
 DATA = tiny()

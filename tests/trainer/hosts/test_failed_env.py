@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from trainer.config import load as settings
-from trainer.data.registry import load
-from trainer.hosts.population import Population
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts.population import Population
 
 torch.set_num_threads(1)
 CONFIG = settings.load(sets=["envs.count=5", "envs.group_size=2", "ppo.minibatches=1", "host.channels=4,8"])

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from trainer.hosts.gradients import (
+from esper_overwatch.trainer.hosts.gradients import (
     MAX_ACTIVATION_PIECE_NUMBERS,
     MAX_PIECE_NUMBERS,
     collected_norms,
@@ -114,7 +114,7 @@ def test_statistics_of_layers_do_not_overflow() -> None:
 
 MEASURE = """
 import resource, torch
-from trainer.hosts.gradients import collected_norms, norm_and_health, summary
+from esper_overwatch.trainer.hosts.gradients import collected_norms, norm_and_health, summary
 torch.set_num_threads(1)
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 def collect(x):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Stage
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.seeds.image_blueprints import BLUEPRINTS
 from tests.trainer.hosts.plots import config, every_state, plant, rows
-from trainer.data.registry import load
-from trainer.hosts.population import Population
-from trainer.seeds.image_blueprints import BLUEPRINTS
 
 torch.set_num_threads(1)
 DIGITS = load("digits")

@@ -10,17 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.messages.vocabulary import Stage
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
+from esper_overwatch.trainer.hosts import validation
+from esper_overwatch.trainer.hosts.contribution_schedule import select_contributions, select_pairs
+from esper_overwatch.trainer.hosts.masked_validation import MaskedTree
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.slot_plan import Topology
+from esper_overwatch.trainer.seeds.table import SlotTable
 from tests.trainer.compute.test_cuda_graphs import record
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
-from trainer.compute.compiler import Compiler
-from trainer.compute.cuda_graphs import NUM_CHECKED_CALLS, CudaGraphs
-from trainer.hosts import validation
-from trainer.hosts.contribution_schedule import select_contributions, select_pairs
-from trainer.hosts.masked_validation import MaskedTree
-from trainer.hosts.population import Population
-from trainer.hosts.slot_plan import Topology
-from trainer.seeds.table import SlotTable
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")

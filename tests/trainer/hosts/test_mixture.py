@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from esper_overwatch.trainer.compute.device import upload
+from esper_overwatch.trainer.data.dataset import Dataset, Split
+from esper_overwatch.trainer.data.mixture import Instances, Mixture
+from esper_overwatch.trainer.hosts.env_tasks import EnvTasks
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.reward.shapley import ShapleyValues
 from tests.trainer.hosts.plots import config, every_state, plant, tiny
-from trainer.compute.device import upload
-from trainer.data.dataset import Dataset, Split
-from trainer.data.mixture import Instances, Mixture
-from trainer.hosts.env_tasks import EnvTasks
-from trainer.hosts.population import Population
-from trainer.reward.shapley import ShapleyValues
 
 torch.set_num_threads(1)
 SHAPE = (2, 8, 8)

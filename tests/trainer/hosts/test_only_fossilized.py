@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from protocol.messages.vocabulary import BLENDED, Stage
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, Stage
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.slot_plan import Topology
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.seeds.table import is_in
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
-from trainer.hosts.population import Population
-from trainer.hosts.slot_plan import Topology
-from trainer.measurements import Measurements
-from trainer.seeds.table import is_in
 
 torch.set_num_threads(1)
 DATA = tiny()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
+from esper_overwatch.trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
 
 
 def stepped(weights: torch.Tensor, gradients: list[torch.Tensor], decay: float = 0.0) -> torch.Tensor:

@@ -6,20 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage, Style
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op, Stage, Style
+from esper_overwatch.trainer.config.host_options import EnvsConfig
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.config.seed_options import SeedsConfig
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts.gradients import DEFAULT_GATES, norm_and_health, row_norms
+from esper_overwatch.trainer.hosts.group_statistics import NUM_PROBED_EXAMPLES
+from esper_overwatch.trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.slot_plan import Topology
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.seeds.image_blueprints import BLUEPRINTS, BlueprintError
+from esper_overwatch.trainer.seeds.lifecycle import Lifecycle
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
-from trainer.config.host_options import EnvsConfig
-from trainer.config.schema import Config
-from trainer.config.seed_options import SeedsConfig
-from trainer.data.registry import load
-from trainer.hosts.gradients import DEFAULT_GATES, norm_and_health, row_norms
-from trainer.hosts.group_statistics import NUM_PROBED_EXAMPLES
-from trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
-from trainer.hosts.population import Population
-from trainer.hosts.slot_plan import Topology
-from trainer.measurements import Measurements
-from trainer.seeds.image_blueprints import BLUEPRINTS, BlueprintError
-from trainer.seeds.lifecycle import Lifecycle
 
 torch.set_num_threads(1)
 DATA = tiny()

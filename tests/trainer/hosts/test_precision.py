@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts import precision
+from esper_overwatch.trainer.hosts.host_group import HostGroup
+from esper_overwatch.trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.precision import GROWTH_INTERVAL_STEPS, INITIAL_SCALE, LossScale
+from esper_overwatch.trainer.hosts.slot_plan import Topology
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
-from trainer.data.registry import load
-from trainer.hosts import precision
-from trainer.hosts.host_group import HostGroup
-from trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
-from trainer.hosts.population import Population
-from trainer.hosts.precision import GROWTH_INTERVAL_STEPS, INITIAL_SCALE, LossScale
-from trainer.hosts.slot_plan import Topology
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")

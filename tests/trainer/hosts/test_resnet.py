@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, Stage
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, Stage
+from esper_overwatch.trainer.config.load import ConfigError, load_sourced
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.resnet import ResNet
+from esper_overwatch.trainer.hosts.slot_plan import Topology
+from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
+from esper_overwatch.trainer.hosts.validation import Coalitions
+from esper_overwatch.trainer.seeds.table import is_in
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from tests.trainer.oracle import env_from
 from tests.trainer.resnet_oracle import ResNetEnv
-from trainer.config.load import ConfigError, load_sourced
-from trainer.config.schema import Config
-from trainer.hosts.population import Population
-from trainer.hosts.resnet import ResNet
-from trainer.hosts.slot_plan import Topology
-from trainer.hosts.task_defaults import resolve_task_defaults
-from trainer.hosts.validation import Coalitions
-from trainer.seeds.table import is_in
 
 torch.set_num_threads(1)
 DATA = tiny(shape=(2, 9, 6))

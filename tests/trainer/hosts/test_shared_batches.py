@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from esper_overwatch.trainer.data.batches import ALL_ENVS
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.measurements import Measurements
 from tests.trainer.hosts.plots import config, every_state, plant, tiny
-from trainer.data.batches import ALL_ENVS
-from trainer.hosts.population import Population
-from trainer.measurements import Measurements
 
 torch.set_num_threads(1)
 

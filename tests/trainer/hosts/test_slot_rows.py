@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.messages.vocabulary import Stage
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.hosts.population import Population
 from tests.trainer.hosts.plots import config, tiny
 from tests.trainer.test_governor import SETS, play
-from trainer.config import load as settings
-from trainer.hosts.population import Population
 
 torch.set_num_threads(1)
 

@@ -11,16 +11,16 @@ import torch
 from click.testing import CliRunner
 from torch.utils.flop_counter import FlopCounterMode
 
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.compute.stacked_ops import initialise
+from esper_overwatch.trainer.config.load import ConfigError, SourcedConfig, load_sourced
+from esper_overwatch.trainer.config.load import load as settings
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.data.task import Task
+from esper_overwatch.trainer.data.text import Text
+from esper_overwatch.trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
+from esper_overwatch.trainer.hosts.transformer import Transformer
 from tests.trainer.hosts.plots import tiny
-from trainer.cli.main import main
-from trainer.compute.stacked_ops import initialise
-from trainer.config.load import ConfigError, SourcedConfig, load_sourced
-from trainer.config.load import load as settings
-from trainer.data.registry import load
-from trainer.data.task import Task
-from trainer.data.text import Text
-from trainer.hosts.task_defaults import build_model, check_sizes, resolve_task_defaults
-from trainer.hosts.transformer import Transformer
 
 torch.set_num_threads(1)
 

@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, ISOLATED, Stage, Style
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.data.text import Text
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.slot_plan import Topology
+from esper_overwatch.trainer.seeds.table import is_in
 from tests.trainer import text_oracle
 from tests.trainer.hosts.plots import config, every_state, plant, rows
 from tests.trainer.oracle import env_from
 from tests.trainer.packages import POINTWISE, install
 from tests.trainer.text_oracle import TextEnv
-from trainer.compute import rng
-from trainer.config.schema import Config
-from trainer.data.text import Text
-from trainer.hosts.population import Population
-from trainer.hosts.slot_plan import Topology
-from trainer.seeds.table import is_in
 
 torch.set_num_threads(1)
 SENTENCE = "the cat sat on the mat; a dog ran off with my hat, and that was that. "

@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from protocol.messages.vocabulary import Stage
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.config.load import ConfigError, load
+from esper_overwatch.trainer.hosts.host_group import HostGroup
+from esper_overwatch.trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.hosts.slot_plan import Topology
 from tests.trainer.hosts import test_text_exactness as text
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from tests.trainer.oracle import Env, env_from
 from tests.trainer.test_hot_path import Counting
 from tests.trainer.text_oracle import TextEnv
-from trainer.config.load import ConfigError, load
-from trainer.hosts.host_group import HostGroup
-from trainer.hosts.optimizer import ParameterGroup, StackedSGD, padded_zeros
-from trainer.hosts.population import Population
-from trainer.hosts.slot_plan import Topology
 
 torch.set_num_threads(1)
 DATA = tiny()

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from protocol.journal.reader import JournalPart
-from protocol.journal.writer import JournalLimits
-from protocol.messages import events as ev
+from esper_overwatch.protocol.journal.reader import JournalPart
+from esper_overwatch.protocol.journal.writer import JournalLimits
+from esper_overwatch.protocol.messages import events as ev
 from tests.trainer import journals
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
@@ -23,14 +23,14 @@ pytest.importorskip("duckdb", reason="the extra `export` is not installed")
 
 from mcp import Client
 
-from trainer.mcp import answers, reading
-from trainer.mcp.reading import ReadingTools
-from trainer.mcp.server import make_server
-from trainer.mcp.targets import Targets
-from trainer.query.database import QueryError
-from trainer.query.event_columns import EventColumns, PartSummary
-from trainer.query.part_cache import count_segments
-from trainer.query.views import DESCRIPTIONS
+from esper_overwatch.trainer.mcp import answers, reading
+from esper_overwatch.trainer.mcp.reading import ReadingTools
+from esper_overwatch.trainer.mcp.server import make_server
+from esper_overwatch.trainer.mcp.targets import Targets
+from esper_overwatch.trainer.query.database import QueryError
+from esper_overwatch.trainer.query.event_columns import EventColumns, PartSummary
+from esper_overwatch.trainer.query.part_cache import count_segments
+from esper_overwatch.trainer.query.views import DESCRIPTIONS
 
 EVIL = "\x1b]0;owned\x07\nforged: row \u202e"
 
@@ -250,7 +250,7 @@ def test_wrong_calls_are_told_in_one_line() -> None:
 def test_missing_extra_is_one_line() -> None:
     code = (
         "import sys; sys.modules['mcp'] = None; sys.argv = ['esper-daemon', 'mcp']\n"
-        "from trainer.cli.main import main; main()"
+        "from esper_overwatch.trainer.cli.main import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (9, "")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.runs import RunFolder
-from protocol.server.server import Server
-from trainer.metrics.totals import RunTotals
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.trainer.metrics.totals import RunTotals
 
 BLUEPRINTS = ("norm", "attention")
 

@@ -15,15 +15,15 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from protocol.codec.json_lines import decode_line
-from protocol.messages import events as ev
-from protocol.server.server import Server
+from esper_overwatch.protocol.codec.json_lines import decode_line
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.server.server import Server
+from esper_overwatch.trainer.metrics import collector as collector_module
+from esper_overwatch.trainer.metrics.collector import RunCollector, largest, mean
+from esper_overwatch.trainer.metrics.totals import RunTotals
 from tests.protocol.harness import until
 from tools import alert_rules, grafana_dashboard
 from tools.message_examples import first_of_each
-from trainer.metrics import collector as collector_module
-from trainer.metrics.collector import RunCollector, largest, mean
-from trainer.metrics.totals import RunTotals
 
 from .promtool import run_promtool
 

@@ -14,11 +14,11 @@ import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from esper_overwatch.trainer.config.load import ConfigError, load
+from esper_overwatch.trainer.config.service_options import MetricsConfig
+from esper_overwatch.trainer.metrics import listener as listener_module
+from esper_overwatch.trainer.metrics.listener import MAX_CONNECTIONS, MetricsListener
 from tests.protocol.harness import until
-from trainer.config.load import ConfigError, load
-from trainer.config.service_options import MetricsConfig
-from trainer.metrics import listener as listener_module
-from trainer.metrics.listener import MAX_CONNECTIONS, MetricsListener
 
 
 class Answering(Collector):

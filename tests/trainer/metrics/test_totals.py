@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages import events as ev
-from protocol.server.emitter import Emitted
-from trainer.metrics.totals import ANOMALIES, RunTotals, scope_of
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.protocol.server.emitter import Emitted
+from esper_overwatch.trainer.metrics.totals import ANOMALIES, RunTotals, scope_of
 
 
 def test_newest_evaluation_of_each_policy_is_kept() -> None:

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Op, Stage
-from trainer.compute.compiler import Compiler
-from trainer.compute.cuda_graphs import CudaGraphs
-from trainer.config.schema import Config
-from trainer.measurements import Measurements
-from trainer.policy.agent import Agent
-from trainer.policy.gae import gae
-from trainer.policy.rollout import Rollout
-from trainer.policy.update_statistics import UpdateStatistics
-from trainer.reward.compute import Reward, total
-from trainer.reward.modes import RunContext
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import Op, Stage
+from esper_overwatch.trainer.compute.compiler import Compiler
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphs
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.gae import gae
+from esper_overwatch.trainer.policy.rollout import Rollout
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.reward.compute import Reward, total
+from esper_overwatch.trainer.reward.modes import RunContext
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 WORTH = (0.25, 0.3, -0.1)
 """Accuracy that each slot adds with the right blueprint; half of it with a wrong one."""

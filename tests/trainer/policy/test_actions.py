@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
-from trainer.compute import rng
-from trainer.policy.actions import ActionSpace, Logits
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.policy.actions import ActionSpace, Logits
 
 SPACE = ActionSpace(slots=3, blueprints=4)
 

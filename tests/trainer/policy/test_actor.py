@@ -7,15 +7,15 @@ import math
 import pytest
 import torch
 
-from protocol.messages.vocabulary import Op, Stage
-from trainer.config import load as settings
-from trainer.config.load import ConfigError
-from trainer.measurements import Measurements
-from trainer.policy.actions import ActionSpace
-from trainer.policy.actor import Actor
-from trainer.policy.network import ActorCritic
-from trainer.seeds.lifecycle import Lifecycle
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import Op, Stage
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.actions import ActionSpace
+from esper_overwatch.trainer.policy.actor import Actor
+from esper_overwatch.trainer.policy.network import ActorCritic
+from esper_overwatch.trainer.seeds.lifecycle import Lifecycle
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 torch.set_num_threads(1)
 SLOTS = 3

@@ -8,16 +8,16 @@ from statistics import mean
 import pytest
 import torch
 
-from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
-from trainer.config.load import load
-from trainer.config.schema import Config
-from trainer.measurements import Measurements
-from trainer.policy.agent import Agent, PolicyMismatch
-from trainer.policy.gae import gae
-from trainer.policy.observation import LAYOUT_VERSION
-from trainer.policy.ppo import ppo_loss
-from trainer.reward.modes import MODES
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
+from esper_overwatch.trainer.config.load import load
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.agent import Agent, PolicyMismatch
+from esper_overwatch.trainer.policy.gae import gae
+from esper_overwatch.trainer.policy.observation import LAYOUT_VERSION
+from esper_overwatch.trainer.policy.ppo import ppo_loss
+from esper_overwatch.trainer.reward.modes import MODES
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 from .garden import WORTH, Garden, learn, make, play
 

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages.vocabulary import HEAD_NAMES
-from trainer.config.load import ConfigError, load
-from trainer.config.policy_options import PPOConfig
-from trainer.policy.coefficients import (
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
+from esper_overwatch.trainer.config.load import ConfigError, load
+from esper_overwatch.trainer.config.policy_options import PPOConfig
+from esper_overwatch.trainer.policy.coefficients import (
     Coefficients,
     by_head,
     entropy_coefficient,
@@ -18,7 +18,7 @@ from trainer.policy.coefficients import (
     sharpness,
     value_coefficient,
 )
-from trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 
 from .garden import learn, make, play
 

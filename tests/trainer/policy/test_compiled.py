@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from esper_overwatch.trainer.compute.compiler import CompiledProgram, Compiler
+from esper_overwatch.trainer.compute.cuda_graphs import CudaGraphProgram, CudaGraphs
+from esper_overwatch.trainer.config.load import load
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.reward.compute import Reward
 from tests.trainer.compute.test_cuda_graphs import record
-from trainer.compute.compiler import CompiledProgram, Compiler
-from trainer.compute.cuda_graphs import CudaGraphProgram, CudaGraphs
-from trainer.config.load import load
-from trainer.policy.agent import Agent
-from trainer.policy.update_statistics import UpdateStatistics
-from trainer.reward.compute import Reward
 
 from .garden import learn, make, play
 

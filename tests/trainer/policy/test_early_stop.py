@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.config.load import load
-from trainer.config.policy_options import PPOConfig
-from trainer.policy.early_stop import EarlyStop
-from trainer.policy.gae import gae
-from trainer.policy.ppo import PPO
-from trainer.policy.rollout import Rollout
-from trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.config.load import load
+from esper_overwatch.trainer.config.policy_options import PPOConfig
+from esper_overwatch.trainer.policy.early_stop import EarlyStop
+from esper_overwatch.trainer.policy.gae import gae
+from esper_overwatch.trainer.policy.ppo import PPO
+from esper_overwatch.trainer.policy.rollout import Rollout
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
 
 from .garden import learn, make, play
 

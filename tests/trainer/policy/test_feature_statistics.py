@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.policy.feature_statistics import (
+from esper_overwatch.trainer.policy.feature_statistics import (
     BASE_GROUPS,
     FEATURE_GROUPS,
     SLOT_GROUPS,
     STATISTICS,
     feature_statistics,
 )
-from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, FeatureColumns, Observation
-from trainer.policy.running_norm import RunningNorm
+from esper_overwatch.trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, FeatureColumns, Observation
+from esper_overwatch.trainer.policy.running_norm import RunningNorm
 
 T, N, S = 6, 5, 3
 

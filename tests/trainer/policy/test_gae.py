@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.policy.gae import gae, subtract_task_baseline
+from esper_overwatch.trainer.policy.gae import gae, subtract_task_baseline
 
 
 def naive(reward: list[float], value: list[float], gamma: float, lam: float) -> list[float]:

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import ALPHA_TARGETS, HEAD_NAMES, Op, Stage
+from esper_overwatch.protocol.messages.vocabulary import ALPHA_TARGETS, HEAD_NAMES, Op, Stage
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.observation import NUM_HISTORY_EPOCHS
+from esper_overwatch.trainer.seeds.lifecycle import Lifecycle
+from esper_overwatch.trainer.seeds.table import SlotTable
 from tests.trainer.test_governor import play
-from trainer.config import load as settings
-from trainer.measurements import Measurements
-from trainer.policy.agent import Agent
-from trainer.policy.observation import NUM_HISTORY_EPOCHS
-from trainer.seeds.lifecycle import Lifecycle
-from trainer.seeds.table import SlotTable
 
 torch.set_num_threads(1)
 CONFIG = settings.load(sets=["envs.count=1", "ppo.minibatches=1", "policy.kind=heuristic"])

@@ -13,14 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esper_overwatch.trainer.compute.cuda_graphs import MAX_CACHED_GRAPHS, NUM_CHECKED_CALLS, CudaGraphs
+from esper_overwatch.trainer.config.load import load
+from esper_overwatch.trainer.config.policy_options import PPOConfig
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.early_stop import EarlyStop, MaskedStop
+from esper_overwatch.trainer.policy.ppo import PPO, PolicyDiverged
+from esper_overwatch.trainer.policy.rollout import Rollout
 from tests.trainer.compute.test_cuda_graphs import record
-from trainer.compute.cuda_graphs import MAX_CACHED_GRAPHS, NUM_CHECKED_CALLS, CudaGraphs
-from trainer.config.load import load
-from trainer.config.policy_options import PPOConfig
-from trainer.policy.agent import Agent
-from trainer.policy.early_stop import EarlyStop, MaskedStop
-from trainer.policy.ppo import PPO, PolicyDiverged
-from trainer.policy.rollout import Rollout
 
 from .garden import learn, make, play
 

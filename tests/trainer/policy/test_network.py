@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.policy.actions import ActionSpace
-from trainer.policy.network import LSTM, ActorCritic
-from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
+from esper_overwatch.trainer.policy.actions import ActionSpace
+from esper_overwatch.trainer.policy.network import LSTM, ActorCritic
+from esper_overwatch.trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS, Observation
 
 T, N, S = 7, 4, 3
 

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from protocol.messages.vocabulary import Curve, Op, Stage, Style
-from trainer.measurements import Measurements
-from trainer.policy.actions import ActionSpace
-from trainer.policy.network import ActorCritic
-from trainer.policy.observation import (
+from esper_overwatch.protocol.messages.vocabulary import Curve, Op, Stage, Style
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.actions import ActionSpace
+from esper_overwatch.trainer.policy.network import ActorCritic
+from esper_overwatch.trainer.policy.observation import (
     BASE_COLUMNS,
     LAYOUT_VERSION,
     NUM_HISTORY_EPOCHS,
@@ -19,7 +19,7 @@ from trainer.policy.observation import (
     Observation,
     ObservationBuilder,
 )
-from trainer.seeds.table import SlotTable
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 N, S = 2, 3
 

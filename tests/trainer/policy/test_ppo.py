@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from protocol.messages.events import PPOUpdate
-from protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
-from trainer.config.load import load
-from trainer.config.policy_options import PPOConfig
-from trainer.policy.agent import Agent
-from trainer.policy.coefficients import Coefficients
-from trainer.policy.feature_statistics import FEATURE_GROUPS
-from trainer.policy.gae import gae
-from trainer.policy.network import ActorCritic
-from trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS
-from trainer.policy.ppo import PPO, PolicyDiverged, ppo_loss
-from trainer.policy.rollout import Rollout
-from trainer.policy.update_statistics import explained_within
-from trainer.telemetry.update_events import update_event
+from esper_overwatch.protocol.messages.events import PPOUpdate
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, HEADS_OF_OP, Op
+from esper_overwatch.trainer.config.load import load
+from esper_overwatch.trainer.config.policy_options import PPOConfig
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.coefficients import Coefficients
+from esper_overwatch.trainer.policy.feature_statistics import FEATURE_GROUPS
+from esper_overwatch.trainer.policy.gae import gae
+from esper_overwatch.trainer.policy.network import ActorCritic
+from esper_overwatch.trainer.policy.observation import BASE_COLUMNS, SLOT_COLUMNS
+from esper_overwatch.trainer.policy.ppo import PPO, PolicyDiverged, ppo_loss
+from esper_overwatch.trainer.policy.rollout import Rollout
+from esper_overwatch.trainer.policy.update_statistics import explained_within
+from esper_overwatch.trainer.telemetry.update_events import update_event
 
 from .garden import WORTH, learn, make, play
 

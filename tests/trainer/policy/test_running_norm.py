@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.policy.running_norm import EPISODE_PARTS, EpochNorm, RunningNorm
+from esper_overwatch.trainer.policy.running_norm import EPISODE_PARTS, EpochNorm, RunningNorm
 
 numbers = st.floats(-1e3, 1e3, allow_nan=False) | st.just(float("nan"))
 

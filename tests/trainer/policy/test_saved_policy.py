@@ -14,12 +14,17 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from trainer.checkpoint import to_archive
-from trainer.cli.main import main
-from trainer.config import load as settings
-from trainer.config.schema import Config
-from trainer.policy.agent import Agent
-from trainer.policy.saved_policy import FORMAT, PolicyMismatch, SavedPolicy, with_policy_options
+from esper_overwatch.trainer.checkpoint import to_archive
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.saved_policy import (
+    FORMAT,
+    PolicyMismatch,
+    SavedPolicy,
+    with_policy_options,
+)
 
 SMALL = ("envs.count=2", "ppo.minibatches=1", "policy.hidden=16")
 

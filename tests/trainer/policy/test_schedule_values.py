@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.policy import schedule_values as values
-from trainer.policy.schedule_values import ScheduleValues
+from esper_overwatch.trainer.policy import schedule_values as values
+from esper_overwatch.trainer.policy.schedule_values import ScheduleValues
 
 SCHEDULES = torch.tensor(list(product(range(-1, 3), repeat=3)))
 

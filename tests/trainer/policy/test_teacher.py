@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.messages.vocabulary import Op, Stage
-from trainer.config import load as settings
-from trainer.config.load import ConfigError
-from trainer.config.schema import Config
-from trainer.measurements import Measurements
-from trainer.policy.actions import ActionSpace
-from trainer.policy.agent import Agent
-from trainer.policy.baselines import schedules
-from trainer.policy.imitation import Lesson, imitate
-from trainer.policy.observation import BASE_COLUMNS
-from trainer.policy.ppo import PPO
-from trainer.policy.rollout import Rollout
-from trainer.policy.teacher import Teacher, TeacherReport, log_findings
-from trainer.seeds.lifecycle import Lifecycle
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import Op, Stage
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.config.load import ConfigError
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.actions import ActionSpace
+from esper_overwatch.trainer.policy.agent import Agent
+from esper_overwatch.trainer.policy.baselines import schedules
+from esper_overwatch.trainer.policy.imitation import Lesson, imitate
+from esper_overwatch.trainer.policy.observation import BASE_COLUMNS
+from esper_overwatch.trainer.policy.ppo import PPO
+from esper_overwatch.trainer.policy.rollout import Rollout
+from esper_overwatch.trainer.policy.teacher import Teacher, TeacherReport, log_findings
+from esper_overwatch.trainer.seeds.lifecycle import Lifecycle
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 torch.set_num_threads(1)
 SLOTS, ENVS, EPOCHS, SEARCH = 2, 24, 12, 12

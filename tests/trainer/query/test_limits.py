@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from esper_overwatch.trainer.query.answer_size import MAX_BYTES, MAX_VALUES
+from esper_overwatch.trainer.query.database import Database, QueryError, QueryLimits
 from tests.trainer import journals
-from trainer.query.answer_size import MAX_BYTES, MAX_VALUES
-from trainer.query.database import Database, QueryError, QueryLimits
 
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
 

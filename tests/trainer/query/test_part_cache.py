@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from protocol.codec.json_lines import Event
-from protocol.journal.reader import JournalPart, lines_newest_first, removed_boots
-from protocol.journal.writer import Journal, JournalLimits
-from protocol.messages.events import spec_of
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.journal.reader import JournalPart, lines_newest_first, removed_boots
+from esper_overwatch.protocol.journal.writer import Journal, JournalLimits
+from esper_overwatch.protocol.messages.events import spec_of
+from esper_overwatch.trainer.query import part_cache
+from esper_overwatch.trainer.query.database import Database
+from esper_overwatch.trainer.query.part_cache import ABANDONED_SECONDS
 from tests.batches import batch_of
 from tests.trainer.journals import BEGIN, epoch, round_started, started
-from trainer.query import part_cache
-from trainer.query.database import Database
-from trainer.query.part_cache import ABANDONED_SECONDS
 
 NUM_EPOCHS = 60
 COUNT = "SELECT count(*), count(DISTINCT epoch) FROM epochs"

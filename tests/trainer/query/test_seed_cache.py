@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from protocol.journal.writer import Journal, JournalLimits
-from protocol.messages.events import spec_of
+from esper_overwatch.protocol.journal.writer import Journal, JournalLimits
+from esper_overwatch.protocol.messages.events import spec_of
+from esper_overwatch.trainer.query.database import Database
+from esper_overwatch.trainer.query.seed_cache import SeedCache
 from tests.batches import batch_of
 from tests.trainer.journals import BEGIN, Told, started
-from trainer.query.database import Database
-from trainer.query.seed_cache import SeedCache
 
 from .test_seed_view import lives_of, random_round
 

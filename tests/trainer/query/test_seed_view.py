@@ -6,9 +6,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-from protocol.journal.damage import DamageReport
-from protocol.journal.seed_lives import Lives
-from protocol.messages.events import EpochFinished, RoundFinished, SeedStage
+from esper_overwatch.protocol.journal.damage import DamageReport
+from esper_overwatch.protocol.journal.seed_lives import Lives
+from esper_overwatch.protocol.messages.events import EpochFinished, RoundFinished, SeedStage
+from esper_overwatch.trainer.query.database import Database
+from esper_overwatch.trainer.query.timeline import valid_events
 from tests.trainer.journals import (
     SLOTS,
     Told,
@@ -20,8 +22,6 @@ from tests.trainer.journals import (
     started,
     write_run,
 )
-from trainer.query.database import Database
-from trainer.query.timeline import valid_events
 
 STAGES = ["GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED", "PRUNED", "EMBARGOED", "DORMANT"]
 BLUEPRINTS = ["norm", "attention"]

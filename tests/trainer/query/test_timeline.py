@@ -6,12 +6,12 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from protocol.journal.damage import DamageReport
-from protocol.journal.reader import read
-from protocol.journal.writer import JournalLimits
-from protocol.messages import events as ev
+from esper_overwatch.protocol.journal.damage import DamageReport
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.journal.writer import JournalLimits
+from esper_overwatch.protocol.messages import events as ev
+from esper_overwatch.trainer.query.timeline import valid_events
 from tests.trainer import journals
-from trainer.query.timeline import valid_events
 
 
 def rounds(first: int, last: int) -> Iterator[journals.Told]:

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.compute.execution_plan import Execution
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.load import load as configured
-from trainer.data.registry import load
-from trainer.episode_table import PolicyEvaluation
-from trainer.hooks import Learned, StopRun
-from trainer.loop import Trainer
-from trainer.ranks.rank_states import join, redistribute, split
-from trainer.telemetry.transfer import HostFrame
+from esper_overwatch.trainer.compute.execution_plan import Execution
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.load import load as configured
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.episode_table import PolicyEvaluation
+from esper_overwatch.trainer.hooks import Learned, StopRun
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.ranks.rank_states import join, redistribute, split
+from esper_overwatch.trainer.telemetry.transfer import HostFrame
 
 CONFIG = configured(
     sets=[

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.loop import Trainer
+from esper_overwatch.trainer.ranks import orders
+from esper_overwatch.trainer.ranks.rank_report import decode
+from esper_overwatch.trainer.ranks.worker import Worker
 from tests.trainer.test_governor import CONFIG, CPU
-from trainer.compute.process_group import ProcessGroup
-from trainer.data.registry import load
-from trainer.loop import Trainer
-from trainer.ranks import orders
-from trainer.ranks.rank_report import decode
-from trainer.ranks.worker import Worker
 
 torch.set_num_threads(1)
 DAYS = 1e7

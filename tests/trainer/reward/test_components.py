@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from protocol.messages.vocabulary import Stage
-from trainer.config.policy_options import RewardConfig
-from trainer.measurements import Measurements
-from trainer.reward.compute import Reward
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import Stage
+from esper_overwatch.trainer.config.policy_options import RewardConfig
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.reward.compute import Reward
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 from .test_compute import CALM, GUESS, HOST, S, T, terms
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from protocol.messages.vocabulary import BLENDED, Op, Stage
-from trainer.config.policy_options import PAYING_MODES, RewardConfig
-from trainer.measurements import Measurements
-from trainer.policy.gae import gae
-from trainer.reward.compute import STAGE_PROGRESS, Reward, total
-from trainer.reward.modes import MODES, RunContext
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, Op, Stage
+from esper_overwatch.trainer.config.policy_options import PAYING_MODES, RewardConfig
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.gae import gae
+from esper_overwatch.trainer.reward.compute import STAGE_PROGRESS, Reward, total
+from esper_overwatch.trainer.reward.modes import MODES, RunContext
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 S, T, HOST, YOUNG, GUESS = 3, 24, 274, 2, 2.5
 

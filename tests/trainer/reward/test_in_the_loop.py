@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.messages.vocabulary import BLENDED, Stage
+from esper_overwatch.protocol.messages.vocabulary import BLENDED, Stage
+from esper_overwatch.trainer.config import load as settings
+from esper_overwatch.trainer.hosts.population import Population
+from esper_overwatch.trainer.reward.modes import MODES
 from tests.trainer.hosts.plots import config as tiny_config
 from tests.trainer.hosts.plots import every_state, plant, rows, tiny
 from tests.trainer.oracle import env_from
 from tests.trainer.test_governor import SETS, play
-from trainer.config import load as settings
-from trainer.hosts.population import Population
-from trainer.reward.modes import MODES
 
 torch.set_num_threads(1)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.compute import rng
-from trainer.reward.shapley import (
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.reward.shapley import (
     MIN_ORDERS,
     CoalitionTable,
     Measure,

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from protocol.messages.vocabulary import Curve
-from trainer.seeds import alpha
-from trainer.seeds.table import SlotTable
+from esper_overwatch.protocol.messages.vocabulary import Curve
+from esper_overwatch.trainer.seeds import alpha
+from esper_overwatch.trainer.seeds.table import SlotTable
 
 torch.set_num_threads(1)
 

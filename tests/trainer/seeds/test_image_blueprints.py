@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.convolutions import GROUPED
+from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters, initialise
+from esper_overwatch.trainer.seeds.image_blueprints import BLUEPRINTS, Blueprint, BlueprintError, verify
+from esper_overwatch.trainer.seeds.registry import blueprint
 from tests.trainer.oracle import make_seed
-from trainer.compute import rng
-from trainer.compute.convolutions import GROUPED
-from trainer.compute.stacked_ops import Init, Parameters, initialise
-from trainer.seeds.image_blueprints import BLUEPRINTS, Blueprint, BlueprintError, verify
-from trainer.seeds.registry import blueprint
 
 torch.set_num_threads(1)
 SIZED = [blueprint(name, "cnn") for name in ("attention:width=3", "bottleneck:width=5")]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from torch import Tensor
 
-from protocol.messages.vocabulary import (
+from esper_overwatch.protocol.messages.vocabulary import (
     ALPHA_SPEEDS,
     ALPHA_TARGETS,
     BLENDED,
@@ -25,11 +25,11 @@ from protocol.messages.vocabulary import (
     Stage,
     Style,
 )
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.seeds import alpha
+from esper_overwatch.trainer.seeds.lifecycle import Lifecycle, passed
+from esper_overwatch.trainer.seeds.table import SlotTable, is_in
 from tests.trainer.hosts.plots import config
-from trainer.measurements import Measurements
-from trainer.seeds import alpha
-from trainer.seeds.lifecycle import Lifecycle, passed
-from trainer.seeds.table import SlotTable, is_in
 
 torch.set_num_threads(1)
 N, S = 2, 2

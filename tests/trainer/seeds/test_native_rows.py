@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from esper_overwatch.trainer.compute import native_convolution as native
+from esper_overwatch.trainer.compute import native_rows
+from esper_overwatch.trainer.hosts.slot_plan import SlotColumns, gather
+from esper_overwatch.trainer.seeds.blend import gate, gather_rows, graft
 from tests.extensions import build_extension
-from trainer.compute import native_convolution as native
-from trainer.compute import native_rows
-from trainer.hosts.slot_plan import SlotColumns, gather
-from trainer.seeds.blend import gate, gather_rows, graft
 
 torch.set_num_threads(1)
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from esper_overwatch.trainer.compute import rng
+from esper_overwatch.trainer.compute.convolutions import GROUPED
+from esper_overwatch.trainer.compute.stacked_ops import Init, Parameters, initialise
+from esper_overwatch.trainer.seeds import image_blueprints as blueprints
+from esper_overwatch.trainer.seeds import text_blueprints as causal
+from esper_overwatch.trainer.seeds.image_blueprints import Blueprint, BlueprintError, verify
+from esper_overwatch.trainer.seeds.registry import Family, blueprint
 from tests.trainer.text_oracle import make_text_seed
-from trainer.compute import rng
-from trainer.compute.convolutions import GROUPED
-from trainer.compute.stacked_ops import Init, Parameters, initialise
-from trainer.seeds import image_blueprints as blueprints
-from trainer.seeds import text_blueprints as causal
-from trainer.seeds.image_blueprints import Blueprint, BlueprintError, verify
-from trainer.seeds.registry import Family, blueprint
 
 torch.set_num_threads(1)
 KINDS = list(causal.BLUEPRINTS.values())

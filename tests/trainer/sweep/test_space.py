@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from trainer.cli.main import main
-from trainer.sweep.space import Dimension, SpaceError, read_space
+from esper_overwatch.trainer.cli.main import main
+from esper_overwatch.trainer.sweep.space import Dimension, SpaceError, read_space
 
 SETS = ("--set", "rounds=4", "--set", "evaluation.rounds=2")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from trainer.cli.main import main
+from esper_overwatch.trainer.cli.main import main
 
 optuna = pytest.importorskip("optuna")
 
-from trainer.sweep.space import Dimension  # noqa: E402
-from trainer.sweep.study import FILE, SweepMismatch, SweepStudy, SweepTerms  # noqa: E402
+from esper_overwatch.trainer.sweep.space import Dimension  # noqa: E402
+from esper_overwatch.trainer.sweep.study import FILE, SweepMismatch, SweepStudy, SweepTerms  # noqa: E402
 
 TERMS = SweepTerms((Dimension("ppo.learning_rate", 1e-4, 1e-2),), "return", 5, 0, {})
 

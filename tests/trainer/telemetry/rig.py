@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from protocol.codec.json_lines import Event, decode_line, encode_event
-from protocol.messages.events import SystemSample
-from protocol.messages.vocabulary import HEAD_NAMES, Level, Op, Stage
-from protocol.server.emitter import Emitter
-from trainer.config.schema import Config
-from trainer.config.service_options import TelemetryConfig
-from trainer.measurements import Measurements
-from trainer.policy.feature_statistics import FEATURE_GROUPS, STATISTICS
-from trainer.policy.update_statistics import UpdateStatistics
-from trainer.seeds.lifecycle import Lifecycle
-from trainer.seeds.table import SlotTable
-from trainer.telemetry.collection.plan import CollectionPlan
-from trainer.telemetry.columns import decision_columns, outcome_columns
-from trainer.telemetry.recorder import Recorder, RunShape
-from trainer.telemetry.timer import PhaseTimes
-from trainer.telemetry.transfer import HostFrame, Transfer
+from esper_overwatch.protocol.codec.json_lines import Event, decode_line, encode_event
+from esper_overwatch.protocol.messages.events import SystemSample
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Level, Op, Stage
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.config.schema import Config
+from esper_overwatch.trainer.config.service_options import TelemetryConfig
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.policy.feature_statistics import FEATURE_GROUPS, STATISTICS
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.seeds.lifecycle import Lifecycle
+from esper_overwatch.trainer.seeds.table import SlotTable
+from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
+from esper_overwatch.trainer.telemetry.columns import decision_columns, outcome_columns
+from esper_overwatch.trainer.telemetry.recorder import Recorder, RunShape
+from esper_overwatch.trainer.telemetry.timer import PhaseTimes
+from esper_overwatch.trainer.telemetry.transfer import HostFrame, Transfer
 
 SLOTS = ("r0c0", "r0c1")
 BLUEPRINTS = ("norm", "conv_light")

@@ -14,12 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.messages.events import Anomaly
-from protocol.messages.thresholds import THRESHOLDS, Threshold
-from protocol.server.emitter import Emitter
-from trainer.config.anomaly_options import SIGNALS, WAITING, configured_thresholds
-from trainer.config.load import OPTIONS, ConfigError, load
-from trainer.telemetry.anomalies import CHECKS, AnomalyCheck, AnomalyDetector
+from esper_overwatch.protocol.messages.events import Anomaly
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.config.anomaly_options import SIGNALS, WAITING, configured_thresholds
+from esper_overwatch.trainer.config.load import OPTIONS, ConfigError, load
+from esper_overwatch.trainer.telemetry.anomalies import CHECKS, AnomalyCheck, AnomalyDetector
 
 ENVS = 3
 

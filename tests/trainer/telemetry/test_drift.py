@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.config.anomaly_options import DriftConfig
-from trainer.telemetry.drift import DEFAULTS, EPSILON, DriftMonitor, Smoothing
+from esper_overwatch.trainer.config.anomaly_options import DriftConfig
+from esper_overwatch.trainer.telemetry.drift import DEFAULTS, EPSILON, DriftMonitor, Smoothing
 
 POOLS = {
     "env": (["env00"], Smoothing(0.99, 20)),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocol.messages.events import EpisodeFinished
-from protocol.messages.vocabulary import Op
+from esper_overwatch.protocol.messages.events import EpisodeFinished
+from esper_overwatch.protocol.messages.vocabulary import Op
+from esper_overwatch.trainer.telemetry.timer import PhaseTimes
 from tests.trainer.telemetry.rig import EPISODE, HOST_PARAMETERS, Rig
-from trainer.telemetry.timer import PhaseTimes
 
 
 def finish(rig: Rig, test_accuracy: list[float] | None = None) -> list[EpisodeFinished]:

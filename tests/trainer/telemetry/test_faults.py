@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.messages.events import LogLine
-from protocol.messages.thresholds import THRESHOLDS
-from protocol.messages.vocabulary import HEAD_NAMES
-from trainer.measurements import Measurements
-from trainer.telemetry.anomalies import CHECKS, Readings
-from trainer.telemetry.signal_values import MIN_EPISODES
-from trainer.telemetry.timer import PhaseTimes
+from esper_overwatch.protocol.messages.events import LogLine
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.telemetry.anomalies import CHECKS, Readings
+from esper_overwatch.trainer.telemetry.signal_values import MIN_EPISODES
+from esper_overwatch.trainer.telemetry.timer import PhaseTimes
 
 from .rig import EPISODE, Rig, healthy_update, machine
 

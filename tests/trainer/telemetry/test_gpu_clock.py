@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.telemetry.gpu_clock import SAMPLE_EVERY_EPOCHS, GpuClock
-from trainer.telemetry.timer import PhaseTimer, PhaseTimes
+from esper_overwatch.trainer.telemetry.gpu_clock import SAMPLE_EVERY_EPOCHS, GpuClock
+from esper_overwatch.trainer.telemetry.timer import PhaseTimer, PhaseTimes
 
 
 class Device:

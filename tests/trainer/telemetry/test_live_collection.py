@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from protocol.messages.events import (
+from esper_overwatch.protocol.messages.events import (
     Anomaly,
     Drift,
     EpochFinished,
@@ -113,7 +113,7 @@ def test_anomaly_escalates_its_env_from_next_epoch(
     run: Runs, may_be_late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it is told late the next epoch is under way: before, the escalation lost its first epoch."""
-    from trainer.hosts.host_group import HostGroup
+    from esper_overwatch.trainer.hosts.host_group import HostGroup
 
     trained = HostGroup.train
 

@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from protocol.journal.reader import read
-from protocol.messages.events import Anomaly, LogLine
-from protocol.runs import RunFolder
-from trainer.compute.process_group import ProcessGroup
-from trainer.config.load import load as configured
-from trainer.daemon.daemon import Daemon
-from trainer.data.registry import load
-from trainer.hosts.host_group import HostGroup
-from trainer.policy.ppo import PPO
+from esper_overwatch.protocol.journal.reader import read
+from esper_overwatch.protocol.messages.events import Anomaly, LogLine
+from esper_overwatch.protocol.runs import RunFolder
+from esper_overwatch.trainer.compute.process_group import ProcessGroup
+from esper_overwatch.trainer.config.load import load as configured
+from esper_overwatch.trainer.daemon.daemon import Daemon
+from esper_overwatch.trainer.data.registry import load
+from esper_overwatch.trainer.hosts.host_group import HostGroup
+from esper_overwatch.trainer.policy.ppo import PPO
 
 SICK = 2
 ENV = f"env{SICK:02d}"

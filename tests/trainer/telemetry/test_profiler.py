@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity
 
-from protocol.messages.events import ProfilerFinished, ProfilerStarted
-from trainer.telemetry import profiler
-from trainer.telemetry.profiler import Profiler
-from trainer.telemetry.timer import PhaseTimer
-from trainer.telemetry.trace import top_operators, utilisation
+from esper_overwatch.protocol.messages.events import ProfilerFinished, ProfilerStarted
+from esper_overwatch.trainer.telemetry import profiler
+from esper_overwatch.trainer.telemetry.profiler import Profiler
+from esper_overwatch.trainer.telemetry.timer import PhaseTimer
+from esper_overwatch.trainer.telemetry.trace import top_operators, utilisation
 
 torch.set_num_threads(1)
 

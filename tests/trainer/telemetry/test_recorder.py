@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.codec.json_lines import Event
-from protocol.messages.events import EpochFinished, LayerStatistics, RoundFinished, SeedGate, SeedStage
-from protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
-from trainer.measurements import Measurements
-from trainer.reward.shapley import ShapleyValues
-from trainer.telemetry.columns import ACTIVATIONS, LAYER_STATISTICS, shapley_columns
-from trainer.telemetry.timer import PhaseTimes
+from esper_overwatch.protocol.codec.json_lines import Event
+from esper_overwatch.protocol.messages.events import (
+    EpochFinished,
+    LayerStatistics,
+    RoundFinished,
+    SeedGate,
+    SeedStage,
+)
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op, Stage
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.reward.shapley import ShapleyValues
+from esper_overwatch.trainer.telemetry.columns import ACTIVATIONS, LAYER_STATISTICS, shapley_columns
+from esper_overwatch.trainer.telemetry.timer import PhaseTimes
 
 from .rig import BLUEPRINTS, EPISODE, SLOTS, Rig, healthy_update
 

@@ -9,8 +9,8 @@ import math
 import numpy as np
 import pytest
 
-from trainer.measurements import Measurements
-from trainer.telemetry.signal_values import (
+from esper_overwatch.trainer.measurements import Measurements
+from esper_overwatch.trainer.telemetry.signal_values import (
     MAX_EPISODES,
     MIN_EPISODES,
     MIN_RETURN_SPREAD,

@@ -13,10 +13,10 @@ import pytest
 import torch
 import torch._dynamo.utils as dynamo
 
-from protocol.server.emitter import Emitter
-from trainer.daemon.logging_setup import set_up
-from trainer.telemetry import stall_counters as module
-from trainer.telemetry.stall_counters import StallCounters, StallCounts
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.daemon.logging_setup import set_up
+from esper_overwatch.trainer.telemetry import stall_counters as module
+from esper_overwatch.trainer.telemetry.stall_counters import StallCounters, StallCounts
 
 torch.set_num_threads(1)
 

@@ -12,13 +12,13 @@ import psutil
 import pytest
 import torch
 
-from protocol.messages.events import SystemSample
-from protocol.messages.thresholds import THRESHOLDS
-from trainer.compute.cgroup import granted_cores
-from trainer.telemetry.allocator import fill_allocator
-from trainer.telemetry.nvml import NvidiaGPU
-from trainer.telemetry.signal_values import system_readings
-from trainer.telemetry.system import SystemSampler
+from esper_overwatch.protocol.messages.events import SystemSample
+from esper_overwatch.protocol.messages.thresholds import THRESHOLDS
+from esper_overwatch.trainer.compute.cgroup import granted_cores
+from esper_overwatch.trainer.telemetry.allocator import fill_allocator
+from esper_overwatch.trainer.telemetry.nvml import NvidiaGPU
+from esper_overwatch.trainer.telemetry.signal_values import system_readings
+from esper_overwatch.trainer.telemetry.system import SystemSampler
 
 CPU = torch.device("cpu")
 

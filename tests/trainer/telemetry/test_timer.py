@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer.telemetry import timer as module
-from trainer.telemetry.timer import PhaseTimer
+from esper_overwatch.trainer.telemetry import timer as module
+from esper_overwatch.trainer.telemetry.timer import PhaseTimer
 
 
 @pytest.fixture

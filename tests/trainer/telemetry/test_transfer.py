@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trainer.telemetry.transfer import Transfer
+from esper_overwatch.trainer.telemetry.transfer import Transfer
 
 torch.set_num_threads(1)
 DTYPES = [np.float32, np.float64, np.int64, np.int32, np.uint8, np.bool_]

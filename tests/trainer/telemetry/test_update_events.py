@@ -6,10 +6,10 @@ import dataclasses
 
 import numpy as np
 
-from protocol.messages.events import PPOUpdate
-from protocol.messages.vocabulary import HEAD_NAMES, Op
-from trainer.policy.update_statistics import UpdateStatistics
-from trainer.telemetry.update_events import update_event
+from esper_overwatch.protocol.messages.events import PPOUpdate
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, Op
+from esper_overwatch.trainer.policy.update_statistics import UpdateStatistics
+from esper_overwatch.trainer.telemetry.update_events import update_event
 
 from .rig import healthy_update
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from protocol.errors import EsperError
+from esper_overwatch.protocol.errors import EsperError
 
 _FOLDER = Path(__file__).parent
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from protocol.messages.events import Anomaly, TelemetryLevel
-from protocol.messages.vocabulary import SEVERITY_RANK
-from trainer.config.service_options import TelemetryConfig
+from esper_overwatch.protocol.messages.events import Anomaly, TelemetryLevel
+from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
+from esper_overwatch.trainer.config.service_options import TelemetryConfig
 
 from .levels import Levels
 

@@ -12,7 +12,7 @@ import statistics
 from collections import deque
 from typing import Any
 
-from protocol.messages.events import TelemetryStride
+from esper_overwatch.protocol.messages.events import TelemetryStride
 
 MAX_INTERVAL_EPOCHS = 64
 MIN_SAMPLES = 8

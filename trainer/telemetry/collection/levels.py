@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages.events import TelemetryLevel
-from protocol.messages.vocabulary import LEVELS, Level
+from esper_overwatch.protocol.messages.events import TelemetryLevel
+from esper_overwatch.protocol.messages.vocabulary import LEVELS, Level
 
 
 class LevelCode(IntEnum):

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.messages.events import Anomaly, TelemetryLevel
-from protocol.messages.vocabulary import Level
-from protocol.server.emitter import Emitter
-from trainer.config.service_options import TelemetryConfig
+from esper_overwatch.protocol.messages.events import Anomaly, TelemetryLevel
+from esper_overwatch.protocol.messages.vocabulary import Level
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.config.service_options import TelemetryConfig
 
 from .escalation import Escalations
 from .interval import CollectionInterval

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages.events import Anomaly, TelemetryLevel
-from trainer.config.service_options import TelemetryConfig
-from trainer.telemetry.collection.escalation import COOLDOWN_FACTOR, Escalations
-from trainer.telemetry.collection.levels import Levels
+from esper_overwatch.protocol.messages.events import Anomaly, TelemetryLevel
+from esper_overwatch.trainer.config.service_options import TelemetryConfig
+from esper_overwatch.trainer.telemetry.collection.escalation import COOLDOWN_FACTOR, Escalations
+from esper_overwatch.trainer.telemetry.collection.levels import Levels
 
 ENVS, EPISODE = 3, 24
 

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.messages.events import TelemetryStride
-from trainer.telemetry.collection.interval import MAX_INTERVAL_EPOCHS, MIN_SAMPLES, CollectionInterval
+from esper_overwatch.protocol.messages.events import TelemetryStride
+from esper_overwatch.trainer.telemetry.collection.interval import (
+    MAX_INTERVAL_EPOCHS,
+    MIN_SAMPLES,
+    CollectionInterval,
+)
 
 
 def run(stride: CollectionInterval, epochs: int, cost: float) -> tuple[list[bool], list[TelemetryStride]]:

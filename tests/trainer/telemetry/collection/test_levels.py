@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from protocol.messages.vocabulary import LEVELS
-from trainer.telemetry.collection.levels import LevelCode, Levels
+from esper_overwatch.protocol.messages.vocabulary import LEVELS
+from esper_overwatch.trainer.telemetry.collection.levels import LevelCode, Levels
 
 ENVS = 3
 

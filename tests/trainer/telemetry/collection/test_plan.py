@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from protocol.server.emitter import Emitter
+from esper_overwatch.protocol.server.emitter import Emitter
+from esper_overwatch.trainer.config.service_options import TelemetryConfig
+from esper_overwatch.trainer.telemetry.collection.plan import CollectionPlan
 from tests.trainer.telemetry.rig import Rig
-from trainer.config.service_options import TelemetryConfig
-from trainer.telemetry.collection.plan import CollectionPlan
 
 
 def made(**config: Any) -> tuple[CollectionPlan, Emitter]:
