@@ -133,7 +133,7 @@ def _same_origin(request: web.Request) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a `Host` header names this machine; any other name may have been bound to it by a stranger."""
+    """True if a `Host` header names this machine; a stranger may have bound any other name to its address."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback

@@ -220,14 +220,14 @@ def main(
 
 
 def _first_words(address: str | None, replay: str | None) -> str:
-    """What the first frame says: nothing is known of the run as yet."""
+    """Text of the first frame, while nothing is known of the run."""
     if replay is not None:
         return f"opening the recording of {replay}"
     return "looking for a live run" if address is None else f"connecting to {address}"
 
 
 def _takes_first_frame(ssh: Sequence[str], address: str | None, *, once: bool) -> bool:
-    """Whether the terminal can be taken at once: ssh may ask for a passphrase first."""
+    """True if the terminal can be taken at once; ssh may have to ask for a passphrase first."""
     is_ssh = bool(ssh) or (address or "").startswith("ssh://")
     return not (once or is_ssh or DRIVER_VARIABLE in os.environ)
 

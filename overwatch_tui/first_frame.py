@@ -1,4 +1,4 @@
-"""What stands on the screen while the program is loaded: the terminal is taken before Textual is imported.
+"""The first frame: one line that is shown before Textual is imported.
 
 Imports nothing that takes time.
 """
@@ -19,7 +19,7 @@ _LEAVE = "\x1b[?1049l\x1b[?25h"
 _HIDE_CURSOR, _CLEAR = "\x1b[?25l", "\x1b[2J\x1b[H"
 _DISABLED = b"\0"
 _LFLAG, _CC = 3, 6
-"""Of what termios.tcgetattr returns."""
+"""Indices into the list that termios.tcgetattr returns."""
 
 
 class FirstFrame:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 
 HANGUP_EXIT = 129
-"""What a shell reports of a program that SIGHUP ended."""
+"""Exit code that a shell reports for a program ended by SIGHUP."""
 
 
 def leave_on_hangup(descriptor: int, clean_up: Callable[[], None]) -> None:

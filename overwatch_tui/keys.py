@@ -25,7 +25,7 @@ class Key:
 
     @property
     def is_command(self) -> bool:
-        """Whether it sends a command: gone with --read-only."""
+        """True if the key sends a command; --read-only removes it."""
         return self.group == _STEER
 
 

@@ -38,7 +38,7 @@ SEARCH_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
 """How long `--once` waits for a run that was found."""
 FIRST_EPOCH_SECONDS = 60.0
-"""So long `wait` waits for the first epoch of a live run, which may be hung or may have none at all."""
+"""Time that `wait` gives a live run for its first epoch: it may hang or have no epochs at all."""
 POLL_SECONDS = 0.02
 COMMANDS_SECONDS = 10.0
 """Seconds between two questions which commands a published run has: its loop adds some as it goes."""
@@ -73,7 +73,7 @@ class Session:
         self.tried_limits: dict[str, tuple[float, float]] = {}
         """(warning, critical) by signal that this terminal judges by in place of the daemon's."""
         self.needs_paint = True
-        """Whether something came in that is painted at once."""
+        """True if something came in that is painted at once."""
         self._boot: str | None = None
         self._run: str | None = None
         self._problem: EsperError | None = None
@@ -145,7 +145,7 @@ class Session:
 
     @property
     def _is_rewound(self) -> bool:
-        """Whether the feed stands somewhere on the way to another moment."""
+        """True while the feed is on its way to another moment."""
         return isinstance(self.cursor, RecordedCursor) and self.cursor.is_seeking
 
     def show_cursor(self) -> None:
@@ -226,7 +226,7 @@ class Session:
 
     @property
     def speaks_for_all(self) -> bool:
-        """Whether the daemon takes what is acknowledged here: it is connected and knows of it."""
+        """True if the daemon shares acknowledgements: it is connected and knows the method."""
         is_live = self.link.is_current and not self.link.is_replay
         return is_live and not self.view.read_only and "anomaly.acknowledge" in self.link.methods
 
@@ -277,7 +277,7 @@ class Session:
         return self.state.is_measured
 
     def _shows_no_epoch(self, waited: float) -> bool:
-        """Whether the run is to be shown although it has no epoch."""
+        """True if the run is to be shown although it has no epoch."""
         if self.link.is_replay:
             return self.link.state == "ended"
         return self.link.state in ("live", "slow") and waited > FIRST_EPOCH_SECONDS

@@ -1,4 +1,4 @@
-"""What the terminal shows first: one run, live or recorded, or the list of runs."""
+"""The start: one run, live or recorded, or the list of runs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class RunChoice:
 
     runs: RunList = field(default_factory=lambda: RunList([LocalMachine()]))
     read_only: bool = False
-    """Whether no run may be sent commands; a recording takes none anyway."""
+    """True if no run may be sent commands; a recording takes none anyway."""
     is_start: bool = False
-    """Whether the list is the first that is shown."""
+    """True if the list is shown first."""
     view: ViewState = field(default_factory=ViewState)
     """Selection and scroll of the list."""
     compared: ComparedRuns = field(default_factory=ComparedRuns)

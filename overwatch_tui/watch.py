@@ -1,4 +1,4 @@
-"""What the command line starts: the screen, or one screen as text. Importing it takes most of a start."""
+"""The programs behind the command line: the screen, or one screen as text. Slow to import."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from .start import RunChoice, make_run_list, open_first, open_named
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """What the command line says about the run, and how it is reached."""
+    """The command line's description of the run and of the way to it."""
 
     name: str | None
     others: Sequence[str]
     """Runs whose curves are laid over those of the first."""
     ssh: Sequence[str]
     address: str | None
-    """What `name`, `ssh` and a key mean together."""
+    """Address that `name`, `ssh` and a key mean together."""
     daemon: str | None
     """The command of esper-daemon on another machine."""
     thin: bool | None
@@ -53,7 +53,7 @@ class WatchOptions:
 
 
 def _first_view(settings: Settings) -> ViewState:
-    """What the settings ask for."""
+    """The view that the settings ask for."""
     made = ViewState(
         glyphs=chosen_glyphs(settings.text("glyphs"), os.environ),
         read_only=bool(settings["read_only"]),

@@ -1,3 +1,3 @@
-"""What keys do: one class per group of keys; the app has them all."""
+"""Actions of the keys: one class per group of keys; the app inherits them all."""
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ from .base import PaintedApp
 
 
 class AnomalyActions(PaintedApp):
-    """What an operator does with an anomaly."""
+    """Acknowledge, mute and select anomalies, and try other limits."""
 
     @property
     def _is_listed(self) -> bool:
-        """Whether the keys act on the list; elsewhere they act on all there are now."""
+        """True where the keys act on the listed anomalies; elsewhere they act on all of them."""
         return self.session.view.focus == "anomalies"
 
     def action_anomaly(self, by: int) -> None:
@@ -46,7 +46,7 @@ class AnomalyActions(PaintedApp):
         return [record for record in listed_anomalies(self.body) if record.key in keys]
 
     def _current(self) -> AnomalyRecord | None:
-        """What `a` and `m` act on, as it is now: in a list of another moment the cursor chooses which."""
+        """Present state of the record that `a` and `m` act on; one listed in the past may be chosen."""
         record = current_anomaly(self.body if self._is_listed else self.session.panel_inputs())
         return None if record is None else self.session.state.anomalies.get(record.key)
 

@@ -1,4 +1,4 @@
-"""What every key works on: the session, the timer that drains it, the painting of the main screen."""
+"""Base of all actions: the session, the timer that drains it, and the painting of the main screen."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PaintedApp(App[None]):
         """Which screen each key that is under way was given to."""
         self.notifier = TerminalNotifier()
         self.collection: IdleCollection | None = None
-        """Where this process is the terminal's own: told of pauses and keys."""
+        """Notified of pauses and keys; None where the process is not the terminal's own, as in tests."""
         self._rung: dict[tuple[AnomalyKey, int], None] | None = None
         """(key, since) of what the bell has rung for, in its order; None before the first look."""
 
@@ -150,16 +150,16 @@ class PaintedApp(App[None]):
         await super().on_event(event)
 
     def _is_of_newer_screen(self, event: Key) -> bool:
-        """Whether a key comes back that was typed before the one in front of it had opened its screen.
+        """True for a key that was typed before the current screen opened and comes back to it.
 
-        What asks for a yes or no takes no such key: its question could not be read.
+        A yes-or-no question ignores such a key: nobody can have read it yet.
         """
         screen = self.screen_stack[-1]
         is_older = self._typed_on.pop(event, screen) is not screen
         return is_older and not getattr(screen, "is_read_first", False)
 
     def _usual_key(self, event: Key) -> Key:
-        """What the screens above the main one know a chosen key by; keys of their own stay what they are."""
+        """The key under its default name, which is all that screens know; a screen's own keys are kept."""
         screen = self.screen_stack[-1]
         if not getattr(screen, "takes_chosen_keys", False) or event.key in getattr(screen, "own_keys", ()):
             return event
@@ -169,7 +169,7 @@ class PaintedApp(App[None]):
         return Key(name, name if len(name) == 1 else " " if name == "space" else None)
 
     def _is_escape_and_key(self, name: str) -> bool:
-        """Whether it is taken for two keys: not one that was chosen, nor Alt and a letter in a text."""
+        """True if Alt and a key mean Esc and the key: not for a chosen key, nor for a letter in a text."""
         is_chosen = any(name in key.keys.split(",") for key in self.session.view.keys)
         types_text = getattr(self.screen_stack[-1], "types_text", False)
         return not is_chosen and (not types_text or name[-1].isdigit())
@@ -232,7 +232,7 @@ class PaintedApp(App[None]):
             self._driver.flush()
 
     def _terminal_is_full(self) -> bool:
-        """Whether the terminal has not yet taken what it was sent."""
+        """True while the terminal has not taken all that was sent."""
         stream = sys.__stdout__ if self.is_web else sys.__stderr__
         if self._main.num_owed:
             return True
@@ -260,7 +260,7 @@ class PaintedApp(App[None]):
             layout = self.screen_layout(width, height)
             main.show_layout(layout)
             self.session.view.keep(layout.scroll, layout.env)
-        self._ring()  # what the first frame shows is known; what comes after it is told
+        self._ring()  # only what comes after the first frame rings
 
     @property
     def _main(self) -> MainScreen:
@@ -274,7 +274,7 @@ class PaintedApp(App[None]):
 
     @property
     def body(self) -> PanelInputs:
-        """What the panels show: the moment of the time cursor."""
+        """Inputs of the panels at the moment of the time cursor."""
         return self.session.shown_inputs()
 
     def title_lines(self, name: str) -> int:

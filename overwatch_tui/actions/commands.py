@@ -21,7 +21,7 @@ class CommandActions(PaintedApp):
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a daemon that could take a command."""
+        """True while a daemon is connected that can take a command."""
         link = self.session.link
         return not link.is_replay and link.state in ("live", "slow", "stale")
 
@@ -66,13 +66,13 @@ class CommandActions(PaintedApp):
         self.paint()
 
     def can_send(self, method: str, run_id: str | None) -> bool:
-        """Whether a command reaches the run that it was asked of; where it does not, that is said.
+        """True if a command still reaches the run it was asked for; shows the reason where it does not.
 
-        While a question is open, the run may end and the terminal follow the next one.
+        While a question is open, the run may end and the terminal follow another one.
 
         Args:
-            method: of the command.
-            run_id: of the run that was followed when it was asked.
+            method: name of the command.
+            run_id: id of the run that was followed when the question was asked.
         """
         link = self.session.link
         if not self.is_connected:

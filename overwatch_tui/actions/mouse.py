@@ -12,7 +12,7 @@ from .moves import MoveActions
 WHEEL_ROWS = 3
 """Rows that a notch of the wheel moves the selection by."""
 _TAB = re.compile(r"(\d) [A-Z]")
-"""Of the bar of views: the key of a view and the beginning of its name."""
+"""Matches the key of a view and the first letter of its name in the bar of views."""
 SORTS_BY_HEADING = {
     "ENV": "env",
     "ST": "attention",

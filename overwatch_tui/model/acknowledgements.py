@@ -27,7 +27,7 @@ class Acknowledgement(NamedTuple):
     reason: str = ""
 
     def covers(self, first: int, rank: int) -> bool:
-        """Whether it is about an anomaly that began then and is so severe now."""
+        """True if it covers an anomaly that began at `first` and has this severity now."""
         return rank <= self.rank and (first == self.since if self.since else first <= self.ts)
 
 

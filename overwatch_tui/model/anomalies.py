@@ -23,10 +23,10 @@ from .time_series import SECOND
 
 MUTE_SECONDS = 600
 MAX_RECORDS = 200
-"""Beyond so many, records are dropped that are over and do not wait."""
+"""Above this number, records that are over and do not wait are dropped."""
 
 ROLLBACK_SHOWN_MICROSECONDS = 60 * SECOND
-"""So long a rollback is active: the env has to recover from it."""
+"""Time for which a rollback counts as active: the env has to recover from it."""
 
 LATCHED_SUFFIXES = ("nonfinite", ROLLBACK)
 """Kinds with these endings wait for an acknowledgement even when they are over."""
@@ -55,7 +55,7 @@ class AnomalyRecord:
     hint: str
     env: int | None
     reason: str = ""
-    """Of a rollback."""
+    """Reason of a rollback."""
     acknowledged: Acknowledgement | None = None
     mute: Mute = NO_MUTE
 
@@ -74,7 +74,7 @@ class AnomalyRecord:
 
     @property
     def is_of_viewer(self) -> bool:
-        """Whether the viewer finds it, from when it joined: its beginning is not the same for all."""
+        """True if the viewer itself found it: then its beginning differs from viewer to viewer."""
         return self.kind.endswith(LIMIT_SUFFIX)
 
     @property
@@ -83,13 +83,13 @@ class AnomalyRecord:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it needs an acknowledgement."""
+        """True if it needs an acknowledgement."""
         if self.is_acked or self.severity == "info":
             return False
         return self.active or self.kind.endswith(LATCHED_SUFFIXES)
 
     def is_muted(self, now: int) -> bool:
-        """Whether it is silenced at a time in microseconds."""
+        """True if it is muted at a time in microseconds."""
         return now < self.mute.until
 
 

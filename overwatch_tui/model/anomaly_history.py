@@ -21,7 +21,7 @@ HOUR = 3600 * SECOND
 MAX_HOURS = 168
 """A week."""
 MAX_INCIDENTS = 4096
-"""So many of the newest are told apart: an event that comes twice counts once."""
+"""Newest incidents that are remembered, so that an event that comes twice counts once."""
 MAX_KINDS = 64
 OTHER = "other"
 """Further kinds are counted under this one."""
@@ -35,7 +35,7 @@ class _Incident(NamedTuple):
     critical: int = 0
 
     def counted(self, until: int | None = None) -> Counter[tuple[int, str, str]]:
-        """What it adds to the counts: a warning after it was critical is the end of that, and adds nothing.
+        """Contribution to the counts; a warning after a critical event marks its end and adds nothing.
 
         Args:
             until: only of events up to then; None = all.

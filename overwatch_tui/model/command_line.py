@@ -32,12 +32,12 @@ class CommandLineError(EsperError):
 
 
 class Parsed(NamedTuple):
-    """What a line asks for."""
+    """A parsed command line."""
 
     method: str
     params: dict[str, Any]
     is_query: bool
-    """Whether it only reads."""
+    """True if the method only reads."""
 
 
 class Parameter(NamedTuple):
@@ -61,7 +61,7 @@ class Parameter(NamedTuple):
 
 
 def parameters_of(method: Method) -> list[Parameter]:
-    """Of a method, in the order in which values may be given without names."""
+    """Parameters of a method, in the order in which values may be given without names."""
     hints = typing.get_type_hints(method.params, include_extras=True)
     found = []
     for field in msgspec.structs.fields(method.params):
@@ -106,7 +106,7 @@ def complete(line: str, methods: Sequence[str]) -> list[str]:
 
 
 def explain(line: str) -> str:
-    """What the method or the parameter under the cursor means."""
+    """Explanation of the method or the parameter under the cursor."""
     words = line.lstrip().split(" ")
     method = METHODS.get(words[0])
     if method is None:

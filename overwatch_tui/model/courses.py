@@ -83,7 +83,7 @@ class Quantiles:
         return [quantile(column, 0.5) if column else None for column in self._columns(now, window, count)]
 
     def _columns(self, now: int, window: int, count: int) -> list[list[float]]:
-        """Of each bucket the means of all courses that have one, in their order."""
+        """For each bucket the sorted means of all courses that have one."""
         if not self._courses:
             return [[] for _ in range(count)]
         means = [course.means(now, window, count) for course in self._courses]

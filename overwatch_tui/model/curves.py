@@ -19,7 +19,7 @@ from .columns import zip_columns
 from .time_series import RESOLUTIONS, SHORT_RESOLUTIONS, History
 
 MAX_METRIC_CURVES = 1000
-"""Of a published run; further numbers are in the table only."""
+"""Limit for a published run; further numbers appear in the table only."""
 PPO_SIGNALS = (
     "approx_kl",
     "entropy",

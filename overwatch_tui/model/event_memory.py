@@ -34,7 +34,7 @@ class EventMemory:
         self._bytes = 0
         self._open: list[bytes] = []
         self.position = 0
-        """Of the newest line."""
+        """Position of the newest line."""
 
     @property
     def first(self) -> int:

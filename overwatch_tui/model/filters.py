@@ -1,4 +1,4 @@
-"""What a list shows: a small language over the fields of its rows.
+"""Filters of lists: a small language over the fields of their rows.
 
     acc<60 st:roll drift>0.5 r0c1:conv -log stall
 
@@ -49,7 +49,7 @@ class Term(NamedTuple):
     is_turned: bool
 
     def holds(self, row: Fields) -> bool:
-        """Whether a row has it."""
+        """True if a row meets the condition."""
         if self.sign == ":":
             return self._is_in_text(row) is not self.is_turned
         value = row.get(self.field)
@@ -70,7 +70,7 @@ class Filter(NamedTuple):
     terms: tuple[Term, ...]
 
     def passes(self, row: Fields) -> bool:
-        """Whether a row is shown."""
+        """True if a row is shown."""
         return all(term.holds(row) for term in self.terms)
 
 

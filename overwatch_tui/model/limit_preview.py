@@ -1,8 +1,8 @@
 """How often other limits would have raised an anomaly, counted over the curves that are kept.
 
 A curve holds the least and the greatest value of each bucket: the worse one is judged, as the daemon's check
-judges readings (so many breaches in a row raise, so many calm ones end). Where a bucket holds several values
-the count is a little too high or too low.
+judges readings: `raise_after` breaches in a row raise, `clear_after` calm ones end. Where a bucket holds
+several values the count is a little too high or too low.
 """
 
 from __future__ import annotations

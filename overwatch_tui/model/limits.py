@@ -64,6 +64,6 @@ def policy_limit(
 
 
 def kind_of_daemon(kind: str) -> str:
-    """What the daemon calls an anomaly that a viewer has found by a limit of the policy's signals."""
+    """The daemon's name for an anomaly that a viewer found by a limit of the policy's signals."""
     known = POLICY_LIMITS.get(kind.removesuffix(LIMIT_SUFFIX))
     return kind if known is None or not kind.endswith(LIMIT_SUFFIX) else known.twins[0][1]

@@ -80,14 +80,14 @@ _SEVERITIES: dict[type, str] = {
     ev.Mark: "info",
     ev.Lease: "info",
 }
-"""Of events whose severity is always the same; see `_severity` for the others."""
+"""Severities of events that always have the same; see `_severity` for the others."""
 _LOG_LEVELS = {"WARNING": "warning", "ERROR": "critical", "CRITICAL": "critical"}
 _AUTOMATIC_STAGES = ("EMBARGOED", "RESETTING", "DORMANT")
 """A slot passes these alone after a pruning: no line for them."""
 
 
 def has_log_entry(data: Any) -> bool:
-    """Whether the log shows an event of this kind."""
+    """True if the log shows an event of this kind."""
     if isinstance(data, ev.SeedStage):
         return data.to_stage not in _AUTOMATIC_STAGES
     return type(data) in ORIGINS

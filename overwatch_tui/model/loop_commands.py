@@ -22,7 +22,7 @@ class OfferedParameter:
 
     @property
     def hint(self) -> str:
-        """What can be typed."""
+        """Description of the values that can be typed."""
         if self.choices:
             return " or ".join(map(str, self.choices))
         return {"bool": "yes or no", "int": "an integer", "float": "a number"}.get(self.type, "text")

@@ -15,7 +15,7 @@ from esper_overwatch.protocol.messages.events import (
 )
 
 MAX_METRICS = 10_000
-"""What a publisher may have; a summary that names more is cut."""
+"""Limit of a publisher; a summary that names more is cut."""
 
 
 @dataclass

@@ -13,7 +13,7 @@ from esper_overwatch.protocol.messages.events import EpochFinished
 
 @dataclass(frozen=True, slots=True)
 class BlueprintTally:
-    """What became of the seeds of one blueprint, by the events received."""
+    """Outcomes of the seeds of one blueprint, counted from the events received."""
 
     germinated: int = 0
     fossilized: int = 0
@@ -25,7 +25,7 @@ class BlueprintTally:
 
     @property
     def mean_contribution(self) -> float | None:
-        """Of a seed; None where none was measured."""
+        """Mean per measured seed; None where none was measured."""
         return self.contributed / self.measured if self.measured else None
 
     def __add__(self, other: BlueprintTally) -> BlueprintTally:
@@ -50,7 +50,7 @@ class Scoreboard:
     """Follows the stages of seeds; a boot that resumes repeats rounds, which count once."""
 
     _rounds: dict[int, SlotTallies] = field(default_factory=dict)
-    """Of the rounds before the present one."""
+    """Tallies of the rounds before the present one."""
     _round: int = 0
     _events: list[Event] = field(default_factory=list)
     """The stages of the present round."""
@@ -60,7 +60,7 @@ class Scoreboard:
     """Those of the present round."""
     _is_booting: bool = False
     is_whole: bool = True
-    """Whether no event of `life` is missing from the run's beginning on: the counts are those of the run."""
+    """True while every event of `life` since the run's beginning was received: the counts are the run's."""
 
     def begin_boot(self) -> None:
         """A daemon starts: what its first event repeats has been counted already."""
@@ -73,14 +73,14 @@ class Scoreboard:
         self._is_booting = False
         round_, limit = event.ctx.round, event.ctx.epoch + (event.type == "round.finished")
         kept = [old for old in self._events if old.ctx.round == round_ and old.ctx.epoch < limit]
-        told: list[tuple[int, Event | _Measured]] = [(old.ts, old) for old in kept]
+        again: list[tuple[int, Event | _Measured]] = [(old.ts, old) for old in kept]
         last = event.ctx.epoch - (event.type == "epoch")  # stages follow the epoch that they name
-        told += [(old[0], old) for old in self._measured if old[1] == round_ and old[2] <= last]
+        again += [(old[0], old) for old in self._measured if old[1] == round_ and old[2] <= last]
         self._rounds = {number: tallies for number, tallies in self._rounds.items() if number < round_}
         if self._round < round_:
             self._close_round()
         self._begin_round(round_)
-        for _, each in sorted(told, key=lambda pair: pair[0]):
+        for _, each in sorted(again, key=lambda pair: pair[0]):
             if isinstance(each, Event):
                 self.stage(each)
             else:
@@ -126,7 +126,7 @@ class Scoreboard:
         return _sum(*self._rounds.values(), _count(self._lives.all))
 
     def copy(self) -> Scoreboard:
-        """What later events do not change, and what can be continued."""
+        """Independent copy, which can be continued."""
         present = (self._round, list(self._events), list(self._measured), self._lives.copy())
         return Scoreboard(dict(self._rounds), *present, self._is_booting, self.is_whole)
 

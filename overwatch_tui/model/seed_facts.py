@@ -1,4 +1,4 @@
-"""What is kept of a slot of an env in a round: its stages and gates, packed, and the numbers of its epochs.
+"""Facts about one slot of an env in a round: packed stages and gates, and the numbers of its epochs.
 
 A long run fills thousands of such places. As objects a fact takes half a KiB, packed a sixth of it.
 """
@@ -24,10 +24,10 @@ _unpack = msgspec.msgpack.Decoder().decode
 
 
 class SeedFacts:
-    """Of one slot of an env in a round; of an event what a seed's life is made of.
+    """Facts about one slot of an env in a round: the fields of its events that a seed's life consists of.
 
     Args:
-        owner: who may change them.
+        owner: the only one that may change them.
     """
 
     __slots__ = ("_numbers_known", "_packed", "numbers", "owner")
@@ -36,14 +36,14 @@ class SeedFacts:
         self.owner = owner
         self.numbers = array("d")
         self._numbers_known = array("q")
-        """Of the events, in the order in which they came."""
+        """Numbers of the events, in the order of arrival."""
         self._packed = bytearray()
 
     def __len__(self) -> int:
         return len(self._numbers_known)
 
     def copy(self, owner: object) -> SeedFacts:
-        """The same for another owner."""
+        """Copy for another owner."""
         twin = SeedFacts(owner)
         twin.numbers, twin._numbers_known = self.numbers[:], self._numbers_known[:]
         twin._packed = self._packed[:]
@@ -97,7 +97,7 @@ def _stage(
 
 
 def _gate_values(data: SeedGate) -> tuple[Any, ...]:
-    """Of the checks those that failed."""
+    """Gate, verdict and failed checks."""
     return data.gate, data.passed, [check for check, passed in data.checks.items() if not passed]
 
 

@@ -35,7 +35,7 @@ MAX_BOOTS = 16
 MAX_ENDED = 200
 """Ended lives that are listed."""
 _SEQ = 2
-"""Where in the columns of an epoch the number of its event is."""
+"""Column that holds the number of an epoch's event."""
 _WITH_SEED = frozenset(stage.name for stage in WITH_SEED)
 
 SeedKey = tuple[int, int, str, int]
@@ -98,7 +98,7 @@ class SeedStory:
     contribution: float | None = None
     """The newest known, a share of accuracy."""
     ts: int = 0
-    """Of the newest stage."""
+    """Time of the newest stage, microseconds."""
     stages: list[StageStep] = field(default_factory=list)
     gates: list[GateStep] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
@@ -139,7 +139,7 @@ class _Boot:
     def __init__(self, seq: int, clock: _Clock = (1 << 60, inf)) -> None:
         self.seq = seq
         self.clock = clock
-        """The earliest that it has told of."""
+        """Earliest clock that the boot has reported."""
 
     def copy(self) -> _Boot:
         """One that later events do not change."""
@@ -223,7 +223,7 @@ class SeedStories:
             self._made.clear()
 
     def _note_newest(self, stream: str, seq: int, clock: _Clock) -> bool:
-        """Whether the event with this number is the newest of its stream."""
+        """True if the event with this number is the newest of its stream."""
         known = self._newest.get(stream)
         if known is not None and seq <= known[0]:
             return False
@@ -299,11 +299,11 @@ class SeedStories:
         return True
 
     def _is_void(self, round_: int, epoch: float, seq: int) -> bool:
-        """Whether a later boot repeats what an event of `life` told."""
+        """True if a later boot repeats what an event of `life` reported."""
         return any(seq < boot.seq and (round_, epoch) >= boot.clock for boot in self._boots)
 
     def _is_void_point(self, clock: tuple[int, int], seq: int) -> bool:
-        """Whether an epoch was measured again, or the run has gone back to before it."""
+        """True if the epoch was measured again, or the run has gone back to before it."""
         newest, now = self._newest.get("metric", (0, clock))
         return seq < self._measured.get(clock, 0) or (seq < newest and clock > now)
 
@@ -311,7 +311,7 @@ class SeedStories:
         ended = self._finished.get(round_)
         if ended is not None and not self._is_void(round_, inf, ended):
             return True
-        # A boot that goes back is known by the stream that has told of it already.
+        # The stream that reports a boot that goes back first makes it known.
         return round_ < min((clock[0] for _, clock in self._newest.values()), default=0)
 
     def ended(self) -> list[SeedStory]:
@@ -345,10 +345,10 @@ class SeedStories:
     def _tell(self, place: _Place, facts: SeedFacts) -> list[SeedStory]:
         """The lives that were in this place, in the order of birth."""
         round_, env, slot = place
-        told = sorted(facts.events(*place), key=lambda event: event.seq)
-        told = [one for one in told if not self._is_void(round_, one.ctx.epoch, one.seq)]
+        events = sorted(facts.events(*place), key=lambda event: event.seq)
+        events = [one for one in events if not self._is_void(round_, one.ctx.epoch, one.seq)]
         lives, stories = Lives(), _Stories(place)
-        for event in told:
+        for event in events:
             if isinstance(event.data, SeedStage):
                 lives.stage(event)
                 stories.stage(event, lives.at(env, slot))

@@ -1,4 +1,4 @@
-"""What the screen needs to know, folded from events. Pure: no terminal, no clock, no socket.
+"""State of the screen, folded from events. Pure: no terminal, no clock, no socket.
 
 Live and replayed events take the same path. Any order of events is accepted; log, curves and counts take what
 is newer than all before, `late_events` the rest. What no event has brought yet is None, panels write `--`.
@@ -69,18 +69,18 @@ class State:
     ppo: ev.PPOUpdate | None = None
     ppo_ts: int = 0
     teacher: ev.TeacherRound | None = None
-    """Of the newest round that a teacher decided in."""
+    """Newest round in which a teacher decided."""
     teacher_round: int = 0
     drift: dict[str, SourceDrift] = field(default_factory=dict)
     """By source; envs and policy come in different events, which name the sources that were measured."""
     system: ev.SystemSample | None = None
-    """Of the first rank, as are its curves: another one may run on another machine."""
+    """Sample of the first rank, as are the curves: another rank may run on another machine."""
     system_ts: int = 0
     stride: ev.TelemetryStride | None = None
     layers: ev.LayerStatistics | None = None
     layers_ctx: Context = field(default_factory=Context)
     rank_seconds: dict[int, float] = field(default_factory=dict)
-    """Of the newest epoch on each rank beside the first."""
+    """Seconds of the newest epoch on each rank except the first."""
     shapley: ev.ShapleyComputed | None = None
     shapley_round: int = 0
     episodes: dict[int, tuple[int, ev.EpisodeFinished]] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class State:
     anomaly_history: AnomalyHistory = field(default_factory=AnomalyHistory)
     commands: Commands = field(default_factory=Commands)
     metrics: MetricTable = field(default_factory=MetricTable)
-    """Of a published run."""
+    """Metrics of a published run."""
     loop_commands: dict[str, Any] = field(default_factory=dict)
     """Commands of a published run with help and parameters, as its newest `status` lists them."""
     log: deque[LogEntry] = field(default_factory=lambda: deque(maxlen=MAX_LOG_ENTRIES))
@@ -123,7 +123,7 @@ class State:
             self._numbers[event.stream] = event.seq
 
     def is_news(self, event: Event) -> bool:
-        """Whether it is newer than all of its stream before: a snapshot repeats what has been counted."""
+        """True if it is newer than all events of its stream so far: a snapshot repeats counted events."""
         return event.seq > self._numbers.get(event.stream, 0)
 
     def _take_in(self, event: Event) -> None:
@@ -198,7 +198,7 @@ class State:
 
     @property
     def is_published(self) -> bool:
-        """Whether a loop of its user's own publishes the run: it has metrics instead of envs."""
+        """True if a user's own loop publishes the run: it has metrics instead of envs."""
         return self.run is not None and self.run.kind == "published"
 
     @property
@@ -211,7 +211,7 @@ class State:
 
     @property
     def is_measured(self) -> bool:
-        """Whether an epoch, or of a published run a number, was received."""
+        """True once an epoch was received, or a number of a published run."""
         return self.epoch is not None or self.metrics.step is not None
 
     @property
@@ -247,7 +247,7 @@ class State:
         return "--" if code is None else _named(self.run.blueprints if self.run else (), code)
 
     def tell_epoch(self, event: Event) -> None:
-        """Have the lives of the seeds know an epoch."""
+        """Fold an epoch into the seed stories."""
         codes = enumerate(self.run.stages if self.run else _STAGES)
         self.stories.epoch(event, self.slots, frozenset(i for i, name in codes if name in _WITH_SEED))
 
@@ -274,7 +274,7 @@ def _named(names: list[str] | tuple[str, ...], code: int) -> str:
 
 _Handler = Callable[[State, Event], None]
 HANDLERS: dict[type, _Handler] = {}
-"""What an event changes, by its class."""
+"""Handlers by the class of the event."""
 
 
 def _on(event: type) -> Callable[[_Handler], _Handler]:

@@ -24,7 +24,7 @@ SHORT_RESOLUTIONS: tuple[tuple[int, int], ...] = ((10 * SECOND, 360),)
 """For the many and short-lived, such as seeds: 10 s for an hour."""
 
 SLACK = 64
-"""Buckets may be older by so many than the capacity, so that the oldest are dropped several at a time."""
+"""Buckets above the capacity, so that the oldest are dropped several at a time."""
 MAX_VALUE = 1e30
 """Values beyond are cut to it, so that single precision holds them."""
 

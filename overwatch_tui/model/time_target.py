@@ -1,4 +1,4 @@
-"""What is typed to go to a moment: a time of day, a span back, a round."""
+"""Moments as an operator types them: a time of day, a span back, a round."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ from .time_series import SECOND
 MINUTE = 60 * SECOND
 """Keyframes lie between two minutes, where a bucket of every resolution of the curves ends."""
 KEYFRAME_EVENTS = 4096
-"""At least so many lie between two keyframes."""
+"""Least number of events between two keyframes."""
 NEAR_KEYFRAME_EVENTS = 512
 """Between those that are kept where the cursor has been last."""
 MAX_KEYFRAMES, MAX_NEAR_KEYFRAMES = 128, 16
 MAX_MARKS = 65_536
 """Epochs, and anomalies, that can be stepped to: of a day with an epoch a second, in 2 MiB."""
 KEYFRAME_LOG_ENTRIES = 200
-"""So much of the log goes with a keyframe."""
+"""Newest log entries that a keyframe keeps."""
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Marks:
 
 
 class SeekTarget(NamedTuple):
-    """Where to go: the first of these that is met; without one, to the end."""
+    """A place to go to: the first of these conditions that is met; without any, the end."""
 
     position: int | None = None
     ts: int | None = None
@@ -144,7 +144,7 @@ class RunTimeline:
         self._first = 0
         """Position after which they are held."""
         self._curves, self._history, self._stories = Curves(), AnomalyHistory(), SeedStories()
-        """Of the end."""
+        """Newest curves, counts and stories."""
 
     def fold(self, folding: Folding, event: Event, *, is_joining: bool = False) -> None:
         """Fold an event, and take note of it where it is new.
@@ -230,7 +230,7 @@ class RunTimeline:
             self.anomalies.drop_before(first)
 
     def neighbour(self, marks: Marks, position: int, by: int) -> int | None:
-        """Position of the mark so many before (negative) or after a position; None beyond the ends."""
+        """Position of the mark `by` marks after a position (negative: before); None beyond the ends."""
         at = (bisect_left if by < 0 else bisect_right)(marks.positions, position)
         at += by if by < 0 else by - 1
         return marks.positions[at] if 0 <= at < len(marks) else None
@@ -246,7 +246,7 @@ class RunTimeline:
 
 
 def is_trouble(event: Event) -> bool:
-    """Whether an event is one that the keys of anomalies step to."""
+    """True for events that the keys of anomalies step to."""
     data = event.data
     if isinstance(data, Anomaly):
         return data.active and data.severity != "info"
@@ -313,7 +313,7 @@ class Seek:
         self._on_reset = on_reset
         self._begin = folding.position, folding.ts
         self.is_met = False
-        """Whether the target was reached; False at the end of all events."""
+        """True if the target was reached, False at the end of all events."""
 
     def step(self, seconds: float) -> bool:
         """Go on for about so long; whether it is over."""

@@ -37,7 +37,7 @@ _PUBLISHED = PanelTable(
     Panel("pins", pins.RENDERER, key="9", tab=("Pins", "Pinned")),
     Panel("empty", empty.RENDERER),
 )
-"""Of a run that somebody's own loop publishes: what it has, under the keys that the same views have."""
+"""Panels of a published run; views that both kinds of run have are under the same keys."""
 PANELS = PanelTable(
     Panel("envs", envs.RENDERER, Place("a1", "a1", "a1"), key="1", tab=("Envs", "Main")),
     Panel("anomalies", anomalies.RENDERER, Place("", "b1", "c1"), key="2", tab=("Anom", "Anomalies")),
@@ -58,4 +58,4 @@ PANELS = PanelTable(
 VIEWS = tuple(panel.name for panel in PANELS.views)
 """Names of the panels that a key shows alone, in the order of their keys."""
 ALL_VIEWS = tuple(dict.fromkeys([*VIEWS, *(panel.name for panel in _PUBLISHED.views)]))
-"""The same, those of published runs among them."""
+"""Names of all views, those of published runs included."""

@@ -1,4 +1,4 @@
-"""What a published run says of itself: tags, notes, its own summary, files, texts."""
+"""Description of a published run: tags, notes, its own summary, files, texts."""
 
 from __future__ import annotations
 

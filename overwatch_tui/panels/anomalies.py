@@ -25,7 +25,6 @@ MIN_DETAIL_LINES = 20
 
 
 def fields(_inputs: PanelInputs) -> Sequence[str]:
-    """What a filter may name."""
     return ANOMALY_FIELDS
 
 
@@ -135,7 +134,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def charts(inputs: PanelInputs) -> list[str]:
-    """What the selected record is about."""
+    """Curve of the selected record's signal."""
     records = listed_anomalies(inputs)
     if not records:
         return []
@@ -144,7 +143,6 @@ def charts(inputs: PanelInputs) -> list[str]:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each row."""
     return [
         {**anomaly_fields(one, inputs.now), "first": one.first, "last": one.last}
         for one in listed_anomalies(inputs)

@@ -74,7 +74,7 @@ def detail_lines(inputs: PanelInputs, record: AnomalyRecord, width: int, height:
 
 
 def _advice(record: AnomalyRecord) -> list[tuple[str, str]]:
-    """What it means, what usually causes it and what to try."""
+    """Meaning, usual causes and steps to try."""
     found = [("hint", record.hint)] if record.hint else []
     guide = ANOMALY_GUIDES.get(kind_of_daemon(record.kind))
     if guide is not None:

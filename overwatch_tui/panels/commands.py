@@ -25,7 +25,6 @@ FIELDS = ("id", "what", "state", "by", "ms")
 
 
 def fields(_inputs: PanelInputs) -> Sequence[str]:
-    """What a filter may name."""
     return FIELDS
 
 
@@ -88,7 +87,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def _methods(inputs: PanelInputs, width: int, height: int) -> list[Line]:
-    """What `:` takes, as far as it fits: methods with their parameters; nothing where no daemon hears it."""
+    """Methods that `:` takes with their parameters, as many as fit; none without a live daemon."""
     if not inputs.link.is_current or inputs.link.is_replay:
         return []
     key = key_table.shown_key(inputs.view.keys, "command_line")
@@ -154,12 +153,12 @@ def _offered(inputs: PanelInputs, width: int) -> list[Line]:
 
 
 def _actions_of(missing: frozenset[str]) -> list[str]:
-    """What the keys of these commands do."""
+    """Actions of the keys of these commands."""
     return [action for name in missing for action in (name, f"{key_table.COMMAND_ACTION}('{name}')")]
 
 
 def _offered_by_loop(inputs: PanelInputs, width: int) -> list[Line]:
-    """What the loop of a published run has registered: name, parameters, what it does."""
+    """Commands that the loop of a published run has registered, with their parameters and help."""
     commands = read_loop_commands(inputs.state.loop_commands)
     if not inputs.state.is_published:
         return []
@@ -209,7 +208,6 @@ def _in_full(command: TrackedCommand, width: int) -> list[Line]:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each row."""
     return [_fields_of(each) for each in _rows(inputs)]
 
 

@@ -165,7 +165,6 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each row."""
     found: list[dict[str, Value]] = []
     for source in map(str, keys(inputs)):
         row = inputs.state.drift[source]

@@ -143,7 +143,7 @@ def _reward(inputs: PanelInputs, env: int, width: int) -> list[Line]:
 
 
 def _episode(inputs: PanelInputs, env: int, width: int) -> list[Line]:
-    """What became of the env's last whole episode."""
+    """Result of the env's last whole episode."""
     found = inputs.state.episodes.get(env)
     if found is None:
         return []
@@ -159,7 +159,7 @@ def _episode(inputs: PanelInputs, env: int, width: int) -> list[Line]:
 
 
 def _paid(episode: EpisodeFinished, width: int) -> list[Line]:
-    """What an episode's return consists of."""
+    """Components of an episode's return."""
     row = Row().put("   of which ", "dim")
     for name, value in episode.reward_components.items():
         row.put(f"  {name} ", "dim").put(format_number(value, "+.3f"))
@@ -185,7 +185,7 @@ def _shapley(inputs: PanelInputs, env: int, width: int) -> list[Line]:
 
 
 def _interactions(inputs: PanelInputs, pairs: list[list[float | None]] | None, width: int) -> list[Line]:
-    """What each two seeds gain by one another, in points of accuracy."""
+    """Gain of each pair of seeds through one another, in points of accuracy."""
     row, slots = Row().put(" interactions ", "dim"), inputs.state.slots
     begin = row.width
     for first, second in combinations(range(len(pairs or [])), 2):

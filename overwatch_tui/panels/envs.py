@@ -36,7 +36,7 @@ FIELDS = ("env", "st", "acc", "dacc", "return", "grad", "drift", "action", "anom
 
 
 def fields(inputs: PanelInputs) -> Sequence[str]:
-    """What a filter may name: the columns, and each slot by its name."""
+    """Names that a filter may use: the columns and the slots."""
     return (*FIELDS, *inputs.state.slots)
 
 
@@ -276,7 +276,6 @@ def _trend_style(change: float | None) -> str:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each row."""
     return [_fields_of(inputs, row) for row in _rows(inputs)]
 
 

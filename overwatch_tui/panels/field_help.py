@@ -1,4 +1,4 @@
-"""What the fields of each panel mean, and how to find out what is wrong: the help shows this first."""
+"""Meaning of each panel's fields, and hints for a diagnosis: the first part of the help."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class PanelHelp(NamedTuple):
-    """Of one panel."""
+    """Help on one panel."""
 
     fields: tuple[tuple[str, str], ...]
     """(name as it is shown, meaning)."""

@@ -70,7 +70,7 @@ def _columns(layers: Any) -> tuple[list[list[Any]], ...]:
 
 
 def _rank(value: Any) -> tuple[bool, float]:
-    """What was not measured comes last, what is not finite first."""
+    """Sort key: values that are not finite first, missing ones last."""
     if value is None:
         return False, 0.0
     return True, float(value) if isfinite(value) else float("inf")
@@ -137,7 +137,7 @@ def _line(inputs: PanelInputs, found: LayerRow, column: int, width: int, *, sele
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each layer of every env that was measured."""
+    """Every measured layer of every env, for an export."""
     envs = range(inputs.state.num_envs)
     return [{"env": env, **row._asdict()} for env in envs for row in layer_rows(inputs, env)]
 

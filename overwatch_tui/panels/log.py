@@ -1,4 +1,4 @@
-"""What happened, newest at the bottom; it follows the end until a row is selected."""
+"""The log, newest entry at the bottom; it follows the end until a row is selected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ FIELDS = ("source", "tag", "sev", "round", "epoch", "text")
 
 
 def fields(_inputs: PanelInputs) -> Sequence[str]:
-    """What a filter may name."""
     return FIELDS
 
 
@@ -69,7 +68,7 @@ def _fields_of(entry: LogEntry) -> dict[str, Value]:
 
 
 def passes_filter(inputs: PanelInputs, entry: LogEntry) -> bool:
-    """Whether the filters show it: the kind of line that `f` has chosen, and the one that was typed."""
+    """True if both filters show the entry: the one of `f` and the typed one."""
     return _is_of_kind(inputs, entry) and inputs.view.passes("log", lambda: _fields_of(entry))
 
 
@@ -167,7 +166,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def _around(inputs: PanelInputs, entry: LogEntry, width: int, room: int) -> list[Line]:
-    """What the whole log has before and after an entry."""
+    """Entries of the whole log before and after one."""
     entries = list(inputs.state.log)
     at = next((i for i, one in enumerate(entries) if one is entry), len(entries) - 1)
     first = max(0, min(at - room // 2, len(entries) - room))
@@ -187,7 +186,6 @@ def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each row."""
     chosen = [entry for entry in inputs.state.log if passes_filter(inputs, entry)]
     return [{"ts": entry.ts, **_fields_of(entry)} for entry in chosen]
 

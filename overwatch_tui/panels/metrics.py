@@ -30,7 +30,6 @@ FIELDS = ("name", "last", "min", "mean", "max", "step", "n")
 
 
 def fields(_inputs: PanelInputs) -> Sequence[str]:
-    """What a filter may name."""
     return FIELDS
 
 
@@ -83,7 +82,7 @@ class _Widths(NamedTuple):
     name: int
     course: int
     num_columns: int
-    """Of `_COLUMNS`."""
+    """Number of columns shown of `_COLUMNS`."""
 
 
 def _widths(rows: Sequence[tuple[str, str]], width: int) -> _Widths:
@@ -165,7 +164,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def _selected(inputs: PanelInputs, width: int, height: int) -> list[Line]:
-    """What is known of the selected row; nothing where no number of it was logged."""
+    """Details of the selected row; none where no number of it was logged."""
     rows = keys(inputs)
     group, leaf = rows[inputs.view.selected_index("metrics", rows)]
     name = f"{group}/{leaf}" if group and leaf else leaf
@@ -221,7 +220,6 @@ def charts(inputs: PanelInputs) -> list[str]:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each row."""
     names = [f"{group}/{leaf}".lstrip("/") for group, leaf in keys(inputs) if leaf]
     return [_fields_of(inputs, name) for name in names]
 

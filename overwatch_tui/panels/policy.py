@@ -32,7 +32,7 @@ TASK_WIDTH = 16
 MIN_CHART_LINES = 5
 """Lines left that are worth a chart."""
 MIN_ROUND_CHARTS = 5
-"""The same beside other panels."""
+"""Lines left beside other panels that are worth charts of the rounds."""
 
 
 class PolicySignal(NamedTuple):
@@ -40,7 +40,7 @@ class PolicySignal(NamedTuple):
 
     label: str
     field: str
-    """Of `PPOUpdate`; its history is `ppo.<field>`."""
+    """Field of `PPOUpdate`; its history is `ppo.<field>`."""
     help: str
 
 
@@ -118,7 +118,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def _without_updates(inputs: PanelInputs, width: int, height: int) -> list[Line]:
-    """Of a policy that has not learned yet, or never does: what it got."""
+    """Results of a policy that has not been updated yet, or never is."""
     run = inputs.state.run
     text = " no update yet: the first comes when the first round ends"
     if run is not None and run.policy != "ppo":
@@ -138,20 +138,20 @@ def _without_updates(inputs: PanelInputs, width: int, height: int) -> list[Line]
     return lines
 
 
-def _teacher(inputs: PanelInputs, told: TeacherRound, width: int) -> list[Line]:
-    """What a teacher, which PPO begins after, has found: a line for each task."""
-    row = Row().put(" teacher  ", "dim").put(told.stage, "bold")
-    row.put(f" round {inputs.state.teacher_round} of {told.rounds}, then PPO", "dim")
-    if told.recognised is not None:
-        row.put(f"  recognised {100 * told.recognised:.0f}%")
-    if told.imitation_loss is not None:
-        row.put(f"  imitated to {told.imitation_loss:.3f} nats")
+def _teacher(inputs: PanelInputs, report: TeacherRound, width: int) -> list[Line]:
+    """Findings of the teacher whose rounds precede PPO's, a line per task."""
+    row = Row().put(" teacher  ", "dim").put(report.stage, "bold")
+    row.put(f" round {inputs.state.teacher_round} of {report.rounds}, then PPO", "dim")
+    if report.recognised is not None:
+        row.put(f"  recognised {100 * report.recognised:.0f}%")
+    if report.imitation_loss is not None:
+        row.put(f"  imitated to {report.imitation_loss:.3f} nats")
     lines = [row.line(width)]
-    for task, plants in told.schedules.items():
+    for task, plants in report.schedules.items():
         row = Row().put(f" {task}", "dim", TASK_WIDTH).put(" ")
-        row.put(f"{format_number(told.worth.get(task), '+.3f')} ", "bold", 8)
+        row.put(f"{format_number(report.worth.get(task), '+.3f')} ", "bold", 8)
         row.put(" ".join(plant or "--" for plant in plants))
-        lines.append(row.put(f"  of {told.tried.get(task, 0)} episodes", "dim").line(width))
+        lines.append(row.put(f"  of {report.tried.get(task, 0)} episodes", "dim").line(width))
     return lines
 
 
@@ -260,7 +260,7 @@ def _returns(inputs: PanelInputs, width: int) -> Line:
 
 
 def _components(inputs: PanelInputs, width: int) -> list[Line]:
-    """What the mean return of the last round consists of, in units of the return and as shares of it."""
+    """Components of the last round's mean return, in its units and as shares of it."""
     last = inputs.state.last_round
     if last is None or not last.reward_components:
         return []
@@ -313,7 +313,7 @@ def _settings(inputs: PanelInputs, width: int) -> Line:
 
 
 def _phases(inputs: PanelInputs, width: int) -> Line:
-    """Where the time of an epoch goes."""
+    """Time of an epoch by phase."""
     epoch = inputs.state.epoch
     row = Row().put(" epoch    ", "dim")
     if epoch is None:
@@ -396,7 +396,7 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each signal."""
+    """All signals, for an export."""
     if inputs.state.ppo is None:
         return []
     found: list[dict[str, Value]] = []

@@ -1,4 +1,4 @@
-"""What the profiler found: where its trace is, how to open it, and its operators as a table."""
+"""Result of the profiler: path of its trace, commands that open it, and its operators as a table."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def trace_lines(profile: ProfilerFinished, width: int) -> list[Line]:
-    """Where the trace is, whole, and what opens it."""
+    """Whole path of the trace, and the programs that open it."""
     lines = [Row().put(" trace ", "dim").put(format_bytes(profile.bytes), "dim").line(width)]
     lines += _whole(profile.path, "bold", width)
     lines.append(
@@ -110,7 +110,7 @@ def _line(inputs: PanelInputs, found: dict[str, Any], width: int, *, selected: b
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each operator."""
+    """All operators, for an export."""
     return [{**row, "us_per_call": _per_call(row)} for row in operators(inputs)]
 
 

@@ -82,7 +82,7 @@ def _facts(inputs: PanelInputs, story: SeedStory, width: int) -> list[Line]:
 
 
 def _shapley(inputs: PanelInputs, story: SeedStory) -> float | None:
-    """Of this seed; None where its round was not analysed or it was gone before its end."""
+    """Shapley value of this seed; None if its round was not analysed or it ended before the round did."""
     state = inputs.state
     ended = story.end_stage in ("PRUNED", "DORMANT")
     if state.shapley is None or state.shapley_round != story.round or ended or story.slot not in state.slots:

@@ -33,7 +33,6 @@ FIELDS = ("env", "slot", "bp", "st", "ep", "alpha", "contrib", "grad", "health",
 
 
 def fields(_inputs: PanelInputs) -> Sequence[str]:
-    """What a filter may name."""
     return FIELDS
 
 
@@ -195,7 +194,7 @@ def _line(inputs: PanelInputs, key: tuple[int, int], bar: int, width: int, *, se
 
 
 def _selected_story(inputs: PanelInputs) -> SeedStory | None:
-    """Of the selected row; None where there is none, or nothing is known of it."""
+    """Story of the selected row; None without a row or a story."""
     rows = keys(inputs)
     if not rows:
         return None
@@ -215,7 +214,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """What an export has of each seed, living or ended; of one alone, its epochs."""
+    """All seeds, living or ended, for an export; in a detail the epochs of the selected one."""
     story = _selected_story(inputs) if inputs.view.detail else None
     if story is not None:
         return [point._asdict() for point in story.points]

@@ -141,7 +141,7 @@ def _trainer(inputs: PanelInputs, width: int) -> list[Line]:
 
 
 def _stalls(counted: RoundFinished) -> Row:
-    """What stalled the device in the last round."""
+    """Stalls of the device in the last round."""
     row = _label("last round").put(f"device waits {format_number(counted.device_syncs, 'd')}")
     for text, count in (
         ("graph breaks", counted.graph_breaks),

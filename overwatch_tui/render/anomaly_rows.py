@@ -22,7 +22,7 @@ def listed_anomalies(inputs: PanelInputs) -> list[AnomalyRecord]:
 
 
 def current_anomaly(inputs: PanelInputs) -> AnomalyRecord | None:
-    """What `a` and `m` act on: the row of the list that moves act on, elsewhere the selected or the worst."""
+    """Record that `a` and `m` act on: the row of a focused list, else the selected record or the worst."""
     if inputs.view.focus == "anomalies":
         shown = listed_anomalies(inputs)
         order = [record.key for record in shown]
@@ -33,7 +33,7 @@ def current_anomaly(inputs: PanelInputs) -> AnomalyRecord | None:
 
 
 def anomaly_fields(record: AnomalyRecord, now: int) -> dict[str, Value]:
-    """What a filter and an export have of a record, by the names of `ANOMALY_FIELDS`."""
+    """Values of a record by `ANOMALY_FIELDS`, for filters and exports."""
     return {
         "source": record.source,
         "kind": record.kind,
@@ -48,7 +48,7 @@ def anomaly_fields(record: AnomalyRecord, now: int) -> dict[str, Value]:
 
 
 def state_words(record: AnomalyRecord, now: int) -> str:
-    """Whether it is active, acknowledged, muted."""
+    """Words for active or over, acknowledged, muted."""
     words = ["active" if record.active else "over"]
     if record.is_acked or record.is_waiting:
         words.append("acknowledged" if record.is_acked else "not acknowledged (a)")

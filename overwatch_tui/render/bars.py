@@ -18,7 +18,7 @@ from .link_text import ending_text, link_text
 from .panel import PanelInputs, PanelTable
 
 SILENT_SECONDS, SILENT_EPOCHS = 10.0, 3
-"""A trainer is silent after so long, and after so many of its epochs."""
+"""A trainer is silent after this time, and after this number of its epochs."""
 TWO_COLUMNS = 120
 _WORD_STYLES = {"TRAINING": "ok", "STOPPED": "critical", "FAILED": "critical", "DIED": "critical"}
 _BADGE = {None: "live", "warning": "caution", "critical": "alarm"}
@@ -63,7 +63,7 @@ def _badge(inputs: PanelInputs, row: Row) -> None:
 
 
 def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
-    """What else the header shows, the most important first."""
+    """Further (text, style) pairs of the header, the most important first."""
     state, link = inputs.state, inputs.link
     word_ = inputs.run_word
     facts: list[tuple[str, str]] = []
@@ -99,7 +99,7 @@ def _facts(inputs: PanelInputs, width: int) -> list[tuple[str, str]]:
 
 
 def silent_trainer(inputs: PanelInputs) -> bool:
-    """Whether the trainer's loop has said nothing for three of its epochs, and for 10 s at least."""
+    """True if the trainer's loop has been silent for three of its epochs, and for 10 s at least."""
     age, epoch = inputs.link.trainer_age_seconds, inputs.state.epoch
     usual = 0.0 if epoch is None else epoch.seconds
     return (

@@ -16,18 +16,18 @@ from .plot import Series, plot_grid
 from .signals import Signal, mark_of, siblings, signal_of
 
 RUN_STYLES = ("chart2", "chart3", "accent", "info", "key")
-"""Of the runs that are compared, in the order of their letters: a run keeps its colour."""
+"""Styles of compared runs in the order of their letters: a run keeps its colour."""
 GAP = 2
 """Columns between two charts."""
 _BEST_ASPECT = 5.0
 """Columns for each line of a chart."""
 MIN_CHART_LINES = 5
 MAX_MARKED = 16
-"""Where more curves lie over each other, only that of the chosen one has its number on it."""
+"""Largest number of overlaid curves that each show a number; above it only the chosen one does."""
 
 
 def num_columns(count: int, width: int, height: int) -> int:
-    """In how many columns so many charts fill a box best: near the usual shape, with few empty places."""
+    """Number of columns that fills a box best with charts: near the usual shape, with few empty places."""
 
     def cost(columns: int) -> float:
         rows = -(-count // columns)
@@ -38,7 +38,7 @@ def num_columns(count: int, width: int, height: int) -> int:
 
 
 def chart_width(count: int, width: int, height: int) -> int:
-    """Columns of each of so many charts in a box; those of a last row that is not full are wider."""
+    """Columns of each of `count` charts in a box; a last row that is not full has wider ones."""
     columns = num_columns(count, width, height)
     return (width - GAP * (columns - 1)) // columns
 
@@ -119,7 +119,7 @@ def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Seri
 
 
 def _of_run(inputs: PanelInputs, run: ComparedRun, name: str) -> Course | None:
-    """The same curve of another run, as if both had begun together."""
+    """The curve of another run, shifted as if both runs had begun together."""
     history = run.curves.get(name)
     return None if history is None else Shifted(history, inputs.view.charts.begin - run.begin)
 
@@ -243,5 +243,5 @@ EMPTY_PINS = (
 
 
 def empty_page(width: int) -> list[Line]:
-    """What one's own page says before anything is pinned."""
+    """Text of the operator's own page before anything is pinned."""
     return [Row().to(max(0, (width - len(t)) // 2)).put(t, "dim").line(width) for t in EMPTY_PINS]

@@ -1,4 +1,4 @@
-"""What the operator has chosen for charts: axis, smoothing, overlay, cursor, place in time, pins."""
+"""The operator's choices for charts: axis, smoothing, overlay, cursor, place in time, pins."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ChartView:
 
     @property
     def is_moved(self) -> bool:
-        """Whether there is a cursor, or an older edge, that `let_go` ends."""
+        """True if there is a cursor or an older right edge, which `let_go` ends."""
         return self.at is not None or self.end is not None
 
     def let_go(self) -> bool:

@@ -42,7 +42,7 @@ class EnvRow(NamedTuple):
     severity: str | None
     accuracy: float | None
     change: float | None
-    """Of the accuracy since the epoch before."""
+    """Change of accuracy since the epoch before."""
     total: float | None
     """Return of the episode so far."""
     gradient: float | None
@@ -206,6 +206,6 @@ def stage_counts(state: State) -> dict[str, int]:
 
 
 def finite_mean(values: Sequence[float | None]) -> float | None:
-    """Of what was measured and is finite."""
+    """Mean of the measured, finite values."""
     known = [v for v in values if v is not None and isfinite(v)]
     return sum(known) / len(known) if known else None

@@ -62,11 +62,11 @@ def _training_text(data: Any) -> str | None:
     return None
 
 
-def _teacher_text(told: ev.TeacherRound) -> str:
-    text = f"{told.stage} worth {sum(told.worth.values()) / max(1, len(told.worth)):+.2f}"
-    if told.recognised is not None:
-        text += f" recognised {100 * told.recognised:.0f}%"
-    return text if told.imitation_loss is None else f"{text} imitated {told.imitation_loss:.3f}"
+def _teacher_text(report: ev.TeacherRound) -> str:
+    text = f"{report.stage} worth {sum(report.worth.values()) / max(1, len(report.worth)):+.2f}"
+    if report.recognised is not None:
+        text += f" recognised {100 * report.recognised:.0f}%"
+    return text if report.imitation_loss is None else f"{text} imitated {report.imitation_loss:.3f}"
 
 
 def _seed_text(stage: ev.SeedStage) -> str:

@@ -1,4 +1,4 @@
-"""What is shown as a file: rows and curves as CSV or JSON, a drawing as text or SVG."""
+"""Exports: rows and curves as CSV or JSON, a drawing as text or SVG."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ TOP, BOTTOM = 3, 2
 
 @dataclass(frozen=True)
 class Box:
-    """Where a piece of the screen is."""
+    """Place of a piece of the screen."""
 
     name: str
     x: int
@@ -75,7 +75,7 @@ def _column_widths(width: int) -> tuple[int, ...]:
 
 
 class _Want(NamedTuple):
-    """What a panel of a column asks for."""
+    """Request of a panel in a column."""
 
     name: str
     title: int

@@ -101,7 +101,7 @@ def fit(line: Line, width: int, style: str = "") -> Line:
 
 
 def sign_cuts(lines: Sequence[Line], sign: str) -> list[Line]:
-    """The same lines with this sign where something was cut."""
+    """Replace the sign at the end of cut texts."""
     if sign == CUT:
         return list(lines)
     return [tuple((text.replace(CUT, sign), style) for text, style in line) for line in lines]
@@ -119,7 +119,7 @@ def plain(line: Line) -> str:
 
 
 def fade(line: Line) -> Line:
-    """The same text without colour: it tells of a time that is over."""
+    """Remove the colours: the text is out of date."""
     faded = tuple((text, "dim select" if "select" in style else "dim") for text, style in line)
     return fit(faded, width_of(line))
 
@@ -130,5 +130,5 @@ def width_of(line: Line) -> int:
 
 
 def restyle(line: Line, style: str) -> Line:
-    """The same text with a style laid over every span."""
+    """Add a style to every span."""
     return tuple((text, f"{span} {style}".strip()) for text, span in line)

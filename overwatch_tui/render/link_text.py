@@ -29,5 +29,5 @@ def link_text(link: LinkStatus) -> str:
 
 
 def ending_text(link: LinkStatus) -> str:
-    """What became of a run that is over, and what to type next."""
+    """Outcome of a run that is over, and the advice on what to type next."""
     return f"{_ENDINGS.get(link.outcome, link.outcome)}: {link.advice}"

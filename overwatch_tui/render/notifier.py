@@ -41,7 +41,7 @@ class QuietHours(NamedTuple):
     end: time
 
     def holds(self, now: time) -> bool:
-        """Whether a time of day is in it."""
+        """True if a time of day lies within."""
         if self.begin <= self.end:
             return self.begin <= now < self.end
         return now >= self.begin or now < self.end
@@ -73,7 +73,7 @@ class Outlet(NamedTuple):
     form: str
     """`off`, `bell`, `osc9`, `osc777` or `osc99`."""
     is_wrapped: bool = False
-    """Whether tmux stands between."""
+    """True if tmux stands between the program and the terminal."""
 
 
 ONLY_BELL = Outlet("bell")
@@ -91,7 +91,7 @@ def ask_command(command: list[str]) -> str:
 
 
 def choose_outlet(choice: str, environment: Mapping[str, str], ask: Ask = ask_command) -> Outlet:
-    """What a choice means in this terminal.
+    """Outlet that a choice means in this terminal.
 
     Args:
         choice: one of `CHOICES`.
@@ -135,7 +135,7 @@ class TerminalNotifier:
     _count: int = 0
 
     def sequence(self, title: str, text: str, now: datetime | None = None) -> str:
-        """What is to be written to the terminal, the bell with it; empty where nothing is.
+        """Bytes to write to the terminal, bell included; empty in quiet hours and when switched off.
 
         Args:
             title: of the notification.

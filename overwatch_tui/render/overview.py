@@ -14,7 +14,7 @@ from .panel import PanelInputs
 MIN_LINES = 8
 """Fewer are left empty."""
 _CHART_WIDTH, _CHART_HEIGHT = 40, 8
-"""Of one chart, at least."""
+"""Least columns and lines of one chart."""
 _TRAINING = (
     "return.p50",
     "accuracy.mean",

@@ -24,7 +24,7 @@ class PageView:
         return self.orders.get(panel, (0, False))
 
     def cycle(self, panel: str, count: int) -> int:
-        """Sort by the next of so many columns; returns it."""
+        """Sort by the next of `count` columns; returns its index."""
         self.orders[panel] = (self.order(panel)[0] + 1) % count, False
         return self.orders[panel][0]
 

@@ -15,7 +15,7 @@ class Palette(NamedTuple):
     """A theme."""
 
     backgrounds: tuple[str, ...]
-    """What it is made for, darkest and lightest."""
+    """Backgrounds that it is made for, darkest and lightest."""
     on_bar: str
     """Plain text where the theme sets the background: the terminal's own may not be legible there."""
     styles: Mapping[str, str]

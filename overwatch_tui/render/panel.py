@@ -1,4 +1,4 @@
-"""What a panel is given, what it gives, and the table that all panels stand in."""
+"""Inputs and outputs of panels, and the table of all panels."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class PanelInputs:
     """Wall time of the daemon, microseconds: the right edge of every chart."""
 
     kept: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What several panels compute of this moment, or one several times; see `keep`."""
+    """Values that several panels compute of this moment, or one panel several times; see `keep`."""
 
     def keep(self, key: Hashable, compute: Callable[[], _T]) -> _T:
-        """What was computed of this moment under this key, or is now; nobody may change it."""
+        """The value of a key, computed once per moment; nobody may change it."""
         if key not in self.kept:
             self.kept[key] = compute()
         found: _T = self.kept[key]
@@ -46,7 +46,7 @@ class PanelInputs:
 
     @cached_property
     def age(self) -> int:
-        """Of the oldest value in any chart, microseconds."""
+        """Age of the oldest value in any chart, microseconds."""
         firsts = [h.first_ts for h in self.state.curves.histories.values() if h.first_ts]
         return max(0, self.now - min(firsts)) if firsts else 0
 
@@ -62,7 +62,7 @@ class PanelInputs:
 
     @property
     def axis(self) -> TimeAxis:
-        """What every chart spans: up to this moment, or up to where the operator has moved it."""
+        """Span of every chart, up to this moment or up to the edge that the operator has chosen."""
         end = self.view.charts.end
         return TimeAxis(self.now, self.window) if end is None else TimeAxis(end, self.window, True)
 
@@ -117,7 +117,7 @@ class PanelInputs:
 
 
 class Drawn(NamedTuple):
-    """What a panel has drawn, and what of the view has to follow it."""
+    """Lines of a panel, and changes of the view that follow from them."""
 
     lines: list[Line]
     """May be fewer than the height asked for; never more is shown."""
@@ -164,11 +164,11 @@ class Renderer(NamedTuple):
     needs: Callable[[PanelInputs, int], tuple[int, int]]
     """(inputs, width) -> least and preferred number of lines, title not counted."""
     note: Callable[[PanelInputs], str] = _no_note
-    """What stands at the right of the title: order, filter, position."""
+    """Text at the right of the title: order, filter, position."""
     keys: Callable[[PanelInputs], Sequence[Hashable]] = _no_keys
     """Keys of the rows that can be selected, in their order."""
     detail: Callable[[PanelInputs, int, int], Drawn] | None = None
-    """What Enter shows of the selected row."""
+    """Details of the selected row, shown by Enter."""
     fields: Callable[[PanelInputs], Sequence[str]] = _no_fields
     """Names that a filter of its rows may use; none = its rows cannot be filtered."""
     charts: Callable[[PanelInputs], Sequence[str]] = _no_charts
@@ -176,22 +176,22 @@ class Renderer(NamedTuple):
     records: Callable[[PanelInputs], Sequence[Mapping[str, Value]]] = _no_records
     """All its rows with all their fields, as an export has them; those that the filter shows."""
     grows: bool = False
-    """Whether it takes the lines that no panel of its column asks for; else the last one does."""
+    """True if it takes the lines that no panel of its column asks for; else the last panel does."""
     page: Callable[[PanelInputs], str] = _no_page
     """Name of the panel that Enter opens from the detail; empty = none."""
     orders: tuple[str, ...] = ()
     """Names of the columns that `s` sorts its rows by, one after the other."""
     is_newest_last: bool = False
-    """Whether its rows end with the newest: over a slow link its lines are sent upwards."""
+    """True if its last row is the newest: over a slow link its lines are sent upwards."""
     num_waiting: Callable[[PanelInputs], int] = _no_rows_wait
     """How many rows wait for the operator: shown in its tab, highlighted."""
 
 
 class Place(NamedTuple):
-    """Where a panel stands on the main screen: column and row, such as `b2`; empty = not there."""
+    """Place of a panel on the main screen: column and row, such as `b2`; empty = not there."""
 
     one: str = ""
-    """Where there is one column."""
+    """Place where the screen has one column."""
     two: str = ""
     three: str = ""
 
@@ -240,12 +240,12 @@ class PanelTable:
         return name if any(panel.name == name for panel in self.views) else self.views[0].name
 
     def is_main(self, name: str) -> bool:
-        """Whether this view is the one with all panels."""
+        """True for the view with all panels."""
         return self.view_of(name) == self.views[0].name
 
     @property
     def names(self) -> list[str]:
-        """Of all panels, those of published runs among them."""
+        """Names of all panels, those of published runs included."""
         others = self._published.names if self._published is not None else []
         return list(dict.fromkeys([*self._by_name, *others]))
 

@@ -24,11 +24,11 @@ _PATTERNS = tuple(
     tuple(sum(bit for row, bit in enumerate(column) if rows >> row & 1) for rows in range(16))
     for column in _DOTS
 )
-"""Of each column, the bits of any set of its four rows."""
+"""For each column of dots, the braille bits of any set of its four rows."""
 
 
 MIN_AXIS_LINES = 7
-"""Charts of so many lines have a time axis."""
+"""Least height of a chart with a time axis, lines."""
 
 
 class TimeAxis(NamedTuple):
@@ -39,7 +39,7 @@ class TimeAxis(NamedTuple):
     window: int
     """From the left edge to the right one."""
     is_past: bool = False
-    """Whether the right edge is another moment than this one: the axis then names both edges' times."""
+    """True if the right edge is not the present: the axis then names the times of both edges."""
 
 
 def sparkline(
@@ -99,20 +99,20 @@ class Series:
     style: str = "chart"
     scale: float = 1.0
     mark: str = ""
-    """A letter or a number on the curve, by which it is told from others without colour."""
+    """A letter or a number on the curve, which identifies it without colour."""
     is_line: bool = False
-    """Whether only the means are drawn, without the envelope of least and greatest."""
+    """True draws the means only, without the envelope of least and greatest."""
     dot: str = "*"
-    """What draws it in ASCII."""
+    """Character of the curve in ASCII."""
 
 
 MIN_SPARKLINE = 5
 GUTTER = 7
 """Columns of the axis labels."""
 MARK_DISTANCE = 24
-"""A curve's mark stands at its end and every so many columns."""
+"""Columns between two marks of a curve, counted from its end."""
 MAX_REPEATED_MARKS = 4
-"""Where more curves have a mark, it stands at their ends only."""
+"""Largest number of marked curves whose marks are repeated; above it they stand at the ends only."""
 _LIMIT_LABEL = 4
 
 
@@ -138,7 +138,7 @@ class PlotGrid:
         return self.dt * self.per_cell
 
     def column_of(self, ts: int) -> int:
-        """Of a time; may lie outside."""
+        """Column of a time; may lie outside the plot."""
         return (ts // self.dt - self.end + self.count - 1) // self.per_cell
 
     def buckets(self, course: Course) -> list[Bucket | None]:
@@ -146,12 +146,12 @@ class PlotGrid:
         return course.buckets(self.end * self.dt, self.dt * self.count, self.count)
 
     def means(self, course: Course) -> list[float | None]:
-        """Of these buckets."""
+        """Means of these buckets."""
         return course.means(self.end * self.dt, self.dt * self.count, self.count)
 
 
 def plot_grid(width: int, axis: TimeAxis, glyphs: Glyphs) -> PlotGrid:
-    """The columns of a chart of so many columns with its labels."""
+    """Columns of a chart of this width, labels included."""
     columns = max(width - GUTTER, 1)
     per_cell = 2 if glyphs.braille else 1
     dt = max(axis.window // (columns * per_cell), 1)
@@ -270,7 +270,7 @@ Column = list[float | None]
 
 
 class _Values(NamedTuple):
-    """What of a curve is drawn."""
+    """Values of a curve to draw."""
 
     lows: Column
     means: Column
@@ -278,11 +278,11 @@ class _Values(NamedTuple):
 
     @property
     def is_line(self) -> bool:
-        """Whether there is no envelope around the means."""
+        """True if there is no envelope around the means."""
         return self.lows is self.highs
 
     def known(self, *, is_log: bool) -> set[float]:
-        """What an axis has to hold; of a logarithmic one a mean may be the least above 0."""
+        """Values that the axis has to hold; on a logarithmic one a mean may be the least above 0."""
         columns = (self.means,) if self.is_line else tuple(self) if is_log else (self.lows, self.highs)
         return {value for column in columns for value in column if value is not None}
 
@@ -317,7 +317,7 @@ class _Canvas:
         self._styles = [["faint"] * columns for _ in range(height)]
         self._under = [[" "] * columns for _ in range(height)]
         self._dots = [0] * (columns * self._per_cell)
-        """Of the present pen, a number per column of dots: bit 0 is the lowest row."""
+        """Dots of the present pen, a number per column of dots: bit 0 is the lowest row."""
         self._pen = ("", "")
         self._over: dict[int, dict[int, Span]] = {}
         """By line and column."""
@@ -377,7 +377,7 @@ class _Canvas:
             low_before, high_before = low, high
 
     def _line_curve(self, means: Column) -> None:
-        """The same of a curve without an envelope: hundreds of them may lie over each other."""
+        """Draw a curve without an envelope; fast, since hundreds of them may lie over each other."""
         dots, level = self._dots, self._level
         bottom, span, top = self._bottom, self._span, self._highest
         is_log = self._is_log
@@ -415,7 +415,7 @@ class _Canvas:
             self._dots[i] = 0
 
     def mark(self, means: Column, text: str, style: str, phase: int) -> None:
-        """Write the curve's name on it every so many columns of absolute time."""
+        """Write the curve's name on it at regular distances of absolute time."""
         columns = len(self._under[0])
         for x in range(columns - len(text)):
             if (phase + x - columns) % MARK_DISTANCE == 0:

@@ -37,7 +37,7 @@ _TOP, _DETAIL, _BOTTOM = 3, 5, 1
 _HOST_WIDTH = 12
 _MIN_SPARK_WIDTH = 6
 _LAST_WIDTH = 100
-"""From so many columns on, the age of the newest event has a column of its own."""
+"""Least width with a column for the age of the newest event."""
 
 
 class RunListInputs(NamedTuple):
@@ -49,7 +49,7 @@ class RunListInputs(NamedTuple):
     now: int
     """Microseconds."""
     is_something_open: bool = False
-    """Whether a run is behind the list, to go back to."""
+    """True if a run is behind the list, to go back to."""
 
     @property
     def glyphs(self) -> Glyphs:
@@ -66,7 +66,7 @@ class RunListInputs(NamedTuple):
 
 
 FIELDS = ("name", "id", "host", "st", "kind", "round", "acc", "value", "crit", "warn", "error")
-"""What a filter may name."""
+"""Names that a filter may use."""
 
 
 def _fields_of(machine: MachineRuns, run: ListedRun) -> dict[str, Value]:
@@ -99,7 +99,7 @@ def _problems(inputs: RunListInputs) -> list[str]:
 
 
 def _first_line(inputs: RunListInputs) -> int:
-    """Of the rows."""
+    """Screen line of the first row."""
     return _TOP + len(_problems(inputs))
 
 
@@ -163,7 +163,7 @@ class _Columns(NamedTuple):
 
 
 def _columns(runs: RunList, width: int) -> _Columns:
-    """What is left of the fixed columns goes to the name, then to the course."""
+    """Divide the space that fixed columns leave: first to the name, then to the course."""
     host = _HOST_WIDTH if len(runs.machines) > 1 else 0
     has_last = width >= _LAST_WIDTH
     left = width - 2 - host - 10 - 11 - 6 - 8 - 7 - 6 - 8 * has_last - 1

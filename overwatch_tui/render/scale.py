@@ -29,7 +29,7 @@ class Scale(NamedTuple):
         return (value - self.bottom) / (self.top - self.bottom)
 
     def value(self, share: float) -> float:
-        """What stands at so much of the height."""
+        """Value at a share of the height."""
         if self.is_log:
             return float(self.bottom * (self.top / self.bottom) ** share)
         return self.top - (self.top - self.bottom) * (1.0 - share)

@@ -97,7 +97,7 @@ def _policy_limits(state: State, field: str) -> tuple[tuple[float, str], ...]:
 
 
 def _drift_limits(state: State, kind: str, source: str) -> tuple[tuple[float, str], ...]:
-    """What the daemon raised the newest record at; else where limits begin."""
+    """Limit of the newest record that the daemon raised; else the least limits of the table."""
     if kind == "norm":
         return ()
     threshold = "norm_drift" if kind == "drift" else "health_drift"
@@ -121,7 +121,7 @@ def siblings(names: Sequence[str], name: str) -> list[str]:
 
 
 def mark_of(name: str) -> str:
-    """What a curve is told by among its siblings: the number of its env, the first letters of its head."""
+    """Mark of a curve among its siblings: the number of its env, or the first letters of its head."""
     digits = _DIGITS.findall(name.partition("/")[2])
     if digits:
         return str(int(digits[0]))

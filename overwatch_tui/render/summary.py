@@ -1,4 +1,4 @@
-"""What `--once --json` prints: one moment of the run as plain data; None is what was not measured."""
+"""Output of `--once --json`: one moment of the run as plain data; None = not measured."""
 
 from __future__ import annotations
 

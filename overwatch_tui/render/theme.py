@@ -38,7 +38,7 @@ class Glyphs:
     descending: str
     ascending: str
     corners: str
-    """Of a box: top left, top right, bottom left, bottom right."""
+    """Corners of a box: top left, top right, bottom left, bottom right."""
     cut: str
     """At the end of what is longer than its room."""
 
@@ -118,7 +118,7 @@ class Theme:
 
     @property
     def is_light(self) -> bool:
-        """Whether it is made for a light background."""
+        """True if it is made for a light background."""
         return self.colour and PALETTES[self.name].backgrounds[0] == "#ffffff"
 
     def next_name(self) -> str:

@@ -1,4 +1,4 @@
-"""What the operator has chosen to see: view, selection, order, time window, frozen or not."""
+"""The operator's choices: view, selection, order, time window, frozen or not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WINDOWS: tuple[tuple[str, int], ...] = (
 MAX_AUTO_WINDOW = 3
 """Index of the longest window that is chosen automatically: 15 min."""
 MIN_GRID_ENVS = 32
-"""So many envs are shown as a grid by default."""
+"""Least number of envs that are shown as a grid by default."""
 MESSAGE_SECONDS = 6.0
 
 
@@ -52,7 +52,7 @@ class Scroll(NamedTuple):
 
     @property
     def rows(self) -> slice:
-        """Of the panel's keys."""
+        """Slice of the panel's keys."""
         return slice(self.start, self.start + self.height)
 
 
@@ -70,7 +70,7 @@ class ViewState:
     """Per panel, the rows that were drawn last."""
     env: int = 0
     is_env_chosen: bool = False
-    """Whether the operator chose the env; until then the one that needs attention most is selected."""
+    """True if the operator chose the env; until then the one that needs attention most is selected."""
     sort: str = "attention"
     is_reversed: bool = False
     env_layout: str | None = None
@@ -106,7 +106,7 @@ class ViewState:
         self.page.close()
 
     def passes(self, panel: str, fields: Callable[[], Fields]) -> bool:
-        """Whether a panel's filter shows a row.
+        """True if a panel's filter shows a row.
 
         Args:
             panel: its name.
@@ -121,7 +121,7 @@ class ViewState:
         return "" if chosen is None else f"/{chosen.text}"
 
     def nothing_passes(self, panel: str, row: str, *, is_first: bool = False) -> str:
-        """What a list says whose filter hides all its rows; it names the key that shows them where that does.
+        """Text of a list whose filter hides all its rows, with the key that shows them where that key does.
 
         Args:
             panel: its name.
@@ -160,7 +160,7 @@ class ViewState:
         return True
 
     def move_selection(self, panel: str, keys: Sequence[Hashable], by: int) -> None:
-        """Move the selection of a panel by so many rows, within its ends."""
+        """Move the selection of a panel by `by` rows, within its ends."""
         if keys:
             self.select(panel, keys[min(len(keys) - 1, max(0, self.selected_index(panel, keys) + by))])
 

@@ -1,4 +1,4 @@
-"""What a query has answered, as indented text."""
+"""The answer to a query, as indented text."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 _ALWAYS_SHOWN = 2
 """Rows at the end: how to answer, and the border below it."""
 _LEAST_WIDTH = 8
-"""Of the rows: no text is wrapped to fewer columns; a narrower terminal cuts it."""
+"""Least width of the rows: texts are not wrapped to fewer columns; a narrower terminal cuts them."""
 
 
 class BoxScreen(ModalScreen[_Result]):
@@ -38,7 +38,7 @@ class BoxScreen(ModalScreen[_Result]):
         self._panel = LinePanel(theme, id=id)
 
     def rows(self, width: int) -> list[Line]:
-        """What is in the frame, for so many columns; how to answer comes last."""
+        """Rows within the frame, `width` columns wide; the last one tells how to answer."""
         raise NotImplementedError
 
     def take_key(self, event: events.Key) -> None:

@@ -22,7 +22,7 @@ MAX_TYPED = 4096
 
 
 class LoopCall(NamedTuple):
-    """What is to be sent."""
+    """The call to send."""
 
     method: str
     params: dict[str, Any]
@@ -54,7 +54,7 @@ class CallScreen(BoxScreen[LoopCall | None]):
 
     @property
     def types_text(self) -> bool:
-        """Where parameters are typed."""
+        """True while parameters are typed."""
         return self._chosen is not None
 
     def take_key(self, event: events.Key) -> None:

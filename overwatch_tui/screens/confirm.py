@@ -12,7 +12,7 @@ from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
 from .box import BoxScreen
 
 MAX_LINES = 8
-"""Of the question, and of what follows from it: the box has to fit 24 lines."""
+"""Most lines of the question, and of its consequence: the box has to fit 24 lines."""
 
 
 class ConfirmScreen(BoxScreen[bool]):

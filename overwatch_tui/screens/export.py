@@ -35,7 +35,7 @@ class ExportScreen(BoxScreen[None]):
         super().__init__(theme, glyphs, "export")
         self._title, self._write = title, write
         self.said = ""
-        """What became of it."""
+        """Result of the export, in words."""
 
     def take_key(self, event: events.Key) -> None:
         if event.key in FORMS and not self.said:

@@ -19,7 +19,7 @@ LEGEND: tuple[tuple[str, str], ...] = (
     ("LIVE", "age of the last heartbeat; SLOW from 2 s, STALE from 5 s, LOST from 15 s"),
     ("gap lost bad", "holes in the stream; events dropped or skipped; frames that could not be read"),
 )
-"""Of what every view has."""
+"""Fields that every view has."""
 _NO_ARROWS = str.maketrans("", "", "↓↑←→")
 _NAME = 16
 """Columns of the name of a field."""
@@ -34,7 +34,7 @@ def help_lines(
     panel: str = "envs",
     is_published: bool = False,
 ) -> list[Line]:
-    """What the fields of a panel mean and how to diagnose; then all keys by group."""
+    """Meaning of a panel's fields and hints for a diagnosis; then all keys by group."""
     lines = [
         Row().put(" ESPER OVERWATCH ", "title").put("  j k scroll, Esc closes", "dim").line(width),
         EMPTY,

@@ -14,13 +14,13 @@ from collections.abc import Callable
 PERIOD_SECONDS = 60.0
 """Between two full collections."""
 QUIET_SECONDS = 2.0
-"""So long after a key none begins."""
+"""Least time between a key and a collection."""
 NEVER = 1_000_000
 """Collections of the second generation before Python begins a full one by itself."""
 
 
 class IdleCollection:
-    """Begins full collections when it is told of a pause.
+    """Begins full collections in pauses.
 
     Args:
         collect: does it.

@@ -19,7 +19,7 @@ HEIGHT = 3
 
 
 def pasted_text(event: events.Paste) -> str:
-    """What a paste types: the printable part of its first line, which terminals end with CR."""
+    """The printable part of a paste's first line; terminals end lines with CR."""
     return "".join(c for c in "".join(event.text.splitlines()[:1]) if c.isprintable())
 
 
@@ -67,7 +67,7 @@ class InputLine(ModalScreen[str | None]):
         self._at = len(history)
         """Which line of the history is shown."""
         self._choices: list[str] = []
-        """What Tab goes through, and the text that it began with."""
+        """Texts that Tab goes through, and the text that it began with."""
         self._problem = ""
         self.text = text
 

@@ -34,7 +34,7 @@ class LinePanel(Widget):
         self._lines: list[Line] = []
         self._strips: dict[int, Strip] = {}
         self.placed = Region()
-        """Where the screen puts it."""
+        """Place on the screen."""
         self.repainted = 0
         """Lines sent to the compositor so far."""
 
@@ -114,7 +114,7 @@ def _joined(spans: list[tuple[str, Style]]) -> list[tuple[str, Style]]:
 
 
 def _same_for(text: str, style: Style, other: Style) -> bool:
-    """Whether the text looks the same in the other style."""
+    """True if the text looks the same in the other style."""
     if style == other:
         return True
     return text.isspace() and style.bgcolor == other.bgcolor and not (style.reverse or other.reverse)

@@ -97,7 +97,7 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
             )
         self._theme = theme
         self._panels: dict[str, LinePanel] = {}
-        """Of the boxes that have been shown: mounting one takes as long as drawing it."""
+        """Widgets of all boxes shown so far: mounting one takes as long as drawing it."""
         self._boxes: list[Box] = []
         self._upwards = range(0)
         """Lines of which the last are sent first."""

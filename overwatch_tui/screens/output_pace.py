@@ -51,7 +51,7 @@ class OutputPace:
         self.window = FIRST_WINDOW
         """Bytes that may be under way."""
         self.is_answering = False
-        """Whether the terminal has ever answered."""
+        """True once the terminal has answered."""
         self._silent_since: float | None = None
         """When the first question was asked that has no answer; None = there is none."""
 

@@ -29,9 +29,9 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
     """Paints in slices where the app's pace has a limit."""
 
     first_lines: ClassVar[tuple[int, ...]] = ()
-    """What is sent before the other lines, which follow from top to bottom."""
+    """Lines that are sent before the others, which follow from top to bottom."""
     last_lines: ClassVar[tuple[int, ...]] = ()
-    """What is sent after them; negative counts from the bottom."""
+    """Lines that are sent last; negative counts from the bottom."""
     room: int | None = None
     """Bytes that the frame which is drawn may have; None = no limit."""
     _owed: frozenset[Region] = frozenset()
@@ -54,7 +54,7 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
         self._is_other_view = True
 
     def note_unsent(self, spans: Iterable[tuple[int, int, int]]) -> None:
-        """So much of the frame that was drawn had no room: (line, column, columns)."""
+        """Remember the spans (line, column, columns) of the frame for which there was no room."""
         self._owed |= {Region(x, y, width, 1) for y, x, width in spans}
 
     def send_owed(self) -> None:

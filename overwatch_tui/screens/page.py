@@ -20,7 +20,7 @@ class PageScreen(ModalScreen[None]):
 
     AUTO_FOCUS = ""
     takes_chosen_keys = True
-    """Whether a key of the operator's choice does here what the usual one does."""
+    """True if the operator's own keys work here like the default ones."""
     BINDINGS = [  # noqa: RUF012
         ("escape,question_mark,f1,q,enter", "close", ""),
         ("j,down", "scroll_by(1)", ""),
@@ -38,7 +38,7 @@ class PageScreen(ModalScreen[None]):
         """First line shown."""
 
     def page(self, width: int) -> list[Line]:
-        """All lines, for so many columns."""
+        """All lines, `width` columns wide."""
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:

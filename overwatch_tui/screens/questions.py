@@ -18,7 +18,7 @@ class Question(NamedTuple):
     params: dict[str, Any]
     text: str
     consequence: str
-    """What follows from a yes."""
+    """Consequence of a yes."""
 
 
 def _escalate(_state: State) -> Question:

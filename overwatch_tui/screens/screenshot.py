@@ -15,7 +15,7 @@ _FAMILY = re.compile(r"font-family:\s*Fira Code[^;]*;")
 
 
 def self_contained(svg: str, *, is_light: bool = False) -> str:
-    """The same image, with fonts that the reader has, on the background that its theme is made for."""
+    """Use fonts that the reader has, and the background that the theme is made for."""
     svg = _FAMILY.sub(f"font-family: {FONTS};", _FONT_FACE.sub("", svg))
     if is_light:
         return svg.replace(GREY, WHITE).replace(PALE, INK)

@@ -1,4 +1,4 @@
-"""What the terminal shows, cell by cell: of a frame only what differs from it is sent.
+"""The terminal's cells as last sent: only cells of a frame that differ from them are written.
 
 Textual sends the changed lines of a widget whole, with every colour set and reset. A chart that moves on by a
 column changes nearly all of its cells; where most of a line stands one or a few columns further on, the
@@ -24,11 +24,11 @@ from textual.strip import Strip
 MAX_SHIFT = 2
 """Columns that a chart moves in a second at most, in all but the shortest windows."""
 MIN_SHIFT_GAIN = 16
-"""A part of a line is moved where so many cells more are right after it than before."""
+"""Least number of correct cells that a shift of a part of a line has to gain."""
 MIN_SCROLLED = 4
-"""Lines are scrolled where so many, all different, stand as many lines higher or lower."""
+"""Least number of different lines that stand equally many lines higher or lower, for a scroll."""
 MIN_SCROLL_GAIN = 32
-"""And where so many cells more are right after it than before."""
+"""Least number of correct cells that a scroll has to gain."""
 MIN_ERASED = 10
 """Blanks in a row that are erased instead of written."""
 MAX_REWRITTEN = 3
@@ -98,7 +98,7 @@ _looks_in = lru_cache(maxsize=4096)(_Looks)
 
 @lru_cache(maxsize=4096)
 def _change(before: str, after: str) -> str:
-    """What turns one look into another."""
+    """Escape sequence that turns one look into another."""
     old, new = _LOOKS[ord(before)], _LOOKS[ord(after)]
     if old == new:
         return ""
@@ -178,7 +178,7 @@ class _Output:
             self._y = -1  # behind the last column terminals differ in where the cursor is
 
     def erase(self, count: int, width: int) -> None:
-        """Blank so many cells from the cursor on."""
+        """Blank `count` cells from the cursor on."""
         if _blank_of(self._look) != PLAIN:
             self.look(PLAIN)
         self.parts.append("\x1b[K" if self._x + count >= width else f"\x1b[{count}X")
@@ -200,7 +200,7 @@ class _Output:
         self._x, self._y = -1, -1
 
     def mark(self) -> tuple[int, int, int, str]:
-        """What `undo` returns to."""
+        """Position for `undo`."""
         return len(self.parts), self._x, self._y, self._look
 
     def undo(self, mark: tuple[int, int, int, str]) -> None:
@@ -236,7 +236,7 @@ class ShownCells:
             self._lines[each] = _blank(self._width)
 
     def resize(self, width: int, height: int) -> None:
-        """The terminal has so many columns and lines."""
+        """Set the terminal's size."""
         if (width, height) != (self._width, self._height):
             self._width, self._height = width, height
             self._lines.clear()
@@ -248,7 +248,7 @@ class ShownCells:
         room: int | None = None,
         rank: Callable[[int], object] | None = None,
     ) -> str:
-        """What has to be written for spans of lines to be shown.
+        """Text that shows these spans of lines when written.
 
         Those for which there was no room are `unsent`.
 
@@ -437,7 +437,7 @@ def _best_parts(gains: list[int]) -> list[tuple[int, int, int]]:
 
 
 class DifferenceUpdate(CompositorUpdate):
-    """What differs from the cells that are shown, of an update that Textual would send.
+    """The difference between an update of Textual's and the cells that are shown.
 
     Args:
         update: all of it.
@@ -460,7 +460,7 @@ class DifferenceUpdate(CompositorUpdate):
         """(line, column, columns) of what there was no room for."""
 
     def render_segments(self, console: Console) -> str:
-        """What has to be written."""
+        """Text to write."""
         system = console._color_system or ColorSystem.TRUECOLOR
         data = self._shown.update(_spans_of(self._update), system, self._room, self._rank)
         self.unsent = self._shown.unsent

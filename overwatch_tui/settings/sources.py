@@ -1,4 +1,4 @@
-"""Where settings come from: defaults, the file, ESPER_TUI_*, the command line; later ones win."""
+"""Sources of settings: defaults, the file, ESPER_TUI_*, the command line; later ones win."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Setting:
     default: Value
     help: str
     is_live: bool = True
-    """Whether a change in the settings screen shows at once; else at the next start."""
+    """True if a change in the settings screen shows at once; else it shows at the next start."""
     read: Callable[[str], object] | None = None
     """Takes any text but those that it refuses by a ValueError; None = the values are all."""
 

@@ -1,7 +1,7 @@
-"""What happened before the terminal joined: asked of the daemon bit by bit, the newest first.
+"""Events from before the terminal joined: asked of the daemon bit by bit, the newest first.
 
-One question at a time, and a pause after each answer that is longer the longer it took: on a slow link the
-live picture keeps four fifths of it. What a terminal has seen before a reconnection is not asked for again.
+There is one question at a time. The pause after an answer is a multiple of the time that the answer took, so
+that the live picture keeps four fifths of a slow link. Events seen before a reconnection are not asked for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Reach:
     interval_seconds: float
     """Between two events of a type."""
     total_bytes: int
-    """Nothing more is asked for after so many bytes of lines."""
+    """Limit after which nothing more is asked for, bytes of lines."""
     answer_bytes: int
 
 
@@ -46,7 +46,7 @@ PUBLISHED_REACHES = (
     Reach("life", (), 900.0, 0.0, 1 << 20, 128 << 10),
     Reach("metric", ("scalar",), 3 * 3600.0, 10.0, 8 << 20, 256 << 10),
 )
-"""Of a run that a loop of somebody's own publishes."""
+"""Reaches for a run that a user's own loop publishes."""
 THIN_REACHES = (
     Reach("metric", ("epoch", "drift"), 900.0, 20.0, 96 << 10, 2 << 10),
     Reach("life", ("round.finished", "anomaly", "governor.rollback"), 900.0, 0.0, 16 << 10, 2 << 10),
@@ -54,7 +54,7 @@ THIN_REACHES = (
 THIN_PUBLISHED_REACHES = (Reach("metric", ("scalar",), 900.0, 20.0, 96 << 10, 2 << 10), *THIN_REACHES[1:])
 """For links that are too slow for all metrics."""
 MAX_QUESTIONS = 64
-"""Of one reach: where its types are rare, there is much to look through."""
+"""Most questions per reach: where its types are rare, there is much to search."""
 PAUSE_RATIO = 4.0
 """Pause after an answer, as a multiple of the time that it took."""
 
@@ -195,7 +195,7 @@ class Backfill:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything has been asked for."""
+        """True once everything has been asked for."""
         return not self._is_joining and self._asked is None and all(each.done for each in self._stretches)
 
 

@@ -15,7 +15,7 @@ from esper_overwatch.protocol.runs import RunInfo, find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 LETTERS = "abcdef"
-"""Of the run that is watched, then of the others."""
+"""Letters of the run that is watched and of the others."""
 AGAIN_SECONDS = 5.0
 """A journal that has been read to its end is looked at again after so long."""
 
@@ -39,7 +39,7 @@ class JournalCurves:
         self._events: Iterator[Event] | None = None
         self._again_at = 0.0
         self.is_over = False
-        """Whether it can no longer be read: its folder was removed, or renamed."""
+        """True once it can no longer be read: its folder was removed or renamed."""
 
     def step(self, seconds: float) -> bool:
         """Read for about so long; returns whether something came.
@@ -75,7 +75,7 @@ class JournalCurves:
 
 @dataclass
 class ComparedRuns:
-    """What `esper-tui a b` compares."""
+    """The runs that `esper-tui a b` compares."""
 
     begin: int = 0
     """When the run that is watched began, microseconds."""
@@ -126,6 +126,6 @@ def open_compared(name: str | None, others: Sequence[str]) -> ComparedRuns:
 
 
 def _begin_of(run: RunInfo) -> int:
-    """Of its folder or its first event that is kept, whichever is earlier, microseconds."""
+    """Begin of the run: its folder's time or its first event that is kept, the earlier one, microseconds."""
     first = next(JournalEvents(run.path / EVENTS_FILE).read(on_bad=_skip), None)
     return run.created if first is None else min(run.created, first.ts)

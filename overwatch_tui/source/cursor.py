@@ -29,7 +29,7 @@ from esper_overwatch.protocol.messages.thresholds import Threshold
 from .replay import ReplayFeed
 
 SEEK_SECONDS = 0.05
-"""So long the screen may wait for the cursor, thirty times a second."""
+"""Time that the cursor may take, thirty times a second."""
 SPEEDS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, math.inf)
 
 
@@ -44,14 +44,14 @@ class Moment(NamedTuple):
 
 
 class Cursor:
-    """What a cursor of either kind does; every move gives a message for the operator, or an empty one."""
+    """Base of both cursors; every move returns a message for the operator, or an empty one."""
 
     def __init__(self) -> None:
         self.timeline = RunTimeline()
         self.moment: Moment | None = None
-        """What is shown instead of the newest state."""
+        """Moment that is shown instead of the newest state."""
         self.notice = ""
-        """What came of a move that took time, for the operator; whoever shows it empties it."""
+        """Message of a move that took time; whoever shows it empties it."""
         self._folding = Folding()
         self._seek: Seek | None = None
         self._steps_left: dict[str, int] = {}
@@ -59,12 +59,12 @@ class Cursor:
 
     @property
     def is_seeking(self) -> bool:
-        """Whether it is on its way."""
+        """True while it is on its way to another moment."""
         return self._seek is not None
 
     @property
     def is_held(self) -> bool:
-        """Whether what is shown stands still."""
+        """True if the moment that is shown stands still."""
         return self.moment is not None
 
     @property
@@ -77,7 +77,7 @@ class Cursor:
 
     @property
     def position(self) -> int:
-        """Of what is shown."""
+        """Position of the moment that is shown."""
         return self._folding.position if self.moment is None else self.moment.position
 
     @property
@@ -119,7 +119,7 @@ class Cursor:
         return self.timeline.epochs if what == "epoch" else self.timeline.anomalies
 
     def _step(self, what: str, by: int) -> str:
-        """Go so many on (negative: back); where so many are not known, one, and later the others."""
+        """Go `by` marks on (negative: back); where that many are not known, one now and the others later."""
         here = self.timeline.epoch_at(self.position) if what == "epoch" else self.position
         one = -1 if by < 0 else 1
         for steps in (by, one):
@@ -141,7 +141,7 @@ class Cursor:
 
 
 class RecordedCursor(Cursor):
-    """Where a recording has been played to.
+    """The place up to which a recording has been played.
 
     Args:
         feed: plays it.

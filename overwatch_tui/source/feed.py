@@ -1,4 +1,4 @@
-"""Where events come from: a live run, here, or a recorded one, in `replay`; both give the same items."""
+"""Feeds of events: live runs here, recorded ones in `replay`; both give the same items."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Feed(Protocol):
 
     @property
     def run_id(self) -> str | None:
-        """Of the run that is followed, once known."""
+        """Id of the run that is followed, once known."""
 
     @property
     def boot(self) -> str | None:
-        """Of the daemon that is followed."""
+        """Boot of the daemon that is followed."""
 
     @property
     def thresholds(self) -> dict[str, dict[str, Any]]:
@@ -41,10 +41,10 @@ class Feed(Protocol):
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether everything that was received has been handed out."""
+        """True once everything that was received has been handed out."""
 
     def drain(self) -> list[Item]:
-        """What has come since the last call; never blocks."""
+        """Items received since the last call; never blocks."""
 
     def now(self) -> int:
         """The daemon's wall time, microseconds."""

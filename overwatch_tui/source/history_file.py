@@ -12,7 +12,7 @@ MAX_LINES = 200
 
 
 class HistoryFile:
-    """Newest lines last; a disk that refuses forgets them, which no one has to be told.
+    """Newest lines last; a disk error loses them silently.
 
     Args:
         path: None = `tui-history` in the user's folder for state.
@@ -22,7 +22,7 @@ class HistoryFile:
         self._path = path or Path(platformdirs.user_state_dir("esper")) / "tui-history"
 
     def lines(self) -> list[str]:
-        """What was typed before, oldest first."""
+        """Lines typed before, oldest first."""
         try:
             return self._path.read_text(encoding="utf-8", errors="replace").splitlines()[-MAX_LINES:]
         except OSError:

@@ -16,7 +16,7 @@ class LinkStatus:
     is_caught_up: bool = True
     """False from joining until the whole snapshot has been taken in: what is shown so far is old."""
     name: str | None = None
-    """Of the run, where it is known."""
+    """Name of the run, where it is known."""
     problem: str = ""
     """Why there is no connection and what to do about it; empty where no problem is known."""
     farewell: str = ""
@@ -39,33 +39,33 @@ class LinkStatus:
     """Seconds since the trainer's loop last sent a heartbeat."""
     num_clients: int | None = None
     methods: frozenset[str] = frozenset()
-    """What the daemon answers to."""
+    """Methods that the daemon answers."""
     is_replay: bool = False
-    """Whether a recording is played, which accepts no commands."""
+    """True for a recording, which accepts no commands."""
     replay_speed: float | None = None
     outcome: str = ""
-    """What became of a run that is over: STOPPED, FAILED or DIED; empty = not known."""
+    """Outcome of a run that is over: STOPPED, FAILED or DIED; empty = not known."""
     advice: str = ""
-    """What to type next about a run that has ended."""
+    """Advice on what to type next for a run that has ended."""
 
     @property
     def label(self) -> str:
-        """What stands in the header."""
+        """State as the header shows it."""
         return self.state.upper()
 
     @property
     def is_current(self) -> bool:
-        """Whether the data on the screen is current."""
+        """True if the data on the screen is current."""
         return self.state in ("live", "replay") and self.is_caught_up
 
     @property
     def is_fresh(self) -> bool:
-        """Whether what is shown still tells of now: neither silent for long nor over nor half received."""
+        """True if the screen shows the present: not silent for long, not over, not half received."""
         return self.is_replay or (self.state in ("live", "slow") and self.is_caught_up)
 
     @property
     def is_dead(self) -> bool:
-        """Whether there is no daemon any more that could answer."""
+        """True if no daemon is left that could answer."""
         return bool(self.advice)
 
     @property

@@ -36,7 +36,7 @@ class LiveCursor(Cursor):
         self._make_past = make_past
         self._past: PastCursor | None = None
         self._is_past = False
-        """Whether the moment that is shown lies before what is in memory."""
+        """True if the moment that is shown lies before the events in memory."""
 
     def rejoin(self, *, is_new_run: bool) -> None:
         """A snapshot follows: of the same run or of another."""

@@ -1,4 +1,4 @@
-"""What became of a recorded run: its journal says so, or the lock that nobody holds any more."""
+"""Outcome of a recorded run, from its journal or from a lock that nobody holds any more."""
 
 from __future__ import annotations
 

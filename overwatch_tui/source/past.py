@@ -1,4 +1,4 @@
-"""What was before a terminal joined a live run, as a recording: the journal, or what the daemon answers."""
+"""Events from before a terminal joined a live run, as a recording: the journal, or a daemon's answers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Ask = Callable[[str, dict[str, Any], Callable[[RequestOutcome], None]], None]
 RUN_BEGINS = "the run begins here"
 JOURNAL_BEGINS = "the journal no longer reaches back further"
 WARM_UP_EPOCHS = EVENTS["epoch"].keep
-"""So many epochs before the first moment that is shown: a snapshot has as many for a terminal that joins."""
+"""Epochs before the first moment that is shown; a snapshot has as many for a terminal that joins."""
 
 
 class Past(Protocol):
-    """Where the recording comes from."""
+    """Source of the recording."""
 
     @property
     def from_ts(self) -> float:
@@ -36,7 +36,7 @@ class Past(Protocol):
 
     @property
     def is_spent(self) -> bool:
-        """Whether `ask_more` brings nothing more."""
+        """True if `ask_more` brings nothing more."""
 
     @property
     def begins(self) -> str:
@@ -108,10 +108,10 @@ _decode_head = msgspec.json.Decoder(_Head).decode
 
 
 class WirePast:
-    """What a daemon on another machine answers to `history`, from the newest back, as far as it is needed.
+    """A remote daemon's answers to `history`, from the newest event back, as far as needed.
 
-    The stream `metric` is asked for step by step, each time as much as before; `trace` and `log` as far back;
-    of `life` everything, and of what is rare in `metric` the newest before that.
+    Each step asks for as much of `metric` as all steps before it, and for `trace` and `log` as far back. All
+    of `life` is asked for, and the newest of the rare types of `metric` from before that.
 
     Args:
         ask: sends a question.
@@ -129,11 +129,11 @@ class WirePast:
         self._lines: dict[Stream, list[bytes]] = {stream: [] for stream in STREAMS}
         """The newest first."""
         self._rare: tuple[bytes, ...] = ()
-        """Of `metric`, from before all others."""
+        """Lines of `metric` from before all others."""
         self._is_rare_known = False
         self._bytes = dict.fromkeys(STREAMS, 0)
         self._held = {stream: self._before[stream] > 1 for stream in STREAMS}
-        """Whether the daemon has older ones."""
+        """True for streams of which the daemon has older events."""
         self._wanted, self._max, self._answer = num_bytes, max_bytes, answer_bytes
         self._is_asking = False
         self._error = ""
@@ -236,7 +236,7 @@ class WirePast:
 
 
 def make_past(journal: Path | None, ask: Ask, before: Mapping[str, int], *, is_thin: bool) -> Past:
-    """What reads the past of a live run.
+    """Reader of a live run's past.
 
     Args:
         journal: where it is on this machine.

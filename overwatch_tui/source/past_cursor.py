@@ -26,7 +26,7 @@ class _Search:
 
 
 class PastCursor:
-    """Where in the past the terminal is.
+    """A place in the past of a live run.
 
     Args:
         source: of the recording.
@@ -37,12 +37,12 @@ class PastCursor:
     def __init__(self, source: Past, border: int, run: RunStarted | None) -> None:
         self.border = border
         self.notice = ""
-        """What came of a search that found nothing."""
+        """Message of a search that found nothing."""
         self._source, self._run = source, run
         self._cursor: RecordedCursor | None = None
         self._first_ts = 0
         self._is_read = False
-        """Whether the recording has been read up to the border: all its marks are known."""
+        """True once the recording has been read up to the border: all its marks are known."""
         self._is_going = False
         self._search: _Search | None = None
 
@@ -68,7 +68,7 @@ class PastCursor:
         self._is_going = False
 
     def step_by(self, what: str, by: int) -> tuple[SeekTarget | None, int]:
-        """(the moment so many `epoch`s or `anomaly`s on, how many there are); negative is back.
+        """(the moment `by` `epoch`s or `anomaly`s on, the number of steps possible); negative is back.
 
         They are fewer where the past has no more; the moment is None where it has none.
         """
@@ -119,7 +119,7 @@ class PastCursor:
 
     @property
     def is_seeking(self) -> bool:
-        """Whether it is on its way."""
+        """True while it is on its way to another moment."""
         return self._search is not None
 
     @property

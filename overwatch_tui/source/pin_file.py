@@ -16,7 +16,7 @@ MAX_NAME = 200
 
 
 class PinFile:
-    """One name a line; a disk that refuses forgets them, which no one has to be told.
+    """One name a line; a disk error loses them silently.
 
     Args:
         path: None = `tui-charts` in the user's folder for state.
@@ -26,7 +26,7 @@ class PinFile:
         self._path = path or Path(platformdirs.user_state_dir("esper")) / "tui-charts"
 
     def names(self, at_most: int) -> list[str]:
-        """What was pinned, in its order."""
+        """Pinned names, in their order."""
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:

@@ -71,7 +71,7 @@ class FetchFeed:
         self.thresholds: dict[str, dict[str, Any]] = {}
 
     def take_recording(self) -> ReplayFeed | None:
-        """What has been fetched, once; None before that, and where it failed."""
+        """The fetched recording, once; None before it is complete, and if it failed."""
         if self._command is None or not self._command.ended:
             return None
         command, self._command = self._command, None

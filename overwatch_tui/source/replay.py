@@ -101,7 +101,7 @@ class ReplayFeed:
 
     @property
     def is_over(self) -> bool:
-        """Whether everything has been played."""
+        """True once everything has been played."""
         return self._next is None
 
     def drain(self) -> list[Item]:

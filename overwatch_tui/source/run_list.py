@@ -45,7 +45,7 @@ class ListedRun(Struct, frozen=True):
 
     @property
     def next_commands(self) -> list[str]:
-        """What to type next about it, the most useful first."""
+        """Commands to type next, the most useful first."""
         done = self.overview.done if self.overview else 0
         return next_commands(self.name, state=self.state, kind=self.kind, done=done)
 
@@ -258,7 +258,7 @@ class RunList:
 
     @property
     def is_answered(self) -> bool:
-        """Whether every machine has answered, or cannot."""
+        """True once every machine has answered or failed."""
         return all(machine.runs is not None or machine.problem for machine in self.machines)
 
     def wait(self, *, clock: Callable[[], float] = time.monotonic) -> None:
