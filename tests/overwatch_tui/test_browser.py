@@ -17,9 +17,8 @@ def test_each_page_runs_the_command_without_serving() -> None:
     assert without_serve(given) == ["alpha", "--read-only", "--view", "log"]
     with socket.create_server((HOST, 0)) as listener:
         server = PageServer(["a b", "--read-only"], listener, "t")
-        assert (
-            server.command == f"{sys.executable} -m esper_overwatch.overwatch_tui 'a b' --read-only --mouse"
-        )
+        program = f"{sys.executable} -P -m esper_overwatch.overwatch_tui"
+        assert server.command == f"{program} 'a b' --read-only --mouse"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from esper_overwatch import connect, runs
+from esper_overwatch import connect
+from esper_overwatch.protocol import runs
 from esper_overwatch.protocol.messages import events as ev
 from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.protocol.server import local_sockets

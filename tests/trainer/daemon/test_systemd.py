@@ -187,15 +187,8 @@ def parsed(text: str) -> configparser.ConfigParser:
 @given(st.lists(st.text(st.characters(max_codepoint=0x2FF).filter(str.isprintable))))
 def test_the_units_command_line_is_the_one_that_was_given(arguments: list[str]) -> None:
     line = parsed(render_unit("alpha", arguments))["Service"]["ExecStart"]
-    assert words_of(line) == [
-        sys.executable,
-        "-m",
-        "esper_overwatch.trainer",
-        "start",
-        "alpha",
-        "--or-resume",
-        *arguments,
-    ]
+    program = [sys.executable, "-P", "-m", "esper_overwatch.trainer"]
+    assert words_of(line) == [*program, "start", "alpha", "--or-resume", *arguments]
 
 
 def test_line_break_does_not_begin_a_unit_line() -> None:
@@ -211,6 +204,6 @@ def test_the_unit_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
     service = parsed(result.output)["Service"]
     assert (service["Type"], int(service["WatchdogSec"]) > 0) == ("notify", True)
     assert service["Environment"] == f'"ESPER_HOME={tmp_path}/a home"'
-    assert words_of(service["ExecStart"])[6:] == ["--config", str(file), "--set", "seed=2"]
+    assert words_of(service["ExecStart"])[7:] == ["--config", str(file), "--set", "seed=2"]
     assert CliRunner().invoke(main, ["systemd", "alpha", "--set", "sed=2"]).exit_code == 9
     assert CliRunner().invoke(main, ["systemd", "../x"]).exit_code == 2
