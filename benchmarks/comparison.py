@@ -3,8 +3,8 @@
     python -m benchmarks.comparison                       # PPO, random, no growth; 2 seeds: 2 minutes
     python -m benchmarks.comparison --full --to FOLDER    # preset mixture, all rivals, 5 seeds: 2 to 3 hours
 
-What FOLDER holds already is not computed again: after Ctrl-C the same command goes on. docs/learning.md says
-what each policy is, and how the intervals are computed.
+What FOLDER holds already is not computed again: after Ctrl-C the same command goes on. docs/lab/learning.md
+says what each policy is, and how the intervals are computed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def small_gates(summary: Mapping[str, Any]) -> tuple[dict[str, float], Targets]:
 
 
 def full_gates(summary: Mapping[str, Any]) -> tuple[dict[str, float], Targets]:
-    """The targets of docs/learning.md; growing pays where the best constant earns more than no growth."""
+    """The targets of docs/lab/learning.md; growing pays where the best constant earns more than no growth."""
     rivals = ("constant", "heuristic", "random", "no_growth")
     figures = lead_figures(summary, rivals)
     by_name = {policy["name"]: policy for policy in summary["policies"]}

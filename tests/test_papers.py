@@ -12,18 +12,9 @@ PAGES = (
     "README",
     "CONTRIBUTING",
     "SECURITY",
-    "docs/architecture",
-    "docs/anomalies",
-    "docs/glossary",
-    "docs/benchmarks",
-    "docs/learning",
-    "docs/operations",
-    "docs/protocol",
-    "docs/publishing",
-    "docs/terminal",
-    "docs/training",
+    *sorted(str(page.relative_to(ROOT).with_suffix("")) for page in (ROOT / "docs").rglob("*.md")),
 )
-"""CHANGELOG names what has been; docs/findings.md and docs/faults.md are generated."""
+"""CHANGELOG names what has been."""
 PATH = re.compile(r"(?<![\w./~-])(?:protocol|trainer|overwatch_tui|tools|tests|benchmarks|docs)/[\w./-]*\w")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Writes docs/anomalies.md from the guide, the checks and their limits: `python -m tools.anomalies_page`."""
+"""Writes docs/reference/anomalies.md from the guide and the checks: `python -m tools.anomalies_page`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from esper_overwatch.trainer.telemetry.anomalies import CHECKS
 
 from .markers import ROOT
 
-PAGE = ROOT / "docs" / "anomalies.md"
+PAGE = ROOT / "docs" / "reference" / "anomalies.md"
 HEAD = """# Anomalies
 
 Made by `make docs` from the tables of the program; do not edit.

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the types: `python -m tools.configuration_page`."""
+"""Writes docs/reference/configuration.md from the types: `python -m tools.configuration_page`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from esper_overwatch.trainer.config.load import OPTIONS, load_sourced, to_toml
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "configuration.md"
 
 HEAD = """# Configuration
 

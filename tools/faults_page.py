@@ -1,4 +1,4 @@
-"""Writes docs/faults.md: the faults that the wire is tested with, and the tests that inject them.
+"""Writes docs/lab/faults.md: the faults that the wire is tested with, and the tests that inject them.
 
 `python -m tools.faults_page`. A test names what it injects by the marker `fault(NUMBER)`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .markers import ROOT, holders, rows
 
-PAGE = ROOT / "docs" / "faults.md"
+PAGE = ROOT / "docs" / "lab" / "faults.md"
 
 GROUPS = {
     "Transport": {

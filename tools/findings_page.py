@@ -1,4 +1,4 @@
-"""Writes docs/findings.md: what reviews of the prior art asked for, and the tests that hold it.
+"""Writes docs/lab/findings.md: what reviews of the prior art asked for, and the tests that hold it.
 
 `python -m tools.findings_page`. A test names what it holds by the marker `finding("ID")`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .markers import ROOT, holders, rows
 
-PAGE = ROOT / "docs" / "findings.md"
+PAGE = ROOT / "docs" / "lab" / "findings.md"
 
 FINDINGS = {
     "AD-01": "One call runs every anomaly check; a check without a reading fails a test.",

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/protocol.md, protocol/schema.json and the corpus's missing examples.
+"""Writes the tables of docs/reference/protocol.md, protocol/schema.json and the corpus's missing examples.
 
 `python -m tools.protocol_page`. All three come from the types of `protocol.messages`.
 """
@@ -45,7 +45,7 @@ TYPES: dict[str, type] = {
 """What is in files and frames, beside the data of events, by its place in the page."""
 SCHEMA_FILE = ROOT / "protocol" / "schema.json"
 FIELD_HEADER = ["field", "type", "meaning"]
-PAGE = ROOT / "docs" / "protocol.md"
+PAGE = ROOT / "docs" / "reference" / "protocol.md"
 
 
 def fill_in(page: str) -> str:

@@ -2,7 +2,7 @@
 
 A round is N episodes in lockstep and one PPO update. An episode is T epochs of N freshly built hosts. Before
 each epoch the policy picks one action per host; the hosts train on their batches and are validated; what they
-gained, less what they cost, is the reward. See docs/training.md.
+gained, less what they cost, is the reward. See docs/reference/training.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What each kind of anomaly means, what usually causes it and what to try: one table.
 
-The terminal's detail, `esper-daemon doctor` and docs/anomalies.md show it. Options and commands stand between
-backticks.
+The terminal's detail, `esper-daemon doctor` and docs/reference/anomalies.md show it. Options and commands
+stand between backticks.
 """
 
 from __future__ import annotations

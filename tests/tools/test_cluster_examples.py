@@ -1,4 +1,4 @@
-"""The examples of docs/operations.md for several machines are what bash, YAML, torchrun and `start` take."""
+"""The examples of docs/how-to for several machines are what bash, YAML, torchrun and `start` take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.distributed.run import get_args_parser
 from esper_overwatch.trainer.cli.start import start
 from esper_overwatch.trainer.config.load import load as configured
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operations.md"
 NODES = {"$SLURM_NNODES": "2", "$head:29400": "node1:29400"}
 
 

@@ -13,7 +13,7 @@ from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from tests.overwatch_tui.record import NAME, unpack
 from tools import terminal_cast, terminal_pictures
 
-PAGE = Path(__file__).parents[2] / "docs" / "terminal.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "terminal.md"
 
 
 def texts(svg: str) -> str:
@@ -35,7 +35,7 @@ def test_eight_views_are_shown_in_the_documentation() -> None:
     assert len(terminal_pictures.PICTURES) == 8
     for name in terminal_pictures.PICTURES:
         path = terminal_pictures.FOLDER / f"terminal-{name}.svg"
-        assert f"(img/{path.name})" in page
+        assert f"(../img/{path.name})" in page
         assert NAME in texts(path.read_text(encoding="utf-8"))
 
 
@@ -46,7 +46,7 @@ def test_the_recording_is_an_asciicast_of_half_a_minute() -> None:
     assert times == sorted(times)
     assert 29.0 < times[-1] < 60.0
     assert any("[5 Seeds]" in text for _, _, text in rows)
-    assert f"(img/{terminal_cast.PAGE.name})" in PAGE.read_text(encoding="utf-8")
+    assert f"(../img/{terminal_cast.PAGE.name})" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -191,7 +191,7 @@ class RewardConfig(Section, frozen=True):
             "simplified",
             "loss",
         ],
-        Meta(description="Reward function; docs/training.md lists the components of each"),
+        Meta(description="Reward function; docs/reference/training.md lists the components of each"),
     ] = "shaped"
     gain: Annotated[
         float,

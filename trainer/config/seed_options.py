@@ -24,7 +24,7 @@ class SeedsConfig(Section, frozen=True):
     ] = ("norm", "attention", "depthwise", "conv_light")
     gates: Annotated[
         Literal["permissive", "strict"],
-        Meta(description="Strictness of the gates G2, G3 and G5; docs/training.md lists their checks"),
+        Meta(description="Strictness of gates G2, G3 and G5; docs/reference/training.md has their checks"),
     ] = "permissive"
     min_training_epochs: Annotated[
         int, count("Epochs that a seed trains before gate G2; 0 = a twelfth of the episode", ge=0)

@@ -73,7 +73,7 @@ class DoesNotFit(EsperError):
 def largest_size(config: Config, data: Task, device: torch.device) -> int:
     """Hosts of the largest group that makes sense: on a CPU every thread is fed, and its caches suffice.
 
-    docs/benchmarks.md says what a host costs in it beside the best size.
+    docs/lab/benchmarks.md says what a host costs in it beside the best size.
     """
     hosts = config.envs.count
     if device.type != "cpu":

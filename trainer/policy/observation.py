@@ -1,6 +1,6 @@
 """What the policy sees of N hosts: a versioned layout of base and slot features.
 
-docs/training.md has a table of the columns, which come in two kinds. *Measured* ones (losses, accuracies,
+docs/reference/training.md lists the columns, which come in two kinds. *Measured* ones (losses, accuracies,
 norms ...) may be absent: absent is NaN here, each has a flag column for that, and the network normalises
 what is there and puts -1 elsewhere. *Plain* ones (one-hot codes, fractions of the episode) are always there,
 within about -1..1, and stay as they are. The blueprint of a slot travels as an index: the network learns an

@@ -1,7 +1,7 @@
 """Reward modes: one function each, from one epoch of N envs to the components of their reward.
 
 Every component is a tensor [N]; they sum to the reward. Each has one weight in `RewardConfig`, and 0 switches
-it off alone. docs/training.md has a table of the components by mode.
+it off alone. docs/reference/training.md has a table of the components by mode.
 
 Potentials (`EpochInputs.phi`) telescope (Ng, Harada and Russell, "Policy invariance under reward
 transformations", 1999; those that fade with time: Devlin and Kudenko, "Dynamic potential-based reward

@@ -1,4 +1,4 @@
-/* A client in C, from docs/protocol.md alone: libzmq and jansson.
+/* A client in C, from docs/reference/protocol.md alone: libzmq and jansson.
  *
  *   client ENDPOINTS_JSON STREAM DROP TEXT
  *

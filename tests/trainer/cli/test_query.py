@@ -22,7 +22,7 @@ from esper_overwatch.trainer.query.database import Database
 from esper_overwatch.trainer.query.views import DESCRIPTIONS
 from tests.trainer.journals import at, epoch, round_finished, round_started, stage, started, write_run
 
-PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "operations.md"
 EXAMPLES = re.findall(r"^esper-daemon query my-run (\"[^\"]*\")", PAGE.read_text(encoding="utf-8"), re.M)
 
 

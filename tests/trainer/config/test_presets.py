@@ -44,7 +44,7 @@ PARAMETERS = {
     "text": 11_712,
     "tinystories": 29_915_136,
 }
-"""Of a host without seeds; docs/training.md has the formulas."""
+"""Of a host without seeds; docs/reference/training.md has the formulas."""
 TINYSTORIES_VOCABULARY = 25_000
 
 

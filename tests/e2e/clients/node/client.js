@@ -1,5 +1,5 @@
 "use strict";
-/* A client in Node, from docs/protocol.md alone: zeromq.js and JSON.
+/* A client in Node, from docs/reference/protocol.md alone: zeromq.js and JSON.
  *
  *   node client.js --connection FILE | --tcp tcp://HOST:PORT --key FILE
  *        [--streams life,metric] [--drop N] [--boots N] [--lines N] [--method METHOD] [--params JSON]
