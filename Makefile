@@ -33,8 +33,6 @@ bench: .venv/dev
 docs: .venv/dev
 	$(BIN)/python -m tools.protocol_page
 	$(BIN)/python -m tools.configuration_page
-	$(BIN)/python -m tools.findings_page
-	$(BIN)/python -m tools.faults_page
 	$(BIN)/python -m tools.anomalies_page
 	$(BIN)/python -m tools.alert_rules
 	$(BIN)/python -m tools.grafana_dashboard

@@ -12,9 +12,13 @@ PAGES = (
     "README",
     "CONTRIBUTING",
     "SECURITY",
-    *sorted(str(page.relative_to(ROOT).with_suffix("")) for page in (ROOT / "docs").rglob("*.md")),
+    *sorted(
+        str(page.relative_to(ROOT).with_suffix(""))
+        for page in (ROOT / "docs").rglob("*.md")
+        if page.stem not in ("findings", "faults")
+    ),
 )
-"""CHANGELOG names what has been."""
+"""CHANGELOG names what has been, and so do the two records of 0.2.0, docs/lab/findings.md and faults.md."""
 PATH = re.compile(r"(?<![\w./~-])(?:protocol|trainer|overwatch_tui|tools|tests|benchmarks|docs)/[\w./-]*\w")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

@@ -16,8 +16,6 @@ PRIVATE_TORCH = ROOT / "trainer/compute/torch_private.py"
 """The only module that may use what has no public name in torch."""
 
 
-@pytest.mark.finding("DT-03")
-@pytest.mark.finding("EM-02")
 def test_the_linter_looks_for_unused_arguments_and_broad_exceptions() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     lint = project["tool"]["ruff"]["lint"]
@@ -28,7 +26,6 @@ def test_the_linter_looks_for_unused_arguments_and_broad_exceptions() -> None:
             assert "noqa: BLE" not in line, f"{path}: {line}"
 
 
-@pytest.mark.finding("GC-02")
 def test_one_module_uses_private_torch_and_its_version_is_pinned() -> None:
     private = re.compile(r"\btorch(?:\.\w+)*\._(?!_version__)\w+|from torch[\w.]* import .*\b_\w+")
     assert private.search("from torch.utils import _pytree")
@@ -40,7 +37,6 @@ def test_one_module_uses_private_torch_and_its_version_is_pinned() -> None:
     assert re.search(r"^torch==2\.\d+\.\d+$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)
 
 
-@pytest.mark.finding("AR-9")
 def test_no_gradient_goes_through_hooks() -> None:
     """With stacked tensors there are some thirty gradients for all hosts: nothing to be won by hooks."""
     for path in (ROOT / "trainer").rglob("*.py"):
@@ -70,7 +66,6 @@ def used(tree: ast.Module) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("DR-32")
 def test_each_name_of_a_module_is_used_somewhere() -> None:
     """Those in `protocol/integrations` are used by other people's loops, those of events by the wire."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}

@@ -7,7 +7,7 @@ from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
 from esper_overwatch.trainer.config.anomaly_options import SIGNALS
 from esper_overwatch.trainer.telemetry.anomalies import CHECKS
 
-from .markers import ROOT
+from . import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "anomalies.md"
 HEAD = """# Anomalies

@@ -21,7 +21,7 @@ from esper_overwatch.protocol.messages.events import EVENTS, Context, EventSpec
 from esper_overwatch.protocol.messages.schema import FRAMES
 from esper_overwatch.protocol.version import PROTOCOL_VERSION
 
-from .markers import ROOT
+from . import ROOT
 
 CORPUS = ROOT / "tests" / "protocol" / "corpus" / f"v{PROTOCOL_VERSION}"
 FRAME_TYPES = {name: cls for name, cls in FRAMES.items() if name != "request"}

@@ -28,7 +28,7 @@ from esper_overwatch.protocol.messages.vocabulary import STREAMS
 from esper_overwatch.protocol.runs import Connection
 from esper_overwatch.protocol.storage.keys import KeyPair
 
-from .markers import ROOT
+from . import ROOT
 from .message_examples import complete_corpus, first_of_each
 
 TYPES: dict[str, type] = {

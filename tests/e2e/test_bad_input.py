@@ -32,7 +32,6 @@ def test_a_typo_in_a_file_names_file_and_key(house: House, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.finding("DR-30")
 def test_refused_listen_leaves_no_run_folder(house: House) -> None:
     house.environment["XDG_CONFIG_HOME"] = str(house.home / "config")
     result = house.daemon("start", "x", "--set", "wire.listen=tcp://127.0.0.1:39811")
@@ -55,7 +54,6 @@ def test_a_folder_that_cannot_be_written(house: House, tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.fault(38)
 def test_a_socket_path_that_is_too_long(house: House, tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir(mode=0o700)
@@ -72,7 +70,6 @@ def ctl(house: House, name: str, socket_name: str = "ctl") -> str:
     return endpoint
 
 
-@pytest.mark.fault(13)
 def test_bad_requests_get_typed_errors_and_daemon_lives(house: House) -> None:
     house.spawn("solid")
     context = zmq.Context()

@@ -22,7 +22,6 @@ def losses(house: House, name: str) -> dict[tuple[int, int], list[float]]:
     }
 
 
-@pytest.mark.fault(7)
 @pytest.mark.slow
 def test_kill_9_leaves_journal_and_resume_continues_curve(house: House) -> None:
     cut = house.spawn("cut", "--rounds", "1000")
@@ -52,7 +51,6 @@ def test_kill_9_leaves_journal_and_resume_continues_curve(house: House) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.fault(31)
 def test_second_daemon_of_a_name_learns_holder(house: House) -> None:
     first = house.spawn("one")
     second = house.daemon("start", "--resume", "one")
@@ -71,7 +69,6 @@ def test_start_over_ended_run_is_refused_with_advice(house: House) -> None:
     assert "--resume done" in again.stderr
 
 
-@pytest.mark.fault(41)
 @pytest.mark.slow
 def test_runs_side_by_side_are_listed_and_addressable_by_prefix(house: House) -> None:
     names = ["a-run", "b-run", "c-run"]

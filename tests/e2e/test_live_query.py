@@ -19,7 +19,6 @@ MAY_BE_EMPTY = {"anomalies"}
 
 
 @pytest.mark.slow
-@pytest.mark.finding("DR-15")
 def test_a_run_in_training_answers_all_documented_queries(house: House) -> None:
     assert len(QUERIES) == 19
     sets = ("policy.kind=ppo", "validation.shapley_every=1", "telemetry.level=DEBUG")

@@ -139,7 +139,6 @@ def test_sigterm_leaves_a_bundle_and_kill_9_none(house: House) -> None:
     assert f"after round {newest['round']}: esper-daemon start --detach --resume term" in text
 
 
-@pytest.mark.fault(35)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason", "code"),

@@ -146,7 +146,6 @@ TAUGHT = ("teacher.search_rounds=1", "teacher.demonstration_rounds=1", "teacher.
 """Schedules dealt out over all envs, what is imitated gathered of all, then PPO."""
 
 
-@pytest.mark.finding("DR-41")
 @pytest.mark.parametrize("more", [("rounds=1",), TAUGHT], ids=["untaught", "taught"])
 def test_two_ranks_write_the_journal_of_one(house: House, more: tuple[str, ...]) -> None:
     words = [word for item in (*ALL_AT_ONCE, *more) for word in ("--set", item)]

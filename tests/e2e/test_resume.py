@@ -21,7 +21,6 @@ COURSE = (
 HOSTS = tuple(f"env{env:02d}" for env in range(4))
 
 
-@pytest.mark.finding("DR-37")
 @pytest.mark.slow
 def test_resume_in_mid_episode_equals_the_uninterrupted_run(house: House) -> None:
     words = ("--rounds", "3", *(word for item in COURSE for word in ("--set", item)))
@@ -86,7 +85,6 @@ def test_refused_resume_leaves_the_configuration_alone(house: House) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("DR-06")
 def test_a_run_goes_back_to_a_chosen_checkpoint(house: House) -> None:
     words = ("--rounds", "4", "--set", "episode_epochs=8", "--set", "checkpoint.keep=1")
     assert house.spawn("r", "--rounds", "1", *words[2:]).wait(300) == 0

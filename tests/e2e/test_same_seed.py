@@ -34,7 +34,6 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.finding("DR-16")
 def test_default_runs_of_one_seed_write_one_journal(house: House) -> None:
     for name, program in (("plain", ["-m", "esper_overwatch.trainer"]), ("slow", ["-c", WITH_A_BAD_CLOCK])):
         done = subprocess.run(

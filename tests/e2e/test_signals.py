@@ -15,7 +15,6 @@ from tests.trainer.daemon.test_systemd import Manager
 from .conftest import House, eventually
 
 
-@pytest.mark.fault(36)
 @pytest.mark.slow
 def test_a_daemon_as_a_service(house: House, tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
@@ -92,7 +91,6 @@ def test_no_documented_signal_changes_how_a_run_ends(house: House) -> None:
     assert house.journal("alpha", "run.stopped")[-1]["data"]["rounds"] == 2
 
 
-@pytest.mark.fault(35)
 @pytest.mark.slow
 def test_sigterm_in_the_middle_of_a_checkpoint(house: House) -> None:
     """Whatever is being written is whole afterwards, and the end's own checkpoint is written, too."""

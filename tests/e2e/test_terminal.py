@@ -136,7 +136,6 @@ def test_once_prints_a_frame(house: House) -> None:
     assert sum(accuracy) / len(accuracy) > 10.0, "above chance"
 
 
-@pytest.mark.finding("DR-37")
 @pytest.mark.slow
 def test_second_row_of_slots_is_planted_and_drawn(house: House) -> None:
     sets = ("host.slot_rows=2", "policy.kind=no_growth", "episode_epochs=5000")
@@ -196,7 +195,6 @@ def test_moments_of_a_live_run_are_those_of_its_journal(house: House) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("DR-28")
 def test_joining_takes_less_than_a_second_of_cpu(house: House) -> None:
     """More than starting the program does, after dozens of rounds; the least of so many as it takes."""
     house.spawn("joined")

@@ -106,7 +106,6 @@ async def test_no_key_fails_in_any_view_at_start(view: str, tmp_path: Path) -> N
             assert app.is_running
 
 
-@pytest.mark.finding("PD-10")
 @in_loop
 @pytest.mark.slow
 async def test_every_documented_key_has_an_effect(tmp_path: Path) -> None:
@@ -358,7 +357,6 @@ async def test_tab_cycles_panels_and_at_80_columns_views() -> None:
         assert app.session.view.name == VIEWS[-1]
 
 
-@pytest.mark.finding("PD-09")
 @in_loop
 async def test_the_worst_anomaly_is_reached_acknowledged_and_gone() -> None:
     app = app_of()

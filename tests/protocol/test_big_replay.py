@@ -30,7 +30,6 @@ def write_journal(run: RunFolder) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.fault(21)
 def test_stop_is_answered_amid_a_replay_of_200_mb(home: object) -> None:
     run = RunFolder.claim("alpha")
     write_journal(run)

@@ -70,7 +70,6 @@ def strangers(address: str, count: int) -> list[socket.socket]:
     return [socket.create_connection((host, int(port) + n % 3)) for n in range(count)]
 
 
-@pytest.mark.fault(30)
 def test_strangers_take_no_file_numbers(flooded: subprocess.Popen[bytes], address: str) -> None:
     """Three times as many connections as the process may have files, while a client watches over TCP."""
     with connect("alpha") as local, connect(address, key="laptop") as remote:
@@ -91,7 +90,6 @@ def test_strangers_take_no_file_numbers(flooded: subprocess.Popen[bytes], addres
     assert flooded.poll() is None
 
 
-@pytest.mark.fault(30)
 def test_local_connections_cannot_take_all_file_numbers(
     flooded: subprocess.Popen[bytes], address: str
 ) -> None:
@@ -250,7 +248,6 @@ def test_messages_of_local_readers_are_no_cancellations(listening: Server) -> No
     until(lambda: listening.subscribers == 0)
 
 
-@pytest.mark.fault(30)
 def test_flood_is_cut_while_the_events_are_held(
     listening: Server, address: str, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +265,6 @@ def test_flood_is_cut_while_the_events_are_held(
     assert one.resets == one.resets[:1], "it was not cut"
 
 
-@pytest.mark.fault(30)
 def test_subscriptions_that_hold_the_publisher_hold_nothing_else(
     listening: Server, address: str, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +291,6 @@ def test_subscriptions_that_hold_the_publisher_hold_nothing_else(
         late.read(lambda: late.subscriber.state == "live" and late.last("life") >= newest)
 
 
-@pytest.mark.fault(30)
 def test_server_closes_while_its_publisher_is_held(
     listening: Server, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -314,7 +309,6 @@ def test_server_closes_while_its_publisher_is_held(
     assert not listening.faults.counts
 
 
-@pytest.mark.fault(30)
 def test_key_that_floods_is_turned_away_others_are_not(
     listening: Server, address: str, reader: Callable[..., Reader]
 ) -> None:

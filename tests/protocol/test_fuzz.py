@@ -81,7 +81,6 @@ context.term()
 """
 
 
-@pytest.mark.fault(13)
 @pytest.mark.slow
 def test_a_flood_of_malformed_requests_harms_nobody(daemon: Callable[..., Daemon]) -> None:
     process = psutil.Process(daemon("alpha").pid)

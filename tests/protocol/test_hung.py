@@ -41,7 +41,6 @@ def go_on(process: Daemon) -> None:
     process.stdin.flush()
 
 
-@pytest.mark.fault(19)
 def test_paused_trainer_shows_in_heartbeat_and_command_notes(
     daemon: Callable[..., Daemon], reader: Callable[..., Reader]
 ) -> None:
@@ -55,7 +54,6 @@ def test_paused_trainer_shows_in_heartbeat_and_command_notes(
         assert "no sign of life" in run.pause()["note"]
 
 
-@pytest.mark.fault(19)
 def test_trainer_holding_the_gil_gives_no_heartbeat_or_answer(
     daemon: Callable[..., Daemon], reader: Callable[..., Reader]
 ) -> None:
@@ -73,7 +71,6 @@ def test_trainer_holding_the_gil_gives_no_heartbeat_or_answer(
         assert one.subscriber.heartbeat is beat, "a link that answers at a lower level is no sign of life"
 
 
-@pytest.mark.fault(16)
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_an_hour_off_changes_nothing(
     daemon: Callable[..., Daemon], reader: Callable[..., Reader], hours: int
@@ -86,7 +83,6 @@ def test_a_clock_that_is_an_hour_off_changes_nothing(
     one.read(lambda: any(e.type == "command.done" and e.data.id == id_ for e in one.events))
 
 
-@pytest.mark.fault(20)
 def test_answers_that_find_nobody_are_counted(
     daemon: Callable[..., Daemon],
 ) -> None:

@@ -23,7 +23,6 @@ from .thin import ThinLine
 CLIENTS = 1000
 
 
-@pytest.mark.fault(11)
 @pytest.mark.slow
 def test_80_ms_and_losses_on_the_way(server: Server, reader: Callable[..., Reader]) -> None:
     # The line is named in the connection file, which is written again with the state.
@@ -52,7 +51,6 @@ def more_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
 
 
-@pytest.mark.fault(22)
 @pytest.mark.slow
 def test_a_thousand_clients() -> None:
     more_files()

@@ -43,7 +43,6 @@ def test_a_new_boot_starts_over_and_says_so(start: Start, reader: Callable[..., 
     assert one.subscriber.boot == second.boot
 
 
-@pytest.mark.fault(7)
 def test_a_killed_daemon_is_noticed_and_its_successor_joined(
     start: Start, reader: Callable[..., Reader], daemon: Callable[..., Daemon]
 ) -> None:
@@ -75,7 +74,6 @@ server.set_state""",
 )
 
 
-@pytest.mark.fault(33)
 def test_a_forked_worker_that_outlives_the_daemon_hides_nothing(
     start: Start, reader: Callable[..., Reader]
 ) -> None:
@@ -149,8 +147,6 @@ for event in Subscriber(sys.argv[1], streams=("life",)).events():
 """
 
 
-@pytest.mark.fault(3)
-@pytest.mark.fault(4)
 def test_stopped_reader_catches_up_killed_one_changes_nothing(server: Server) -> None:
     command = [sys.executable, "-c", READER, "alpha"]
     stopped, killed = (subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2))

@@ -75,7 +75,6 @@ def test_bad_names(name: str) -> None:
         RunFolder.claim(name)
 
 
-@pytest.mark.fault(31)
 def test_a_second_process_is_told_who_holds_the_run(home: Path) -> None:
     holder = claim_elsewhere("alpha")
     with pytest.raises(NameTaken, match=rf"run alpha is held by pid {holder.pid} since 20\d\d-.*name") as e:
@@ -101,7 +100,6 @@ def test_the_lock_is_held_within_a_process_too(home: Path) -> None:
         assert "NameTaken" in other.stderr, "looking at a lock must not drop it"
 
 
-@pytest.mark.fault(33)
 def test_a_forked_child_neither_holds_nor_drops_the_lock(tmp_path: Path) -> None:
     lock = Lock(tmp_path / "lock")
     ready, go = os.pipe(), os.pipe()
@@ -145,7 +143,6 @@ def test_looking_for_a_holder_takes_nothing(tmp_path: Path) -> None:
     Lock(tmp_path / "lock").release()
 
 
-@pytest.mark.fault(41)
 def test_runs_are_found_by_the_beginning_of_name_or_id(start: Start) -> None:
     one, two = start("alpha"), start("alps")
     RunFolder.claim("beta").release()
@@ -226,7 +223,6 @@ def test_the_connection_file_tells_how_to_reach_the_daemon(server: Server, home:
     assert not path.exists()
 
 
-@pytest.mark.fault(40)
 def test_a_stale_connection_file_is_not_believed(home: Path) -> None:
     """pid reuse: the file of a dead daemon, while another process has just taken the run."""
     holder = claim_elsewhere("alpha")
@@ -247,7 +243,6 @@ def test_a_stale_connection_file_is_not_believed(home: Path) -> None:
     end(holder)
 
 
-@pytest.mark.fault(41)
 def test_eight_runs_side_by_side(start: Start) -> None:
     servers = [start(None) for _ in range(8)]
     runs = list_runs()
@@ -257,7 +252,6 @@ def test_eight_runs_side_by_side(start: Start) -> None:
         assert find_run(server.run.name).connection.boot == server.boot  # type: ignore[union-attr]
 
 
-@pytest.mark.fault(39)
 def test_the_socket_folder_falls_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: Path) -> None:
     given = home.parent / "run"
     assert socket_folder("0a1b2c3d") == given / "esper" / "0a1b2c3d"
@@ -314,7 +308,6 @@ def test_home_that_cannot_be_named_is_refused(monkeypatch: pytest.MonkeyPatch, n
         list_runs()
 
 
-@pytest.mark.fault(38)
 def test_a_path_too_long_for_a_socket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 80)
     deep.mkdir(mode=0o700)
@@ -329,7 +322,6 @@ def make(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-@pytest.mark.fault(24)
 @pytest.mark.parametrize("mode", [0o755, 0o750, 0o777, 0o701])
 def test_a_socket_folder_open_to_others_is_refused(home: Path, mode: int) -> None:
     make(home.parent / "run" / "esper", mode)
@@ -337,14 +329,12 @@ def test_a_socket_folder_open_to_others_is_refused(home: Path, mode: int) -> Non
         socket_folder("0a1b2c3d")
 
 
-@pytest.mark.fault(24)
 def test_a_link_in_place_of_the_folder_is_refused(home: Path, tmp_path: Path) -> None:
     (home.parent / "run" / "esper").symlink_to(tmp_path)
     with pytest.raises(FolderError, match="a link or a file"):
         socket_folder("0a1b2c3d")
 
 
-@pytest.mark.fault(24)
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_somebody_else_is_refused(home: Path) -> None:
     folder = home.parent / "run" / "esper"

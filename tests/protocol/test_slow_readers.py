@@ -18,7 +18,6 @@ from .harness import Reader, check_against_journal, load
 from .relay import Relay
 
 
-@pytest.mark.fault(2)
 def test_slow_reader_misses_nothing_and_blocks_no_one(server: Server, reader: Callable[..., Reader]) -> None:
     sleepy, brisk = reader("alpha"), reader("alpha")
     for each in (sleepy, brisk):
@@ -36,7 +35,6 @@ def test_slow_reader_misses_nothing_and_blocks_no_one(server: Server, reader: Ca
         assert len(each.resets) == 1
 
 
-@pytest.mark.fault(5)
 def test_burst_of_60_000_reaches_journal_and_reader(server: Server, reader: Callable[..., Reader]) -> None:
     one = reader("alpha", streams=("life",))
     one.read(lambda: one.subscriber.state == "live")
@@ -58,7 +56,6 @@ EVENTS: dict[str, Callable[[int], object]] = {
 emissions = st.lists(st.tuples(st.sampled_from(["life", "log"]), st.integers(1, 400)), min_size=1, max_size=8)
 
 
-@pytest.mark.fault(12)
 @pytest.mark.usefixtures("quick_heartbeat")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.floats(0.0, 0.5), st.integers(0, 2**16), emissions)

@@ -118,8 +118,6 @@ def stop_and_go(process: subprocess.Popen[bytes], rng: random.Random) -> None:
     process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.fault(3)
-@pytest.mark.fault(4)
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 900)
 def test_every_reader_that_lives_holds_the_journal(home: Path, readers: Readers) -> None:

@@ -51,7 +51,6 @@ def test_nobody_else_reads_a_checkpoint(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.finding("DR-06")
 def test_tagged_checkpoint_stays_until_it_is_deleted(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path, keep=2)
     for number, tag in enumerate(["", "before", "", "", "", ""], 1):
@@ -90,7 +89,6 @@ def test_files_that_go_while_they_are_listed_are_left_out(
     assert best.round == 2
 
 
-@pytest.mark.finding("DR-06")
 def test_newest_is_the_last_written_after_going_back(tmp_path: Path) -> None:
     store = Checkpoints(tmp_path, keep=2)
     for number in (1, 2, 3, 4):

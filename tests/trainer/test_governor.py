@@ -97,7 +97,6 @@ def test_a_nan_in_one_env_rolls_back_that_env_alone() -> None:
     assert sick.rollout.reset[4].tolist() == [False, True, False, False]
 
 
-@pytest.mark.finding("PD-01")
 @pytest.mark.parametrize("at", range(CONFIG.episode_epochs))
 def test_the_penalty_is_in_the_rollout_whichever_epoch_is_undone(at: int) -> None:
     sick, frames = play(partial(poison, at=at))

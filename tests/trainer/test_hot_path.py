@@ -66,7 +66,6 @@ def grown(n: int, *sets: str) -> Population:
     return hosts
 
 
-@pytest.mark.finding("HP-5")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_step_issues_same_operations_for_any_host_count(plan: str) -> None:
     issued = []
@@ -79,7 +78,6 @@ def test_step_issues_same_operations_for_any_host_count(plan: str) -> None:
     assert issued[1] == issued[0] - copies
 
 
-@pytest.mark.finding("HP-1")
 def test_training_validating_and_deciding_read_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (population, group):  # as on a GPU: on a CPU a look costs nothing
         monkeypatch.setattr(module, "is_known_empty", lambda _: False)
@@ -96,7 +94,6 @@ def test_training_validating_and_deciding_read_nothing_back(monkeypatch: pytest.
     assert trainer.to_host.count == config.episode_epochs + 1, "one an epoch, and one for the first decision"
 
 
-@pytest.mark.finding("HP-6")
 def test_autocast_does_not_reach_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     group = grown(4, "amp.dtype=bf16").groups[0]
     gradient, entered = torch.autograd.grad, []
@@ -110,7 +107,6 @@ def test_autocast_does_not_reach_the_backward_pass(monkeypatch: pytest.MonkeyPat
     assert entered == [False, False]
 
 
-@pytest.mark.finding("PD-12")
 def test_neither_reward_nor_training_sees_the_test_images() -> None:
     config = settings.load(sets=[*SETS, "envs.count=4", "envs.group_size=4"])
     data = load("digits")
@@ -129,7 +125,6 @@ def test_neither_reward_nor_training_sees_the_test_images() -> None:
             np.testing.assert_array_equal(column, theirs[name], err_msg=name)
 
 
-@pytest.mark.finding("PD-04")
 def test_a_sure_policy_does_what_it_is_sure_of() -> None:
     space = ActionSpace(slots=3, blueprints=4)
     n = 1000

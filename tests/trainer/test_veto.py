@@ -64,7 +64,6 @@ def play(*sets: str) -> tuple[Trainer, list[HostFrame]]:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("DR-21")
 def test_what_would_undo_a_host_is_not_executed() -> None:
     forbidden, frames = play()
     allowed, frames_allowed = play("governor.veto=false")

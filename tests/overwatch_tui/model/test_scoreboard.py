@@ -85,7 +85,6 @@ def assert_same(terminal: dict[str, BlueprintTally], sql: dict[str, BlueprintTal
     }
 
 
-@pytest.mark.finding("DR-05")
 def test_a_rollback_is_not_a_new_life() -> None:
     told = [
         started("b1"),

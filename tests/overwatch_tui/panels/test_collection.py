@@ -43,7 +43,6 @@ def test_stalls_of_a_round_are_shown() -> None:
     assert "recompiles 0" in shown
 
 
-@pytest.mark.finding("AR-10")
 @pytest.mark.parametrize("busy", [None, 0.42])
 def test_how_well_a_profile_used_the_machine(busy: float | None) -> None:
     kernels = None if busy is None else 1234

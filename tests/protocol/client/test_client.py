@@ -189,7 +189,6 @@ def test_patience_has_an_end(server: Server) -> None:
             run.wait_for(accepted["id"], timeout=0.3)
 
 
-@pytest.mark.fault(19)
 def test_who_waits_for_a_hung_trainer_is_told(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -220,7 +219,6 @@ def test_a_hung_daemon_is_no_reply() -> None:
     daemon.communicate()
 
 
-@pytest.mark.fault(37)
 def test_a_context_that_does_not_end_holds_nobody_up() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.PUSH)

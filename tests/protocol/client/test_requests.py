@@ -63,7 +63,6 @@ def test_unsendable_request_is_given_up_and_never_executed_late(
     assert not server.mailbox.poll()
 
 
-@pytest.mark.fault(16)
 def test_request_to_hung_daemon_is_repeated_never_executed_late(
     reader: Callable[..., Reader], daemon: Callable[..., Daemon]
 ) -> None:
@@ -90,7 +89,6 @@ def test_request_to_hung_daemon_is_repeated_never_executed_late(
     )
 
 
-@pytest.mark.fault(17)
 def test_a_request_meant_for_the_boot_before_is_refused(
     start: Start, reader: Callable[..., Reader], daemon: Callable[..., Daemon]
 ) -> None:
@@ -126,7 +124,6 @@ def test_request_that_cannot_be_encoded_fails_alone(server: Server, reader: Call
     assert [command.method for command in server.mailbox.poll()] == ["pause"]
 
 
-@pytest.mark.fault(43)
 def test_client_goes_on_after_text_without_utf8(server: Server) -> None:
     with connect(server.run.name, client="\udc9b") as client:
         client.mark("\ud800")

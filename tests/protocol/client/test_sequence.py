@@ -14,8 +14,6 @@ def line(seq: int) -> bytes:
     return b"%d" % seq
 
 
-@pytest.mark.fault(12)
-@pytest.mark.fault(13)
 @given(st.data(), st.integers(0, 60), st.integers(0, 40))
 def test_each_event_comes_once_and_in_order_over_any_wire(
     data: st.DataObject, total: int, joined_at: int

@@ -99,7 +99,6 @@ def test_a_run_on_another_machine_is_steered_and_followed(
     assert [(a.method, a.uid, a.client) for a in audit] == [("checkpoint", os.getuid(), "python")]
 
 
-@pytest.mark.fault(10)
 @needs_sshd
 @pytest.mark.slow
 def test_a_dead_tunnel_comes_back_and_carries_out_nothing_late(

@@ -23,7 +23,6 @@ from tests.protocol.relay import Relay
 pytestmark = pytest.mark.usefixtures("quick_heartbeat")
 
 
-@pytest.mark.fault(1)
 @pytest.mark.slow
 def test_joining_under_load_leaves_no_hole(server: Server, reader: Callable[..., Reader]) -> None:
     with load(server, 5000):
@@ -118,7 +117,6 @@ def test_whatever_the_wire_loses_is_repaired(
         check_against_journal(server, one)
 
 
-@pytest.mark.fault(6)
 def test_a_lost_tail_is_found_by_the_heartbeat(server: Server, reader: Callable[..., Reader]) -> None:
     with Relay("alpha", 0.0) as relay:
         one = reader()
@@ -165,7 +163,6 @@ def test_a_range_that_is_gone_starts_over(server: Server, reader: Callable[..., 
         one.read(lambda: one.last("life") == 10)
 
 
-@pytest.mark.fault(6)
 def test_tail_lost_at_the_end_comes_from_the_journal(server: Server, reader: Callable[..., Reader]) -> None:
     with Relay("alpha", 0.0) as relay:
         one = reader()
@@ -181,7 +178,6 @@ def test_tail_lost_at_the_end_comes_from_the_journal(server: Server, reader: Cal
         check_against_journal(server, one, streams=("life",))
 
 
-@pytest.mark.fault(13)
 def test_malformed_messages_are_counted_and_passed_over(
     server: Server, reader: Callable[..., Reader]
 ) -> None:
@@ -223,7 +219,6 @@ def test_a_starting_run_is_waited_for(reader: Callable[..., Reader]) -> None:
         assert one.subscriber.state == "searching"
 
 
-@pytest.mark.fault(1)
 @pytest.mark.slow
 def test_a_hundred_joins_under_load(server: Server) -> None:
     with load(server, 5000):

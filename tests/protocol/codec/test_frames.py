@@ -32,7 +32,6 @@ from esper_overwatch.protocol.messages.headers import Heartbeat, TrainerBeat
 from esper_overwatch.protocol.messages.vocabulary import STREAMS
 
 
-@pytest.mark.fault(13)
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_decoders(raw: bytes) -> None:
     for decode in (decode_line, decode_heartbeat, decode_reply, lambda raw: decode_batch(raw, raw)):

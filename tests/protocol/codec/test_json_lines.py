@@ -36,8 +36,6 @@ _validators = {
 }
 
 
-@pytest.mark.fault(42)
-@pytest.mark.fault(44)
 @pytest.mark.parametrize("type_", sorted(ev.EVENTS))
 def test_what_goes_in_fits_the_schema_and_comes_out_equal(type_: str) -> None:
     @settings(max_examples=25)
@@ -55,7 +53,6 @@ def test_what_goes_in_fits_the_schema_and_comes_out_equal(type_: str) -> None:
     round_trip()
 
 
-@pytest.mark.fault(42)
 def test_absent_and_not_a_number_stay_apart() -> None:
     event = ev.Drift(
         source=["a", "b", "c", "d"],
@@ -102,7 +99,6 @@ def test_text_about_null_is_text() -> None:
     assert decode_line(encode_event(1, 2, ev.Context(), event)).data == event
 
 
-@pytest.mark.fault(42)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_numpy_columns_are_lists_on_the_wire(dtype: type, contiguous: bool) -> None:
@@ -123,7 +119,6 @@ def test_numpy_columns_are_lists_on_the_wire(dtype: type, contiguous: bool) -> N
     assert back.norm_drift == [0.0, 1.0]
 
 
-@pytest.mark.fault(42)
 @pytest.mark.parametrize("value", [{1, 2}, object(), 2**64, b"bytes"])
 def test_value_outside_json_is_an_error_naming_its_type(value: object) -> None:
     event = ev.CommandDone(id="1", method="pause", result={"value": value}, seconds=0.0)
@@ -131,7 +126,6 @@ def test_value_outside_json_is_an_error_naming_its_type(value: object) -> None:
         encode_event(1, 2, ev.Context(), event)
 
 
-@pytest.mark.fault(43)
 def test_text_that_is_no_utf8_is_escaped() -> None:
     line = encode_event(1, 2, ev.Context(), ev.LogLine(level="INFO", logger="x", message="a\udcffb"))
     assert decode_line(line).data.message == "a\\udcffb"

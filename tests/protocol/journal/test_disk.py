@@ -33,7 +33,6 @@ def rounds_of(reader: Reader) -> list[int]:
     return [e.data.rounds for e in reader.events if e.type == "round.started"]
 
 
-@pytest.mark.fault(9)
 @pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC, errno.EIO])
 def test_refusing_disk_is_an_anomaly_and_readers_miss_nothing(
     server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch, code: int
@@ -66,7 +65,6 @@ def test_refusing_disk_is_an_anomaly_and_readers_miss_nothing(
     assert [e.data.rounds for e in one.events if e.type == "round.started"] == rounds
 
 
-@pytest.mark.fault(9)
 def test_emitting_never_waits_for_disk_and_losses_are_counted(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +97,6 @@ def test_emitting_never_waits_for_disk_and_losses_are_counted(
     assert told == [("log", 1000)]
 
 
-@pytest.mark.fault(9)
 def test_nobody_waits_for_the_disk_to_sync(
     server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +125,6 @@ def test_nobody_waits_for_the_disk_to_sync(
     assert [e.data.rounds for e in read(server.run.events) if e.type == "round.started"] == list(range(1, 12))
 
 
-@pytest.mark.fault(9)
 def test_failed_sync_is_reported_until_it_succeeds(
     server: Server, reader: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:

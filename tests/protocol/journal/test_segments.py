@@ -223,7 +223,6 @@ def test_kill_during_removal_leaves_the_rest_readable(
     assert step > 10
 
 
-@pytest.mark.fault(8)
 def test_torn_frame_costs_only_the_rest_of_its_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
 ) -> None:
@@ -272,7 +271,6 @@ def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
         lines(path)
 
 
-@pytest.mark.fault(8)
 @pytest.mark.parametrize("indexed", [True, False])
 def test_damage_costs_only_its_frame_without_index_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None, indexed: bool

@@ -46,7 +46,6 @@ def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.fault(8)
 def test_numbers_go_on_after_any_tear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
     whole = tmp_path / "whole.jsonl"
@@ -170,7 +169,6 @@ def test_rare_stream_is_found_behind_a_common_one(tmp_path: Path, monkeypatch: p
     journal.close()
 
 
-@pytest.mark.fault(9)
 def test_a_full_disk_is_told_and_survived() -> None:
     journal = Journal(Path("/dev/full"))
     journal.append([stamp("life", 1)])
@@ -191,7 +189,6 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
-@pytest.mark.fault(9)
 def test_disk_that_recovers_tears_and_loses_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
     path = tmp_path / "events.jsonl"
@@ -209,7 +206,6 @@ def test_disk_that_recovers_tears_and_loses_no_event(tmp_path: Path, monkeypatch
     journal.close()
 
 
-@pytest.mark.fault(9)
 def test_what_cannot_be_kept_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(module, "MAX_WAITING_BYTES", 2000)

@@ -48,7 +48,6 @@ def test_the_corpus_has_every_message() -> None:
     assert have["frames"] >= set(FRAME_TYPES), HINT
 
 
-@pytest.mark.fault(45)
 @named(CORPUS["events"])
 def test_past_event_decodes_to_the_values_written(line: bytes) -> None:
     event = decode_line(line)
@@ -74,14 +73,12 @@ def as_words(value: Any) -> Any:
     return {key: as_words(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-@pytest.mark.fault(45)
 @named(CORPUS["events"])
 def test_every_past_event_fits_todays_schema(line: bytes) -> None:
     event = json.loads(line)
     validator("events", event["type"]).validate(event["data"])
 
 
-@pytest.mark.fault(45)
 @named(CORPUS["requests"])
 def test_every_past_request_is_still_taken(line: bytes) -> None:
     tree = json.loads(line)
@@ -104,7 +101,6 @@ def test_every_past_request_is_still_taken(line: bytes) -> None:
     assert "result" in reply, reply
 
 
-@pytest.mark.fault(45)
 @named(CORPUS["results"])
 def test_every_past_result_is_still_read(line: bytes) -> None:
     tree = json.loads(line)
@@ -114,7 +110,6 @@ def test_every_past_result_is_still_read(line: bytes) -> None:
         assert held.get(field) == value, f"{field} was taken away or changed"
 
 
-@pytest.mark.fault(45)
 @named(CORPUS["frames"])
 def test_every_past_frame_is_still_read(line: bytes) -> None:
     ((name, body),) = json.loads(line).items()

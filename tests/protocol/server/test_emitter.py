@@ -35,8 +35,6 @@ def test_a_drain_takes_a_bounded_number_per_stream_by_time() -> None:
     assert emitter.waiting == {"life": 2, "metric": 0, "trace": 0, "log": 2}
 
 
-@pytest.mark.finding("AR-3")
-@pytest.mark.finding("EM-03")
 def test_full_queue_refuses_and_counts_the_newest() -> None:
     emitter = Emitter()
     bound = MAX_QUEUED["log"]
@@ -59,8 +57,6 @@ def messages(taken: list[Emitted]) -> list[int]:
     return [item.event.rounds for item in taken if isinstance(item.event, ev.RoundStarted)]
 
 
-@pytest.mark.finding("PD-08")
-@pytest.mark.finding("DR-07")
 def test_life_beyond_memory_waits_on_disk_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MAX_QUEUED, "life", 50)
     emitter = Emitter()
@@ -83,8 +79,6 @@ def test_life_beyond_memory_waits_on_disk_in_order(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == [], "the file has no name, so that no crash leaves it behind"
 
 
-@pytest.mark.finding("PD-08")
-@pytest.mark.finding("DR-07")
 def test_a_flood_of_life_is_written_whole(tmp_path: Path) -> None:
     emitter = Emitter()
     emitter.overflow_into(tmp_path)
@@ -193,7 +187,6 @@ def test_a_signal_handler_may_emit_while_a_full_queue_refuses() -> None:
     assert emitter.dropped["log"] == 2
 
 
-@pytest.mark.fault(34)
 def test_a_forked_child_is_silent() -> None:
     emitter = Emitter()
     emitter.emit(ev.RoundStarted(rounds=1))

@@ -86,7 +86,6 @@ def kind(reply: dict[str, Any]) -> str:
     return str(reply["error"]["data"]["kind"])
 
 
-@pytest.mark.fault(18)
 @pytest.mark.parametrize("state", RUN_STATES)
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda m: m.name)
 def test_every_method_in_every_state(plane: Plane, method: Any, state: RunState) -> None:
@@ -210,7 +209,6 @@ def test_a_method_of_the_other_socket_says_where_it_is(plane: Plane) -> None:
     assert "hello" in reply["error"]["data"]["known"]
 
 
-@pytest.mark.fault(16)
 def test_too_late_is_not_carried_out(plane: Plane) -> None:
     now = time.time_ns() // 1000
     reply = plane.ask("stop", meta={"deadline": now - 2_000_000})
@@ -220,7 +218,6 @@ def test_too_late_is_not_carried_out(plane: Plane) -> None:
     assert "result" in plane.ask("stop", meta={"deadline": now + 10_000_000})
 
 
-@pytest.mark.fault(17)
 def test_conditions(plane: Plane) -> None:
     assert kind(plane.ask("pause", meta={"expect": {"boot": "other"}})) == "boot_mismatch"
     assert kind(plane.ask("pause", meta={"expect": {"state": "STARTING"}})) == "wrong_state"
@@ -228,7 +225,6 @@ def test_conditions(plane: Plane) -> None:
     assert "result" in plane.ask("pause", meta={"expect": {"boot": "b00t", "state": "TRAINING"}})
 
 
-@pytest.mark.fault(14)
 def test_the_same_request_again_is_carried_out_once(plane: Plane) -> None:
     replies = [plane.ask("pause", id_="same") for _ in range(10)]
     assert [r["meta"]["replayed"] for r in replies] == [False] + [True] * 9
@@ -246,7 +242,6 @@ def test_a_refusal_is_repeated_too(plane: Plane) -> None:
     assert not plane.mailbox.poll()
 
 
-@pytest.mark.fault(15)
 def test_id_with_another_body_is_refused_first_stays(plane: Plane) -> None:
     plane.ask("pause", id_="same")
     assert kind(plane.ask("stop", id_="same")) == "id_reused"
@@ -385,7 +380,6 @@ def test_while_a_lease_is_held_only_its_holder_commands(plane: Plane) -> None:
     assert "result" in plane.ask("stop")
 
 
-@pytest.mark.fault(23)
 def test_lease_is_lengthened_by_its_holder_and_expires(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     token = lease(plane)
     again = plane.ask("lease.acquire", params={"ttl": 90}, meta={"lease": token})["result"]
@@ -452,7 +446,6 @@ near_requests = st.fixed_dictionaries(
 junk = st.binary(max_size=60) | near_requests.map(lambda value: json.dumps(value).encode())
 
 
-@pytest.mark.fault(13)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(["qry", "ctl"]), st.lists(junk, min_size=1, max_size=4))
 @example("ctl", [b'{"jsonrpc": "2.0", "id": "1", "method": "lease.acquire", "params": {}}'])

@@ -225,7 +225,6 @@ def test_an_event_that_cannot_be_encoded_costs_only_itself(
     assert "round.started was left out" in caplog.text
 
 
-@pytest.mark.fault(13)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=80), min_size=1, max_size=4), st.sampled_from(["qry", "ctl"]))
 def test_junk_gets_an_error_and_the_daemon_lives(server: Server, frames: list[bytes], name: str) -> None:
@@ -237,7 +236,6 @@ def test_junk_gets_an_error_and_the_daemon_lives(server: Server, frames: list[by
     assert server.error is None
 
 
-@pytest.mark.fault(13)
 def test_too_large_is_answered_far_too_large_costs_the_connection(server: Server) -> None:
     with Raw() as raw:
         dealer = raw.open(zmq.DEALER, "ctl")
@@ -263,7 +261,6 @@ def test_wrong_socket_types_do_no_harm(server: Server) -> None:
     assert server.error is None
 
 
-@pytest.mark.fault(20)
 def test_askers_who_leave_before_the_answer_do_no_harm(server: Server) -> None:
     with Raw() as raw:
         for _ in range(20):
@@ -287,7 +284,6 @@ def test_sockets_are_for_the_owner_and_gone_afterwards(server: Server) -> None:
     assert not any(path.exists() for path in paths)
 
 
-@pytest.mark.fault(26)
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_another_user_cannot_command(server: Server) -> None:
     """Even where the folder's mode would let them in, the kernel's word on who asks is checked."""
@@ -342,7 +338,6 @@ def test_a_folder_that_cannot_be_used_stops_the_start(home: Any) -> None:
         again.close()
 
 
-@pytest.mark.fault(37)
 def test_closing_delivers_what_was_emitted_and_never_hangs(server: Server) -> None:
     """A reader that takes nothing, an asker that reads nothing, and a queue full of events."""
     with Raw() as raw:
@@ -382,7 +377,6 @@ def test_defect_in_wire_thread_is_logged_and_trainer_continues(
     server.close()
 
 
-@pytest.mark.fault(7)
 def test_killed_daemon_leaves_readable_journal_and_free_name(start: Start) -> None:
     daemon = subprocess.Popen([sys.executable, "-c", DAEMON, "alpha"], stdout=subprocess.PIPE)
     assert daemon.stdout is not None

@@ -7,8 +7,6 @@ import struct
 import subprocess
 import sys
 
-import pytest
-
 from tests.protocol.sshd import free_ports
 
 ROUTER = """
@@ -32,7 +30,6 @@ PING = b"\x04\x07\x04PING\x00\x0a"
 NUM_MESSAGES = 200
 
 
-@pytest.mark.fault(30)
 def test_peer_that_pings_and_resets_aborts_nothing() -> None:
     """libzmq 4.3.5: `Assertion failed: !_io_error`, where it had paused the peer at a high water mark."""
     port = free_ports(1)

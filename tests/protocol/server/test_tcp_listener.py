@@ -72,7 +72,6 @@ def told(server: Server, type_: str) -> list[dict[str, object]]:
     return [vars(e.data) for e in read(server.run.events) if e.type == type_]
 
 
-@pytest.mark.fault(27)
 def test_a_viewer_watches_and_may_not_stop(listening: Server, address: str) -> None:
     with connect(address, key="viewer", client="me") as run:
         assert run.run.name == "alpha"
@@ -114,7 +113,6 @@ def test_events_come_and_are_repaired(listening: Server, address: str, reader: C
     one.read(lambda: one.last("life") >= 200)
 
 
-@pytest.mark.fault(29)
 def test_a_revoked_key_counts_for_nothing_on_live_connections(
     listening: Server, address: str, reader: Callable[..., Reader]
 ) -> None:
@@ -173,7 +171,6 @@ def test_reload_reads_the_list_at_once(listening: Server, address: str) -> None:
     until(lambda: listening.listening["authorized"] == 2)  # type: ignore[index]
 
 
-@pytest.mark.fault(28)
 def test_unknown_keys_and_wrong_servers_are_told(listening: Server, address: str, config: Path) -> None:
     make_client("stranger", server=client_pair("viewer")[1].server, role=None)
     make_client("astray", server=new_pair().public, role=None)
@@ -188,7 +185,6 @@ def test_unknown_keys_and_wrong_servers_are_told(listening: Server, address: str
         assert subscriber.state in ("searching", "lost", "connecting")
 
 
-@pytest.mark.fault(30)
 def test_a_handshake_cut_twice_does_not_blame_the_key(
     listening: Server, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +205,6 @@ def test_a_handshake_cut_twice_does_not_blame_the_key(
     assert connections.cut == 2
 
 
-@pytest.mark.fault(30)
 def test_cut_handshakes_do_not_blame_a_key_let_in_before(listening: Server, address: str) -> None:
     """As a flood of strangers cuts them again and again."""
     assert listening._listener is not None
@@ -223,7 +218,6 @@ def test_cut_handshakes_do_not_blame_a_key_let_in_before(listening: Server, addr
         until(lambda: run.status()["name"] == "alpha" and connections.cut > MAX_BROKEN_OFF + 2)
 
 
-@pytest.mark.fault(28)
 @pytest.mark.parametrize(("kind", "more"), [(zmq.DEALER, 0), (zmq.DEALER, 1), (zmq.SUB, 2)])
 def test_without_encryption_nothing_is_answered(
     listening: Server, address: str, kind: int, more: int
@@ -248,7 +242,6 @@ def test_without_encryption_nothing_is_answered(
     until(lambda: listening.listening["denied"])  # type: ignore[index]
 
 
-@pytest.mark.fault(32)
 def test_captured_bytes_open_nothing(listening: Server, address: str) -> None:
     """A recording of a whole connection, played to the daemon again."""
     host, port = "127.0.0.1", int(address.rpartition(":")[2]) + 1
@@ -299,7 +292,6 @@ def test_captured_bytes_open_nothing(listening: Server, address: str) -> None:
     assert listening.mailbox.poll() == []
 
 
-@pytest.mark.finding("DR-17")
 def test_listener_needs_a_key_and_an_authorized_client(address: str, config: Path) -> None:
     run = RunFolder.claim("alpha")
     with pytest.raises(KeysUnusable, match=r"server\.key; make it .*: esper-daemon keys new"):
@@ -327,7 +319,6 @@ def test_taken_port_is_an_error_and_leaves_nothing(address: str) -> None:
     run.release()
 
 
-@pytest.mark.fault(30)
 def test_a_dead_handler_lets_nobody_in(
     listening: Server, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,7 +388,6 @@ time.sleep(600)
 """
 
 
-@pytest.mark.fault(33)
 def test_port_held_by_orphan_is_named_and_freed_with_it(address: str) -> None:
     make_client("laptop", server=None, role="viewer")
     daemon = subprocess.Popen([sys.executable, "-c", ORPHANED, address], stdout=subprocess.PIPE)

@@ -54,7 +54,6 @@ def test_missing_server_key_names_the_command_that_makes_it(config: Path) -> Non
         keys.server_pair()
 
 
-@pytest.mark.fault(25)
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601])
 def test_a_secret_that_others_can_read_is_refused(config: Path, mode: int) -> None:
     make_client("laptop", server=None, role="viewer")

@@ -72,8 +72,6 @@ def train(mode: str, *sets: str) -> Trainer:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("PD-03")
-@pytest.mark.finding("HP-2")
 def test_policy_loss_gae_reward_and_masked_step_run_compiled() -> None:
     plain = train("off")
     assert plain.compiler.programs == {}

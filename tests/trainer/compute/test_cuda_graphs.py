@@ -260,7 +260,6 @@ OF_THE_EXPERIENCE = (
 """Statistics of an update that do not depend on its steps."""
 
 
-@pytest.mark.finding("AR-6")
 @pytest.mark.parametrize("dtype", ["off", "fp16"])
 def test_policy_and_masked_step_replayed_train_as_they_do_without(
     monkeypatch: pytest.MonkeyPatch, dtype: str
@@ -346,7 +345,6 @@ def test_argument_in_place_is_read_where_it_is() -> None:
 
 @pytest.mark.gpu
 @cuda
-@pytest.mark.finding("AR-6")
 def test_real_graphs_train_as_without() -> None:
     device = torch.device("cuda", 0)
     sets = ("amp.dtype=off", "cuda.tf32=false")
@@ -356,7 +354,6 @@ def test_real_graphs_train_as_without() -> None:
     same(train(device, *sets, "cuda.graphs=false"), replayed, tolerance=1e-4)
 
 
-@pytest.mark.finding("HP-4")
 @pytest.mark.gpu
 @cuda
 def test_groups_on_streams_train_as_one_after_the_other() -> None:
@@ -371,8 +368,6 @@ def test_groups_on_streams_train_as_one_after_the_other() -> None:
 
 @pytest.mark.gpu
 @cuda
-@pytest.mark.finding("HP-1")
-@pytest.mark.finding("DT-02")
 @pytest.mark.parametrize("debug", [False, True])
 def test_host_waits_for_the_gpu_once_per_epoch(debug: bool) -> None:
     device = torch.device("cuda", 0)

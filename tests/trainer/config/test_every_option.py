@@ -62,9 +62,7 @@ def test_what_is_shown_elsewhere_is_tested_there() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("TC-01")
 @pytest.mark.parametrize("key", [key for key, flip in FLIPS.items() if isinstance(flip, Flip)])
-@pytest.mark.finding("DR-14")
 def test_flip_changes_what_the_option_says(
     key: str, starts: ForkedStarts, base: Base, tmp_path: Path
 ) -> None:

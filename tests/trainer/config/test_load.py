@@ -53,7 +53,6 @@ def test_saved_configuration_is_the_base_of_a_resumed_run() -> None:
         (["ppo.minibatches=9"], ["ppo.minibatches", "9", "envs.count", "8"]),
     ],
 )
-@pytest.mark.finding("DR-10")
 def test_bad_values_are_one_line(sets: list[str], words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         load(sets=sets)

@@ -62,7 +62,6 @@ def task(name: str) -> Task:
     "name",
     [*sorted(PARAMETERS.keys() - {"tinystories"}), pytest.param("tinystories", marks=pytest.mark.slow)],
 )
-@pytest.mark.finding("DR-23")
 def test_parameters_of_a_host(name: str) -> None:
     config = load_sourced(preset=name)
     data = task(config.config.task.label)
@@ -132,7 +131,6 @@ def difference(*words: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.finding("DR-24")
 def test_a_difference_is_what_a_preset_and_its_task_set() -> None:
     text = {row["option"]: (row["value"], row["was"], row["source"]) for row in difference("text")}
     assert text["task.dataset"] == ("text", "digits", "preset text")

@@ -59,7 +59,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPER_HOME", str(tmp_path / "home"))
 
 
-@pytest.mark.finding("DR-27")
 @pytest.mark.parametrize("name", sorted(presets()))
 def test_hosts_come_above_chance(name: str, tmp_path: Path) -> None:
     sets = [*ONE_HOST, *STEPS[name]]

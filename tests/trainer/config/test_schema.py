@@ -36,7 +36,6 @@ def is_read(key: str) -> bool:
     return any(field in read and (not owners or not owners.isdisjoint(words)) for words, read in attributes())
 
 
-@pytest.mark.finding("TC-01")
 @pytest.mark.parametrize("key", sorted(key for key in OPTIONS if not key.startswith("anomalies.")))
 def test_each_field_is_read(key: str) -> None:
     """Those of `anomalies` are read together; `test_limits_of_each_check_are_an_option` moves each."""

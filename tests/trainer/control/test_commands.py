@@ -267,7 +267,6 @@ def test_a_run_without_ppo_has_none_of_its_parameters(rig: Callable[..., Rig]) -
         parameters.check("ppo.learning_rate", 1e-4)
 
 
-@pytest.mark.finding("DR-25")
 def test_operator_seeds_are_reported_with_who_acted(rig: Callable[..., Rig]) -> None:
     one = rig("a", "policy.kind=no_growth", "seeds.blueprints=norm,conv_light")
     plant = command("seed.germinate", env=2, slot="r0c1", blueprint="conv_light")
@@ -328,7 +327,6 @@ def test_the_gates_bind_the_operator(rig: Callable[..., Rig]) -> None:
 
 
 @pytest.mark.parametrize("rule", ["seeds.max_live=1", "seeds.one_at_a_time=true"])
-@pytest.mark.finding("DR-11")
 def test_limits_on_seeds_bind_the_operator(rig: Callable[..., Rig], rule: str) -> None:
     one = rig("a", "policy.kind=no_growth", rule)
     plant = [command("seed.germinate", env=0, slot=slot, blueprint="norm") for slot in ("r0c0", "r0c1")]
@@ -338,7 +336,6 @@ def test_limits_on_seeds_bind_the_operator(rig: Callable[..., Rig], rule: str) -
     assert failed.message == f"env 0 slot r0c1 is DORMANT: GERMINATE is not possible there now ({name})"
 
 
-@pytest.mark.finding("DR-11")
 def test_limits_on_seeds_hold_through_random_rounds(rig: Callable[..., Rig]) -> None:
     one = rig(
         "a", "policy.kind=random", "host.channels=4,8,4", "seeds.max_live=2", "seeds.one_at_a_time=true"

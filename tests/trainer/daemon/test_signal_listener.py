@@ -77,7 +77,6 @@ print("over", flush=True)
 """
 
 
-@pytest.mark.fault(35)
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_in_long_torch_operation_is_published_at_once(

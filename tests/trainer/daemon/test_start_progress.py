@@ -30,7 +30,6 @@ class Slow:
         return self.printed.count(self._line) >= 2
 
 
-@pytest.mark.finding("DR-35")
 @pytest.mark.parametrize(
     ("step", "line"),
     [

@@ -64,7 +64,6 @@ def manager(
     manager.socket.close()
 
 
-@pytest.mark.fault(36)
 def test_watchdog_is_fed_only_while_trainer_lives(manager: Manager) -> None:
     trainer = Trainer()
     notifier = Notifier(trainer.beat)
@@ -107,7 +106,6 @@ def test_an_end_may_take_its_time_while_it_moves(manager: Manager) -> None:
     assert not any("STOPPING" in one for one in rest), "said once"
 
 
-@pytest.mark.fault(36)
 def test_a_reload_is_told(manager: Manager) -> None:
     notifier = Notifier(Trainer().beat)
     notifier.ready()

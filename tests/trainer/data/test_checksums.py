@@ -75,7 +75,6 @@ def test_each_file_of_each_well_known_dataset_has_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist", "fashion-mnist"])
-@pytest.mark.finding("DR-22")
 def test_a_flipped_byte_is_refused_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -65,7 +65,6 @@ def grown(data: Dataset, device: str, family: str) -> Population:
     return population
 
 
-@pytest.mark.finding("DR-27")
 @pytest.mark.parametrize("family", ["cnn", "resnet"])
 def test_an_epoch_reads_images_where_they_lie(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     population = grown(DATA, "cpu", family)

@@ -54,7 +54,6 @@ def good(count: int = 6) -> Split:
     return Split(torch.zeros(count, 1, 4, 4, dtype=torch.uint8), torch.arange(count) % 3)
 
 
-@pytest.mark.finding("AR-7")
 @pytest.mark.parametrize(
     ("bad", "words"),
     [

@@ -50,7 +50,6 @@ def started(home: Path, preset: str, *sets: str) -> subprocess.CompletedProcess[
     return offline(home, "start", "one", "--preset", preset, *words)
 
 
-@pytest.mark.finding("DR-27")
 def test_tinystories_trains_from_a_file_without_a_network(tmp_path: Path) -> None:
     file = tmp_path / "TinyStories-train.txt"
     story = "Once upon a time there was a {} cat. It was happy.\n<|endoftext|>\n"

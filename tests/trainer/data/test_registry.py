@@ -77,7 +77,6 @@ def test_splits_of_files_are_disjoint_and_reproducible(tmp_path: Path) -> None:
     assert len(one.test) == 20
 
 
-@pytest.mark.finding("PD-13")
 def test_validation_split_is_a_tenth_up_to_a_thousand() -> None:
     for total, val in ((1000, 100), (60_000, 1000)):
         labels = torch.arange(total) % 10

@@ -132,7 +132,6 @@ def test_events_that_were_missed_are_read_from_the_journal(
     assert found["round/accuracy_mean"] == [(1, 0.5)]
 
 
-@pytest.mark.finding("DR-33")
 @pytest.mark.parametrize("is_flushed", [False, True])
 def test_file_that_somebody_removed_is_an_error(
     growing: Growing, export: LiveExport, tmp_path: Path, is_flushed: bool

@@ -86,7 +86,6 @@ def about(population: Population, env: int) -> str:
     return f"env {env} ({'; '.join(cells)})"
 
 
-@pytest.mark.finding("HP-9")
 def test_every_state_blueprint_and_style_trains_as_modules_do(planted: tuple[Config, Population]) -> None:
     cfg, population = planted
     group = population.groups[0]
@@ -110,7 +109,6 @@ def test_every_state_blueprint_and_style_trains_as_modules_do(planted: tuple[Con
                 assert_close(weight, parameter.detach(), f"{name}, {where}")
 
 
-@pytest.mark.finding("DR-01")
 def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Population]) -> None:
     cfg, population = planted
     sequential = oracles(cfg, population)
@@ -158,7 +156,6 @@ def test_an_epoch_of_a_population_is_that_of_modules(planted: tuple[Config, Popu
     assert measurements.interaction.isfinite().any()
 
 
-@pytest.mark.finding("GC-04")
 def test_gradient_norms_are_those_of_the_last_step(planted: tuple[Config, Population]) -> None:
     cfg, population = planted
     sequential = oracles(cfg, population)
@@ -183,7 +180,6 @@ def test_gradient_norms_are_those_of_the_last_step(planted: tuple[Config, Popula
                 assert np.isnan(measured), f"slot {slot}, {what}"
 
 
-@pytest.mark.finding("AR-5")
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_grouping_does_not_matter(size: int) -> None:
     columns = rows(every_state(), list(range(0, 63, 9)))

@@ -55,7 +55,6 @@ def same_but(env: int, one: dict[str, Tensor], other: dict[str, Tensor]) -> None
         assert torch.equal(a.nan_to_num(7e7), b.nan_to_num(7e7)), name
 
 
-@pytest.mark.finding("AR-2")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 @pytest.mark.parametrize(("channels", "kernel"), [((8, 8, 8), 1), ((4, 8, 16), 3), ((16, 32, 8), 3)])
 @pytest.mark.parametrize("convolution", ["grouped", "native"])
@@ -116,7 +115,6 @@ def test_isolated_seeds_do_not_change_how_a_host_trains(plan: str) -> None:
     assert (grown["seed_grad_norm"] > 0).all(), "the seeds must learn nevertheless"
 
 
-@pytest.mark.finding("DR-04")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_nan_seed_at_alpha_zero_leaves_its_host_alone(plan: str) -> None:
     n = len(BLUEPRINTS)

@@ -67,7 +67,6 @@ def assert_close(a: Tensor, b: Tensor, what: str) -> None:
     torch.testing.assert_close(a, b.view_as(a), rtol=1e-8, atol=1e-10, msg=lambda m: f"{what}: {m}")
 
 
-@pytest.mark.finding("DR-27")
 @pytest.mark.parametrize(("plan", "convolution", "slot_rows"), PLANS)
 def test_hosts_and_seeds_train_as_modules_do(plan: str, convolution: str, slot_rows: int) -> None:
     cfg, population = planted(plan, convolution, slot_rows)

@@ -26,7 +26,6 @@ def fresh(**changes: Any) -> Population:
     return population
 
 
-@pytest.mark.finding("DR-37")
 @pytest.mark.parametrize("family", ["cnn", "resnet"])
 def test_empty_rows_change_no_bit_of_a_host(family: str) -> None:
     one, three = (fresh(host__family=family, host__slot_rows=rows) for rows in (1, 3))

@@ -41,7 +41,6 @@ def test_text_gets_transformer_defaults_and_images_none() -> None:
     assert resolved(load("text"), "host.heads=2").config.host.learning_rate == 0.2
 
 
-@pytest.mark.finding("DR-03")
 def test_a_given_value_stays_where_it_is_the_default(tmp_path: Path) -> None:
     own = "norm,attention,depthwise,conv_light"
     file = tmp_path / "run.toml"

@@ -224,7 +224,6 @@ def test_hosts_with_a_tied_head_train_and_validate_as_modules(plan: str) -> None
     made[1].close()
 
 
-@pytest.mark.finding("DR-42")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_hosts_with_dropout_train_and_validate_as_modules(plan: str) -> None:
     columns = rows(every_state(5), list(range(0, 45, 5)))
@@ -243,7 +242,6 @@ def test_nothing_is_drawn_where_nothing_is_dropped() -> None:
     assert keys[1] is not None
 
 
-@pytest.mark.finding("DR-37")
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_hosts_with_rows_of_slots_train_and_validate_as_modules(plan: str) -> None:
     columns = rows(every_state(5, slots=6), list(range(0, 22, 2)))
@@ -314,7 +312,6 @@ def test_no_prediction_depends_on_what_follows(plan: str) -> None:
     population.close()
 
 
-@pytest.mark.finding("DR-42")
 @pytest.mark.parametrize("kinds", [BLUEPRINTS, MORE_BLUEPRINTS[:5]], ids=["known", "more"])
 @pytest.mark.parametrize("plan", ["gather", "masked"])
 def test_a_resumed_population_goes_on_bit_for_bit(plan: str, kinds: tuple[str, ...]) -> None:

@@ -136,7 +136,6 @@ def test_rates_of_an_episode_are_those_of_torch(schedule: str, warmup: int) -> N
     population.close()
 
 
-@pytest.mark.finding("DR-12")
 def test_a_population_resumed_mid_episode_keeps_its_schedule() -> None:
     columns = grown_up(rows(every_state(), [1, 9, 20, 33, 47]))
     cfg = config(5, envs__group_size=2, episode_epochs=EPOCHS, **OPTIONS["all"])

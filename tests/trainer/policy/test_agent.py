@@ -193,7 +193,6 @@ def test_ppo_learns_to_grow_and_approaches_the_best_schedule() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("HP-2")
 def test_deciding_and_learning_compile_whole_and_equal_eager() -> None:
     agent, reward = make(config("episode_epochs=2"))
     rollout, _ = play(agent, reward, 1)

@@ -95,7 +95,6 @@ def told(statistics: UpdateStatistics) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.finding("DR-12")
 def test_schedules_are_told_and_go_on_after_resume() -> None:
     cfg = load(sets=SCHEDULES)
     agent, reward = make(cfg)

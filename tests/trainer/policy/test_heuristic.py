@@ -89,7 +89,6 @@ def test_a_seed_that_may_never_blend_is_given_up() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("PD-11")
 def test_on_the_default_task_it_fossilises_and_beats_not_growing() -> None:
     accuracy = {}
     for kind in ("heuristic", "no_growth"):

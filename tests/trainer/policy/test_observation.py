@@ -197,7 +197,6 @@ def golden_state() -> tuple[ObservationBuilder, SlotTable, Measurements]:
     return watch, table, now
 
 
-@pytest.mark.finding("DR-13")
 def test_layout_3_column_by_column() -> None:
     watch, table, now = golden_state()
     seen = watch.observe(table, now, 3)
@@ -223,7 +222,6 @@ def test_an_empty_slot_shows_no_seed() -> None:
         )
 
 
-@pytest.mark.finding("DR-13")
 def test_interactions_are_those_with_seeds_still_blended() -> None:
     table = SlotTable.empty(N, S)
     table.stage[0] = torch.tensor([Stage.HOLDING, Stage.BLENDING, Stage.FOSSILIZED])

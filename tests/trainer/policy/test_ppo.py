@@ -313,7 +313,6 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("target_kl", [1e-6, 1e-3, 0.02])
-@pytest.mark.finding("DR-18")
 def test_nothing_is_computed_after_a_stop(passes: dict[str, int], target_kl: float) -> None:
     _, ppo, rollout = setup(f"ppo.target_kl={target_kl}", "ppo.minibatches=3", "ppo.learning_rate=0.01")
     passes["forward"] = 0
@@ -342,7 +341,6 @@ def test_stopped_update_has_the_weights_of_its_applied_steps() -> None:
 
 
 @pytest.mark.parametrize("floor", [0.0, 1e-6, 100.0])
-@pytest.mark.finding("DR-18")
 def test_advantages_are_divided_by_deviation_or_floor(floor: float) -> None:
     _, ppo, rollout = setup(f"ppo.advantage_std_floor={floor}", "ppo.epochs=1", "ppo.minibatches=1")
     seen = []
@@ -385,7 +383,6 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.finding("HP-7")
 @pytest.mark.parametrize("target_kl", [0.0, 1e-3])
 def test_an_update_brings_everything_over_at_once(transfers: list[int], target_kl: float) -> None:
     """With a target, one bit of each minibatch says beside it whether to go on."""
@@ -396,7 +393,6 @@ def test_an_update_brings_everything_over_at_once(transfers: list[int], target_k
     assert reads.count == (event.minibatches + event.early_stop if target_kl else 0)
 
 
-@pytest.mark.finding("HP-1")
 def test_deciding_reads_nothing_back(transfers: list[int]) -> None:
     agent, reward = make(load(sets=SETS))
     play(agent, reward, 1)

@@ -127,7 +127,6 @@ def test_boot_that_retention_takes_meanwhile_is_there_once(
     assert db.ask(COUNT).rows == [(2 * NUM_EPOCHS, NUM_EPOCHS)]
 
 
-@pytest.mark.finding("DR-34")
 def test_names_outlive_the_segment_that_gave_them(tmp_path: Path) -> None:
     """Retention has taken the only `run.started`."""
     path = tmp_path / "events.jsonl"

@@ -163,7 +163,6 @@ def choices(**heads: int | None) -> dict[str, list[int | None]]:
     return {name: [None, choice] for name, choice in heads.items()}
 
 
-@pytest.mark.finding("DR-09")
 def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
     told = [
         started("b1"),
@@ -199,7 +198,6 @@ def test_proposal_gate_effect_and_outcome_join_by_ids(tmp_path: Path) -> None:
     assert ask(db, "SELECT count(*) FROM decisions WHERE action IS NULL") == [(4,)], "of an older journal"
 
 
-@pytest.mark.finding("DR-25")
 def test_what_an_operator_caused_joins_the_command(tmp_path: Path) -> None:
     planted = {"by": "operator", "seed": "r1e0n1s1", "command": "c1"}
     told = [

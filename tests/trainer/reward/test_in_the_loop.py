@@ -37,7 +37,6 @@ def test_components_sum_to_the_reward_of_every_epoch(mode: str) -> None:
 DATA = tiny()
 
 
-@pytest.mark.finding("DR-01")
 @pytest.mark.parametrize("group_size", [0, 2])
 def test_coalitions_are_what_modules_without_those_seeds_score(group_size: int) -> None:
     """Shapley values of planted hosts, from sequential modules in float64 and all orders of their seeds."""

@@ -100,7 +100,6 @@ def test_exact_values_are_the_mean_over_all_orders() -> None:
     check_efficiency(found, measure, BLENDED)
 
 
-@pytest.mark.finding("DR-19")
 def test_interactions_equal_their_definition_for_two_to_five() -> None:
     measure = game(8)
     found = shapley_values(BLENDED, measure, 32, keys(len(BLENDED))).interaction
@@ -127,7 +126,6 @@ def test_sampled_envs_have_no_interactions() -> None:
     assert np.isnan(found.interaction).all()
 
 
-@pytest.mark.finding("AR-8")
 def test_random_orders_are_unbiased_within_their_interval() -> None:
     measure, row = game(4), np.ones((1, 5), dtype=np.bool_)
     exact = shapley_values(row, measure, 32, keys(1)).value[0]

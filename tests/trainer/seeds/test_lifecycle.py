@@ -75,7 +75,6 @@ def act(life: Lifecycle, table: SlotTable, seen: Measurements, *rows: list[int])
     return life.apply(table, torch.tensor(rows), life.legal(table, seen), seen)
 
 
-@pytest.mark.finding("DR-04")
 @pytest.mark.parametrize("before", Stage)
 @pytest.mark.parametrize("after", Stage)
 def test_a_stage_is_entered_by_legal_edges_alone(before: Stage, after: Stage) -> None:
@@ -300,7 +299,6 @@ def test_a_whole_life_epoch_by_epoch() -> None:
         assert table.age[0, 0] == epoch
 
 
-@pytest.mark.finding("PD-02")
 def test_pruning_fades_freezes_closes_and_frees() -> None:
     life, table, seen = one_env(seeds__embargo_epochs=3)
     grown(life, table, seen)
@@ -427,7 +425,6 @@ def plantable(stages: list[Stage], **options: object) -> bool:
     return legal
 
 
-@pytest.mark.finding("DR-29")
 @pytest.mark.parametrize("blueprint", [-1, 2, 99])
 def test_missing_blueprint_fails_g0_by_name(blueprint: int) -> None:
     life = Lifecycle(config(1, seeds__blueprints=("norm", "attention")))

@@ -67,7 +67,6 @@ def test_parameter_counts_are_those_of_the_modules(kind: Blueprint) -> None:
         ("noop", 0),
     ],
 )
-@pytest.mark.finding("DR-20")
 def test_all_eight_kinds_have_these_numbers_at_384(name: str, count: int) -> None:
     assert blueprint(name, "transformer").parameters(384) == count
 

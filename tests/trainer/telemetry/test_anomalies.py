@@ -125,7 +125,6 @@ def test_limits_of_each_check_are_an_option(check: AnomalyCheck) -> None:
     assert after == [("warning", limits[0])] * sources + [("critical", limits[1])] * sources
 
 
-@pytest.mark.finding("DR-31")
 @pytest.mark.parametrize(
     "check",
     [c for c in CHECKS if c.threshold in SIGNALS and c.threshold != "nonfinite"],
@@ -146,7 +145,6 @@ def test_waiting_of_each_check_is_an_option(check: AnomalyCheck) -> None:
     assert told_at == [set(), set(), {True}, set(), set(), set(), set(), {False}]
 
 
-@pytest.mark.finding("DR-38")
 @pytest.mark.parametrize("check", [c for c in CHECKS if c.threshold == "nonfinite"], ids=lambda c: c.reading)
 def test_values_that_are_not_finite_never_wait(check: AnomalyCheck) -> None:
     cfg = load(sets=["anomalies.raise_after=9", "anomalies.clear_after=2"])
@@ -159,7 +157,6 @@ def test_values_that_are_not_finite_never_wait(check: AnomalyCheck) -> None:
     assert told_at == [{True}, set(), {False}]
 
 
-@pytest.mark.finding("DR-31")
 def test_limits_that_move_keep_their_waiting() -> None:
     """Those of `value_collapse` may be below 0, where a margin would be on the wrong side."""
     cfg = load(sets=["anomalies.raise_after=9", "anomalies.clear_margin=0.5"])

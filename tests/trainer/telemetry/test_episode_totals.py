@@ -16,7 +16,6 @@ def finish(rig: Rig, test_accuracy: list[float] | None = None) -> list[EpisodeFi
     return [event.data for event in rig.take("episode.finished")]
 
 
-@pytest.mark.finding("DR-26")
 def test_components_add_up_to_the_return_of_each_env() -> None:
     rig = Rig(envs=2)
     for _ in range(EPISODE):
@@ -66,7 +65,6 @@ def roll_back(rig: Rig) -> None:
     rig.train()
 
 
-@pytest.mark.finding("DR-26")
 def test_a_rollback_is_counted_and_undoes_a_seed() -> None:
     rig = Rig(envs=2)
     roll_back(rig)

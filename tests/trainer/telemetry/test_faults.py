@@ -165,7 +165,6 @@ def test_every_check_has_an_injection() -> None:
     assert set(INJECTIONS) == {check.reading for check in CHECKS}
 
 
-@pytest.mark.finding("LH-01")
 @pytest.mark.parametrize("state", ["lstm_h_rms", "lstm_c_rms"])
 def test_nan_in_the_state_of_the_lstm_is_raised(state: str) -> None:
     rig = warmed_up()
@@ -174,7 +173,6 @@ def test_nan_in_the_state_of_the_lstm_is_raised(state: str) -> None:
     assert (event.data.source, event.data.active, event.data.value) == ("policy", True, 1.0)
 
 
-@pytest.mark.finding("PD-06")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.reading)
 def test_raised_attributed_and_cleared(check: object) -> None:
     reading, kind = check.reading, check.kind  # type: ignore[attr-defined]
@@ -206,7 +204,6 @@ def test_raised_attributed_and_cleared(check: object) -> None:
     assert [e.data.source for e in cleared] == [injection.source]
 
 
-@pytest.mark.finding("DR-40")
 @pytest.mark.parametrize(
     ("accuracy", "contribution", "severity", "pattern"),
     [
@@ -238,7 +235,6 @@ def test_credit_beyond_what_an_env_gained_is_told(
         assert anomaly.value == pytest.approx(contribution / gain, rel=1e-3)
 
 
-@pytest.mark.finding("DR-08")
 def test_a_slow_machine_is_told_by_its_own_usual_time() -> None:
     """Whatever a step takes on this machine is usual; only what differs from that by far is told."""
     slow = Rig()
@@ -248,7 +244,6 @@ def test_a_slow_machine_is_told_by_its_own_usual_time() -> None:
     assert slow.take("anomaly") == [], "64 s for an update of 16 steps, always"
 
 
-@pytest.mark.finding("DR-08")
 def test_what_the_machine_does_escalates_nothing() -> None:
     rig = Rig(escalate_on="warning")
     for _ in range(EPISODE):
@@ -265,7 +260,6 @@ def test_what_the_machine_does_escalates_nothing() -> None:
     assert rig.take("telemetry.level") == []
 
 
-@pytest.mark.finding("DR-08")
 @pytest.mark.parametrize(
     ("target", "kl", "severity"),
     [
@@ -320,7 +314,6 @@ def fed_readings(rig: Rig) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("AD-01")
 def test_no_false_alarm_in_healthy_rounds() -> None:
     rig = Rig(envs=4)
     fed = fed_readings(rig)
@@ -336,7 +329,6 @@ def test_no_false_alarm_in_healthy_rounds() -> None:
     assert fed == {check.reading for check in CHECKS}
 
 
-@pytest.mark.finding("AD-01")
 def test_a_check_that_nobody_feeds_is_found_out() -> None:
     rig = Rig()
     fed = fed_readings(rig)

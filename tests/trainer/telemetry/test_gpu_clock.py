@@ -58,7 +58,6 @@ class Training:
 PHASES = pytest.approx({"train": 0.02, "data": 0.01, "other": 0.02})
 
 
-@pytest.mark.finding("HP-8")
 def test_sampled_epoch_is_reported_after_gpu_passed_it() -> None:
     device = Device()
     run = Training(device)

@@ -156,8 +156,6 @@ def test_phases_sum_to_epochs_and_epochs_to_round(run: Runs) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.finding("DT-01")
-@pytest.mark.finding("PT-07")
 def test_compiled_step_is_one_graph_also_at_level_debug(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced whole by torch.compile, without the minutes of the C++ compiler."""
     torch._dynamo.reset()
@@ -181,7 +179,6 @@ def test_compiled_step_is_one_graph_also_at_level_debug(run: Runs, monkeypatch: 
     assert len(epochs_with(rig, LayerStatistics)) == EPISODE * ROUNDS
 
 
-@pytest.mark.finding("PR-01")
 def test_configured_rounds_are_profiled_with_their_update(run: Runs) -> None:
     rig = run("profiler.rounds=2", "profiler.epochs=1", "ppo.epochs=1")
     (finished,) = rig.told(ProfilerFinished)

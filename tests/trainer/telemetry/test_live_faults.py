@@ -227,8 +227,6 @@ CASES = {
 }
 
 
-@pytest.mark.finding("LH-02")
-@pytest.mark.finding("LH-03")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_fault_is_raised_in_time_where_it_is(live: Callable[..., Live], name: str) -> None:
@@ -254,7 +252,6 @@ def test_a_fault_is_raised_in_time_where_it_is(live: Callable[..., Live], name: 
 
 
 @pytest.mark.slow
-@pytest.mark.finding("AD-01")
 def test_no_false_alarm_in_twenty_healthy_rounds(live: Callable[..., Live]) -> None:
     run = live("episode_epochs=24", "task.batches_per_epoch=6", "policy.kind=ppo")
     raised = run.rounds(20)

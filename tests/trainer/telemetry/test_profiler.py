@@ -80,7 +80,6 @@ def test_a_window_of_epochs(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.rglob("*.partial")] == []
 
 
-@pytest.mark.finding("PR-03")
 def test_a_window_with_the_update_waits_for_the_rounds_end(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.profiler.start(1, with_update=True)
@@ -94,8 +93,6 @@ def test_a_window_with_the_update_waits_for_the_rounds_end(tmp_path: Path) -> No
     assert "aten::linalg_svd" in names(events, "cpu_op")
 
 
-@pytest.mark.finding("IN-01")
-@pytest.mark.finding("PR-01")
 def test_a_window_across_a_rounds_end_holds_the_update(tmp_path: Path) -> None:
     run = Run(tmp_path, epochs=2)
     run.profiler.start(3)
@@ -206,7 +203,6 @@ def test_how_well_the_machine_was_used() -> None:
     assert utilisation({"traceEvents": []}) == {}
 
 
-@pytest.mark.finding("AR-10")
 def test_real_trace_has_one_step_per_epoch(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.profiler.start(2, with_update=True)
@@ -234,7 +230,6 @@ def test_the_trace_is_found_by_tensorboards_plugin(tmp_path: Path) -> None:
     assert found.group(2) is not None
 
 
-@pytest.mark.finding("PR-02")
 def test_every_kind_of_device_that_is_there_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

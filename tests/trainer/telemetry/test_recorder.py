@@ -30,7 +30,6 @@ def data(events: list[Any]) -> list[Any]:
     return [event.data for event in events]
 
 
-@pytest.mark.finding("PD-05")
 def test_an_epoch_says_what_the_signals_said() -> None:
     rig = Rig()
     rig.begin_round()
@@ -151,7 +150,6 @@ def grow(rig: Rig) -> list[Event]:
     return rig.take()
 
 
-@pytest.mark.finding("DR-02")
 def test_every_gate_that_a_seed_passes_is_told() -> None:
     """G3 is asked by the ramp's landing, before its stage changes; G0 by who plants, G1 by the epoch."""
     gates = [(e.data.gate, e.data.passed) for e in grow(Rig(envs=1)) if e.type == "seed.gate"]
@@ -160,7 +158,6 @@ def test_every_gate_that_a_seed_passes_is_told() -> None:
     assert ("G3", False) in gates, "while alpha still moved"
 
 
-@pytest.mark.finding("DR-02")
 def test_epochs_count_every_evaluation_of_gates() -> None:
     epochs = [e.data for e in grow(Rig(envs=1)) if e.type == "epoch"]
     names = {1 << number: f"G{number}" for number in (0, 1, 2, 3, 5)}
@@ -175,7 +172,6 @@ def test_epochs_count_every_evaluation_of_gates() -> None:
     assert all(epoch.gates_asked[0][1] == 0 for epoch in epochs), "nobody asked for the other slot"
 
 
-@pytest.mark.finding("DR-09")
 def test_ids_join_an_action_its_gate_its_effect_and_outcome() -> None:
     events = grow(Rig(envs=2))
     chosen = {

@@ -108,7 +108,6 @@ def test_only_what_the_gpu_refuses_stays_not_measured(tmp_path: Path, refused: s
     assert found == {name: None if name.startswith(refused) else value for name, value in every.items()}
 
 
-@pytest.mark.finding("DR-36")
 @pytest.mark.parametrize("reserved", [0, 600, 800, 960])
 def test_allocator_is_sampled_and_a_full_device_warned_of(
     monkeypatch: pytest.MonkeyPatch, reserved: int

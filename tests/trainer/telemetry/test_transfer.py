@@ -20,8 +20,6 @@ arrays = st.sampled_from(DTYPES).flatmap(
 )
 
 
-@pytest.mark.finding("DT-02")
-@pytest.mark.finding("AR-4")
 @given(st.lists(arrays, min_size=1, max_size=8))
 def test_round_trip(columns: list[Any]) -> None:
     tensors = {f"c{i}": torch.from_numpy(np.array(a)) for i, a in enumerate(columns)}

@@ -16,7 +16,6 @@ from esper_overwatch.trainer.telemetry.collection.levels import LevelCode, Level
 ENVS = 3
 
 
-@pytest.mark.finding("PD-07")
 def test_one_escalation() -> None:
     levels = Levels("NORMAL", ENVS)
     (raised,) = levels.escalate("DEBUG", 3, reason="by me", command="c1")
