@@ -4,21 +4,30 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$p; break; }; done)
 BIN := .venv/bin
+PYTEST := $(BIN)/python scripts/pytest-flaky -q -n 2 --dist worksteal
 RUN ?= first-light
 BENCHES := $(filter-out benchmarks/report.py benchmarks/daemon_rounds.py benchmarks/engine_worker.py benchmarks/gpu.py,$(wildcard benchmarks/[a-z]*.py))
 
-.PHONY: run test test-all lint bench docs clean
+.PHONY: run test test-all nightly lint bench docs clean
 
 run: .venv/trainer
 	@scripts/run "$(RUN)"
 
 test: .venv/dev lint
 	@echo "== pytest"
-	$(BIN)/pytest -q -n 2 --dist worksteal
+	$(PYTEST)
 
 test-all: .venv/dev lint
 	@echo "== pytest, with the slow ones"
-	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not soak'
+	$(PYTEST) -m 'not soak and not nightly'
+
+nightly: .venv/dev
+	@echo "== the products"
+	$(PYTEST) -m nightly
+	@echo "== a quarter of an hour of chaos"
+	$(BIN)/python -m tests.chaos --minutes 15
+	@echo "== a long soak"
+	SOAK_SECONDS=600 $(BIN)/pytest -q -m soak tests/protocol/test_soak.py
 
 lint: .venv/dev
 	@echo "== ruff"
