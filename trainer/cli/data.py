@@ -17,14 +17,14 @@ Row = dict[str, Any]
 @click.command()
 @click.argument("name", required=False)
 @click.option(
-    "--from", "folder", type=click.Path(path_type=Path), help="Register this text or folder of files as NAME."
+    "--from", "folder", type=click.Path(path_type=Path), help="Register this text, .npz or folder as NAME."
 )
 @JSON
 def data(name: str | None, folder: Path | None, as_json: bool) -> None:
     """List the datasets; with NAME, read that one and print its contents.
 
-    With --from, its files are IDX (as MNIST's), the batches of CIFAR-10 or CIFAR-100, binary or Python, or
-    any text in UTF-8.
+    With --from, its files are IDX (as MNIST's), the batches of CIFAR-10 or CIFAR-100, binary or Python, one
+    .npz of numpy with x_train, y_train[, x_test, y_test], or any text in UTF-8.
     """
     if name is None and folder is not None:
         raise click.UsageError("--from needs a NAME for the dataset")

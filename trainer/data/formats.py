@@ -10,6 +10,7 @@ from . import idx
 from .cifar import CIFAR10, CIFAR100, files_of_cifar10, files_of_cifar100, read_cifar10, read_cifar100
 from .dataset import DataError
 from .files import DatasetFiles
+from .npz import SUFFIX, read_npz
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,13 @@ class Format:
     """Those files of a folder whose checksums may be known, by the names they were published under."""
 
 
+NPZ_FORMAT = "npz"
+"""The format of one file of arrays; the others are of folders."""
 FORMATS = {
     "idx": Format(idx.NAMES, idx.read_folder, idx.published_files),
     "cifar10": Format(CIFAR10.names, read_cifar10, files_of_cifar10),
     "cifar100": Format(CIFAR100.names, read_cifar100, files_of_cifar100),
+    NPZ_FORMAT: Format((), read_npz, lambda _file: {}),
 }
 
 
@@ -53,13 +57,13 @@ def text_file(path: Path) -> Path:
 
 
 def detect(folder: Path) -> str:
-    """The format of the files in a folder, or of a file, which can only be a text.
+    """The format of the files in a folder, or of a file: arrays by its name's end, else a text.
 
     Raises:
         DataError: the folder does not exist, or holds no known files; suggests one below it that does.
     """
     if folder.is_file():
-        return TEXT_FORMAT
+        return NPZ_FORMAT if folder.suffix == SUFFIX else TEXT_FORMAT
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder or file; name the one that has the files")
     try:
@@ -68,8 +72,10 @@ def detect(folder: Path) -> str:
     except OSError as error:
         raise DataError(f"{folder}: cannot be read: {error.strerror}; make it readable for you") from None
     if found is None:
-        known = ", ".join([*(form.names[0] for form in FORMATS.values()), "one .txt"])
+        known = ", ".join([*(form.names[0] for form in FORMATS.values() if form.names), "one .txt"])
         hint = f"did you mean {below[0]}?" if below else "name the folder that has the unpacked files"
+        if arrays := sorted(folder.glob(f"*{SUFFIX}")):
+            hint = f"did you mean {arrays[0]}?"
         raise DataError(f"{folder}: no dataset in it ({known}, …); {hint}")
     return found
 

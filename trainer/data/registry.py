@@ -18,7 +18,7 @@ from esper_overwatch.trainer.plugins import PluginError
 from . import checksums
 from .dataset import DataError, Dataset, split_off_validation
 from .digits import digits
-from .formats import FORMATS, TEXT_FORMAT, detect, text_file
+from .formats import FORMATS, NPZ_FORMAT, TEXT_FORMAT, detect, text_file
 from .generated import GENERATED_TASKS
 from .mixture import Instances, Mixture
 from .reduced import REDUCED_DATASETS, reduce_images
@@ -327,7 +327,7 @@ def _read(
 ) -> Dataset | Text:
     if form == TEXT_FORMAT:
         return read_text(name, text_file(folder), options=text)
-    if not folder.is_dir():
+    if form != NPZ_FORMAT and not folder.is_dir():
         raise DataError(
             f"{folder}: no such folder, and {name} is to be read from it; name the one that has it"
         )

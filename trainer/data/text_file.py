@@ -76,7 +76,7 @@ class TextFile:
             at = seen - len(error.object) + error.start
             raise DataError(
                 f"{self.path}: is not UTF-8 text: byte {error.object[error.start]:#04x} at position {at}; "
-                "convert it, or name another file"
+                "convert it, or save arrays as .npz"
             ) from None
 
 
