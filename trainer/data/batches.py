@@ -44,8 +44,8 @@ class Batches:
         self._made: tuple[int, int, Tensor, Tensor] | None = None
         """Round, first step, inputs and labels of those that were made last."""
 
-    def learn(self, examples: Examples) -> None:
-        """Take other examples from now on."""
+    def replace_examples(self, examples: Examples) -> None:
+        """Replace the examples; batches made of the old ones are dropped."""
         self.examples, self._made = examples, None
         self._orders.clear()
 

@@ -26,7 +26,7 @@ class GroupExecutor:
         threads: at most, on a CPU.
 
     Attributes:
-        width: groups that run at once.
+        num_parallel: groups that run at once.
     """
 
     def __init__(self, groups: int, threads: int, device: torch.device) -> None:

@@ -131,9 +131,9 @@ class HostGroup:
     def __len__(self) -> int:
         return len(self.envs)
 
-    def learn(self, data: DatasetSplits) -> None:
-        """Take other examples from now on; they lack classes only where those before could."""
-        self.batches.learn(data.train)
+    def replace_datasets(self, data: DatasetSplits) -> None:
+        """Replace the datasets; the new ones lack classes only where the old ones could."""
+        self.batches.replace_examples(data.train)
         self._val, self._test = data.val, data.test
         if self._absent is not None and data.train.absent is not None:
             self._absent.copy_(data.train.absent.unsqueeze(1))

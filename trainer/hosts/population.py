@@ -166,7 +166,7 @@ class Population:
         self.tasks.assign_envs(envs)
         for (start, stop), group in zip(self._spans, self.groups, strict=True):
             group.envs.copy_(envs[start:stop])
-            group.learn(self.tasks.splits(start, stop))
+            group.replace_datasets(self.tasks.splits(start, stop))
 
     def draw_seeds(self, topology: Topology, round_: int) -> None:
         """Draw the weights of seeds that are in stage GERMINATED before a first epoch; nothing is trained."""
@@ -178,7 +178,7 @@ class Population:
         if self.tasks.vary:
             self.tasks.draw(round_)
             for (start, stop), group in zip(self._spans, self.groups, strict=True):
-                group.learn(self.tasks.splits(start, stop))
+                group.replace_datasets(self.tasks.splits(start, stop))
 
     def compile(self, compiler: Compiler, graphs: CudaGraphs) -> None:
         """Let the groups train with compiled programs and CUDA graphs."""
