@@ -42,8 +42,9 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": "false",
 }
 _CLOSED = ("SET TimeZone = 'UTC'", "SET enable_external_access = false", "SET lock_configuration = true")
-INTERRUPT_SECONDS = 0.05
 """SQL that somebody pastes reads and writes no file, installs nothing, and cannot open that again."""
+INTERRUPT_SECONDS = 0.05
+"""Interval at which a query whose time is up is interrupted again, until it ends."""
 
 
 class QueryError(EsperError):
