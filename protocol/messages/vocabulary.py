@@ -20,7 +20,7 @@ SEVERITY_RANK: dict[str | None, int] = {None: -1, **{name: rank for rank, name i
 RunState = Literal["STARTING", "TRAINING", "PAUSED", "STOPPING"]
 RunKindName = Literal["training", "published"]
 """Who trains: `esper-daemon`, or a loop of its user's own that calls `esper_overwatch.publish`."""
-Actor = Literal["policy", "auto", "operator", "governor"]
+Initiator = Literal["policy", "auto", "operator", "governor"]
 """Who moved a seed from one stage to the next."""
 
 

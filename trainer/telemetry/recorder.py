@@ -29,7 +29,7 @@ from esper_overwatch.protocol.messages.thresholds import (
     kl_limits,
     value_collapse_limits,
 )
-from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, WITH_SEED, Actor, Level, Stage
+from esper_overwatch.protocol.messages.vocabulary import HEAD_NAMES, WITH_SEED, Initiator, Level, Stage
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.trainer.config.anomaly_options import DriftConfig
 from esper_overwatch.trainer.episode_table import PolicyEvaluation
@@ -171,7 +171,7 @@ class Recorder:
         self._tick_clock(self._plan.level)
         self._emitter.emit(RoundStarted(rounds=self._shape.rounds))
 
-    def record_decision(self, frame: HostFrame, by: Actor = "policy", command: str | None = None) -> None:
+    def record_decision(self, frame: HostFrame, by: Initiator = "policy", command: str | None = None) -> None:
         """Seeds have moved on and the policy, or the operator, has acted, for the coming epoch.
 
         Args:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esper_overwatch.protocol.messages.events import SeedGate, SeedStage
-from esper_overwatch.protocol.messages.vocabulary import GATE_OF_OP, WITH_SEED, Actor, Stage
+from esper_overwatch.protocol.messages.vocabulary import GATE_OF_OP, WITH_SEED, Initiator, Stage
 from esper_overwatch.protocol.server.emitter import Emitter
 from esper_overwatch.trainer.seeds.lifecycle import AUTOMATIC_GATES
 
@@ -104,7 +104,7 @@ class SeedEvents:
     def emit_changes(
         self,
         frame: HostFrame,
-        by: Actor = "policy",
+        by: Initiator = "policy",
         *,
         clock: tuple[int, int],
         command: str | None = None,
@@ -196,7 +196,7 @@ class SeedEvents:
         seeds = self._planted.get((env, slot))
         return f"{action_id(self._clock[0], seeds[-1].planted, env)}s{slot}" if seeds else None
 
-    def _action_id(self, env: int, by: Actor) -> str | None:
+    def _action_id(self, env: int, by: Initiator) -> str | None:
         return action_id(*self._clock, env) if by == "policy" else None
 
     def _forget_undone(self, frame: HostFrame) -> None:
@@ -214,7 +214,7 @@ class SeedEvents:
         frame: HostFrame,
         before: NDArray[Any],
         after: NDArray[Any],
-        by: Actor,
+        by: Initiator,
     ) -> None:
         for env, slot in np.argwhere(before != after).tolist():
             stage = Stage(int(after[env, slot]))
@@ -245,7 +245,7 @@ class SeedEvents:
                 env=env,
             )
 
-    def _report(self, frame: HostFrame, gate: str, where: Mask, by: Actor) -> Mask:
+    def _report(self, frame: HostFrame, gate: str, where: Mask, by: Initiator) -> Mask:
         """Emit a gate's verdicts that an action needed or that are new; bool [N, S], what all checks say."""
         checks = self._checks.setdefault(gate, _checks_of(frame, gate))
         verdict = np.full_like(self._verdict, (int(gate[1:]) + 1) << 32)

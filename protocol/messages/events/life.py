@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from esper_overwatch.protocol.messages.vocabulary import Actor, Level, RunKindName, Severity
+from esper_overwatch.protocol.messages.vocabulary import Initiator, Level, RunKindName, Severity
 
 from .registry import event
 
@@ -219,7 +219,7 @@ class SeedStage:
     to_stage: str
     blueprint: str | None
     alpha: float
-    by: Actor
+    by: Initiator
     parameters: int = 0
     contribution: float | None = None
     seed: str | None = None
