@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from typing import TypeVar
 
 from esper_overwatch.protocol.messages.events import (
     Artifact,
@@ -13,6 +14,8 @@ from esper_overwatch.protocol.messages.events import (
     Scalars,
     Summary,
 )
+
+_T = TypeVar("_T")
 
 MAX_METRICS = 10_000
 """Limit of a publisher; a summary that names more is cut."""
@@ -46,8 +49,21 @@ class MetricTable:
             texts=dict(self.texts),
         )
 
-    def fold_scalars(self, event: Scalars) -> None:
-        """Take in the numbers of a step."""
+    def fold(self, event: object) -> None:
+        """Take in an event of a published run; of arrays, files and texts the newest of each name is kept."""
+        match event:
+            case Scalars():
+                self._fold_scalars(event)
+            case Summary():
+                self._fold_summary(event)
+            case Histogram():
+                _keep(self.histograms, event.name, event)
+            case Artifact():
+                _keep(self.artifacts, event.name, event)
+            case LoggedText():
+                _keep(self.texts, event.name, event)
+
+    def _fold_scalars(self, event: Scalars) -> None:
         self.num_logs += 1
         self.step = event.step
         for name, value in event.values.items():
@@ -56,8 +72,8 @@ class MetricTable:
                 continue
             self.statistics[name] = _after(old, event.step, value)
 
-    def fold_summary(self, event: Summary) -> None:
-        """Take over what the publisher counted, which a viewer that came late has not seen."""
+    def _fold_summary(self, event: Summary) -> None:
+        """Take over the publisher's counts, which include what came before this viewer."""
         for name, one in event.metrics.items():
             if name in self.statistics or len(self.statistics) < MAX_METRICS:
                 self.statistics[name] = one
@@ -65,20 +81,10 @@ class MetricTable:
             self.step = event.step
         self.by_hand = {**event.numbers, **event.texts}
 
-    def fold_artifact(self, event: Artifact) -> None:
-        """Keep the newest of its name."""
-        if event.name in self.artifacts or len(self.artifacts) < MAX_METRICS:
-            self.artifacts[event.name] = event
 
-    def fold_text(self, event: LoggedText) -> None:
-        """Keep the newest of its name."""
-        if event.name in self.texts or len(self.texts) < MAX_METRICS:
-            self.texts[event.name] = event
-
-    def fold_histogram(self, event: Histogram) -> None:
-        """Keep the newest of its name."""
-        if event.name in self.histograms or len(self.histograms) < MAX_METRICS:
-            self.histograms[event.name] = event
+def _keep(table: dict[str, _T], name: str, value: _T) -> None:
+    if name in table or len(table) < MAX_METRICS:
+        table[name] = value
 
 
 def _after(old: MetricStatistics | None, step: int, value: float) -> MetricStatistics:

@@ -474,25 +474,9 @@ def _profiler_finished(state: State, event: Event) -> None:
 
 
 @_on(ev.Scalars)
-def _scalars(state: State, event: Event) -> None:
-    state.metrics.fold_scalars(event.data)
-
-
 @_on(ev.Summary)
-def _summary(state: State, event: Event) -> None:
-    state.metrics.fold_summary(event.data)
-
-
 @_on(ev.Histogram)
-def _histogram(state: State, event: Event) -> None:
-    state.metrics.fold_histogram(event.data)
-
-
 @_on(ev.Artifact)
-def _artifact(state: State, event: Event) -> None:
-    state.metrics.fold_artifact(event.data)
-
-
 @_on(ev.LoggedText)
-def _text(state: State, event: Event) -> None:
-    state.metrics.fold_text(event.data)
+def _metric(state: State, event: Event) -> None:
+    state.metrics.fold(event.data)

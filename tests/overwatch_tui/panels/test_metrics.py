@@ -85,8 +85,8 @@ def test_every_view_of_a_published_run_is_drawn(view: str, size: tuple[int, int]
 
 def test_copy_is_not_changed_later() -> None:
     table = MetricTable()
-    table.fold_scalars(ev.Scalars(step=0, values={"loss": 1.0}))
+    table.fold(ev.Scalars(step=0, values={"loss": 1.0}))
     copy = table.copy()
-    table.fold_scalars(ev.Scalars(step=1, values={"loss": 3.0}))
+    table.fold(ev.Scalars(step=1, values={"loss": 3.0}))
     assert (copy.statistics["loss"].last, copy.step) == (1.0, 0)
     assert table.statistics["loss"].mean == 2.0
