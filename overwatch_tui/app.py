@@ -12,7 +12,6 @@ from .actions.lines import LineActions
 from .actions.mouse import MouseActions
 from .actions.pages import PageActions
 from .actions.runs import RunActions
-from .actions.settings import SettingActions
 from .screens.main import MainScreen
 from .session import Session
 from .settings.sources import Settings, settings_path
@@ -26,7 +25,6 @@ class OverwatchApp(
     ExportActions,
     AnomalyActions,
     DisplayActions,
-    SettingActions,
     RunActions,
 ):
     """Overwatch over one session; see `PaintedApp` for the arguments.

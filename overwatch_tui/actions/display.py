@@ -1,15 +1,24 @@
-"""Keys that change how things are shown, or keep a picture of it."""
+"""Keys that change how things are shown, now or by a setting."""
 
 from __future__ import annotations
 
-import re
-import time
+import os
+
+from esper_overwatch.overwatch_tui.render.notifier import chosen_quiet_hours
+from esper_overwatch.overwatch_tui.render.palettes import automatic_theme
+from esper_overwatch.overwatch_tui.render.theme import chosen_glyphs
+from esper_overwatch.overwatch_tui.settings.sources import Settings
+from esper_overwatch.overwatch_tui.settings.table import Value
+from esper_overwatch.overwatch_tui.start import RunChoice
 
 from .base import PaintedApp
 
 
 class DisplayActions(PaintedApp):
-    """Order, layout, window, rate, glyphs, pictures."""
+    """Order, layout, window, rate, glyphs, theme, and the screen of the settings."""
+
+    settings: Settings
+    choice: RunChoice
 
     def action_sort(self) -> None:
         self.session.view.cycle_sort()
@@ -54,21 +63,27 @@ class DisplayActions(PaintedApp):
             self.show_message(f"theme {self.palette.name}")
         self.paint()
 
-    def action_write_screen(self) -> None:
-        """Write the screen as SVG and as text."""
-        from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
+    def action_settings(self) -> None:
+        from esper_overwatch.overwatch_tui.screens.settings import SettingsScreen
 
-        width, height = self.size
-        run = re.sub(r"[^\w.-]", "_", self.session.link.name or "overwatch")
-        stem = f"esper-{run}-{time.strftime('%Y%m%d-%H%M%S')}"
-        svg = self.export_screenshot(title=f"esper-tui {self.session.link.name or ''}")
-        text = self.screen_layout(width, height).text(width, height)
-        try:
-            self.hand_over(f"{stem}.svg", self_contained(svg, is_light=self.palette.is_light))
-            self.hand_over(f"{stem}.txt", text + "\n")
-        except OSError as error:
-            self.show_message(f"no screenshot: {stem}: {error.strerror}")
-        else:
-            done = "the browser has downloaded" if self.is_web else "wrote"
-            self.show_message(f"{done} {stem}.svg and .txt")
-        self.paint()
+        screen = SettingsScreen(
+            self.settings,
+            self.palette,
+            lambda: self.session.view.glyphs,
+            self._apply,
+            not_kept="read-only" if self.choice.read_only else "in a browser" if self.is_web else "",
+        )
+        self.push_screen(screen, lambda _: self.call_next(self.paint))
+
+    def _apply(self, name: str, value: Value) -> None:
+        view = self.session.view
+        if name == "theme":
+            self.show_theme(automatic_theme(os.environ) if value == "auto" else str(value))
+        elif name == "refresh":
+            view.rate = float(value)
+        elif name == "glyphs":
+            view.glyphs = chosen_glyphs(str(value), os.environ)
+        elif name == "quiet":
+            self.notifier.quiet = chosen_quiet_hours(str(value))
+        elif name == "sort":
+            view.sort = str(value)

@@ -1,4 +1,4 @@
-"""The key that writes what is shown into a file."""
+"""Keys that write a table, a chart or the whole screen into files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MIN_WIDTH = 180
 
 
 class ExportActions(MoveActions):
-    """Tables and charts as files."""
+    """Tables, charts and pictures of the screen as files."""
 
     def action_export(self) -> None:
         """Ask for the form, then write the panel that moves act on into the working folder."""
         from esper_overwatch.overwatch_tui.render.export import ChartRecorder, curve_records
-        from esper_overwatch.overwatch_tui.screens.export import ExportScreen
+        from esper_overwatch.overwatch_tui.screens.box import ExportScreen
 
         name = "pins" if self.session.view.charts.names else self._panel()
         view = replace(self.session.view, scroll={}, env_layout="table", focus=name)
@@ -63,7 +63,7 @@ class ExportActions(MoveActions):
 
         if suffix in ("csv", "json") and not records:
             return f"{name} has neither rows nor curves to write as {suffix.upper()}: take text or SVG"
-        run = re.sub(r"[^\w.-]", "_", self.session.link.name or "overwatch")
+        run = self._run_name()
         file = f"esper-{run}-{name}-{time.strftime('%Y%m%d-%H%M%S')}.{suffix}"
         if suffix == "csv":
             text = as_csv(records)
@@ -78,3 +78,25 @@ class ExportActions(MoveActions):
             return f"wrote {self.hand_over(file, text)}"
         except OSError as error:
             return f"not written: {file}: {error.strerror}"
+
+    def action_write_screen(self) -> None:
+        """Write the screen as SVG and as text."""
+        from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
+
+        width, height = self.size
+        stem = f"esper-{self._run_name()}-{time.strftime('%Y%m%d-%H%M%S')}"
+        svg = self.export_screenshot(title=f"esper-tui {self.session.link.name or ''}")
+        text = self.screen_layout(width, height).text(width, height)
+        try:
+            self.hand_over(f"{stem}.svg", self_contained(svg, is_light=self.palette.is_light))
+            self.hand_over(f"{stem}.txt", text + "\n")
+        except OSError as error:
+            self.show_message(f"no screenshot: {stem}: {error.strerror}")
+        else:
+            done = "the browser has downloaded" if self.is_web else "wrote"
+            self.show_message(f"{done} {stem}.svg and .txt")
+        self.paint()
+
+    def _run_name(self) -> str:
+        """Name of the run in the name of a file."""
+        return re.sub(r"[^\w.-]", "_", self.session.link.name or "overwatch")
