@@ -16,8 +16,7 @@ from esper_overwatch.protocol.errors import EsperError, NoReply, RunNotFound
 from esper_overwatch.protocol.messages.thresholds import Threshold
 
 from .model.commands import TrackedCommand
-from .model.late_events import fold_late
-from .model.state import State
+from .model.state import State, fold_late
 from .model.time_series import SECOND
 from .render.env_rows import worst_env
 from .render.link_text import link_text

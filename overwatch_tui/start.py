@@ -15,8 +15,7 @@ from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
 from .render.view_state import ViewState
 from .source.compared_runs import ComparedRuns
-from .source.feed import Feed, LiveFeed
-from .source.no_run import NoFeed
+from .source.feed import Feed, LiveFeed, NoFeed
 from .source.replay import ReplayFeed
 from .source.run_list import ListedRun, LocalMachine, MachineRuns, RemoteMachine, RunList
 

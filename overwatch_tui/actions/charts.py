@@ -6,7 +6,7 @@ from esper_overwatch.overwatch_tui.render.chart_page import chart_width
 from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
 from esper_overwatch.overwatch_tui.render.layout import BOTTOM, TOP
 from esper_overwatch.overwatch_tui.render.plot import plot_grid
-from esper_overwatch.overwatch_tui.source.pin_file import PinFile
+from esper_overwatch.overwatch_tui.source.state_files import PinFile
 from esper_overwatch.overwatch_tui.start import RunChoice
 
 from .moments import MomentActions

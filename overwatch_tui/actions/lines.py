@@ -59,7 +59,7 @@ class LineActions(MoveActions, CommandActions):
     def action_command_line(self) -> None:
         """Type a method of the daemon and its parameters."""
         from esper_overwatch.overwatch_tui.screens.input_line import InputLine
-        from esper_overwatch.overwatch_tui.source.history_file import HistoryFile
+        from esper_overwatch.overwatch_tui.source.state_files import HistoryFile
 
         link, run_id = self.session.link, self.session.feed.run_id
         if not self.is_connected:
@@ -113,7 +113,7 @@ class LineActions(MoveActions, CommandActions):
         self.paint()
 
     def _show_answer(self, text: str, reply: RequestOutcome) -> None:
-        from esper_overwatch.overwatch_tui.screens.answer import AnswerScreen
+        from esper_overwatch.overwatch_tui.screens.page import AnswerScreen
 
         if reply.error is not None:
             self.show_message(clean_text(f"{text}: {reply.error}"))

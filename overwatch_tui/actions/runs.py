@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.session import Session
-from esper_overwatch.overwatch_tui.source.feed import Feed
-from esper_overwatch.overwatch_tui.source.no_run import NoFeed
+from esper_overwatch.overwatch_tui.source.feed import Feed, NoFeed
 from esper_overwatch.overwatch_tui.source.recording import FetchFeed
 from esper_overwatch.overwatch_tui.source.run_list import ListedRun, MachineRuns
 from esper_overwatch.overwatch_tui.start import RunChoice

@@ -93,6 +93,18 @@ class Curves:
         history.add(event.ts, value, event.seq)
 
 
+@dataclass
+class ComparedRun:
+    """One that is drawn under a letter, by the time since it began."""
+
+    mark: str
+    """Its letter; the run that is watched is `a`."""
+    name: str
+    begin: int
+    """When it began, microseconds."""
+    curves: Curves = field(default_factory=Curves)
+
+
 def _round(curves: Curves, event: Event, data: ev.RoundFinished) -> None:
     for name, source in ROUND_SIGNALS.items():
         curves.add(name, event, getattr(data, source))

@@ -1,19 +1,21 @@
 """State of the screen, folded from events. Pure: no terminal, no clock, no socket.
 
 Live and replayed events take the same path. Any order of events is accepted; log, curves and counts take what
-is newer than all before, `late_events` the rest. What no event has brought yet is None, panels write `--`.
+is newer than all before, `fold_late` the rest. What no event has brought yet is None, panels write `--`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from esper_overwatch.protocol.codec.json_lines import Event, Unknown
 from esper_overwatch.protocol.messages import events as ev
-from esper_overwatch.protocol.messages.events import Context
+from esper_overwatch.protocol.messages.events import (
+    Context,
+)
 from esper_overwatch.protocol.messages.thresholds import THRESHOLDS, Threshold
 from esper_overwatch.protocol.messages.vocabulary import WITH_SEED, Stage
 
@@ -28,7 +30,6 @@ from .metric_table import MetricTable
 from .scoreboard import Scoreboard
 from .seed_stories import SeedStories
 from .source_drift import SourceDrift, fold_drift
-from .time_series import History
 
 MAX_LOG_ENTRIES = 2000
 MAX_ENVS = 4096
@@ -181,10 +182,6 @@ class State:
     def policy_limit(self, signal: str) -> Threshold | None:
         """The limit of a field of `PPOUpdate` at this point of the run; None where there is none."""
         return policy_limit(self.thresholds, self.ppo, signal, (self.rounds_done, self.rounds_planned))
-
-    def history(self, name: str) -> History | None:
-        """The course of a signal; None before its first value."""
-        return self.curves.get(name)
 
     def drift_of(self, source: str) -> float | None:
         """Newest norm drift of a source."""
@@ -480,3 +477,24 @@ def _profiler_finished(state: State, event: Event) -> None:
 @_on(ev.LoggedText)
 def _metric(state: State, event: Event) -> None:
     state.metrics.fold(event.data)
+
+
+def fold_late(state: State, events: Sequence[Event]) -> None:
+    """Take in events from before the terminal joined, in the order of their numbers.
+
+    They add to curves, log, counts and seed stories only: all else shows newer events.
+    """
+    for event in events:
+        state.curves.fold(event)
+        state.anomaly_history.fold(event)
+        if isinstance(event.data, ev.SeedStage | ev.SeedGate):
+            state.stories.note(event)
+        elif isinstance(event.data, ev.EpochFinished):
+            state.tell_epoch(event)
+        elif isinstance(event.data, ev.RoundFinished):
+            state.stories.reach(event, is_over=True)
+    entries = [entry for event in events if (entry := log_entry(event)) is not None]
+    if entries:
+        merged = sorted((*entries, *state.log), key=lambda entry: entry.ts)
+        state.log.clear()
+        state.log.extend(merged)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log
 
-from esper_overwatch.overwatch_tui.model.compared_run import ComparedRun
 from esper_overwatch.overwatch_tui.model.courses import Course, Quantiles, Shifted, Smoothed
+from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 
 from .chart_view import OVER_RUNS
 from .format import format_clock, format_duration, format_number

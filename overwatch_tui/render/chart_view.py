@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from esper_overwatch.overwatch_tui.model.compared_run import ComparedRun
+    from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 
 SMOOTHINGS = (0.0, 0.6, 0.9)
 OVERLAYS = ("off", "all", "quantiles")

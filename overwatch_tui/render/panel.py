@@ -98,7 +98,7 @@ class PanelInputs:
 
     def history(self, name: str) -> History | None:
         """The course of a signal; None before its first value."""
-        return self.state.history(name)
+        return self.state.curves.get(name)
 
     @property
     def epoch(self) -> int:

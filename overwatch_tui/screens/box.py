@@ -1,14 +1,16 @@
-"""A box in the middle of the screen, as wide and as high as the terminal has room for."""
+"""Boxes in the middle of the screen: their base, the question before a command, the forms of an export."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Callable
 from typing import TypeVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from esper_overwatch.overwatch_tui.render.lines import Line, Row, sign_cuts
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, sign_cuts
 from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
 
 from .line_widget import LinePanel
@@ -21,13 +23,7 @@ _LEAST_WIDTH = 8
 
 
 class BoxScreen(ModalScreen[_Result]):
-    """Shows `rows` in a frame and takes every key until it is closed.
-
-    Args:
-        theme: for the box.
-        glyphs: for its frame.
-        id: of its panel.
-    """
+    """Shows `rows` in a frame, as large as the terminal allows, and takes every key until it is closed."""
 
     AUTO_FOCUS = ""
     MAX_WIDTH = 72
@@ -69,6 +65,86 @@ class BoxScreen(ModalScreen[_Result]):
         self._panel.styles.width = width
         self._panel.styles.height = len(lines)
         self._panel.show_lines(lines)
+
+
+MAX_LINES = 8
+"""Most lines of the question, and of its consequence: the box has to fit 24 lines."""
+
+
+class ConfirmScreen(BoxScreen[bool]):
+    """A box in the middle; ends with True or False.
+
+    Args:
+        question: what would be done, in one line.
+        detail: what follows from it.
+        theme: for the box.
+        glyphs: for its frame.
+    """
+
+    MAX_WIDTH = 62
+    is_read_first = True
+    """A key that was typed before it was there does not answer it."""
+
+    def __init__(self, question: str, detail: str, theme: Theme, glyphs: Glyphs) -> None:
+        super().__init__(theme, glyphs, "confirm")
+        self._texts = [(question, "bold"), (detail, "dim"), ("", "")]
+
+    def take_key(self, event: events.Key) -> None:
+        self.dismiss(event.key == "y")
+
+    def rows(self, width: int) -> list[Line]:
+        cut = f" {self._glyphs.cut}"
+        rows = [
+            Row().put(part, style).line(width)
+            for text, style in self._texts
+            for part in textwrap.wrap(text, width, max_lines=MAX_LINES, placeholder=cut) or [""]
+        ]
+        answer = Row().put("y/N  ", "key").put("y confirms, any other key cancels", "dim")
+        return [*rows, answer.line(width)]
+
+
+FORMS = {"c": "csv", "j": "json", "s": "svg", "t": "txt"}
+"""The key and the file's suffix of each form."""
+_NAMES = {"c": "CSV", "j": "JSON", "s": "SVG", "t": "text"}
+
+
+class ExportScreen(BoxScreen[None]):
+    """Asks for the form, writes, and shows the whole path.
+
+    Args:
+        title: what is written.
+        write: takes the suffix; returns what is to be said.
+        theme: for the box.
+        glyphs: for its frame.
+    """
+
+    takes_chosen_keys = True
+    own_keys = frozenset(FORMS)
+    """These choose a form, whatever the operator has chosen them for elsewhere."""
+
+    def __init__(self, title: str, write: Callable[[str], str], theme: Theme, glyphs: Glyphs) -> None:
+        super().__init__(theme, glyphs, "export")
+        self._title, self._write = title, write
+        self.said = ""
+        """Result of the export, in words."""
+
+    def take_key(self, event: events.Key) -> None:
+        if event.key in FORMS and not self.said:
+            self.said = self._write(FORMS[event.key])
+        elif event.key in ("escape", "ctrl+c", "enter", "q", "E"):
+            self.dismiss(None)
+
+    def rows(self, width: int) -> list[Line]:
+        lines: list[Line] = [Row().put(f"export {self._title}", "bold").line(width), EMPTY]
+        row = Row()
+        if self.said:
+            parts = textwrap.wrap(self.said, width, break_on_hyphens=False)
+            lines += [Row().put(part).line(width) for part in parts]
+            lines.append(EMPTY)
+        else:
+            for key, name in _NAMES.items():
+                row.put(f"{key} ", "key").put(f"{name}   ")
+        return [*lines, row.put("Esc ", "key").put("close", "dim").line(width)]
 
 
 def _framed(rows: list[Line], glyphs: Glyphs, width: int) -> list[Line]:

@@ -1,22 +1,22 @@
-"""A page of lines over the whole screen, scrolled by the keys that move everywhere else."""
+"""Pages of lines over the whole screen, scrolled by the usual keys; the answer to a query is one."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from esper_overwatch.overwatch_tui.render.lines import Line
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.theme import Theme
+from esper_overwatch.protocol.codec.text import clean_text
 
 from .line_widget import LinePanel
 
 
 class PageScreen(ModalScreen[None]):
-    """Shows `page`; Esc closes it.
-
-    Args:
-        theme: for the lines.
-    """
+    """Shows `page`; Esc closes it."""
 
     AUTO_FOCUS = ""
     takes_chosen_keys = True
@@ -59,3 +59,22 @@ class PageScreen(ModalScreen[None]):
 
     def action_close(self) -> None:
         self.dismiss()
+
+
+class AnswerScreen(PageScreen):
+    """A query, and its answer as indented text."""
+
+    def __init__(self, title: str, answer: Any, theme: Theme) -> None:
+        super().__init__(theme)
+        self._title = title
+        self._answer = answer
+
+    def page(self, width: int) -> list[Line]:
+        text = json.dumps(self._answer, indent=2, ensure_ascii=False, default=str)
+        head = Row().put(f" {self._title} ", "title").put("  j k scroll, Esc closes", "dim")
+        room = max(1, width - 2)
+        lines = [head.line(width), EMPTY]
+        for line in text.split("\n"):
+            parts = [line[i : i + room] for i in range(0, max(1, len(line)), room)]
+            lines += [Row().put(" ").put(clean_text(part)).line(width) for part in parts]
+        return lines

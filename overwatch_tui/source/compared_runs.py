@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from esper_overwatch.overwatch_tui.model.compared_run import ComparedRun
+from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 from esper_overwatch.protocol.client.event_log import JournalEvents
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.errors import EsperError, WireError

@@ -10,7 +10,7 @@ from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.protocol.client.items import Item
 from esper_overwatch.protocol.client.sources import make_target_source, wait_for_target
 from esper_overwatch.protocol.client.subscriber import Subscriber
-from esper_overwatch.protocol.errors import RunNotFound
+from esper_overwatch.protocol.errors import EsperError, RunNotFound
 from esper_overwatch.protocol.runs import next_commands
 from esper_overwatch.protocol.version import __version__
 
@@ -57,6 +57,32 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """Close sockets and files."""
+
+
+class NoFeed:
+    """A feed without events, behind the list of runs until one is opened."""
+
+    run_id: str | None = None
+    boot: str | None = None
+    is_caught_up = True
+
+    def __init__(self) -> None:
+        self.thresholds: dict[str, dict[str, Any]] = {}
+
+    def drain(self) -> list[Item]:
+        return []
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+    def update_link(self, link: LinkStatus) -> None:
+        link.state, link.problem = "searching", "no run is open; R lists them"
+
+    def request(self, method: str, params: dict[str, Any]) -> str:
+        raise EsperError(f"no run is open: {method} {params}")
+
+    def close(self) -> None:
+        """Nothing to release."""
 
 
 class LiveFeed:

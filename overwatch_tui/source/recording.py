@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from esper_overwatch.protocol.client.items import Item
 from esper_overwatch.protocol.client.ssh_command import RemoteCommand
 from esper_overwatch.protocol.errors import EsperError, TunnelError
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 
+from .feed import NoFeed
 from .link_status import LinkStatus
 from .replay import ReplayFeed
 from .temporary_folders import make_temporary_folder, remove_temporary_folder
@@ -50,25 +50,21 @@ class FetchedReplay(ReplayFeed):
         remove_temporary_folder(self._folder)
 
 
-class FetchFeed:
-    """Nothing yet: the output of `esper-daemon replay --json` on another machine is on its way; see `Feed`.
+class FetchFeed(NoFeed):
+    """A feed without events, while `esper-daemon replay --json` on another machine sends a recording.
 
     Args:
-        command: it, running.
-        name: of the run.
-        host: where it is.
-        state: of the run, as that machine tells it.
+        command: the running command.
+        name: name of the run.
+        host: its machine.
+        state: its state, as that machine reports it.
     """
 
-    run_id: str | None = None
-    boot: str | None = None
-    is_caught_up = True
-
     def __init__(self, command: RemoteCommand, name: str, host: str, state: str) -> None:
+        super().__init__()
         self._command: RemoteCommand | None = command
         self._name, self._host, self._state = name, host, state
         self._problem = ""
-        self.thresholds: dict[str, dict[str, Any]] = {}
 
     def take_recording(self) -> ReplayFeed | None:
         """The fetched recording, once; None before it is complete, and if it failed."""
@@ -100,12 +96,6 @@ class FetchFeed:
                 raise TunnelError(self._problem)
             time.sleep(POLL_SECONDS)
         return recording
-
-    def drain(self) -> list[Item]:
-        return []
-
-    def now(self) -> int:
-        return time.time_ns() // 1000
 
     def update_link(self, link: LinkStatus) -> None:
         link.state, link.name = "connecting", self._name

@@ -17,7 +17,7 @@ from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
-from esper_overwatch.overwatch_tui.screens.confirm import ConfirmScreen
+from esper_overwatch.overwatch_tui.screens.box import ConfirmScreen
 from esper_overwatch.overwatch_tui.screens.driver import read_escape_and_digit
 from esper_overwatch.overwatch_tui.screens.help import HelpScreen
 from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel

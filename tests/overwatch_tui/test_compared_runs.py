@@ -60,7 +60,7 @@ def test_curves_are_those_that_the_terminal_itself_folds() -> None:
     read_all(compared)
     (other,) = compared.others
     assert compared.begin - other.run.begin == HOUR
-    mine, theirs = state().history("accuracy/7"), other.run.curves.get("accuracy/7")
+    mine, theirs = state().curves.get("accuracy/7"), other.run.curves.get("accuracy/7")
     assert mine is not None
     assert theirs is not None
     at = mine.last_ts
@@ -81,7 +81,7 @@ def test_what_a_live_journal_gets_is_read_once() -> None:
     assert not compared.step(1.0), "not before it is time"
     other._again_at = 0.0
     assert compared.step(10.0)
-    history, once = other.run.curves.get("accuracy/7"), state(16, 2).history("accuracy/7")
+    history, once = other.run.curves.get("accuracy/7"), state(16, 2).curves.get("accuracy/7")
     assert history is not None
     assert once is not None
     span = (once.last_ts, 60 * SECOND, 60)

@@ -15,7 +15,7 @@ from esper_overwatch.overwatch_tui.panels import ALL_VIEWS, PANELS
 from esper_overwatch.overwatch_tui.render.export import as_csv, as_json
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
-from esper_overwatch.overwatch_tui.screens.export import ExportScreen
+from esper_overwatch.overwatch_tui.screens.box import ExportScreen
 from tests.overwatch_tui.harness import events, in_loop, panel_inputs, session, state
 from tests.overwatch_tui.scenes import measured
 from tests.overwatch_tui.test_app import LARGE, SMALL, app_of, press, within

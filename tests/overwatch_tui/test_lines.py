@@ -14,11 +14,11 @@ from esper_overwatch.overwatch_tui.model.filters import parse_filter
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.theme import ASCII
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
-from esper_overwatch.overwatch_tui.screens.answer import AnswerScreen
 from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
+from esper_overwatch.overwatch_tui.screens.page import AnswerScreen
 from esper_overwatch.overwatch_tui.settings.keymap import remap_keys
-from esper_overwatch.overwatch_tui.source.history_file import MAX_LINES, HistoryFile
+from esper_overwatch.overwatch_tui.source.state_files import MAX_LINES, HistoryFile
 from esper_overwatch.protocol.errors import RequestError
 
 from .harness import ListFeed, events, in_loop, session

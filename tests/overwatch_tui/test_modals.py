@@ -14,13 +14,12 @@ from textual.pilot import Pilot
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.render.lines import plain
-from esper_overwatch.overwatch_tui.screens.answer import AnswerScreen
+from esper_overwatch.overwatch_tui.screens.box import ConfirmScreen, ExportScreen
 from esper_overwatch.overwatch_tui.screens.call import CallScreen
-from esper_overwatch.overwatch_tui.screens.confirm import ConfirmScreen
-from esper_overwatch.overwatch_tui.screens.export import ExportScreen
 from esper_overwatch.overwatch_tui.screens.help import HelpScreen
 from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 from esper_overwatch.overwatch_tui.screens.line_widget import LinePanel
+from esper_overwatch.overwatch_tui.screens.page import AnswerScreen
 from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
 from esper_overwatch.overwatch_tui.screens.settings import SettingsScreen
 from esper_overwatch.overwatch_tui.settings.sources import Settings

@@ -19,7 +19,7 @@ from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 from esper_overwatch.overwatch_tui.screens.main import MainScreen
 from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
 from esper_overwatch.overwatch_tui.session import Session
-from esper_overwatch.overwatch_tui.source.no_run import NoFeed
+from esper_overwatch.overwatch_tui.source.feed import NoFeed
 from esper_overwatch.overwatch_tui.source.run_list import LocalMachine, RunList
 from esper_overwatch.overwatch_tui.start import RunChoice, open_first
 from esper_overwatch.protocol.errors import RunNotFound

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from esper_overwatch.overwatch_tui.model.anomaly_history import HOUR, MAX_HOURS, MAX_INCIDENTS, AnomalyHistory
-from esper_overwatch.overwatch_tui.model.late_events import fold_late
-from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.state import State, fold_late
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.messages.events import Anomaly, Context, GovernorRollback, spec_of
 from esper_overwatch.protocol.messages.vocabulary import Severity

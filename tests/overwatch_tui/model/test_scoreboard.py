@@ -13,7 +13,7 @@ import pytest
 
 from esper_overwatch.overwatch_tui.model.scoreboard import BlueprintTally
 from esper_overwatch.overwatch_tui.model.state import State
-from esper_overwatch.overwatch_tui.panels.seed_scores import score_lines
+from esper_overwatch.overwatch_tui.panels.seeds import score_lines
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.session import Session

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from esper_overwatch.overwatch_tui.model import seed_stories
-from esper_overwatch.overwatch_tui.model.late_events import fold_late
 from esper_overwatch.overwatch_tui.model.seed_facts import COLUMNS, SeedFacts
 from esper_overwatch.overwatch_tui.model.seed_stories import SeedStory
-from esper_overwatch.overwatch_tui.model.state import State
+from esper_overwatch.overwatch_tui.model.state import State, fold_late
 from esper_overwatch.protocol.codec.json_lines import Event
 from esper_overwatch.protocol.journal.seed_lives import Lives
 from esper_overwatch.protocol.messages.events import (

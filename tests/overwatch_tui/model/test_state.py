@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from esper_overwatch.overwatch_tui.model.late_events import fold_late
-from esper_overwatch.overwatch_tui.model.state import MAX_LOG_ENTRIES, State
+from esper_overwatch.overwatch_tui.model.state import MAX_LOG_ENTRIES, State, fold_late
 from esper_overwatch.overwatch_tui.model.time_series import SECOND
 from esper_overwatch.overwatch_tui.panels import PANELS, VIEWS
 from esper_overwatch.overwatch_tui.render.env_rows import env_row, sorted_rows
@@ -223,7 +222,7 @@ def test_log_is_bounded_and_not_repeated_by_a_snapshot() -> None:
     for found in events():
         again.fold(found)
     assert len(again.log) == length + 1, "only the note that says so is new"
-    assert again.history("accuracy/0") is known.history("accuracy/0"), "curves go on"
+    assert again.curves.get("accuracy/0") is known.curves.get("accuracy/0"), "curves go on"
     for seq in range(MAX_LOG_ENTRIES + 500):
         again.fold(event(ev.LogLine(level="INFO", logger="x", message=str(seq)), seq=seq + 1))
     assert len(again.log) == MAX_LOG_ENTRIES
@@ -260,7 +259,7 @@ def test_epoch_times_of_all_ranks_are_shown() -> None:
 
 def test_machine_is_that_of_the_first_rank() -> None:
     known = folded(events(rounds=1))
-    before, cpu = known.system, known.history("cpu")
+    before, cpu = known.system, known.curves.get("cpu")
     assert before is not None
     assert cpu is not None
     other = dataclasses.replace(before, cpu_percent=900.0, rss=99)

@@ -10,7 +10,7 @@ import pytest
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.panels import layers, profile, system
-from esper_overwatch.overwatch_tui.panels.host import host_lines
+from esper_overwatch.overwatch_tui.panels.env import host_lines
 from esper_overwatch.overwatch_tui.render.lines import Line, plain
 from esper_overwatch.overwatch_tui.render.theme import ASCII
 from esper_overwatch.overwatch_tui.render.view_state import ViewState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from esper_overwatch.overwatch_tui.app import OverwatchApp
 from esper_overwatch.overwatch_tui.panels import seeds
-from esper_overwatch.overwatch_tui.panels.seed_scores import score_lines
+from esper_overwatch.overwatch_tui.panels.seeds import score_lines
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
 from esper_overwatch.overwatch_tui.render.view_state import ViewState

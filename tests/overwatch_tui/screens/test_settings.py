@@ -12,8 +12,8 @@ from esper_overwatch.overwatch_tui.panels import VIEWS
 from esper_overwatch.overwatch_tui.render.lines import plain
 from esper_overwatch.overwatch_tui.render.notifier import parse_quiet_hours
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
+from esper_overwatch.overwatch_tui.screens.box import ExportScreen
 from esper_overwatch.overwatch_tui.screens.call import CallScreen
-from esper_overwatch.overwatch_tui.screens.export import ExportScreen
 from esper_overwatch.overwatch_tui.screens.help import HelpScreen
 from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 from esper_overwatch.overwatch_tui.screens.runs import RunsScreen

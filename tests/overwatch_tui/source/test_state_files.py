@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from esper_overwatch.overwatch_tui.source.pin_file import PinFile
+from esper_overwatch.overwatch_tui.source.state_files import PinFile
 
 
 def test_pins_are_kept_for_this_user_alone(tmp_path: Path) -> None:
