@@ -46,18 +46,15 @@ docs: .venv/dev
 	$(BIN)/python -m tools.alert_rules
 	$(BIN)/python -m tools.grafana_dashboard
 
-# torch goes first and pinned: a bare `torch` would fetch gigabytes of CUDA libraries where none are wanted.
+# The build of torch: TORCH=cpu or cuda (else by whether an NVIDIA driver is there); TORCH_FROM=FOLDER or INDEX for a
+# site with a mirror. scripts/install.py says where torch comes from otherwise.
 .venv/trainer: pyproject.toml constraints.txt protocol/codec/line_writer.cpp $(wildcard trainer/compute/native_*)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none found. Set PYTHON=/path/to/python3"; exit 2; }
-	@echo "== making .venv with $(PYTHON) (first time: a few minutes)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer]'
+	@$(PYTHON) scripts/install.py trainer,export,mcp
 	@touch $@
 
 .venv/dev: .venv/trainer
-	@echo "== installing the development tools"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,text,export,metrics,compare,sweep,lightning,huggingface,sb3,serve,dev]'
+	@$(BIN)/python scripts/install.py trainer,text,export,metrics,compare,sweep,lightning,huggingface,sb3,serve,dev
 	@touch $@
 
 clean:
