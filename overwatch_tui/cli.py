@@ -17,7 +17,6 @@ from click.shell_completion import CompletionItem
 from esper_overwatch.protocol.client.command_line import check_arguments, exit_on_error
 from esper_overwatch.protocol.client.ssh_command import DAEMON_VARIABLE
 from esper_overwatch.protocol.codec.addresses import is_remote_address, run_address
-from esper_overwatch.protocol.errors import EsperError
 from esper_overwatch.protocol.version import __version__
 
 from .first_frame import FirstFrame
@@ -250,10 +249,8 @@ def _serve(port: int, *, once: bool) -> None:
     """Serve this command line without the options that ask for it."""
     if once:
         raise click.UsageError("--once prints a screen, --serve shows it in a browser: give one of them")
-    try:
-        from .browser import serve
-    except ModuleNotFoundError as error:
-        raise EsperError("--serve needs textual-serve: pip install 'esper-overwatch[serve]'") from error
+    from .browser import serve
+
     serve(without_serve(sys.argv[1:]), port)
 
 

@@ -6,7 +6,7 @@ TORCH=cpu|cuda    The build; without it cuda where an NVIDIA driver is loaded, e
 TORCH_FROM=WHERE  A folder with torch's wheel or the address of an index: for a site with a mirror.
 
 The CPU build comes from PyTorch's own index. Where that cannot be reached the ordinary index is asked, whose
-torch for Linux is the CUDA build: gigabytes, and the output says so. The rest comes from where pip looks anyway.
+torch for Linux is the CUDA build: gigabytes, and the output says so. The rest comes from where pip looks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def main(extras: str) -> None:
     wanted = [item for item in plan if not item["download_info"].get("dir_info")]
     if wanted:
         print(f"== fetching {describe(wanted)}", flush=True)
-    done = subprocess.run([PYTHON, *PIP, "install", "--no-deps", *map(pin, wanted), *this])
+    # What is never imported is not compiled: 250 MB less in .venv.
+    done = subprocess.run([PYTHON, *PIP, "install", "--no-compile", "--no-deps", *map(pin, wanted), *this])
     sys.exit(done.returncode)
 
 

@@ -40,6 +40,7 @@ FORBIDDEN = {
 FLOORS: dict[str, list[set[str]]] = {
     "protocol": [
         {"version", "errors"},
+        {"extras"},
         {"messages"},
         {"codec"},
         {"storage"},

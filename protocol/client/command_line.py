@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from esper_overwatch.protocol.codec.text import clean_text, is_utf8
 from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, EsperError, FolderError
+from esper_overwatch.protocol.extras import missing_extra
 
 REFUSED_BY_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 UNREAD_EXIT = 141
@@ -67,7 +68,7 @@ def exit_on_error(program: str) -> Iterator[None]:
     """Of a command line: end with one line on standard error and the exit code of an `EsperError`.
 
     After Ctrl-C the code is 130; where standard output has lost its reader (`| head`), 141 without a line;
-    where it is a file that the disk refuses to write, 10.
+    where it is a file that the disk refuses to write, 10; where a package of an extra is not installed, 9.
     """
     try:
         try:
@@ -88,9 +89,18 @@ def exit_on_error(program: str) -> Iterator[None]:
         _discard_output()
         print(f"{program}: the output cannot be written: {error.strerror}", file=sys.stderr)
         raise SystemExit(FolderError.exit_code) from None
+    except ImportError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        raise _exit(program, missing) from None
     except EsperError as error:
-        print(f"{program}: {clean_text(str(error))}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+        raise _exit(program, error) from None
+
+
+def _exit(program: str, error: EsperError) -> SystemExit:
+    print(f"{program}: {clean_text(str(error))}", file=sys.stderr)
+    return SystemExit(error.exit_code)
 
 
 def _flush_output() -> None:

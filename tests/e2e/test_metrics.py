@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from esper_overwatch.protocol.extras import install_command
 from tests.trainer.metrics.promtool import run_promtool
 
 from .conftest import House, eventually
@@ -95,7 +96,8 @@ def test_missing_extra_names_what_to_install(house: House, tmp_path: Path) -> No
     house.environment["PYTHONPATH"] = f"{tmp_path}:{':'.join(path for path in sys.path if path)}"
     result = house.daemon("start", "bare", "--set", "metrics.listen=127.0.0.1:0")
     assert result.returncode == 9
-    assert "prometheus_client; install it with: pip install 'esper-overwatch[metrics]'" in result.stderr
+    line = f"prometheus_client is not installed; install it with: {install_command('metrics')}"
+    assert line in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert house.daemon("start", "bare", "--rounds", "1", "--set", "envs.count=2").returncode == 0
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, MissingExtra
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT
+from esper_overwatch.protocol.extras import require
 from esper_overwatch.protocol.storage.folders import write_atomically
 from esper_overwatch.trainer.compare.page import render_page
 from esper_overwatch.trainer.compare.policy_words import DEFAULT_POLICIES, parse_policies
@@ -99,7 +100,7 @@ def compare(
     """
     sourced = _load_configuration(preset, file, sets, episodes, has_tasks=tasks is not None)
     if html is not None:
-        _require_matplotlib()
+        require("matplotlib")  # before hours of work, not after
     from esper_overwatch.trainer.compare.cells import CellStore
     from esper_overwatch.trainer.compare.comparison import ComparisonRequest
     from esper_overwatch.trainer.compare.comparison import compare as compute
@@ -187,15 +188,3 @@ def format_summary(summary: dict[str, Any]) -> list[str]:
         last = len(table.header) - table.is_worded
         lines += [table.title, "", *format_table(table.header, table.rows, right_aligned=range(1, last)), ""]
     return [*lines, f"Intervals: {summary['method']}."]
-
-
-def _require_matplotlib() -> None:
-    """Before hours of work, not after.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise MissingExtra("--html needs matplotlib; install it with: pip install 'esper-overwatch[compare]'")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from esper_overwatch.protocol.codec.addresses import require_local
-from esper_overwatch.protocol.errors import FolderError, MissingExtra
+from esper_overwatch.protocol.errors import FolderError
 from esper_overwatch.protocol.journal.damage import DamageReport
 from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
@@ -18,7 +18,6 @@ from .output import exit_on_damage, print_result
 from .run_argument import RunArgument
 
 FORMATS = ("parquet", "tensorboard", "wandb")
-_EXTRAS = {"parquet": "export", "tensorboard": "export", "wandb": "wandb"}
 
 
 @click.command()
@@ -56,23 +55,19 @@ def export_run(run: str | None, folder: Path, format_: str, damage: DamageReport
         Files and counts, to be printed.
 
     Raises:
-        MissingExtra: pyarrow, tensorboard or wandb is not installed.
+        ImportError: pyarrow, tensorboard or wandb is not installed.
         FolderError: the folder cannot be written or holds Parquet files of another run, or the journal
             cannot be read.
     """
     from esper_overwatch.trainer.query.timeline import valid_events
 
     info = find_run(run)
-    try:
-        if format_ == "parquet":
-            from esper_overwatch.trainer.export.parquet import write
-        elif format_ == "wandb":
-            from esper_overwatch.trainer.export.wandb_run import write
-        else:
-            from esper_overwatch.trainer.export.tensorboard import write
-    except ImportError as error:
-        install = f"pip install 'esper-overwatch[{_EXTRAS[format_]}]'"
-        raise MissingExtra(f"{format_} needs {error.name}; install it with: {install}") from None
+    if format_ == "parquet":
+        from esper_overwatch.trainer.export.parquet import write
+    elif format_ == "wandb":
+        from esper_overwatch.trainer.export.wandb_run import write
+    else:
+        from esper_overwatch.trainer.export.tensorboard import write
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return write(valid_events(info.path / EVENTS_FILE, damage), folder, run=info)

@@ -7,7 +7,7 @@ import signal
 
 import click
 
-from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, MissingExtra
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT
 
 from .options import RUN
 from .run_argument import RunArgument
@@ -25,13 +25,9 @@ def mcp(run: RunArgument, allow_control: bool) -> None:
     operations.md has its configuration.
     """
     run.run_remotely_if_addressed(asks=True)
-    try:
-        from esper_overwatch.trainer.mcp.server import serve
-        from esper_overwatch.trainer.mcp.targets import Targets
-    except ImportError as error:
-        raise MissingExtra(
-            f"mcp needs {error.name}; install it with: pip install 'esper-overwatch[mcp,export]'"
-        ) from None
+    from esper_overwatch.trainer.mcp.server import serve
+    from esper_overwatch.trainer.mcp.targets import Targets
+
     # A thread waits for standard input and cannot be woken: what is usual would wait for it.
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED_EXIT))
     serve(Targets(run.address), allow_control=allow_control)

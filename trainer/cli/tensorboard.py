@@ -16,7 +16,6 @@ from esper_overwatch.protocol.client.sources import make_target_source
 from esper_overwatch.protocol.errors import (
     INTERRUPTED_EXIT,
     FolderError,
-    MissingExtra,
     RunNotFound,
     WireError,
 )
@@ -62,11 +61,8 @@ def tensorboard(run: RunArgument, folder: Path | None, as_json: bool) -> None:
     What the journal holds is written first. A run that is killed is waited for; Ctrl-C ends the command with
     exit code 130, and what was written is complete.
     """
-    try:
-        from esper_overwatch.trainer.export.live_tensorboard import LiveExport, follow
-    except ImportError as error:
-        install = "pip install 'esper-overwatch[trainer,export]'"
-        raise MissingExtra(f"tensorboard needs {error.name}; install it with: {install}") from None
+    from esper_overwatch.trainer.export.live_tensorboard import LiveExport, follow
+
     followed = _find(run)
     folder = folder or Path("tensorboard") / followed.name
     open_log = partial(open_event_log, followed.address, client=CLIENT_NAME, remote_daemon=run.remote_daemon)

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from esper_overwatch.protocol.errors import MissingExtra
-
 
 def pareto_svg(summary: dict[str, Any]) -> str:
     """The figure as an SVG element.
@@ -18,15 +16,11 @@ def pareto_svg(summary: dict[str, Any]) -> str:
         summary: see `results.summarise`.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        ImportError: matplotlib is not installed.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra(
-            f"the figure needs {error.name}; install it with: pip install 'esper-overwatch[compare]'"
-        ) from None
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     points = [_point(policy) for policy in summary["policies"]]
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "esper", "font.family": "sans-serif"}):
         figure = Figure(figsize=(8, 5), layout="constrained")

@@ -24,7 +24,7 @@ def render_page(summary: dict[str, Any]) -> str:
         summary: see `results.summarise`.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        ImportError: matplotlib is not installed.
     """
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>Policies compared</title>",

@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from esper_overwatch.protocol.codec.text import clean_text
-from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, EsperError, MissingExtra, NameTaken
+from esper_overwatch.protocol.errors import INTERRUPTED_EXIT, EsperError, NameTaken
 from esper_overwatch.protocol.journal.writer import JournalLimits
 from esper_overwatch.protocol.messages.events import (
     LogLine,
@@ -447,16 +447,12 @@ def _open_metrics(config: MetricsConfig) -> MetricsListener | None:
 
     Raises:
         ConfigError: its address cannot be used.
-        MissingExtra: prometheus_client is not installed.
+        ImportError: prometheus_client is not installed.
     """
     if not config.listen:
         return None
-    try:
-        from esper_overwatch.trainer.metrics.listener import MetricsListener
-    except ImportError as error:
-        raise MissingExtra(
-            f"metrics.listen needs {error.name}; install it with: pip install 'esper-overwatch[metrics]'"
-        ) from None
+    from esper_overwatch.trainer.metrics.listener import MetricsListener
+
     return MetricsListener(config)
 
 

@@ -8,12 +8,10 @@ units", 2016), over bytes as in GPT-2, made and run by Hugging Face's `tokenizer
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-from .dataset import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as HuggingFaceTokenizer
@@ -79,7 +77,7 @@ class BpeTokenizer:
     """Byte-pair encoding; `train` makes one.
 
     Args:
-        inner: of the library.
+        inner: of the tokenizers.
     """
 
     def __init__(self, inner: HuggingFaceTokenizer) -> None:
@@ -93,17 +91,18 @@ class BpeTokenizer:
             vocabulary: tokens at most; a short text does not have so many pairs.
 
         Raises:
-            DataError: the library is not installed.
+            ImportError: the library is not installed.
         """
-        library = _library()
-        inner = library.Tokenizer(library.models.BPE())
-        inner.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        inner.decoder = library.decoders.ByteLevel()
-        trainer = library.trainers.BpeTrainer(
+        import tokenizers
+
+        inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+        inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = tokenizers.decoders.ByteLevel()
+        trainer = tokenizers.trainers.BpeTrainer(
             vocab_size=vocabulary,
             min_frequency=2,
             special_tokens=[END_OF_TEXT],
-            initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+            initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
         inner.train_from_iterator((piece.replace(END_OF_TEXT, "") for piece in pieces), trainer)
@@ -134,13 +133,3 @@ def _cut(text: str) -> Iterator[str]:
             stop = text.rfind("\n", start, stop) + 1 or text.rfind(" ", start, stop) + 1 or stop
         yield text[start:stop]
         start = stop
-
-
-def _library() -> Any:
-    try:
-        import tokenizers
-    except ImportError:
-        raise DataError(
-            "task.tokens = bpe: needs tokenizers; install it with: pip install 'esper-overwatch[text]'"
-        ) from None
-    return tokenizers

@@ -24,6 +24,7 @@ import zmq
 from msgspec import Struct
 
 from esper_overwatch.protocol.errors import FolderError, KeysUnusable, first_line
+from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.server.faults import Faults
 from esper_overwatch.protocol.server.tcp_listener import TcpListener
 from esper_overwatch.protocol.storage.folders import (
@@ -266,7 +267,7 @@ def _torch() -> Iterator[MachineCheck]:
     try:
         import torch
     except (ImportError, OSError) as error:
-        yield MachineCheck("FAIL", "torch", str(error), "pip install 'esper-overwatch[trainer]'")
+        yield MachineCheck("FAIL", "torch", str(error), install_command("trainer"))
         return
     yield MachineCheck("ok", "torch", f"{torch.__version__}, {torch.get_num_threads()} threads by default")
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
@@ -318,10 +319,5 @@ def _extras() -> Iterator[MachineCheck]:
         if importlib.util.find_spec(module) is not None:
             yield MachineCheck("ok", "extra", f"{module} is installed, for {purpose}")
             continue
-        install = f"'esper-overwatch[{extra}]'" if extra else "nvidia-ml-py"
-        yield MachineCheck(
-            "warn",
-            "extra",
-            f"{module} is not installed, for {purpose}",
-            f"{sys.executable} -m pip install {install}",
-        )
+        install = install_command(extra) if extra else f"{sys.executable} -m pip install nvidia-ml-py"
+        yield MachineCheck("warn", "extra", f"{module} is not installed, for {purpose}", install)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from esper_overwatch.protocol.codec.json_lines import Event
-from esper_overwatch.protocol.errors import EsperError, MissingExtra
+from esper_overwatch.protocol.errors import EsperError
+from esper_overwatch.protocol.extras import missing_extra
 from esper_overwatch.protocol.journal.damage import DamageReport
 from esper_overwatch.protocol.journal.reader import oldest_numbers
 
@@ -31,7 +32,7 @@ try:
     from .seed_view import KEPT_SEEDS
     from .views import views
 except ImportError as error:
-    _missing: str | None = error.name
+    _missing: ImportError | None = error
 else:
     _missing = None
 
@@ -90,7 +91,7 @@ class Database:
 
     def __init__(self, journal: Path, limits: QueryLimits | None = None) -> None:
         if _missing is not None:
-            raise MissingExtra(f"{_missing} is not installed; run: pip install 'esper-overwatch[export]'")
+            raise missing_extra(_missing) or _missing
         self.damage = DamageReport()
         """What could not be read."""
         self._limits = limits

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esper_overwatch.protocol.errors import EsperError, FolderError, MissingExtra
+from esper_overwatch.protocol.errors import EsperError, FolderError
+from esper_overwatch.protocol.extras import require
 
 from .space import format_value
 from .study import FINISHED
@@ -32,12 +33,9 @@ def check_plot_file(file: Path) -> None:
         PlotError: its name does not say what to write.
         MissingExtra: matplotlib is not installed.
     """
-    from importlib.util import find_spec
-
     if file.suffix.lower() not in SUFFIXES:
         raise PlotError(f"{file}: a plot's name ends in {', '.join(SUFFIXES)}")
-    if find_spec("matplotlib") is None:
-        raise MissingExtra("the plot needs matplotlib; install it with: pip install 'esper-overwatch[sweep]'")
+    require("matplotlib")
 
 
 def write_plot(summary: dict[str, Any], file: Path) -> None:

@@ -8,19 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from esper_overwatch.protocol.errors import EsperError, FolderError, MissingExtra, RunNotFound
+import optuna
+from sqlalchemy import URL
+from sqlalchemy.exc import SQLAlchemyError
+
+from esper_overwatch.protocol.errors import EsperError, FolderError, RunNotFound
 from esper_overwatch.protocol.storage.folders import esper_home, make_private
 
 from .space import Dimension, Objective
-
-try:
-    import optuna
-    from sqlalchemy import URL
-    from sqlalchemy.exc import SQLAlchemyError
-except ImportError as error:
-    raise MissingExtra(
-        f"sweeps need {error.name}; install it with: pip install 'esper-overwatch[sweep]'"
-    ) from None
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 FILE = "study.db"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.messages.events import CommandAccepted
 from esper_overwatch.protocol.runs import find_run
 from esper_overwatch.protocol.storage.folders import EVENTS_FILE
@@ -115,11 +116,11 @@ def test_errors_have_one_line_and_a_code(monkeypatch: pytest.MonkeyPatch) -> Non
     assert query("other", "SELECT 1")[0] == 3
     assert query("my-run")[0] == 2
     assert query("my-run", "SELECT 1", "--csv", "--json")[0] == 2
-    monkeypatch.setattr(database, "_missing", "duckdb")
+    monkeypatch.setattr(database, "_missing", ModuleNotFoundError(name="duckdb"))
     code, _, err = query("my-run", "SELECT 1")
     assert (code, err) == (
         9,
-        "esper-daemon: duckdb is not installed; run: pip install 'esper-overwatch[export]'\n",
+        f"esper-daemon: duckdb is not installed; install it with: {install_command('export')}\n",
     )
 
 

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from esper_overwatch.protocol.extras import install_command, missing_extra
 from esper_overwatch.trainer.data import text as text_module
 from esper_overwatch.trainer.data import token_cache
 from esper_overwatch.trainer.data.dataset import DataError
@@ -172,11 +173,10 @@ def test_damaged_tokens_are_made_again(stories: Path, home: Path, file: str) -> 
 
 def test_without_the_library_it_is_said_in_one_line(stories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(ModuleNotFoundError) as caught:
         read(stories)
-    assert "task.tokens = bpe: needs tokenizers" in str(caught.value)
-    assert "pip install 'esper-overwatch[text]'" in str(caught.value)
-    assert "\n" not in str(caught.value)
+    needed = f"tokenizers is not installed; install it with: {install_command('text')}"
+    assert str(missing_extra(caught.value)) == needed
     assert read(stories, TextOptions()).tokens == "characters"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.storage.keys import make_client
 from esper_overwatch.trainer.cli.main import main
 from esper_overwatch.trainer.doctor import machine
@@ -121,7 +122,7 @@ def test_a_missing_extra_is_a_warning_that_says_how(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(machine.EXTRAS, "no_such_module", ("export", "tests"))
     result = doctor()
     assert result.exit_code == 0
-    assert "pip install 'esper-overwatch[export]'" in result.stdout
+    assert f"no_such_module is not installed, for tests – {install_command('export')}" in result.stdout
 
 
 def test_a_containers_share_of_the_cores_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

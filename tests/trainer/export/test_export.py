@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from esper_overwatch.protocol.codec.json_lines import Event, encode_event
 from esper_overwatch.protocol.errors import FolderError
+from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.journal.reader import read
 from esper_overwatch.protocol.journal.writer import Journal, JournalLimits
 from esper_overwatch.protocol.messages import events as ev
@@ -347,8 +348,7 @@ def test_a_missing_extra_is_one_line(
     monkeypatch.setattr(builtins, "__import__", without)
     result = call("export", "alpha", "--to", str(tmp_path / "out"), "--format", format_)
     assert result.exit_code == 9
-    assert f"esper-overwatch[{extra}]" in result.stderr
-    assert library in result.stderr
+    assert f"{library} is not installed; install it with: {install_command(extra)}" in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

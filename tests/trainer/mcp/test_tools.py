@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from esper_overwatch.protocol.extras import install_command
 from esper_overwatch.protocol.journal.reader import JournalPart
 from esper_overwatch.protocol.journal.writer import JournalLimits
 from esper_overwatch.protocol.messages import events as ev
@@ -255,4 +256,4 @@ def test_missing_extra_is_one_line() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (9, "")
     assert done.stderr.count("\n") == 1
-    assert "pip install 'esper-overwatch[mcp,export]'" in done.stderr
+    assert f"mcp is not installed; install it with: {install_command('mcp,export')}" in done.stderr
