@@ -52,13 +52,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class PageServer(Server):
-    """Serves one command to browsers that bring the token.
-
-    Args:
-        arguments: of `esper-tui`, without `--serve`.
-        listener: a bound socket.
-        token: what a browser has to bring.
-    """
+    """Serves one command to browsers that bring the token."""
 
     def __init__(self, arguments: Sequence[str], listener: socket.socket, token: str) -> None:
         command = shlex.join(
@@ -145,7 +139,6 @@ def serve(arguments: Sequence[str], port: int) -> None:
     """Serve `esper-tui` with these arguments until interrupted.
 
     Args:
-        arguments: of the command, without `--serve`.
         port: of the loopback address; 0 = any that is free.
 
     Raises:

@@ -29,7 +29,6 @@ class FirstFrame:
     Textual's output is not a terminal.
 
     Args:
-        text: of the line.
         is_wanted: False does nothing.
     """
 

@@ -21,7 +21,6 @@ def leave_on_hangup(descriptor: int, clean_up: Callable[[], None]) -> None:
     """End the process once the terminal behind `descriptor` has hung up; costs nothing until then.
 
     Args:
-        descriptor: of the terminal.
         clean_up: called before, in a thread of its own.
     """
 

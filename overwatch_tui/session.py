@@ -53,7 +53,6 @@ class Session:
     """Follows one feed.
 
     Args:
-        feed: where events come from.
         view: what the operator has chosen to see; its env is kept within the run's.
     """
 

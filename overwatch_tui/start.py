@@ -42,7 +42,6 @@ def make_run_list(hosts: Sequence[str], *, daemon: str | None, thin: bool | None
 
     Args:
         hosts: as `--ssh` takes them.
-        daemon: the command of esper-daemon there.
         thin: see `LiveFeed`; None = as it is usual for the way.
 
     Raises:

@@ -95,8 +95,6 @@ def watch(options: WatchOptions, settings: Settings, frame: FirstFrame) -> None:
     """Show a run, or the list of runs, until the operator leaves.
 
     Args:
-        options: which run.
-        settings: how it is shown.
         frame: what stands on the terminal, which is taken over.
 
     Raises:

@@ -47,9 +47,7 @@ class PaintedApp(App[None]):
     """One session on one terminal, without keys.
 
     Args:
-        session: the feed and what is known.
         colour: False paints with bold and reverse only.
-        theme: one of `render.palettes.PALETTES`.
     """
 
     TITLE = "esper overwatch"

@@ -145,7 +145,6 @@ class CommandActions(PaintedApp):
         While a question is open, the run may end and the terminal follow another one.
 
         Args:
-            method: name of the command.
             run_id: id of the run that was followed when the question was asked.
         """
         link = self.session.link

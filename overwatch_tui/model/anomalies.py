@@ -151,9 +151,6 @@ class Anomalies:
         """Raise or end a record of the policy for a signal that is beyond its limits, or within them.
 
         Args:
-            signal: field of `PPOUpdate`.
-            limit: of the signal.
-            value: newest one.
             twins: what the daemon's own checks call the same; one of these, active, says it all.
             ts: microseconds.
         """

@@ -78,7 +78,6 @@ def known_methods(loop_commands: Collection[str] = (), *, answered: Collection[s
     """Names that the line completes.
 
     Args:
-        loop_commands: of a published run.
         answered: what this daemon answers; empty = not known, all.
     """
     own = [name for name in METHODS if name not in PLUMBING and (not answered or name in answered)]

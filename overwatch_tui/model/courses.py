@@ -29,7 +29,6 @@ class Smoothed:
     averages). It begins to the left of what is drawn, so that the picture does not depend on its edge.
 
     Args:
-        course: what is smoothed.
         weight: of what came before, from 0 to below 1.
     """
 
@@ -104,7 +103,6 @@ class Shifted:
     """A course as if it had been so much later.
 
     Args:
-        course: what is moved.
         by: microseconds; negative is earlier.
     """
 

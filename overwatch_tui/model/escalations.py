@@ -33,7 +33,6 @@ class OpenEscalations:
         """Epochs until the last one falls back; None where none is in force.
 
         Args:
-            clock: of now.
             command: only of the one that the command with this id asked for.
         """
         found = [until for key, until in self._until.items() if command is None or key[0] == command]

@@ -77,10 +77,6 @@ class Filter(NamedTuple):
 def parse_filter(text: str, fields: Collection[str]) -> Filter | None:
     """Understand a filter; None where the text is empty.
 
-    Args:
-        text: terms, separated by blanks.
-        fields: of the list's rows.
-
     Raises:
         FilterError: a field does not exist, or a number is missing.
     """

@@ -76,7 +76,6 @@ def count_raised(spans: Sequence[HistorySpan], limit: Threshold) -> RaisedCount:
 
     Args:
         spans: of the curve, the oldest first.
-        limit: to judge by.
     """
     sign = -1.0 if limit.low else 1.0
     at = (sign * limit.warning, sign * limit.critical)
@@ -102,12 +101,7 @@ def count_raised(spans: Sequence[HistorySpan], limit: Threshold) -> RaisedCount:
 
 
 class LimitPreview:
-    """Counts over all curves of a row of thresholds.
-
-    Args:
-        limit: of the run.
-        histories: the curves by name.
-    """
+    """Counts over all curves of a row of thresholds."""
 
     def __init__(self, limit: Threshold, histories: Mapping[str, History]) -> None:
         self.limit = limit

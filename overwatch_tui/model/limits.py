@@ -40,10 +40,8 @@ def policy_limit(
     """The limit of a field of `PPOUpdate`; None where there is none.
 
     Args:
-        thresholds: the daemon's table.
         update: newest one; the limits of KL follow its `target_kl`, and where all returns are equal the
             explained variance has none.
-        signal: the field.
         rounds: (finished, asked for): the limits of the explained variance move with the run.
     """
     known = POLICY_LIMITS.get(signal)

@@ -84,11 +84,7 @@ class OfferedCommand:
 
 
 def read_loop_commands(described: dict[str, Any]) -> list[OfferedCommand]:
-    """The commands of `status`; what is not as expected is left out.
-
-    Args:
-        described: by name `help` and `parameters`, as a published run tells them.
-    """
+    """The commands of `status`; what is not as expected is left out."""
     found = []
     for name, of in sorted(described.items()):
         about = of if isinstance(of, dict) else {}

@@ -255,8 +255,6 @@ class SeedStories:
         """An epoch was measured.
 
         Args:
-            event: an `epoch`.
-            slots: names of the slots.
             with_seed: codes of the stages in which a slot holds a seed.
         """
         self.reach(event)

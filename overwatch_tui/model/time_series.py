@@ -152,7 +152,6 @@ class History:
 
         Args:
             ts: its time, microseconds: where it is drawn.
-            value: it.
             seq: number of its event: the last value is that of the largest, since a clock may step back.
         """
         if value is None or not isfinite(value):
@@ -210,7 +209,6 @@ class History:
         Args:
             now: wall time, microseconds.
             window: span of all buckets together, microseconds.
-            count: how many.
         """
         dt = max(window // count, 1)
         first = now // dt - count + 1

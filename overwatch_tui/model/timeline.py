@@ -150,8 +150,6 @@ class RunTimeline:
         """Fold an event, and take note of it where it is new.
 
         Args:
-            folding: takes it in.
-            event: the next one.
             is_joining: it belongs to a snapshot; moments to go to begin after its end.
         """
         is_new = folding.position >= self.end
@@ -291,10 +289,6 @@ class Seek:
     """Folds up to a target, in slices of time.
 
     Args:
-        timeline: of the run.
-        folding: where to begin.
-        reader: what comes after it.
-        target: where to end.
         on_reset: gives the state after a `Reset`.
     """
 

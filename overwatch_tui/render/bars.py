@@ -213,9 +213,6 @@ def view_line(inputs: PanelInputs, width: int, panels: PanelTable, note: str, hi
     """The views and what is not on the screen; the active one is in brackets.
 
     Args:
-        inputs: this moment.
-        width: columns.
-        panels: what can be shown.
         note: the note of a panel that has no title of its own.
         hidden: titles of the panels that do not fit.
     """

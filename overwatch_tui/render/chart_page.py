@@ -49,10 +49,6 @@ def draw_charts(
     """As many of the charts as fit, from left to right and from top to bottom.
 
     Args:
-        inputs: this moment.
-        names: of the curves.
-        width: columns.
-        height: lines.
         selected: the curve whose name is highlighted.
     """
     columns = num_columns(len(names), width, height)

@@ -54,9 +54,6 @@ class ChartView:
         Args:
             cells: columns, negative to the left, from the right edge where there is no cursor yet.
             cell: microseconds of a column.
-            now: the moment that is shown.
-            window: span of the charts.
-            age: of the oldest value.
         """
         edge = self.end or now
         first = (now - max(age, window)) // cell

@@ -49,7 +49,6 @@ def format_compact(value: float | None, width: int) -> str:
     """A number that fits: fixed point, or an exponent where that is too long or shows only zeros.
 
     Args:
-        value: None is what was not measured.
         width: columns that fixed point may take.
     """
     if value is None:

@@ -156,11 +156,8 @@ def compose_screen(
     """Draw everything.
 
     Args:
-        panels: what can be shown, and where.
         live: for the anomaly strip and the bars at the bottom, which show what goes on.
         body: for the header and the panels: the moment of the cursor; the same as `live` unless frozen.
-        width: columns.
-        height: lines.
     """
     panels = panels.of(is_published=body.state.is_published)
     boxes, hidden = place_panels(panels, body, width, height)

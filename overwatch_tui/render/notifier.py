@@ -94,8 +94,6 @@ def choose_outlet(choice: str, environment: Mapping[str, str], ask: Ask = ask_co
     """Outlet that a choice means in this terminal.
 
     Args:
-        choice: one of `CHOICES`.
-        environment: variables by which terminals are known.
         ask: for tmux, which is asked what it hands on, and what terminal is around it.
     """
     if choice in ("off", "bell"):
@@ -126,7 +124,6 @@ class TerminalNotifier:
     """Says which bytes tell of something.
 
     Args:
-        outlet: how.
         quiet: when not; None = at no time.
     """
 
@@ -138,8 +135,6 @@ class TerminalNotifier:
         """Bytes to write to the terminal, bell included; empty in quiet hours and when switched off.
 
         Args:
-            title: of the notification.
-            text: its body; both are cleaned and shortened.
             now: local time; None = the clock.
         """
         if self.outlet.form == "off":

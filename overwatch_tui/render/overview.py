@@ -41,9 +41,6 @@ def fill_with_charts(
     """The lines, and charts in what is left of the height.
 
     Args:
-        inputs: this moment.
-        lines: drawn so far.
-        width: columns.
         height: lines of all.
         names: of the curves; None = the overview.
     """

@@ -58,8 +58,6 @@ def sparkline(
     Args:
         history: the signal; None draws blanks.
         width: columns, one bucket each; too few show no course, and stay blank.
-        axis: what time they span.
-        glyphs: the character set.
         low: fixed lower end of the scale.
         high: fixed upper end.
     """
@@ -176,9 +174,6 @@ def chart(
     Args:
         series: what to draw, the later ones on top.
         width: columns, with the axis labels.
-        height: lines.
-        axis: what time they span.
-        glyphs: the character set.
         limits: (value, style) of threshold lines; drawn where they are near the values.
         floor: a value that a linear axis always holds, such as 0.
         form: how the axis writes its numbers.

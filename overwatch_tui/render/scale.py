@@ -45,7 +45,6 @@ def make_scale(
     Args:
         values: what is drawn; at least one.
         floor_at: a value that a linear axis always holds, such as 0.
-        limits: values of threshold lines.
         is_log: asked for; without a value above 0 the axis is linear.
     """
     if is_log:

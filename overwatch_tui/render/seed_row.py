@@ -71,7 +71,6 @@ def seed_header(bar: int, drift_width: int) -> Line:
 
     Args:
         bar: columns of the gauge; too few for one ask for the short form.
-        drift_width: columns of the drift's title.
     """
     if bar < MIN_BAR_WIDTH:
         return (("BLUEPRINT  STAGE  EP ALPHA CONTRIB  GRAD DRIFT  GATE", "dim"),)
@@ -83,10 +82,8 @@ def seed_cells(seed: SeedRow, bar: int, digits: int, glyphs: Glyphs, *, name_che
     """Blueprint, stage, alpha, contribution, gradient, drift and the newest gate of a seed.
 
     Args:
-        seed: what to write.
         bar: columns of the gauge; too few for one ask for the short form.
         digits: columns that a gradient norm or a drift in fixed point may take.
-        glyphs: of the gauge.
         name_checks: write the checks that a gate failed in place of `no`.
     """
     short = bar < MIN_BAR_WIDTH

@@ -55,7 +55,6 @@ def signal_of(state: State, name: str) -> Signal:
     """How a curve is drawn.
 
     Args:
-        state: holds the limits.
         name: see `overwatch_tui.model.curves`.
     """
     kind, slash, which = name.partition("/")

@@ -137,7 +137,6 @@ class ViewState:
         """True if a panel's filter shows a row.
 
         Args:
-            panel: its name.
             fields: the row's, asked for where there is a filter.
         """
         chosen = self.filters.get(panel)
@@ -152,8 +151,6 @@ class ViewState:
         """Text of a list whose filter hides all its rows, with the key that shows them where that key does.
 
         Args:
-            panel: its name.
-            row: what a row of it is.
             is_first: whether the main view begins with it, whatever that view is called.
         """
         is_focused = self.focus == panel or (is_first and self.focus == MAIN_VIEW)
@@ -211,8 +208,6 @@ class ViewState:
         """The rows to draw: the selected one is among them, and the page moves as little as it can.
 
         Args:
-            panel: its name.
-            keys: of all its rows.
             height: lines for rows.
             top: line of the panel on which they begin.
         """

@@ -77,8 +77,6 @@ class ConfirmScreen(BoxScreen[bool]):
     Args:
         question: what would be done, in one line.
         detail: what follows from it.
-        theme: for the box.
-        glyphs: for its frame.
     """
 
     MAX_WIDTH = 62
@@ -112,10 +110,7 @@ class ExportScreen(BoxScreen[None]):
     """Asks for the form, writes, and shows the whole path.
 
     Args:
-        title: what is written.
         write: takes the suffix; returns what is to be said.
-        theme: for the box.
-        glyphs: for its frame.
     """
 
     takes_chosen_keys = True

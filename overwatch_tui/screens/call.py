@@ -33,9 +33,6 @@ class CallScreen(BoxScreen[LoopCall | None]):
 
     Args:
         commands: at least one.
-        run: name of the run.
-        theme: for the box.
-        glyphs: for its frame.
     """
 
     def __init__(self, commands: list[OfferedCommand], run: str, theme: Theme, glyphs: Glyphs) -> None:

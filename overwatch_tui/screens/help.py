@@ -87,10 +87,7 @@ class HelpScreen(PageScreen):
     """The help.
 
     Args:
-        theme: for the lines.
-        view: its glyphs, its keys, and whether commands are left out.
         panel: the one that is explained first.
-        is_published: whether the run is one that a loop of its own publishes.
     """
 
     def __init__(self, theme: Theme, view: ViewState, panel: str, *, is_published: bool = False) -> None:

@@ -23,7 +23,6 @@ class IdleCollection:
     """Begins full collections in pauses.
 
     Args:
-        collect: does it.
         clock: monotonic seconds.
     """
 

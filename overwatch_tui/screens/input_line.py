@@ -31,11 +31,7 @@ class InputLine(ModalScreen[str | None]):
     """Ends with the text, or with None where Esc left it.
 
     Args:
-        prompt: in front of the text.
         explain: what to say about the text so far.
-        theme: for the lines.
-        glyphs: of the moment.
-        text: to begin with.
         complete: what the text can become; Tab goes through them.
         history: earlier lines, the newest last; Up goes through them.
         check: what is wrong with a text that is to be taken; empty = nothing.

@@ -20,10 +20,6 @@ class LinePanel(Widget):
 
     A DataTable or a Static repaints all of itself when a cell changes; on a slow link that is ten times the
     bytes. Here two frames are compared line by line, and only those that differ are painted.
-
-    Args:
-        theme: turns style names into styles.
-        id: the widget's id.
     """
 
     DEFAULT_CSS = "LinePanel { width: auto; height: auto; }"

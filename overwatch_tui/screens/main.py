@@ -40,12 +40,7 @@ class PlacedLayout(Layout):
 
 
 class MainScreen(PacedScreen[None], inherit_bindings=False):
-    """Shows layouts and binds the keys.
-
-    Args:
-        theme: for the line widgets.
-        chosen_keys: as the operator has chosen them.
-    """
+    """Shows layouts and binds the keys."""
 
     class UnknownKey(Message):
         """A key was pressed that has no meaning."""

@@ -37,7 +37,6 @@ class RunsScreen(Screen[None], inherit_bindings=False):
 
     Args:
         runs: asked again while the screen is shown.
-        theme: for the lines.
         view: its glyphs, message and read-only mark; keeps the selection from one showing to the next.
         on_open: called with the run that is to be opened.
         is_something_open: whether Esc has a run to go back to.

@@ -25,8 +25,6 @@ class SettingsScreen(ModalScreen[None]):
 
     Args:
         settings: changed in place, and in its file.
-        theme: for the lines.
-        glyphs: of the moment.
         on_change: called with the name and the new value of a setting that shows at once.
         not_kept: why a change concerns this terminal only and the file stays as it is; empty = it is written.
     """

@@ -440,8 +440,6 @@ class DifferenceUpdate(CompositorUpdate):
     """The difference between an update of Textual's and the cells that are shown.
 
     Args:
-        update: all of it.
-        shown: the terminal's cells.
         room: bytes that may be sent; None = no limit.
         rank: of a line; what comes first is sent first.
     """

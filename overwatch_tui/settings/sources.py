@@ -61,7 +61,6 @@ def read_settings(
     """All settings.
 
     Args:
-        environ: of the process.
         options: of the command line; None = not given.
         path: the file; None = the usual one.
 

@@ -25,12 +25,7 @@ def _skip(_number: int, _error: WireError) -> None:
 
 
 class JournalCurves:
-    """Folds one journal into curves.
-
-    Args:
-        run: takes the curves.
-        events: its journal.
-    """
+    """Folds one journal into curves."""
 
     def __init__(self, run: ComparedRun, events: JournalEvents) -> None:
         self.run = run
@@ -102,7 +97,6 @@ def open_compared(name: str | None, others: Sequence[str]) -> ComparedRuns:
     """Compare runs of this machine.
 
     Args:
-        name: the one that is watched.
         others: those that are laid over it; none = there is nothing to compare.
 
     Raises:

@@ -141,11 +141,7 @@ class Cursor:
 
 
 class RecordedCursor(Cursor):
-    """The place up to which a recording has been played.
-
-    Args:
-        feed: plays it.
-    """
+    """The place up to which a recording has been played."""
 
     def __init__(self, feed: ReplayFeed) -> None:
         super().__init__()

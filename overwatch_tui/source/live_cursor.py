@@ -23,11 +23,7 @@ MakePast = Callable[[Mapping[str, int]], Past | None]
 
 
 class LiveCursor(Cursor):
-    """Over what has come since the terminal joined, and before that over the past.
-
-    Args:
-        make_past: of the run that is followed.
-    """
+    """Over what has come since the terminal joined, and before that over the past."""
 
     def __init__(self, make_past: MakePast = lambda _: None) -> None:
         super().__init__()

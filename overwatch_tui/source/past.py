@@ -239,8 +239,6 @@ def make_past(journal: Path | None, ask: Ask, before: Mapping[str, int], *, is_t
     """Reader of a live run's past.
 
     Args:
-        journal: where it is on this machine.
-        ask: asks its daemon.
         before: the newest number of each stream that is known.
         is_thin: the link is slow.
     """

@@ -29,7 +29,6 @@ class PastCursor:
     """A place in the past of a live run.
 
     Args:
-        source: of the recording.
         border: time of the newest event that was known when joining, microseconds.
         run: how the boot began that was joined, where the recording does not say it.
     """

@@ -26,7 +26,6 @@ class FetchedReplay(ReplayFeed):
     """A journal in a folder that nobody needs afterwards.
 
     Args:
-        path: of the journal.
         folder: removed by `close`.
         state: of the run, as its machine tells it.
 
@@ -54,9 +53,6 @@ class FetchFeed(NoFeed):
     """A feed without events, while `esper-daemon replay --json` on another machine sends a recording.
 
     Args:
-        command: the running command.
-        name: name of the run.
-        host: its machine.
         state: its state, as that machine reports it.
     """
 

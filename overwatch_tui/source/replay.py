@@ -76,7 +76,6 @@ class ReplayFeed:
     """A run's journal, played at its own pace or faster.
 
     Args:
-        path: of `events.jsonl`.
         speed: 1 = as it was; infinity = all at once.
 
     Raises:

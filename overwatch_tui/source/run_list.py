@@ -87,7 +87,6 @@ class LocalMachine:
 
     Args:
         home: instead of `$ESPER_HOME`.
-        thin: of `LiveFeed`.
     """
 
     host = ""
@@ -158,9 +157,7 @@ class RemoteMachine:
     """Runs on another machine: `esper-daemon list --all --json` there, through OpenSSH.
 
     Args:
-        destination: where; its run does not matter.
         daemon: the remote program; None takes it from the environment.
-        thin: of `LiveFeed`.
     """
 
     def __init__(
@@ -229,11 +226,7 @@ def _decode(host: str, answer: bytes) -> list[ListedRun]:
 
 
 class RunList:
-    """The runs of all machines that are asked, the live ones first, then the newest.
-
-    Args:
-        machines: at least one.
-    """
+    """The runs of all machines that are asked, the live ones first, then the newest."""
 
     def __init__(self, machines: Sequence[MachineRuns]) -> None:
         self.machines = machines
