@@ -13,10 +13,6 @@ from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Rende
 _LABEL = 11
 
 
-def title(inputs: PanelInputs) -> str:
-    return "ABOUT"
-
-
 def note(inputs: PanelInputs) -> str:
     return f"{len(inputs.state.metrics.artifacts)} files  {len(inputs.state.metrics.texts)} texts"
 
@@ -99,4 +95,4 @@ def _files(inputs: PanelInputs, width: int) -> list[Line]:
     return lines
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys)
+RENDERER = Renderer(title=lambda _: "ABOUT", body=body, needs=needs, note=note, keys=keys)

@@ -13,7 +13,7 @@ from esper_overwatch.overwatch_tui.render.anomaly_rows import (
     listed_anomalies,
 )
 from esper_overwatch.overwatch_tui.render.format import format_clock, format_duration, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_label
@@ -22,10 +22,6 @@ from .anomaly_detail import curve_of, detail_lines, history_lines
 
 MIN_DETAIL_LINES = 20
 """Lines left under the list that are worth the selected record's curve."""
-
-
-def fields(_inputs: PanelInputs) -> Sequence[str]:
-    return ANOMALY_FIELDS
 
 
 def num_waiting(inputs: PanelInputs) -> int:
@@ -120,8 +116,7 @@ def _line(inputs: PanelInputs, record: AnomalyRecord, width: int, *, selected: b
     room = width - 1 - len(text)
     if row.width > room - 1:
         row = Row().add(row.line(max(1, room - 1)))
-    line = row.to(room).put(text, "dim").line(width)
-    return restyle(line, "select") if selected else line
+    return row.to(room).put(text, "dim").line(width, selected=selected)
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -156,7 +151,7 @@ RENDERER = Renderer(
     note=note,
     keys=keys,
     detail=detail,
-    fields=fields,
+    fields=lambda _: ANOMALY_FIELDS,
     records=records,
     charts=charts,
     num_waiting=num_waiting,

@@ -12,7 +12,7 @@ from esper_overwatch.overwatch_tui.model.commands import OPEN_STATES, STATE_STYL
 from esper_overwatch.overwatch_tui.model.filters import Value
 from esper_overwatch.overwatch_tui.model.loop_commands import read_loop_commands
 from esper_overwatch.overwatch_tui.render.format import format_clock, format_duration
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.protocol.messages.commands import METHODS
@@ -22,10 +22,6 @@ from .log import entry_line
 MIN_METHODS = 6
 """Lines left that are worth a list of methods."""
 FIELDS = ("id", "what", "state", "by", "ms")
-
-
-def fields(_inputs: PanelInputs) -> Sequence[str]:
-    return FIELDS
 
 
 def _rows(inputs: PanelInputs) -> list[TrackedCommand]:
@@ -56,10 +52,6 @@ def note(inputs: PanelInputs) -> str:
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     return [command.id for command in _rows(inputs)]
-
-
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 3, 10
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -130,8 +122,7 @@ def _line(inputs: PanelInputs, command: TrackedCommand, width: int, by: int, *, 
     row.put("--" if command.rtt is None else f"{1000 * command.rtt:.0f}ms", "dim", 6, ">")
     if by:
         row.put("  ").put(command.by, "", by).put(" ").put(_what(inputs, command), "dim")
-    line = row.line(width)
-    return restyle(line, "select") if selected else line
+    return row.line(width, selected=selected)
 
 
 def _what(inputs: PanelInputs, command: TrackedCommand) -> str:
@@ -212,5 +203,12 @@ def records(inputs: PanelInputs) -> list[dict[str, Value]]:
 
 
 RENDERER = Renderer(
-    title=title, body=body, needs=needs, note=note, keys=keys, fields=fields, records=records, detail=detail
+    title=title,
+    body=body,
+    needs=lambda *_: (3, 10),
+    note=note,
+    keys=keys,
+    fields=lambda _: FIELDS,
+    records=records,
+    detail=detail,
 )

@@ -7,18 +7,6 @@ from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Rende
 from esper_overwatch.overwatch_tui.render.plot import Series
 
 
-def title(inputs: PanelInputs) -> str:
-    return "RETURN AND ACCURACY"
-
-
-def note(inputs: PanelInputs) -> str:
-    return inputs.window_name
-
-
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 8, 20
-
-
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """Returns of the rounds above, accuracies beneath."""
     half = height // 2
@@ -52,4 +40,10 @@ def _plot(inputs: PanelInputs, series: list[Series], width: int, height: int, fo
     return inputs.chart(series, width, max(1, height), form=form)
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, grows=True)
+RENDERER = Renderer(
+    title=lambda _: "RETURN AND ACCURACY",
+    body=body,
+    needs=lambda *_: (8, 20),
+    note=lambda inputs: inputs.window_name,
+    grows=True,
+)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from esper_overwatch.overwatch_tui.model.filters import Value
 from esper_overwatch.overwatch_tui.render.chart_page import draw_charts
 from esper_overwatch.overwatch_tui.render.format import format_compact, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_label, severity_mark
 from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
@@ -16,10 +16,6 @@ _HEAD = "policy."
 MIN_ROWS_ABOVE_CHARTS = 16
 MIN_CHART_LINES = 12
 """Lines left under the list that are worth charts."""
-
-
-def title(inputs: PanelInputs) -> str:
-    return "GRADIENT DRIFT"
 
 
 def note(inputs: PanelInputs) -> str:
@@ -116,8 +112,7 @@ def _line(inputs: PanelInputs, source: str, width: int, *, wide: bool, selected:
         row.put(" ").put(curve, severity or "chart").put(" ")
     if wide:
         row.put(severity_label(severity) if severity else "", severity or "dim", 5)
-    line = row.line(width)
-    return restyle(line, "select") if selected else line
+    return row.line(width, selected=selected)
 
 
 def _curve_maximum(inputs: PanelInputs) -> float:
@@ -183,4 +178,12 @@ def records(inputs: PanelInputs) -> list[dict[str, Value]]:
     return found
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, charts=charts, records=records)
+RENDERER = Renderer(
+    title=lambda _: "GRADIENT DRIFT",
+    body=body,
+    needs=needs,
+    note=note,
+    keys=keys,
+    charts=charts,
+    records=records,
+)

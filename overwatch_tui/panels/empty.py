@@ -24,8 +24,4 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     return Drawn(lines)
 
 
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 1, 20
-
-
-RENDERER = Renderer(title=lambda _inputs: "", body=body, needs=needs)
+RENDERER = Renderer(title=lambda _inputs: "", body=body, needs=lambda *_: (1, 20))

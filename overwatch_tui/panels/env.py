@@ -34,10 +34,6 @@ def title(inputs: PanelInputs) -> str:
     return f"ENV {inputs.view.env:02d} seeds"
 
 
-def note(inputs: PanelInputs) -> str:
-    return "{ } other env  Enter more"
-
-
 def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
     slots = max(1, len(inputs.state.slots))
     return min(slots, 4) + 1, slots + 3
@@ -351,4 +347,12 @@ def page(inputs: PanelInputs) -> str:
     return "layers" if inputs.state.layers is not None else ""
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, detail=detail, charts=charts, page=page)
+RENDERER = Renderer(
+    title=title,
+    body=body,
+    needs=needs,
+    note=lambda _: "{ } other env  Enter more",
+    detail=detail,
+    charts=charts,
+    page=page,
+)

@@ -22,7 +22,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_points,
     format_signed,
 )
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import Glyphs, severity_mark
 
@@ -240,8 +240,7 @@ class _Table:
             row.put(" ").put(env.trouble, env.severity or "dim")
         elif not self._action:
             row.put(" ").put(env.action, "dim")
-        line = row.line(self._width)
-        return restyle(line, "select") if selected else line
+        return row.line(self._width, selected=selected)
 
     def means(self, found: list[EnvRow]) -> Line:
         """The last line: means over envs, and how many slots are in each stage."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
 from esper_overwatch.overwatch_tui.model.filters import Value
 from esper_overwatch.overwatch_tui.render.format import format_compact, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
 
@@ -89,10 +89,6 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     return [row.name for row in layer_rows(inputs, inputs.view.env)]
 
 
-def needs(_inputs: PanelInputs, _width: int) -> tuple[int, int]:
-    return 4, 24
-
-
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """A heading, one line a layer, what the columns mean."""
     env, rows = inputs.view.env, layer_rows(inputs, inputs.view.env)
@@ -132,8 +128,7 @@ def _line(inputs: PanelInputs, found: LayerRow, column: int, width: int, *, sele
     _put_judged(row, format_number(found.nonfinite, "d"), "critical" if found.nonfinite else None)
     row.put(format_compact(found.weight, 6), "", _CELL, ">")
     row.put(format_compact(found.update, 6), "", _CELL, ">")
-    line = row.line(width)
-    return restyle(line, "select") if selected else line
+    return row.line(width, selected=selected)
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
@@ -142,4 +137,6 @@ def records(inputs: PanelInputs) -> list[dict[str, Value]]:
     return [{"env": env, **row._asdict()} for env in envs for row in layer_rows(inputs, env)]
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, orders=ORDERS, records=records)
+RENDERER = Renderer(
+    title=title, body=body, needs=lambda *_: (4, 24), note=note, keys=keys, orders=ORDERS, records=records
+)

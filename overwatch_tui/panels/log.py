@@ -10,7 +10,7 @@ from esper_overwatch.overwatch_tui.model.filters import Value
 from esper_overwatch.overwatch_tui.model.log_entries import LogEntry
 from esper_overwatch.overwatch_tui.render.event_text import event_text
 from esper_overwatch.overwatch_tui.render.format import format_clock
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts, overview_curves
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.theme import severity_mark
@@ -32,10 +32,6 @@ _STYLES = {
 }
 
 
-def title(inputs: PanelInputs) -> str:
-    return "LOG"
-
-
 def note(inputs: PanelInputs) -> str:
     words = (
         []
@@ -50,10 +46,6 @@ def note(inputs: PanelInputs) -> str:
 
 
 FIELDS = ("source", "tag", "sev", "round", "epoch", "text")
-
-
-def fields(_inputs: PanelInputs) -> Sequence[str]:
-    return FIELDS
 
 
 def _fields_of(entry: LogEntry) -> dict[str, Value]:
@@ -91,10 +83,6 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
 
 def _key(entry: LogEntry) -> Hashable:
     return entry.stream, entry.seq, entry.ts
-
-
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 2, 8
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -137,8 +125,7 @@ def entry_line(inputs: PanelInputs, entry: LogEntry, width: int, *, selected: bo
     else:
         row.put(f"{entry.source}{mark} ", entry.severity or _STYLES.get(entry.tag, ""))
     row.put(event_text(entry.data), entry.severity or "")
-    line = row.line(width)
-    return restyle(line, "select") if selected else line
+    return row.line(width, selected=selected)
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -191,13 +178,13 @@ def records(inputs: PanelInputs) -> list[dict[str, Value]]:
 
 
 RENDERER = Renderer(
-    title=title,
+    title=lambda _: "LOG",
     body=body,
-    needs=needs,
+    needs=lambda *_: (2, 8),
     note=note,
     keys=keys,
     detail=detail,
-    fields=fields,
+    fields=lambda _: FIELDS,
     records=records,
     is_newest_last=True,
 )

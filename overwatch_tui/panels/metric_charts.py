@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from esper_overwatch.overwatch_tui.model.curves import metric_curve
 from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
 from esper_overwatch.overwatch_tui.render.format import format_count, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import Series
 
@@ -45,10 +45,6 @@ def note(inputs: PanelInputs) -> str:
 
 def keys(inputs: PanelInputs) -> Sequence[str]:
     return list(charted(inputs))
-
-
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return MIN_CHART_HEIGHT, 200
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -102,8 +98,7 @@ def _chart(
     if len(names) > len(drawn):
         head.put(f" and {len(names) - len(drawn)} more", "dim")
     lines = inputs.chart(series, width, max(1, height - 1))
-    title_line = head.line(width)
-    return [restyle(title_line, "select") if is_selected else title_line, *lines]
+    return [head.line(width, selected=is_selected), *lines]
 
 
 def draw_large(inputs: PanelInputs, chart: str, width: int, height: int) -> list[Line]:
@@ -152,7 +147,7 @@ def charts_of_row(inputs: PanelInputs) -> list[str]:
 RENDERER = Renderer(
     title=title,
     body=body,
-    needs=needs,
+    needs=lambda *_: (MIN_CHART_HEIGHT, 200),
     note=note,
     keys=keys,
     detail=detail,

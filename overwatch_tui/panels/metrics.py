@@ -11,7 +11,7 @@ from esper_overwatch.overwatch_tui.model.curves import metric_curve
 from esper_overwatch.overwatch_tui.model.filters import Value
 from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
 from esper_overwatch.overwatch_tui.render.format import format_count, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.protocol.messages.events import Histogram, MetricStatistics
 
@@ -27,10 +27,6 @@ _MIN_COURSE_WIDTH, _MAX_COURSE_WIDTH = 12, 60
 MIN_CHART_LINES = 10
 """Lines left that are worth a chart of the selected number."""
 FIELDS = ("name", "last", "min", "mean", "max", "step", "n")
-
-
-def fields(_inputs: PanelInputs) -> Sequence[str]:
-    return FIELDS
 
 
 def _fields_of(inputs: PanelInputs, name: str) -> dict[str, Value]:
@@ -112,8 +108,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     at = inputs.view.selected_index("metrics", rows)
     lines = [head.line(width)]
     for i, row in enumerate(rows[scroll.rows], scroll.start):
-        line = _line(inputs, row, widths).line(width)
-        lines.append(restyle(line, "select") if i == at else line)
+        lines.append(_line(inputs, row, widths).line(width, selected=i == at))
     room = height - len(lines) - 1
     shown = _selected(inputs, width, room) if room >= MIN_CHART_LINES else []
     return Drawn([*lines, EMPTY, *shown], scroll)
@@ -231,7 +226,7 @@ RENDERER = Renderer(
     note=note,
     keys=keys,
     detail=detail,
-    fields=fields,
+    fields=lambda _: FIELDS,
     records=records,
     charts=charts,
     grows=True,

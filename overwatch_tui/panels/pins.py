@@ -8,17 +8,7 @@ from esper_overwatch.overwatch_tui.render.chart_page import draw_charts, empty_p
 from esper_overwatch.overwatch_tui.render.overview import fill_with_charts
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 
-
-def title(inputs: PanelInputs) -> str:
-    return "PINNED CHARTS"
-
-
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 8, 40
-
-
-def keys(inputs: PanelInputs) -> Sequence[str]:
-    return inputs.view.charts.pins
+TITLE = "PINNED CHARTS"
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -31,7 +21,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     if not view.pins:
         return Drawn(fill_with_charts(inputs, empty_page(width), width, height))
     selected = charts(inputs)[0] if len(view.pins) > 1 else None
-    head = [page_head(inputs, title(inputs), width), *run_names(inputs, width)]
+    head = [page_head(inputs, TITLE, width), *run_names(inputs, width)]
     charts_ = draw_charts(inputs, view.pins, width, height - len(head), selected=selected)
     return Drawn([*head, *charts_])
 
@@ -42,4 +32,10 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
     return pins[inputs.view.selected_index("pins", pins) :][:1]
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, keys=keys, charts=charts)
+RENDERER = Renderer(
+    title=lambda _: TITLE,
+    body=body,
+    needs=lambda *_: (8, 40),
+    keys=lambda inputs: inputs.view.charts.pins,
+    charts=charts,
+)

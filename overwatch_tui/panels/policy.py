@@ -14,7 +14,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_number,
     format_percent,
 )
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
 from esper_overwatch.overwatch_tui.render.theme import severity_label
@@ -58,10 +58,6 @@ SIGNALS = (
     PolicySignal("LSTM h rms", "lstm_h_rms", "recurrent state"),
     PolicySignal("return std", "return_std", "spread of what is to be predicted"),
 )
-
-
-def title(inputs: PanelInputs) -> str:
-    return "POLICY (PPO)"
 
 
 def note(inputs: PanelInputs) -> str:
@@ -229,8 +225,7 @@ def _full(inputs: PanelInputs, signal: PolicySignal, width: int, *, selected: bo
     row.put(inputs.sparkline(f"ppo.{signal.field}", room), severity or "chart")
     if width - row.width >= 34:
         row.put(f"  {signal.help}", "dim")
-    line = row.line(width)
-    return restyle(line, "select") if selected else line
+    return row.line(width, selected=selected)
 
 
 def _actions(inputs: PanelInputs, width: int) -> Line:
@@ -292,8 +287,7 @@ def _held_out(
         sure = "" if low is None or high is None else "ok" if low > 0 else "warning" if high < 0 else ""
         row.put(f" {rival} ", "dim").put(f"{mean:+.2f}{half}", sure)
     row.put("  ").put(inputs.sparkline("evaluation.return", max(0, width - row.width - 3)), "chart")
-    line = row.line(width)
-    return restyle(line, "select") if selected else line
+    return row.line(width, selected=selected)
 
 
 def _settings(inputs: PanelInputs, width: int) -> Line:
@@ -414,4 +408,12 @@ def records(inputs: PanelInputs) -> list[dict[str, Value]]:
     return found
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, note=note, keys=keys, charts=charts, records=records)
+RENDERER = Renderer(
+    title=lambda _: "POLICY (PPO)",
+    body=body,
+    needs=needs,
+    note=note,
+    keys=keys,
+    charts=charts,
+    records=records,
+)

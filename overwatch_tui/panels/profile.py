@@ -9,7 +9,7 @@ from typing import Any
 
 from esper_overwatch.overwatch_tui.model.filters import Value
 from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.protocol.messages.events import ProfilerFinished
 
@@ -40,16 +40,8 @@ def _per_call(row: dict[str, Any]) -> float | None:
     return total / calls if isinstance(total, int | float) and isinstance(calls, int) and calls else None
 
 
-def title(_inputs: PanelInputs) -> str:
-    return "PROFILE"
-
-
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     return [(str(row.get("name")), str(row.get("on"))) for row in operators(inputs)]
-
-
-def needs(_inputs: PanelInputs, _width: int) -> tuple[int, int]:
-    return 4, 24
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -105,8 +97,7 @@ def _line(inputs: PanelInputs, found: dict[str, Any], width: int, *, selected: b
     row.put(format_number(_per_call(found), ".1f"), "", 9, ">").put(f" {found.get('name', '?')}", "bold")
     if found.get("on"):
         row.put(f"  on {found['on']}", "dim")
-    line = row.line(width)
-    return restyle(line, "select") if selected else line
+    return row.line(width, selected=selected)
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
@@ -114,4 +105,6 @@ def records(inputs: PanelInputs) -> list[dict[str, Value]]:
     return [{**row, "us_per_call": _per_call(row)} for row in operators(inputs)]
 
 
-RENDERER = Renderer(title=title, body=body, needs=needs, keys=keys, orders=ORDERS, records=records)
+RENDERER = Renderer(
+    title=lambda _: "PROFILE", body=body, needs=lambda *_: (4, 24), keys=keys, orders=ORDERS, records=records
+)

@@ -11,7 +11,7 @@ from esper_overwatch.overwatch_tui.model.scoreboard import BlueprintTally
 from esper_overwatch.overwatch_tui.model.seed_stories import SeedKey, SeedStory
 from esper_overwatch.overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
 from esper_overwatch.overwatch_tui.render.format import format_number, format_points
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
 from esper_overwatch.overwatch_tui.render.seed_row import (
@@ -31,10 +31,6 @@ MIN_ENDED = 3
 """Ended seeds that are shown however many live."""
 
 FIELDS = ("env", "slot", "bp", "st", "ep", "alpha", "contrib", "grad", "health", "drift", "gate")
-
-
-def fields(_inputs: PanelInputs) -> Sequence[str]:
-    return FIELDS
 
 
 def _fields_of(inputs: PanelInputs, env: int, slot: int) -> dict[str, Value]:
@@ -175,8 +171,7 @@ def _ended_line(inputs: PanelInputs, story: SeedStory, width: int, *, selected: 
     failed = next((gate for gate in reversed(story.gates) if gate.failed), None)
     if failed is not None:
         row.put(f" {failed.gate} {','.join(failed.failed)}", "info")
-    line = row.line(width)
-    return restyle(line, "select") if selected else line
+    return row.line(width, selected=selected)
 
 
 def _nothing(inputs: PanelInputs) -> str:
@@ -190,8 +185,7 @@ def _line(inputs: PanelInputs, key: tuple[int, int], bar: int, width: int, *, se
     seed = seed_row(inputs.state, env, slot)
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(f" {env:02d}", "bold", 5)
     row.put(seed.slot, "", 5).add(seed_cells(seed, bar, 6, inputs.glyphs, name_checks=bar > MIN_BAR_WIDTH))
-    line = row.line(width)
-    return restyle(line, "select") if selected else line
+    return row.line(width, selected=selected)
 
 
 def _selected_story(inputs: PanelInputs) -> SeedStory | None:
@@ -284,5 +278,12 @@ def _record_of_ended(story: SeedStory) -> dict[str, Value]:
 
 
 RENDERER = Renderer(
-    title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, fields=fields, records=records
+    title=title,
+    body=body,
+    needs=needs,
+    note=note,
+    keys=keys,
+    detail=detail,
+    fields=lambda _: FIELDS,
+    records=records,
 )

@@ -26,17 +26,9 @@ MAX_OPERATORS = 5
 MAX_VALUE_LINES = 6
 
 
-def title(inputs: PanelInputs) -> str:
-    return "SYSTEM"
-
-
 def note(inputs: PanelInputs) -> str:
     age = inputs.seconds_since(inputs.state.system_ts)
     return "" if age is None else f"{format_duration(age)} ago"
-
-
-def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
-    return 4, 14
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
@@ -263,5 +255,12 @@ def page(inputs: PanelInputs) -> str:
 
 
 RENDERER = Renderer(
-    title=title, body=body, needs=needs, note=note, keys=keys, detail=detail, charts=charts, page=page
+    title=lambda _: "SYSTEM",
+    body=body,
+    needs=lambda *_: (4, 14),
+    note=note,
+    keys=keys,
+    detail=detail,
+    charts=charts,
+    page=page,
 )

@@ -59,9 +59,10 @@ class Row:
             self.put(text, style)
         return self
 
-    def line(self, width: int) -> Line:
-        """The line, cut and padded to exactly `width` columns."""
-        return fit(tuple(self.spans), width, self._base)
+    def line(self, width: int, *, selected: bool = False) -> Line:
+        """The line, cut and padded to exactly `width` columns; highlighted where it is selected."""
+        line = fit(tuple(self.spans), width, self._base)
+        return restyle(line, "select") if selected else line
 
     def text(self) -> str:
         return "".join(text for text, _ in self.spans)

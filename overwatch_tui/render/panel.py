@@ -127,34 +127,6 @@ class Drawn(NamedTuple):
     """The env that was drawn in full, which is the selected one from now on."""
 
 
-def _no_keys(_inputs: PanelInputs) -> Sequence[Hashable]:
-    return ()
-
-
-def _no_fields(_inputs: PanelInputs) -> Sequence[str]:
-    return ()
-
-
-def _no_charts(_inputs: PanelInputs) -> Sequence[str]:
-    return ()
-
-
-def _no_page(_inputs: PanelInputs) -> str:
-    return ""
-
-
-def _no_note(_inputs: PanelInputs) -> str:
-    return ""
-
-
-def _no_records(_inputs: PanelInputs) -> Sequence[Mapping[str, Value]]:
-    return ()
-
-
-def _no_rows_wait(_inputs: PanelInputs) -> int:
-    return 0
-
-
 class Renderer(NamedTuple):
     """How a panel is drawn: pure functions of its inputs, which they do not change."""
 
@@ -163,27 +135,27 @@ class Renderer(NamedTuple):
     """(inputs, width, height) -> lines."""
     needs: Callable[[PanelInputs, int], tuple[int, int]]
     """(inputs, width) -> least and preferred number of lines, title not counted."""
-    note: Callable[[PanelInputs], str] = _no_note
+    note: Callable[[PanelInputs], str] = lambda _: ""
     """Text at the right of the title: order, filter, position."""
-    keys: Callable[[PanelInputs], Sequence[Hashable]] = _no_keys
+    keys: Callable[[PanelInputs], Sequence[Hashable]] = lambda _: ()
     """Keys of the rows that can be selected, in their order."""
     detail: Callable[[PanelInputs, int, int], Drawn] | None = None
     """Details of the selected row, shown by Enter."""
-    fields: Callable[[PanelInputs], Sequence[str]] = _no_fields
+    fields: Callable[[PanelInputs], Sequence[str]] = lambda _: ()
     """Names that a filter of its rows may use; none = its rows cannot be filtered."""
-    charts: Callable[[PanelInputs], Sequence[str]] = _no_charts
+    charts: Callable[[PanelInputs], Sequence[str]] = lambda _: ()
     """Names of the curves of the selected row, which Enter shows as charts."""
-    records: Callable[[PanelInputs], Sequence[Mapping[str, Value]]] = _no_records
+    records: Callable[[PanelInputs], Sequence[Mapping[str, Value]]] = lambda _: ()
     """All its rows with all their fields, as an export has them; those that the filter shows."""
     grows: bool = False
     """True if it takes the lines that no panel of its column asks for; else the last panel does."""
-    page: Callable[[PanelInputs], str] = _no_page
+    page: Callable[[PanelInputs], str] = lambda _: ""
     """Name of the panel that Enter opens from the detail; empty = none."""
     orders: tuple[str, ...] = ()
     """Names of the columns that `s` sorts its rows by, one after the other."""
     is_newest_last: bool = False
     """True if its last row is the newest: over a slow link its lines are sent upwards."""
-    num_waiting: Callable[[PanelInputs], int] = _no_rows_wait
+    num_waiting: Callable[[PanelInputs], int] = lambda _: 0
     """How many rows wait for the operator: shown in its tab, highlighted."""
 
 

@@ -11,7 +11,7 @@ from esper_overwatch.overwatch_tui.source.run_list import ListedRun, MachineRuns
 from esper_overwatch.protocol.journal.overview import RunOverview
 
 from .format import format_count, format_number, format_percent
-from .lines import EMPTY, Line, Row, restyle, sign_cuts
+from .lines import EMPTY, Line, Row, sign_cuts
 from .theme import Glyphs
 from .view_state import ViewState
 
@@ -121,8 +121,8 @@ def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]
     lines = [_head(inputs, width), *_problem_lines(problems, width), EMPTY]
     lines.append(_headings(columns, inputs.runs).line(width))
     for i, (machine, run) in enumerate(inputs.entries[scroll.rows], scroll.start):
-        line = _row(inputs, machine, run, columns, selected=i == at).line(width)
-        lines.append(restyle(line, "select") if i == at else line)
+        row = _row(inputs, machine, run, columns, selected=i == at)
+        lines.append(row.line(width, selected=i == at))
     if not rows:
         lines += [EMPTY, *_nothing(inputs, width)]
     lines += [EMPTY] * (height - _DETAIL - _BOTTOM - len(lines))

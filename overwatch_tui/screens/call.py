@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from textual import events
 
 from esper_overwatch.overwatch_tui.model.loop_commands import OfferedCommand
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
 
 from .box import BoxScreen
@@ -125,8 +125,7 @@ class CallScreen(BoxScreen[LoopCall | None]):
         for i, command in enumerate(self._commands[top : top + MAX_ROWS], top):
             row = Row().put(self._glyphs.cursor if i == self._at else " ", "focus").put(" ")
             row.put(command.name, "bold", width).put(f"{command.usage}  ", "accent").put(command.help, "dim")
-            line = row.line(inner)
-            lines.append(restyle(line, "select") if i == self._at else line)
+            lines.append(row.line(inner, selected=i == self._at))
         return [*lines, EMPTY, _keys(("j k", "choose"), ("Enter", "go on"), ("Esc", "close")).line(inner)]
 
     def _form(self, chosen: OfferedCommand, inner: int) -> list[Line]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, restyle, sign_cuts
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, sign_cuts
 from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
 from esper_overwatch.overwatch_tui.settings.sources import Chosen, Settings, write_setting
 from esper_overwatch.overwatch_tui.settings.table import SETTINGS, BadSetting, Setting, Value, format_value
@@ -169,8 +169,7 @@ def settings_lines(settings: Settings, at: int, message: str, width: int, glyphs
         value, source = settings.chosen[name]
         row = Row().put(f" {glyphs.cursor if i == at else ' '} ", "focus").put(name, "bold", _NAME)
         row.put(format_value(value), "key" if value != setting.default else "", _VALUE).put(source, "dim")
-        line = row.line(width)
-        lines.append(restyle(line, "select") if i == at else line)
+        lines.append(row.line(width, selected=i == at))
     remapped = ", ".join(settings.remapped) or "none"
     lines.append(Row().put("   ").put("keys", "bold", _NAME).put(f"changed: {remapped}", "dim").line(width))
     chosen = list(SETTINGS.values())[at]
