@@ -51,8 +51,7 @@ class OverwatchApp(
 
     def on_main_screen_unknown_key(self, message: MainScreen.UnknownKey) -> None:
         if len(self.screen_stack) == 1:  # else it was typed for the screen that opened meanwhile
-            self.show_message(f"no such key: {message.key}; ? helps")
-            self.paint()
+            self.say(f"no such key: {message.key}; ? helps")
 
     def action_help_quit(self) -> None:
         """ctrl+c: the second one within two seconds leaves."""
@@ -60,8 +59,7 @@ class OverwatchApp(
         if now - self._interrupted < DOUBLE_PRESS_SECONDS:
             self.action_leave()
         self._interrupted = now
-        self.show_message("ctrl+c again leaves (the run continues)")
-        self.paint()
+        self.say("ctrl+c again leaves (the run continues)")
 
     def action_help(self) -> None:
         from .screens.help import HelpScreen

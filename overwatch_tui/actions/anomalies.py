@@ -63,8 +63,7 @@ class AnomalyActions(PaintedApp):
     def action_ack_all(self) -> None:
         waiting = self.session.state.anomalies.waiting()
         self._acknowledge(waiting)
-        self.show_message(f"acknowledged {len(waiting)}{self._for_whom()}")
-        self.paint()
+        self.say(f"acknowledged {len(waiting)}{self._for_whom()}")
 
     def action_mute(self) -> None:
         record = self._current()
@@ -89,13 +88,11 @@ class AnomalyActions(PaintedApp):
         inputs = self.body
         record = current_anomaly(inputs)
         if self.session.view.name != "anomalies" or record is None:
-            self.show_message("limits are tried in view 2, of the selected anomaly")
-            self.paint()
+            self.say("limits are tried in view 2, of the selected anomaly")
             return
         signal = limit_signal(record.source, record.kind)
         if signal is None or signal not in inputs.state.thresholds:
-            self.show_message(f"no curve is kept that {record.kind} could be counted over")
-            self.paint()
+            self.say(f"no curve is kept that {record.kind} could be counted over")
             return
         preview = LimitPreview(inputs.state.thresholds[signal], inputs.state.curves.histories)
         old = preview.limit

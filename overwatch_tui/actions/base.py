@@ -286,6 +286,11 @@ class PaintedApp(App[None]):
         """Show a message in the footer for a few seconds."""
         self.session.view.show_message(message)
 
+    def say(self, message: str) -> None:
+        """Show a message and paint."""
+        self.show_message(message)
+        self.paint()
+
     def hand_over(self, name: str, text: str) -> str:
         """Write a file that is not there yet into the working folder; a page gives it to its browser instead.
 

@@ -37,8 +37,7 @@ class ChartActions(MomentActions):
         notice = compared.take_notice()
         if notice:
             session.state.note(notice, now=session.feed.now(), severity="warning")
-            self.show_message(notice)
-            self.paint()
+            self.say(notice)
 
     def _charts_of_row(self) -> tuple[str, ...]:
         """Curves of the selected row of the panel that moves act on."""
@@ -83,15 +82,13 @@ class ChartActions(MomentActions):
     def action_log_axis(self) -> None:
         charts = self.session.view.charts
         charts.is_log = not charts.is_log
-        self.show_message(f"charts have a {'logarithmic' if charts.is_log else 'linear'} axis")
-        self.paint()
+        self.say(f"charts have a {'logarithmic' if charts.is_log else 'linear'} axis")
 
     def action_smooth(self) -> None:
         charts = self.session.view.charts
         charts.cycle_smoothing()
         weight = f"smoothed, weight {charts.smoothing:g}" if charts.smoothing else "not smoothed"
-        self.show_message(f"charts are {weight}")
-        self.paint()
+        self.say(f"charts are {weight}")
 
     def action_overlay(self) -> None:
         charts = self.session.view.charts
@@ -102,8 +99,7 @@ class ChartActions(MomentActions):
             "quantiles": "charts show p10, p50 and p90 over all envs or heads",
             "runs": "charts show the runs that are compared, by the time since each began",
         }
-        self.show_message(words[charts.overlay])
-        self.paint()
+        self.say(words[charts.overlay])
 
     def action_inspect(self, cells: int) -> None:
         """Move the cursor of all charts; further than the edge, the charts."""

@@ -103,9 +103,9 @@ class CommandActions(PaintedApp):
         """Ask before a command is sent; see `screens.questions`."""
         question = QUESTIONS[name](self.session.state)
         if self.session.view.read_only:
-            self._refuse("read-only: this terminal sends no commands")
+            self.say("read-only: this terminal sends no commands")
         elif name in OF_TRAININGS and self.session.state.is_published:
-            self._refuse(f"a published run does not have the command {question.method}")
+            self.say(f"a published run does not have the command {question.method}")
         else:
             self._confirm(question)
 
@@ -116,13 +116,13 @@ class CommandActions(PaintedApp):
         state, name = self.session.state, self.session.link.name or "the run"
         commands = read_loop_commands(state.loop_commands)
         if not state.is_published:
-            self._refuse("c is for the commands of published runs; this run's have keys of their own")
+            self.say("c is for the commands of published runs; this run's have keys of their own")
         elif self.session.view.read_only:
-            self._refuse("read-only: this terminal sends no commands")
+            self.say("read-only: this terminal sends no commands")
         elif not commands:
-            self._refuse(f"the loop of {name} has no commands so far")
+            self.say(f"the loop of {name} has no commands so far")
         elif not self.is_connected:
-            self._refuse(f"no daemon is connected that could take a command ({self.session.link.label})")
+            self.say(f"no daemon is connected that could take a command ({self.session.link.label})")
         else:
             self.push_screen(
                 CallScreen(commands, name, self.palette, self.session.view.glyphs),
@@ -135,10 +135,6 @@ class CommandActions(PaintedApp):
             text = f"Send {call.method} {words}".rstrip() + "?"
             self._confirm(Question(call.method, call.params, text, "when the loop next looks for commands"))
 
-    def _refuse(self, why: str) -> None:
-        self.show_message(why)
-        self.paint()
-
     def can_send(self, method: str, run_id: str | None) -> bool:
         """True if a command still reaches the run it was asked for; shows the reason where it does not.
 
@@ -149,9 +145,9 @@ class CommandActions(PaintedApp):
         """
         link = self.session.link
         if not self.is_connected:
-            self._refuse(f"{method}: not sent, no daemon is connected ({link.label})")
+            self.say(f"{method}: not sent, no daemon is connected ({link.label})")
         elif self.session.feed.run_id != run_id:
-            self._refuse(f"{method}: not sent, another run is followed now: {link.name}")
+            self.say(f"{method}: not sent, another run is followed now: {link.name}")
         else:
             return True
         return False

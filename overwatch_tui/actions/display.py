@@ -22,8 +22,7 @@ class DisplayActions(PaintedApp):
 
     def action_sort(self) -> None:
         self.session.view.cycle_sort()
-        self.show_message(f"envs by {self.session.view.sort}")
-        self.paint()
+        self.say(f"envs by {self.session.view.sort}")
 
     def action_reverse(self) -> None:
         self.session.view.is_reversed = not self.session.view.is_reversed
@@ -36,19 +35,16 @@ class DisplayActions(PaintedApp):
     def action_log_filter(self) -> None:
         self.session.view.cycle_log_filter()
         self.session.view.selected.pop("log", None)
-        self.show_message(f"log: {self.session.view.log_filter}")
-        self.paint()
+        self.say(f"log: {self.session.view.log_filter}")
 
     def action_zoom(self, by: int) -> None:
         inputs = self.body
         self.session.view.zoom(by, inputs.age)
-        self.show_message(f"charts show {self.body.window_name}")
-        self.paint()
+        self.say(f"charts show {self.body.window_name}")
 
     def action_rate(self) -> None:
         self.session.view.cycle_rate()
-        self.show_message(f"{self.session.view.rate:g} frames per second")
-        self.paint()
+        self.say(f"{self.session.view.rate:g} frames per second")
 
     def action_glyphs(self) -> None:
         self.session.view.toggle_glyphs()

@@ -10,7 +10,6 @@ from esper_overwatch.overwatch_tui.model.command_line import (
     known_methods,
     parse_line,
 )
-from esper_overwatch.overwatch_tui.model.filters import FilterError, parse_filter
 from esper_overwatch.protocol.client.items import RequestOutcome
 from esper_overwatch.protocol.codec.text import clean_text
 
@@ -23,38 +22,17 @@ class LineActions(MoveActions, CommandActions):
 
     def action_filter(self) -> None:
         """Type the filter of the list that moves act on; an empty one shows all."""
-        from esper_overwatch.overwatch_tui.screens.input_line import InputLine
+        from esper_overwatch.overwatch_tui.screens.input_line import type_filter
 
         panel = self._panel()
         fields = self.panels[panel].renderer.fields(self.body)
-        view = self.session.view
         if not fields:
-            self.show_message(f"the rows of {panel} cannot be filtered")
-            self.paint()
+            self.say(f"the rows of {panel} cannot be filtered")
             return
-
-        def check(text: str) -> str:
-            try:
-                parse_filter(text, fields)
-            except FilterError as error:
-                return str(error)
-            return ""
-
-        def take(text: str | None) -> None:
-            if text is not None:
-                chosen = parse_filter(text, fields)
-                view.filters.pop(panel, None)
-                if chosen is not None:
-                    view.filters[panel] = chosen
-            self.paint()
-
-        old = view.filters.get(panel)
-        about = f"{' '.join(fields)}   such as acc<60 st:roll -text; empty shows all"
-        if panel != "envs":
-            about = f"{' '.join(fields)}   FIELD:text FIELD>number -turned word; empty shows all"
-        text = old.text if old else ""
-        line = InputLine("/", lambda _: about, self.palette, view.glyphs, text=text, check=check)
-        self.push_screen(line, take)
+        such_as = (
+            "such as acc<60 st:roll -text" if panel == "envs" else "FIELD:text FIELD>number -turned word"
+        )
+        type_filter(self, self.session.view, panel, fields, such_as, self.palette, self.paint)
 
     def action_command_line(self) -> None:
         """Type a method of the daemon and its parameters."""
@@ -63,8 +41,7 @@ class LineActions(MoveActions, CommandActions):
 
         link, run_id = self.session.link, self.session.feed.run_id
         if not self.is_connected:
-            self.show_message(f"no daemon is connected that could take a command ({link.label})")
-            self.paint()
+            self.say(f"no daemon is connected that could take a command ({link.label})")
             return
         history = HistoryFile()
         loop = self.session.state.loop_commands

@@ -54,8 +54,7 @@ class MomentActions(MoveActions):
     def action_go_to(self) -> None:
         """t after g: ask for a moment."""
         if self._before_first_row is None or time.monotonic() - self._first_row_at > DOUBLE_PRESS_SECONDS:
-            self.show_message("no such key: t; g t goes to a time, ? helps")
-            self.paint()
+            self.say("no such key: t; g t goes to a time, ? helps")
             return
         view = self.session.view
         for name, value in self._before_first_row.items():

@@ -41,8 +41,7 @@ class PageActions(ChartActions):
             super().action_sort()  # type: ignore[misc]
             return
         column = self.session.view.page.cycle(self._panel(), len(orders))
-        self.show_message(f"by {orders[column]}")
-        self.paint()
+        self.say(f"by {orders[column]}")
 
     def action_reverse(self) -> None:
         if not self.panels[self._panel()].renderer.orders:

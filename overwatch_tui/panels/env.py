@@ -17,7 +17,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_number,
     format_percent,
 )
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, width_of
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside, width_of
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import Series
 from esper_overwatch.overwatch_tui.render.seed_row import (
@@ -275,10 +275,7 @@ def _curves(inputs: PanelInputs, env: int, width: int, height: int) -> list[Line
         .to(half + 2)
         .put(" return of the episode", "dim")
     )
-    return [
-        head.line(width),
-        *(Row().add(a).to(half + 2).add(t).line(width) for a, t in zip(accuracy, total, strict=True)),
-    ]
+    return [head.line(width), *beside((accuracy, total), half + 2, width)]
 
 
 def _entries(inputs: PanelInputs, env: int, count: int) -> list[LogEntry]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from esper_overwatch.overwatch_tui.model.curves import metric_curve
 from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
 from esper_overwatch.overwatch_tui.render.format import format_count, format_number
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import Series
 
@@ -66,11 +66,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
             _chart(inputs, name, charts[name], one - 1, chart_height, is_selected=name == names[at])
             for name in names[row * columns : (row + 1) * columns]
         ]
-        for parts in zip(*cells, strict=True):
-            line = Row()
-            for i, part in enumerate(parts):
-                line.to(i * one).add(part)
-            lines.append(line.line(width))
+        lines += beside(cells, one, width)
     hidden = len(names) - shown * columns
     if hidden > 0 and len(lines) < height:
         lines.append(Row().put(f" {hidden} more: j k", "dim").line(width))

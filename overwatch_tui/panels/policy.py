@@ -14,7 +14,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_number,
     format_percent,
 )
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
 from esper_overwatch.overwatch_tui.render.plot import gauge
 from esper_overwatch.overwatch_tui.render.theme import severity_label
@@ -155,7 +155,7 @@ def _rounds_below(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     """Returns and accuracies of the rounds beside each other."""
     half = (width - GAP) // 2
     drawn = curves.returns(inputs, half, height), curves.accuracies(inputs, half, height)
-    return [Row().add(left).to(half + GAP).add(right).line(width) for left, right in zip(*drawn, strict=True)]
+    return beside(drawn, half + GAP, width)
 
 
 def _charts_below(inputs: PanelInputs, width: int, height: int) -> list[Line]:
@@ -165,13 +165,7 @@ def _charts_below(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     drawn = [draw_charts(inputs, charts(inputs), each, height), curves.returns(inputs, each, height)]
     if count == 3:
         drawn.append(curves.accuracies(inputs, each, height))
-    lines = []
-    for parts in zip(*drawn, strict=True):
-        row = Row()
-        for x, part in enumerate(parts):
-            row.to(x * (each + GAP)).add(part)
-        lines.append(row.line(width))
-    return lines
+    return beside(drawn, each + GAP, width)
 
 
 def _value(inputs: PanelInputs, signal: PolicySignal) -> float | None:

@@ -14,7 +14,7 @@ from esper_overwatch.overwatch_tui.render.format import (
     format_number,
     format_points,
 )
-from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
+from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, beside
 from esper_overwatch.overwatch_tui.render.panel import PanelInputs
 from esper_overwatch.overwatch_tui.render.plot import Series, TimeAxis, chart, sparkline
 from esper_overwatch.overwatch_tui.render.seed_row import contribution_style
@@ -151,13 +151,7 @@ def _curves(inputs: PanelInputs, story: SeedStory, width: int, height: int) -> l
         drawn = [Series(name, history, style, scale)]
         lines = chart(drawn, columns, height - 1, axis, inputs.glyphs, form=form, floor=0.0)
         boxes.append([Row().put(f" {name}", "dim").line(columns), *lines[:-1], ends])
-    found = []
-    for parts in zip(*boxes, strict=True):
-        row = Row()
-        for i, part in enumerate(parts):
-            row.to(i * (columns + 2)).add(part)
-        found.append(row.line(width))
-    return found
+    return beside(boxes, columns + 2, width)
 
 
 def _spark(

@@ -114,6 +114,17 @@ def block(lines: Sequence[Line], width: int, height: int) -> list[Line]:
     return fitted + [fit(EMPTY, width)] * (height - len(fitted))
 
 
+def beside(blocks: Sequence[Sequence[Line]], pitch: int, width: int) -> list[Line]:
+    """Blocks of equally many lines next to each other, each `pitch` columns after the one before."""
+    lines = []
+    for parts in zip(*blocks, strict=True):
+        row = Row()
+        for i, part in enumerate(parts):
+            row.to(i * pitch).add(part)
+        lines.append(row.line(width))
+    return lines
+
+
 def plain(line: Line) -> str:
     """The text of a line."""
     return "".join(text for text, _ in line)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from textual import events
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.screen import ModalScreen
 
+from esper_overwatch.overwatch_tui.model.filters import FilterError, parse_filter
 from esper_overwatch.overwatch_tui.render.lines import CUT, Line, Row, plain, sign_cuts
 from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
+from esper_overwatch.overwatch_tui.render.view_state import ViewState
 
 from .line_widget import LinePanel
 
@@ -25,6 +28,37 @@ def pasted_text(event: events.Paste) -> str:
 
 def _nothing(_text: str) -> Sequence[str]:
     return ()
+
+
+def type_filter(
+    app: App[Any],
+    view: ViewState,
+    panel: str,
+    fields: Sequence[str],
+    such_as: str,
+    theme: Theme,
+    then: Callable[[], None],
+) -> None:
+    """Type which rows of a panel are shown; an empty line shows all. `then` draws them."""
+
+    def check(text: str) -> str:
+        try:
+            parse_filter(text, fields)
+        except FilterError as error:
+            return str(error)
+        return ""
+
+    def take(text: str | None) -> None:
+        if text is not None:
+            view.filters.pop(panel, None)
+            if (chosen := parse_filter(text, fields)) is not None:
+                view.filters[panel] = chosen
+        then()
+
+    old = view.filters.get(panel)
+    about = f"{' '.join(fields)}   {such_as}; empty shows all"
+    text = old.text if old else ""
+    app.push_screen(InputLine("/", lambda _: about, theme, view.glyphs, text=text, check=check), take)
 
 
 class InputLine(ModalScreen[str | None]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from textual.binding import Binding, BindingsMap
 from textual.events import Click, Key, MouseScrollDown, MouseScrollUp
@@ -42,42 +43,27 @@ class PlacedLayout(Layout):
 class MainScreen(PacedScreen[None], inherit_bindings=False):
     """Shows layouts and binds the keys."""
 
+    @dataclass
     class UnknownKey(Message):
         """A key was pressed that has no meaning."""
 
-        def __init__(self, key: str) -> None:
-            super().__init__()
-            self.key = key
+        key: str
 
+    @dataclass
     class Clicked(Message):
-        """A box was clicked.
+        """A box was clicked, at a column and a line of it, its title included."""
 
-        Args:
-            box: its name.
-            x: column of the box.
-            y: line of the box, its title included.
-            line: the text of that line.
-        """
+        box: str
+        x: int
+        y: int
+        line: Line
 
-        def __init__(self, box: str, x: int, y: int, line: Line) -> None:
-            super().__init__()
-            self.box = box
-            self.x = x
-            self.y = y
-            self.line = line
-
+    @dataclass
     class Scrolled(Message):
-        """The wheel was turned over a box.
+        """The wheel was turned over a box: +1 down, -1 up."""
 
-        Args:
-            box: its name.
-            by: +1 down, -1 up.
-        """
-
-        def __init__(self, box: str, by: int) -> None:
-            super().__init__()
-            self.box = box
-            self.by = by
+        box: str
+        by: int
 
     AUTO_FOCUS = ""
     first_lines = (2, 1)

@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.events import Click
 from textual.screen import Screen
 
-from esper_overwatch.overwatch_tui.model.filters import FilterError, parse_filter
 from esper_overwatch.overwatch_tui.render.layout import MIN_HEIGHT, MIN_WIDTH
 from esper_overwatch.overwatch_tui.render.lines import Row
 from esper_overwatch.overwatch_tui.render.run_rows import (
@@ -24,7 +23,7 @@ from esper_overwatch.overwatch_tui.render.theme import Theme
 from esper_overwatch.overwatch_tui.render.view_state import ViewState
 from esper_overwatch.overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
 
-from .input_line import InputLine
+from .input_line import type_filter
 from .line_widget import LinePanel
 
 POLL_SECONDS = 0.1
@@ -128,28 +127,8 @@ class RunsScreen(Screen[None], inherit_bindings=False):
             self.draw()
 
     def action_filter(self) -> None:
-        """Type which runs are shown; an empty line shows all."""
-
-        def check(text: str) -> str:
-            try:
-                parse_filter(text, FIELDS)
-            except FilterError as error:
-                return str(error)
-            return ""
-
-        def take(text: str | None) -> None:
-            if text is not None:
-                chosen = parse_filter(text, FIELDS)
-                self._view.filters.pop("runs", None)
-                if chosen is not None:
-                    self._view.filters["runs"] = chosen
-            self.draw()
-
-        old = self._view.filters.get("runs")
-        about = f"{' '.join(FIELDS)}   such as st:train acc>60 -name:test; empty shows all"
-        text = old.text if old is not None else ""
-        line = InputLine("/", lambda _: about, self._theme, self._view.glyphs, text=text, check=check)
-        self.app.push_screen(line, take)
+        such_as = "such as st:train acc>60 -name:test"
+        type_filter(self.app, self._view, "runs", FIELDS, such_as, self._theme, self.draw)
 
     def on_click(self, event: Click) -> None:
         """The first click on a row selects it, one on the selected row opens it."""
