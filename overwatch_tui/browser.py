@@ -66,7 +66,7 @@ class PageServer(Server):
         self.url = f"http://{HOST}:{port}/?token={token}"
 
     async def on_startup(self, app: web.Application) -> None:  # noqa: ARG002
-        """Say where it is."""
+        """Print the address."""
         click.echo(f"esper-tui is at {self.url}")
         tunnel = f"ssh -L {self.port}:{HOST}:{self.port} USER@THIS-HOST"
         click.echo(f"from another machine: {tunnel}, then the same address")
@@ -106,7 +106,6 @@ class PageServer(Server):
         return answer
 
     async def handle_websocket(self, request: web.Request) -> web.StreamResponse:  # type: ignore[override]
-        """One terminal."""
         if self._pages >= MAX_PAGES:
             return web.Response(status=503, text=f"{MAX_PAGES} pages are open already; close one\n")
         self._pages += 1

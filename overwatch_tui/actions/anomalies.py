@@ -22,7 +22,7 @@ class AnomalyActions(PaintedApp):
         return self.session.view.focus == "anomalies"
 
     def action_anomaly(self, by: int) -> None:
-        """Select the next one that waits, and its env."""
+        """Select the next anomaly that waits, and its env."""
         view, waiting = self.session.view, self._waiting()
         if not waiting:
             is_all = not self._is_listed

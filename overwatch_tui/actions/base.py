@@ -187,7 +187,7 @@ class PaintedApp(App[None]):
             self.screen.refresh()
 
     def tick(self) -> None:
-        """Take in what has come; paint when it is time."""
+        """Take in new events; paint when it is time."""
         self.session.tick()
         if not self.screen_stack:
             return  # the timer can be faster than the first screen, and slower than the last
@@ -220,7 +220,7 @@ class PaintedApp(App[None]):
             del self._rung[old]
 
     def alert(self, title: str, records: list[AnomalyRecord]) -> None:
-        """Tell of anomalies as this terminal can."""
+        """Notify of anomalies as this terminal can."""
         worst = records[0]
         value = "" if worst.value is None else f" {format_number(worst.value, '.3g')}"
         more = f" and {len(records) - 1} more" if len(records) > 1 else ""

@@ -51,7 +51,6 @@ class DisplayActions(PaintedApp):
         self.paint()
 
     def action_theme(self) -> None:
-        """The next theme; its name is shown."""
         if not self.palette.colour:
             self.show_message("no theme: NO_COLOR or --no-color is given")
         else:

@@ -80,7 +80,6 @@ class ExportActions(MoveActions):
             return f"not written: {file}: {error.strerror}"
 
     def action_write_screen(self) -> None:
-        """Write the screen as SVG and as text."""
         from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
 
         width, height = self.size

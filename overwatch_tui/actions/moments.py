@@ -11,7 +11,7 @@ from .moves import MoveActions
 
 
 class MomentActions(MoveActions):
-    """Which moment every view shows."""
+    """Choosing the moment that every view shows."""
 
     _first_row_at = -DOUBLE_PRESS_SECONDS
     _before_first_row: dict[str, object] | None = None

@@ -17,7 +17,7 @@ class MoveActions(PaintedApp):
 
     @property
     def panels(self) -> PanelTable:
-        """Those that a run of this kind has."""
+        """Panels that a run of this kind has."""
         return PANELS.of(is_published=self.session.state.is_published)
 
     def _panel(self) -> str:

@@ -38,7 +38,7 @@ class RunActions(PaintedApp):
             super().paint()
 
     def action_runs(self) -> None:
-        """Show the list above what is watched now."""
+        """Show the list above the run that is watched."""
         from esper_overwatch.overwatch_tui.screens.runs import RunsScreen
 
         view, watched = self.choice.view, self.session.view

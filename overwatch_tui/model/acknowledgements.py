@@ -59,7 +59,6 @@ class Acknowledgements:
         return key
 
     def fold_muted(self, event: AnomalyMuted) -> None:
-        """Take in the daemon's event."""
         self.mute((event.source, event.kind), Mute(event.until, event.by, event.reason))
 
     def acknowledge(self, key: AnomalyKey, found: Acknowledgement) -> None:
@@ -67,7 +66,6 @@ class Acknowledgements:
         self._acknowledged[key] = found
 
     def mute(self, key: AnomalyKey, found: Mute) -> None:
-        """Keep a mute in place of an earlier one."""
         self._muted[key] = found
 
     def acknowledgement(self, key: AnomalyKey, first: int, rank: int) -> Acknowledgement | None:

@@ -33,7 +33,7 @@ LATCHED_SUFFIXES = ("nonfinite", ROLLBACK)
 
 
 def env_source(env: int) -> str:
-    """How events name an env."""
+    """Name of an env in events."""
     return f"env{env:02d}"
 
 
@@ -110,7 +110,6 @@ class Anomalies:
         return len(self._records)
 
     def get(self, key: AnomalyKey) -> AnomalyRecord | None:
-        """A record by source and kind."""
         return self._records.get(key)
 
     def fold(self, event: Anomaly, *, ts: int, env: int | None) -> None:
@@ -180,7 +179,6 @@ class Anomalies:
         self.fold(found, ts=ts, env=None)
 
     def fold_rollback(self, reason: str, *, ts: int, env: int) -> None:
-        """Take in a rollback of an env."""
         source = env_source(env)
         old = self._records.get((source, ROLLBACK))
         count = old.count + 1 if old is not None and old.active else 1
@@ -211,11 +209,9 @@ class Anomalies:
         self._records.clear()
 
     def fold_acknowledged(self, event: AnomalyAcknowledged, ts: int) -> None:
-        """Somebody has acknowledged an anomaly."""
         self._see(self.seen.fold_acknowledged(event, ts))
 
     def fold_muted(self, event: AnomalyMuted) -> None:
-        """Somebody has muted an anomaly, or ended that."""
         self.seen.fold_muted(event)
         self._see((event.source, event.kind))
 
@@ -268,7 +264,6 @@ class Anomalies:
         return [r for r in self.ordered() if r.is_waiting and not r.is_muted(now)]
 
     def active_count(self, severity: str) -> int:
-        """How many records of a severity are active."""
         return sum(r.active and r.severity == severity for r in self._records.values())
 
     def active_at(self, source: str) -> list[AnomalyRecord]:

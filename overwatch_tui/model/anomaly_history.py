@@ -63,11 +63,10 @@ class AnomalyHistory:
     """The newest hour that holds one."""
 
     def copy(self) -> AnomalyHistory:
-        """One that later events do not change."""
         return AnomalyHistory(self._counts.copy(), self._incidents.copy(), self._kinds.copy(), self.newest)
 
     def cut(self, until: int) -> AnomalyHistory:
-        """One of the events up to a time, microseconds."""
+        """Counts of the events up to a time, microseconds."""
         last = until // HOUR
         found = Counter({key: number for key, number in self._counts.items() if key[0] < last})
         kept = {}
@@ -81,7 +80,6 @@ class AnomalyHistory:
         return AnomalyHistory(found, kept, kinds, max((hour for hour, _, _ in found), default=0))
 
     def fold(self, event: Event) -> None:
-        """Take in one event."""
         data = event.data
         if isinstance(data, GovernorRollback):
             self._add((event.ctx.env, ROLLBACK, event.ts), ROLLBACK, "critical", event.ts)

@@ -56,18 +56,15 @@ class Commands:
         self._next = 1
 
     def copy(self) -> Commands:
-        """One that later events do not change."""
         return copy.deepcopy(self)
 
     def __len__(self) -> int:
         return len(self._commands)
 
     def get(self, id_: str) -> TrackedCommand | None:
-        """A command by its id."""
         return self._commands.get(id_)
 
     def newest_first(self) -> list[TrackedCommand]:
-        """All commands."""
         return list(reversed(self._commands.values()))
 
     @property
@@ -84,7 +81,6 @@ class Commands:
         return command
 
     def add_sent(self, id_: str, method: str, params: dict[str, Any], ts: int) -> TrackedCommand:
-        """A command that was sent from here."""
         return self._add(TrackedCommand(self._next, id_, method, params, "SENT", ts, by="me"))
 
     def add_reply(self, id_: str, *, error: str | None, rtt: float, note: str = "") -> None:
@@ -102,7 +98,7 @@ class Commands:
             command.detail = note
 
     def mark_no_reply(self, id_: str, why: str) -> None:
-        """No answer will come for this one."""
+        """Note that no answer will come."""
         command = self._commands.get(id_)
         if command is not None and command.state in ("SENT", "NO REPLY"):
             command.state, command.detail = "NO REPLY", why
@@ -114,7 +110,7 @@ class Commands:
                 command.state, command.detail = "NO REPLY", "no answer in 2 s; it may still be executed"
 
     def mark_daemon_lost(self, why: str) -> None:
-        """The daemon that had the open ones is gone."""
+        """Fail the open commands: their daemon is gone."""
         for command in self._commands.values():
             if command.state in OPEN_STATES:
                 command.state, command.detail = "FAILED", why
@@ -134,7 +130,6 @@ class Commands:
                     self._show(record, ts)
 
     def _show(self, record: CommandRecord, ts: int) -> None:
-        """Show what an audit event changed."""
         command = self._commands.get(record.id) or self._add(
             TrackedCommand(
                 self._next, record.id, record.method, record.params or {}, "SENT", ts, by=_author(record)

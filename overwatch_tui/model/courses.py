@@ -43,7 +43,6 @@ class Smoothed:
         return [None if mean is None else Bucket(mean, mean, mean) for mean in means]
 
     def means(self, now: int, window: int, count: int) -> list[float | None]:
-        """These values."""
         dt = max(window // count, 1)
         longer = count + self._before
         smoothed: list[float | None] = []
@@ -111,9 +110,7 @@ class Shifted:
         self._by = by
 
     def buckets(self, now: int, window: int, count: int) -> list[Bucket | None]:
-        """See `History.buckets`."""
         return self._course.buckets(now - self._by, window, count)
 
     def means(self, now: int, window: int, count: int) -> list[float | None]:
-        """The means of these buckets."""
         return self._course.means(now - self._by, window, count)

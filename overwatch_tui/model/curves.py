@@ -65,7 +65,6 @@ class Curves:
     histories: dict[str, History] = field(default_factory=dict)
 
     def copy(self) -> Curves:
-        """One that later events do not change."""
         return Curves({name: each.copy() for name, each in self.histories.items()})
 
     def cut(self, until: int) -> Curves:
@@ -78,7 +77,6 @@ class Curves:
         return self.histories.get(name)
 
     def fold(self, event: Event) -> None:
-        """Take in one event."""
         enter = _HANDLERS.get(type(event.data))
         if enter is not None:
             enter(self, event, event.data)

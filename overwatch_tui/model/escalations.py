@@ -18,11 +18,10 @@ class OpenEscalations:
     """The clock at which each falls back."""
 
     def copy(self) -> OpenEscalations:
-        """One that later events do not change."""
         return OpenEscalations(dict(self._until))
 
     def fold(self, data: TelemetryLevel, clock: int) -> None:
-        """One began, or one ended."""
+        """Take in the begin or the end of an escalation."""
         # One that a command asked for may be ended before its time.
         ended = (data.command, data.env) if data.epochs is None and data.command is not None else None
         self._until = {key: until for key, until in self._until.items() if until > clock and key[:2] != ended}

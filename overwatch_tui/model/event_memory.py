@@ -42,7 +42,6 @@ class EventMemory:
         return self._chunks[0].first if self._chunks else self.position - len(self._open)
 
     def append(self, event: Event) -> None:
-        """Take in the next event."""
         self._open.append(event.line)
         self.position += 1
         if len(self._open) < CHUNK_EVENTS:

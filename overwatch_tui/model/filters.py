@@ -49,7 +49,6 @@ class Term(NamedTuple):
     is_turned: bool
 
     def holds(self, row: Fields) -> bool:
-        """True if a row meets the condition."""
         if self.sign == ":":
             return self._is_in_text(row) is not self.is_turned
         value = row.get(self.field)
@@ -70,7 +69,6 @@ class Filter(NamedTuple):
     terms: tuple[Term, ...]
 
     def passes(self, row: Fields) -> bool:
-        """True if a row is shown."""
         return all(term.holds(row) for term in self.terms)
 
 

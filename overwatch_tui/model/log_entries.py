@@ -87,7 +87,6 @@ _AUTOMATIC_STAGES = ("EMBARGOED", "RESETTING", "DORMANT")
 
 
 def has_log_entry(data: Any) -> bool:
-    """True if the log shows an event of this kind."""
     if isinstance(data, ev.SeedStage):
         return data.to_stage not in _AUTOMATIC_STAGES
     return type(data) in ORIGINS

@@ -39,7 +39,6 @@ class MetricTable:
     """Events `scalar` received."""
 
     def copy(self) -> MetricTable:
-        """A table that later events do not change."""
         return replace(
             self,
             statistics=dict(self.statistics),

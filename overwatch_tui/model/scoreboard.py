@@ -106,7 +106,6 @@ class Scoreboard:
         self._round, self._events, self._measured, self._lives = round_, [], [], Lives()
 
     def stage(self, event: Event) -> None:
-        """A seed entered a stage."""
         self.reach(event)
         if event.ctx.round != self._round:
             self._close_round()
@@ -115,14 +114,12 @@ class Scoreboard:
         self._lives.stage(event)
 
     def tallies(self) -> Tallies:
-        """By blueprint."""
         total: Tallies = {}
         for (blueprint, _), tally in self.by_slot().items():
             total[blueprint] = total.get(blueprint, BlueprintTally()) + tally
         return total
 
     def by_slot(self) -> SlotTallies:
-        """By blueprint and slot."""
         return _sum(*self._rounds.values(), _count(self._lives.all))
 
     def copy(self) -> Scoreboard:

@@ -43,7 +43,6 @@ class SeedFacts:
         return len(self._numbers_known)
 
     def copy(self, owner: object) -> SeedFacts:
-        """Copy for another owner."""
         twin = SeedFacts(owner)
         twin.numbers, twin._numbers_known = self.numbers[:], self._numbers_known[:]
         twin._packed = self._packed[:]

@@ -142,7 +142,6 @@ class _Boot:
         """Earliest clock that the boot has reported."""
 
     def copy(self) -> _Boot:
-        """One that later events do not change."""
         return _Boot(self.seq, self.clock)
 
 
@@ -198,7 +197,6 @@ class SeedStories:
         return twin
 
     def begin_boot(self, event: Event) -> None:
-        """A daemon started."""
         if all(boot.seq != event.seq for boot in self._boots):
             boots = [*self._boots, _Boot(event.seq)]
             self._boots = sorted(boots, key=lambda boot: boot.seq)[-MAX_BOOTS:]
@@ -240,7 +238,7 @@ class SeedStories:
             del self._measured[next(iter(self._measured))]
 
     def note(self, event: Event) -> None:
-        """A stage was entered, or a gate evaluated."""
+        """Take in a stage or a gate."""
         self.reach(event)
         data: SeedStage | SeedGate = event.data
         if event.ctx.env is None:
@@ -329,7 +327,6 @@ class SeedStories:
         return self._full((round_, env, slot), -1)
 
     def get(self, key: SeedKey) -> SeedStory | None:
-        """One life with all that is known."""
         return self._full(key[:3], key[3])
 
     def _full(self, place: _Place, number: int) -> SeedStory | None:
@@ -393,7 +390,7 @@ class _Stories:
         """Gates that were evaluated while no seed was there: of the one that is planted next."""
 
     def begin_unknown(self) -> SeedStory:
-        """A seed whose birth is not known."""
+        """Begin the story of a seed whose birth is not known."""
         self._now = SeedStory((*self._place, len(self.all)))
         self.all.append(self._now)
         waiting, self._waiting = self._waiting, []
@@ -432,7 +429,7 @@ class _Stories:
             story.end_stage, story.end_epoch = (data.to_stage, event.ctx.epoch) if is_end else (None, None)
 
     def gate(self, event: Event) -> None:
-        """A gate of the life that is in the place now."""
+        """Add a gate to the story of the present seed."""
         data: SeedGate = event.data
         story = self._now
         if story is None or story.end_stage in ("PRUNED", "DORMANT", "EMBARGOED", "RESETTING"):

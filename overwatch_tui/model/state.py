@@ -112,7 +112,6 @@ class State:
     """Stream, number and time of the event that `ctx` is of."""
 
     def fold(self, event: Event) -> None:
-        """Take in one event."""
         self.ts = max(self.ts, event.ts)
         if isinstance(event.data, Unknown):
             self.unknown += 1
@@ -184,7 +183,6 @@ class State:
         return policy_limit(self.thresholds, self.ppo, signal, (self.rounds_done, self.rounds_planned))
 
     def drift_of(self, source: str) -> float | None:
-        """Newest norm drift of a source."""
         found = self.drift.get(source)
         return None if found is None else found.norm_drift
 
@@ -220,7 +218,6 @@ class State:
 
     @property
     def slots(self) -> list[str]:
-        """Names of the slots of an env."""
         if self.run is not None:
             return self.run.slots
         width = max((len(row) for row in self.epoch.stage), default=0) if self.epoch else 0
@@ -249,7 +246,6 @@ class State:
         self.stories.epoch(event, self.slots, frozenset(i for i, name in codes if name in _WITH_SEED))
 
     def op_name(self, code: int) -> str:
-        """Name of a policy op's code."""
         return _named(self.run.ops if self.run else (), code)
 
 

@@ -130,7 +130,6 @@ class History:
         self.first_ts: int = 0
 
     def copy(self) -> History:
-        """One that later values do not change."""
         twin = History(())
         twin._rings = [ring.copy() for ring in self._rings]
         twin.last, twin.last_seq = self.last, self.last_seq

@@ -56,7 +56,6 @@ class Folding:
     """The newest number of each stream."""
 
     def fold(self, event: Event) -> None:
-        """Take in the next event."""
         self.state.fold(event)
         self.position += 1
         self.ts = max(self.ts, event.ts)
@@ -206,7 +205,6 @@ class RunTimeline:
         return max(found, key=lambda each: each.position, default=None)
 
     def start(self, keyframe: Keyframe) -> Folding:
-        """A state to fold on from a keyframe."""
         state = keyframe.state.frozen_copy()
         state.curves = self._curves.cut(keyframe.curves_until)
         state.anomaly_history = self._history.cut(keyframe.ts)
@@ -310,7 +308,7 @@ class Seek:
         """True if the target was reached, False at the end of all events."""
 
     def step(self, seconds: float) -> bool:
-        """Go on for about so long; whether it is over."""
+        """Go on for about `seconds`; True once it is over."""
         end = time.monotonic() + seconds
         target, folding = self.target, self.folding
         while True:

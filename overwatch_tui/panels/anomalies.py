@@ -120,7 +120,6 @@ def _line(inputs: PanelInputs, record: AnomalyRecord, width: int, *, selected: b
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """The selected record in full."""
     records = listed_anomalies(inputs)
     if not records:
         return body(inputs, width, height)

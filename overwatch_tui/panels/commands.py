@@ -25,7 +25,7 @@ FIELDS = ("id", "what", "state", "by", "ms")
 
 
 def _rows(inputs: PanelInputs) -> list[TrackedCommand]:
-    """Those that the filter shows, the newest first."""
+    """Commands that the filter shows, the newest first."""
     found = inputs.state.commands.newest_first()
     return [each for each in found if inputs.view.passes("commands", partial(_fields_of, each))]
 
@@ -164,7 +164,6 @@ def _offered_by_loop(inputs: PanelInputs, width: int) -> list[Line]:
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """The selected command in full."""
     commands = _rows(inputs)
     if not commands:
         return body(inputs, width, height)

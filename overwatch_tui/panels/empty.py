@@ -8,7 +8,6 @@ from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Rende
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """A few lines in the middle."""
     link = inputs.link
     texts = [("E S P E R   O V E R W A T C H", "title"), ("", "")]
     texts.append((link_text(link) or f"{link.label.lower()} ...", "bold"))

@@ -51,12 +51,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """Everything about the selected env."""
     return Drawn(env_lines(inputs, inputs.view.env, width, height))
 
 
 def env_lines(inputs: PanelInputs, env: int, width: int, height: int) -> list[Line]:
-    """Everything about one env."""
     found = env_row(inputs.state, env, inputs.glyphs)
     lines = [
         _headline(inputs, found, width),
@@ -261,7 +259,6 @@ def _activations(layers: LayerStatistics, env: int, width: int) -> list[Line]:
 
 
 def _curves(inputs: PanelInputs, env: int, width: int, height: int) -> list[Line]:
-    """Accuracy and return side by side."""
     half = (width - 2) // 2
     accuracy = inputs.chart(
         [Series("acc", inputs.history(f"accuracy/{env}"), "chart", 100.0)], half, height - 1, form="{:.1f}"

@@ -163,7 +163,6 @@ def _around(inputs: PanelInputs, entry: LogEntry, width: int, room: int) -> list
 
 
 def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
-    """A field, wrapped."""
     room = max(10, width - name_width - 4)
     parts = [p[i : i + room] for p in text.splitlines() or [""] for i in range(0, max(len(p), 1), room)]
     return [

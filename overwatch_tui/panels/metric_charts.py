@@ -122,7 +122,6 @@ def _figures(inputs: PanelInputs, names: list[str], width: int, height: int) -> 
 
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """The selected chart alone."""
     names = list(charted(inputs))
     if not names:
         return body(inputs, width, height)

@@ -92,7 +92,6 @@ def _widths(rows: Sequence[tuple[str, str]], width: int) -> _Widths:
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """A header and a row per metric."""
     rows = keys(inputs)
     if not rows:
         text = "nothing has been logged yet"

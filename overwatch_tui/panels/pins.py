@@ -27,7 +27,6 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def charts(inputs: PanelInputs) -> Sequence[str]:
-    """The selected one."""
     pins = inputs.view.charts.pins
     return pins[inputs.view.selected_index("pins", pins) :][:1]
 

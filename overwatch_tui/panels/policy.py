@@ -174,7 +174,6 @@ def _value(inputs: PanelInputs, signal: PolicySignal) -> float | None:
 
 
 def _limit(inputs: PanelInputs, signal: PolicySignal) -> Threshold | None:
-    """The limits of a signal in this run."""
     return inputs.state.policy_limit(signal.field)
 
 
@@ -373,7 +372,6 @@ def _coefficient(value: float | None) -> str:
 
 
 def charts(inputs: PanelInputs) -> Sequence[str]:
-    """The selected signal."""
     at = inputs.view.selected_index("policy", keys(inputs))
     if at == len(SIGNALS):
         last = _evaluation(inputs)
@@ -384,7 +382,6 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """All signals, for an export."""
     if inputs.state.ppo is None:
         return []
     found: list[dict[str, Value]] = []

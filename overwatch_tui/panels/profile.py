@@ -35,7 +35,7 @@ def _rank(row: dict[str, Any], order: int) -> Any:
 
 
 def _per_call(row: dict[str, Any]) -> float | None:
-    """Microseconds."""
+    """Self time of a call, microseconds."""
     total, calls = row.get("self_us"), row.get("calls")
     return total / calls if isinstance(total, int | float) and isinstance(calls, int) and calls else None
 
@@ -101,7 +101,6 @@ def _line(inputs: PanelInputs, found: dict[str, Any], width: int, *, selected: b
 
 
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    """All operators, for an export."""
     return [{**row, "us_per_call": _per_call(row)} for row in operators(inputs)]
 
 

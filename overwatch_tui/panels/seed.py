@@ -25,7 +25,6 @@ TWO_LISTS = 100
 
 
 def story_lines(inputs: PanelInputs, story: SeedStory, width: int, height: int) -> list[Line]:
-    """Everything that is known of a seed."""
     lines = [_headline(story, width), *_facts(inputs, story, width), EMPTY]
     stages, gates = _stages(story), _gates(story)
     if width >= TWO_LISTS:
@@ -92,7 +91,7 @@ def _shapley(inputs: PanelInputs, story: SeedStory) -> float | None:
 
 
 def _stages(story: SeedStory) -> list[Line]:
-    """How long it was in each."""
+    """Stages of the seed, and the epochs spent in each."""
     lines = [Row().put(" STAGE      FROM EPOCHS ALPHA CONTRIB BY", "dim").line(48)]
     for i, step in enumerate(story.stages):
         lines.append(_stage(story, step, story.stages[i + 1] if i + 1 < len(story.stages) else None))
@@ -173,7 +172,7 @@ def _spark(
 
 
 def _history(points: list[Point], name: str) -> History | None:
-    """A column over the epochs, one a second."""
+    """A column of the points over epochs, one epoch a second."""
     known = [(point.epoch, getattr(point, name)) for point in points]
     found = [(epoch, value) for epoch, value in known if value is not None and isfinite(value)]
     if not found:

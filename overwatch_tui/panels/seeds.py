@@ -76,7 +76,7 @@ def living(inputs: PanelInputs) -> list[tuple[int, int]]:
 
 
 def ended(inputs: PanelInputs) -> list[SeedStory]:
-    """Seeds that are no more, the newest end first."""
+    """Ended seeds, the newest end first."""
     found = inputs.state.stories.ended()
     return [story for story in found if inputs.view.passes("seeds", partial(_fields_of_ended, story))]
 
@@ -94,7 +94,7 @@ def _fields_of_ended(story: SeedStory) -> dict[str, Value]:
 
 
 def keys(inputs: PanelInputs) -> Sequence[tuple[int, int] | SeedKey]:
-    """Those that live, then those that have ended."""
+    """Living seeds, then ended ones."""
     return [*living(inputs), *(story.key for story in ended(inputs))]
 
 

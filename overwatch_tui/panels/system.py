@@ -250,7 +250,6 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
 
 
 def page(inputs: PanelInputs) -> str:
-    """The profile, once there is one."""
     return "profile" if inputs.state.profile is not None else ""
 
 

@@ -48,7 +48,7 @@ def anomaly_fields(record: AnomalyRecord, now: int) -> dict[str, Value]:
 
 
 def state_words(record: AnomalyRecord, now: int) -> str:
-    """Words for active or over, acknowledged, muted."""
+    """State in words: active or over, acknowledged, muted."""
     words = ["active" if record.active else "over"]
     if record.is_acked or record.is_waiting:
         words.append("acknowledged" if record.is_acked else "not acknowledged (a)")

@@ -96,7 +96,6 @@ def _finite(value: float | None) -> float:
 
 
 def env_row(state: State, env: int, glyphs: Glyphs) -> EnvRow:
-    """One env's row."""
     epoch = state.epoch
     source = env_source(env)
     records = state.anomalies.active_at(source)
@@ -196,7 +195,6 @@ def _direction(state: State, env: int, slot: int, alpha: float, glyphs: Glyphs) 
 
 
 def stage_counts(state: State) -> dict[str, int]:
-    """How many slots of all envs are in each stage."""
     counts: dict[str, int] = {}
     for row in state.epoch.stage if state.epoch else []:
         for code in row:

@@ -96,7 +96,6 @@ def _finite(value: Value) -> Value:
 
 
 def as_text(lines: Sequence[Line]) -> str:
-    """The drawing without colours."""
     return "\n".join(plain(line).rstrip() for line in lines) + "\n"
 
 

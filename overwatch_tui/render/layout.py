@@ -48,7 +48,6 @@ class ScreenLayout:
     """Lines of which the last are the most important."""
 
     def text(self, width: int, height: int) -> str:
-        """The screen as plain text."""
         rows = [[" "] * width for _ in range(height)]
         for box in self.boxes:
             for dy, line in enumerate(self.lines[box.name][: box.height]):

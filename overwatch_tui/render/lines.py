@@ -41,7 +41,6 @@ class Row:
         return self
 
     def add(self, line: Line) -> Row:
-        """Append the spans of another line."""
         for text, style in line:
             self.put(text, style)
         return self
@@ -126,7 +125,6 @@ def beside(blocks: Sequence[Sequence[Line]], pitch: int, width: int) -> list[Lin
 
 
 def plain(line: Line) -> str:
-    """The text of a line."""
     return "".join(text for text, _ in line)
 
 

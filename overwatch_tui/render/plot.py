@@ -140,11 +140,9 @@ class PlotGrid:
         return (ts // self.dt - self.end + self.count - 1) // self.per_cell
 
     def buckets(self, course: Course) -> list[Bucket | None]:
-        """As many as the plot has."""
         return course.buckets(self.end * self.dt, self.dt * self.count, self.count)
 
     def means(self, course: Course) -> list[float | None]:
-        """Means of these buckets."""
         return course.means(self.end * self.dt, self.dt * self.count, self.count)
 
 
@@ -240,7 +238,7 @@ def _fixed(value: float, *, decimals: int) -> str:
 
 
 def _decimals(values: Sequence[float], error: float) -> int:
-    """How many tell the values up to an error."""
+    """Number of decimals that represent the values up to an error."""
     return next((n for n in range(GUTTER) if all(abs(v - round(v, n)) <= error for v in values)), GUTTER)
 
 
@@ -344,7 +342,6 @@ class _Canvas:
                 self._under[y][x], self._styles[y][x] = character, style
 
     def rule_column(self, x: int) -> None:
-        """The cursor."""
         if 0 <= x < len(self._under[0]):
             self._cursor = x
 

@@ -57,7 +57,7 @@ class RunListInputs(NamedTuple):
 
     @property
     def entries(self) -> list[tuple[MachineRuns, ListedRun]]:
-        """Those that the filter shows, in their order."""
+        """Runs that the filter shows, in their order."""
         return [
             (machine, run)
             for machine, run in self.runs.entries

@@ -76,6 +76,6 @@ def _round_down(value: float) -> float:
 
 
 def _round_up(value: float) -> float:
-    """The least of them that is not smaller."""
+    """The least of 1, 2 and 5 times a power of ten that is not smaller."""
     power = 10.0 ** floor(log10(value))
     return min(digit * power for digit in _DIGITS if digit * power >= value * (1 - 1e-9))

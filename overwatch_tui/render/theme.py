@@ -122,7 +122,6 @@ class Theme:
         return self.colour and PALETTES[self.name].backgrounds[0] == "#ffffff"
 
     def next_name(self) -> str:
-        """The theme after this one."""
         names = list(PALETTES)
         return names[(names.index(self.name) + 1) % len(names)]
 

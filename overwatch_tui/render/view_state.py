@@ -79,7 +79,6 @@ class PageView:
         return self.orders[panel][0]
 
     def turn(self, panel: str) -> None:
-        """The other way round."""
         column, turned = self.order(panel)
         self.orders[panel] = column, not turned
 
@@ -127,7 +126,6 @@ class ViewState:
     """On the monotonic clock."""
 
     def show_view(self, name: str) -> None:
-        """Switch to a view."""
         self.name = self.focus = name
         self.detail = False
         self.charts.names = ()
@@ -230,7 +228,6 @@ class ViewState:
         self.env_layout = _next(ENV_LAYOUTS, self.chosen_env_layout(envs))
 
     def chosen_env_layout(self, envs: int) -> str:
-        """How the envs are shown."""
         return self.env_layout or ("grid" if envs >= MIN_GRID_ENVS else "table")
 
     def cycle_log_filter(self) -> None:
@@ -268,7 +265,6 @@ class ViewState:
         self.message, self.message_until = message, time.monotonic() + MESSAGE_SECONDS
 
     def expire_message(self) -> None:
-        """Remove a message whose time is over."""
         if self.message and time.monotonic() > self.message_until:
             self.message = ""
 

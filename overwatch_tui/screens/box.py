@@ -57,7 +57,6 @@ class BoxScreen(ModalScreen[_Result]):
             self.draw()
 
     def draw(self) -> None:
-        """Show the rows as they are now."""
         width, height = min(self.MAX_WIDTH, self.size.width), self.size.height
         lines = _framed(self.rows(max(_LEAST_WIDTH, width - 4)), self._glyphs, width)
         if len(lines) > height:

@@ -56,7 +56,6 @@ class OutputPace:
         """When the first question was asked that has no answer; None = there is none."""
 
     def note_sent(self, count: int) -> None:
-        """Bytes were written."""
         self.sent += count
 
     def ask(self) -> str:

@@ -46,7 +46,6 @@ class Settings:
         return self.chosen[name].value
 
     def text(self, name: str) -> str:
-        """The value of a setting that is a text."""
         return str(self[name])
 
 

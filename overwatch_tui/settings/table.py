@@ -47,7 +47,6 @@ class Setting:
 
     @property
     def choices(self) -> tuple[Value, ...]:
-        """All values that it can have."""
         return self.values() if callable(self.values) else self.values
 
     def check(self, value: object, where: str) -> Value:

@@ -82,11 +82,10 @@ class Cursor:
 
     @property
     def num_after(self) -> int:
-        """Events that are known and not shown."""
+        """Known events after the moment that is shown."""
         return self.timeline.end - self.position
 
     def fold(self, state: State, event: Event) -> None:
-        """Fold an event into the newest state."""
         self._folding.state = state
         self.timeline.fold(self._folding, event)
 
@@ -166,7 +165,6 @@ class RecordedCursor(Cursor):
             self._feed.is_paused = not self._feed.is_paused
 
     def to_end(self) -> str:
-        """Go to the end of the recording."""
         self._steps_left.clear()
         return self.go(SeekTarget())
 
@@ -205,7 +203,6 @@ class RecordedCursor(Cursor):
         return self._feed.problem
 
     def close(self) -> None:
-        """Close the recording."""
         self._feed.close()
 
     def change_speed(self, by: int) -> str:

@@ -50,7 +50,6 @@ class LinkStatus:
 
     @property
     def label(self) -> str:
-        """State as the header shows it."""
         return self.state.upper()
 
     @property

@@ -99,7 +99,6 @@ class LiveCursor(Cursor):
             self._past.stop()
 
     def go_to(self, target: TimeTarget) -> str:
-        """Go to a moment."""
         self._steps_left.clear()
         if target.is_end:
             return self.to_end()
@@ -124,7 +123,6 @@ class LiveCursor(Cursor):
         return self._go_before(lambda past: past.to_clock((round_, epoch)), text)
 
     def change_speed(self, by: int) -> str:  # noqa: ARG002
-        """A live run has no speed."""
         return "a live run has one speed; recordings have speeds: esper-tui --replay NAME"
 
     def go(self, target: SeekTarget) -> str:
@@ -205,7 +203,6 @@ class LiveCursor(Cursor):
         return ""
 
     def step(self, seconds: float) -> None:
-        """Go on towards a moment."""
         past = self._past
         if past is not None and past.is_seeking:
             moment = past.step(seconds)

@@ -52,7 +52,6 @@ class Outcome:
         self._kind = "training"
 
     def take(self, event: Event) -> None:
-        """Take in the next event."""
         if isinstance(event.data, RunStarted):
             self._stopped, self._kind = None, event.data.kind
         elif isinstance(event.data, RunStopped):

@@ -245,7 +245,6 @@ class RunList:
         return any(changes)
 
     def ask_again(self) -> None:
-        """Ask all machines at the next look."""
         for machine in self.machines:
             machine.ask_again()
 
@@ -263,7 +262,6 @@ class RunList:
 
     @property
     def live(self) -> list[ListedRun]:
-        """Those that a process holds."""
         return [run for _, run in self.entries if run.live]
 
     def close(self) -> None:

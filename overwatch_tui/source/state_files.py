@@ -29,7 +29,6 @@ class _StateFile:
             return []
 
     def write(self, lines: Sequence[str]) -> None:
-        """Keep these lines instead."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             new = self._path.with_suffix(f".{os.getpid()}")
