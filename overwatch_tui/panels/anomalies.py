@@ -49,7 +49,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """One line each; below them the hint of the selected one, or counts by hour, and its detail."""
     records = listed_anomalies(inputs)
     if not records and "anomalies" in inputs.view.filters:
-        text = inputs.view.nothing_passes("anomalies", "anomaly")
+        text = inputs.view.empty_text("anomalies", "anomaly", "")
         return Drawn([Row().put(f" {text}", "dim").line(width)])
     if not records:
         fresh = inputs.link.is_current and inputs.state.is_measured

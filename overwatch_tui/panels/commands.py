@@ -45,9 +45,7 @@ def title(inputs: PanelInputs) -> str:
 
 
 def note(inputs: PanelInputs) -> str:
-    if "commands" in inputs.view.filters:
-        return inputs.view.filter_note("commands")
-    return "read-only" if inputs.view.read_only else "each asks y/N"
+    return inputs.view.filter_note("commands") or ("read-only" if inputs.view.read_only else "each asks y/N")
 
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
@@ -62,7 +60,8 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     titles = "    #  WHEN      COMMAND                  STATE       RTT"
     lines = [Row().put(titles, "dim").put(f"  {'BY':<{by}} WHAT" if by else "", "dim").line(width)]
     if not commands:
-        lines.append(Row().put(_nothing(inputs), "dim").line(width))
+        text = inputs.view.empty_text("commands", "command", "no command yet")
+        lines.append(Row().put(f" {text}", "dim").line(width))
     ids = keys(inputs)
     scroll = inputs.view.visible_rows("commands", ids, height - 1 - len(offered), top=1)
     at = inputs.view.selected_index("commands", ids)
@@ -100,12 +99,6 @@ def _methods(inputs: PanelInputs, width: int, height: int) -> list[Line]:
         )
         lines.append(row.line(width))
     return lines
-
-
-def _nothing(inputs: PanelInputs) -> str:
-    if "commands" in inputs.view.filters:
-        return f" {inputs.view.nothing_passes('commands', 'command')}"
-    return " no command yet"
 
 
 def _by_width(commands: Sequence[TrackedCommand], width: int) -> int:

@@ -23,7 +23,7 @@ def returns(inputs: PanelInputs, width: int, height: int) -> list[Line]:
     head = (
         Row().put(" return of a round  ", "dim").put("p90 ", "chart2").put("p50 ", "chart").put("p10", "dim")
     )
-    return [head.line(width), *_plot(inputs, series, width, height - 1, "{:+.2f}")]
+    return [head.line(width), *inputs.chart(series, width, max(1, height - 1), form="{:+.2f}")]
 
 
 def accuracies(inputs: PanelInputs, width: int, height: int) -> list[Line]:
@@ -33,11 +33,7 @@ def accuracies(inputs: PanelInputs, width: int, height: int) -> list[Line]:
         Series("best", inputs.history("accuracy.best"), "chart3", 100.0, "best", dot="o"),
     ]
     head = Row().put(" final accuracy %  ", "dim").put("best ", "chart3").put("mean", "chart")
-    return [head.line(width), *_plot(inputs, series, width, height - 1, "{:.1f}")]
-
-
-def _plot(inputs: PanelInputs, series: list[Series], width: int, height: int, form: str) -> list[Line]:
-    return inputs.chart(series, width, max(1, height), form=form)
+    return [head.line(width), *inputs.chart(series, width, max(1, height - 1), form="{:.1f}")]
 
 
 RENDERER = Renderer(

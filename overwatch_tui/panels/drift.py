@@ -162,19 +162,9 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
 def records(inputs: PanelInputs) -> list[dict[str, Value]]:
     found: list[dict[str, Value]] = []
     for source in map(str, keys(inputs)):
-        row = inputs.state.drift[source]
-        found.append(
-            {
-                "source": source,
-                "norm": row.norm,
-                "norm_ema": row.norm_ema,
-                "norm_drift": row.norm_drift,
-                "health": row.health,
-                "health_ema": row.health_ema,
-                "health_drift": row.health_drift,
-                "sev": severity_label(_severity(inputs, source)),
-            }
-        )
+        row = inputs.state.drift[source]._asdict()
+        del row["seq"]
+        found.append({"source": source, **row, "sev": severity_label(_severity(inputs, source))})
     return found
 
 

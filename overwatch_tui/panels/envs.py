@@ -18,9 +18,9 @@ from esper_overwatch.overwatch_tui.render.env_rows import (
 )
 from esper_overwatch.overwatch_tui.render.format import (
     format_compact,
+    format_number,
     format_percent,
     format_points,
-    format_signed,
 )
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -127,9 +127,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     scroll = inputs.view.visible_rows("envs", order, room, top=len(lines))
     lines += [table.row(row) for row in chosen[scroll.rows]]
     if not everything:
-        text = "no epoch has finished yet"
-        if "envs" in inputs.view.filters:
-            text = inputs.view.nothing_passes("envs", "env")
+        text = inputs.view.empty_text("envs", "env", "no epoch has finished yet")
         lines.append(((f"   {text}", "dim"),))
     lines.append(table.means(everything))
     if everything and height > len(lines):
@@ -224,7 +222,7 @@ class _Table:
         row.put(format_percent(env.accuracy), "", 6, ">")
         row.put(_trend(env.change, glyphs), _trend_style(env.change))
         row.put(format_points(env.change), "dim", 6, ">")
-        row.put(format_signed(env.total), "", 8, ">").put(format_compact(env.gradient, 6), "", 7, ">")
+        row.put(format_number(env.total, "+.2f"), "", 8, ">").put(format_compact(env.gradient, 6), "", 7, ">")
         row.put(format_compact(env.drift, 5), env.drift_severity or "dim", 6, ">")
         row.put(severity_mark(env.drift_severity), env.drift_severity or "").put("  ")
         for text, style in slot_cells(inputs.state, env.env, glyphs):
@@ -253,7 +251,7 @@ class _Table:
         accuracy = format_percent(finite_mean([r.accuracy for r in found]))
         row.put(accuracy, "bold", 10 - max(4, len(healthy)), ">").put(" ")
         row.put(format_points(finite_mean([r.change for r in found])), "dim", 6, ">")
-        row.put(format_signed(finite_mean([r.total for r in found])), "bold", 8, ">")
+        row.put(format_number(finite_mean([r.total for r in found]), "+.2f"), "bold", 8, ">")
         row.put(format_compact(finite_mean([r.gradient for r in found]), 6), "dim", 7, ">")
         row.put(format_compact(finite_mean([r.drift for r in found]), 5), "dim", 6, ">").put("   ")
         for name, count in stage_counts(self._inputs.state).items():

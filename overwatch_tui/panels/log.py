@@ -33,16 +33,10 @@ _STYLES = {
 
 
 def note(inputs: PanelInputs) -> str:
-    words = (
-        []
-        if inputs.view.log_filter == "all"
-        else [f"only {inputs.view.log_filter}" if "no" not in inputs.view.log_filter else "no seeds"]
-    )
-    if "log" in inputs.view.filters:
-        words.append(inputs.view.filter_note("log"))
-    if inputs.view.selected.get("log") is not None:
-        words.append("G follows the end")
-    return "  ".join(words)
+    chosen = inputs.view.log_filter
+    kind = {"all": "", "no seeds": chosen}.get(chosen, f"only {chosen}")
+    end = "G follows the end" if inputs.view.selected.get("log") is not None else ""
+    return "  ".join(filter(None, (kind, inputs.view.filter_note("log"), end)))
 
 
 FIELDS = ("source", "tag", "sev", "round", "epoch", "text")
@@ -99,13 +93,10 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         if selected not in order and order:
             selected = order[0]
     if not entries:
-        text = (
-            "nothing has happened yet"
-            if inputs.view.log_filter == "all" and "log" not in inputs.view.filters
-            else f"nothing of this kind ({inputs.view.log_filter}); f for the next"
-            if "log" not in inputs.view.filters
-            else inputs.view.nothing_passes("log", "line")
-        )
+        text = "nothing has happened yet"
+        if inputs.view.log_filter != "all":
+            text = f"nothing of this kind ({inputs.view.log_filter}); f for the next"
+        text = inputs.view.empty_text("log", "line", text)
         return Drawn([Row().put(f" {text}", "dim").line(width)], scroll)
     lines = [entry_line(inputs, entry, width, selected=_key(entry) == selected) for entry in entries]
     names = overview_curves(inputs)

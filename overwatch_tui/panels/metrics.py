@@ -50,10 +50,8 @@ def title(inputs: PanelInputs) -> str:
 
 
 def note(inputs: PanelInputs) -> str:
-    if "metrics" in inputs.view.filters:
-        return inputs.view.filter_note("metrics")
     step = inputs.state.metrics.step
-    return "" if step is None else f"step {step}"
+    return inputs.view.filter_note("metrics") or ("" if step is None else f"step {step}")
 
 
 def keys(inputs: PanelInputs) -> Sequence[tuple[str, str]]:
@@ -94,9 +92,7 @@ def _widths(rows: Sequence[tuple[str, str]], width: int) -> _Widths:
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     rows = keys(inputs)
     if not rows:
-        text = "nothing has been logged yet"
-        if "metrics" in inputs.view.filters:
-            text = inputs.view.nothing_passes("metrics", "metric", is_first=True)
+        text = inputs.view.empty_text("metrics", "metric", "nothing has been logged yet", is_first=True)
         return Drawn([Row().put(f" {text}", "dim").line(width)])
     widths = _widths(rows, width)
     head = Row().put("  METRIC", "dim", widths.name).put("LAST", "dim", _COLUMN, ">")

@@ -19,7 +19,6 @@ from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Rende
 from esper_overwatch.overwatch_tui.render.plot import gauge
 from esper_overwatch.overwatch_tui.render.theme import severity_label
 from esper_overwatch.protocol.messages.events import EvaluationFinished, TeacherRound
-from esper_overwatch.protocol.messages.thresholds import Threshold
 
 from . import curves
 
@@ -173,14 +172,10 @@ def _value(inputs: PanelInputs, signal: PolicySignal) -> float | None:
     return value
 
 
-def _limit(inputs: PanelInputs, signal: PolicySignal) -> Threshold | None:
-    return inputs.state.policy_limit(signal.field)
-
-
 def _severity(inputs: PanelInputs, signal: PolicySignal, value: float | None) -> str | None:
     if signal.field == "seconds":  # only the daemon knows what is usual
         return inputs.state.detector_severity("system", "slow_update")
-    limit = _limit(inputs, signal)
+    limit = inputs.state.policy_limit(signal.field)
     return None if value is None or limit is None else limit.severity(value)
 
 
@@ -189,7 +184,9 @@ def _pair(inputs: PanelInputs, signal: PolicySignal, width: int) -> Line:
     severity = _severity(inputs, signal, value)
     row = Row().put(f" {signal.label}", "dim", 12).put(_figure(value), "bold", 8, ">").put(" ")
     row.put(
-        severity_label(severity) if (_limit(inputs, signal) or severity) and value is not None else "",
+        severity_label(severity)
+        if (inputs.state.policy_limit(signal.field) or severity) and value is not None
+        else "",
         severity or "ok",
         5,
     )
@@ -207,7 +204,7 @@ def _figure(value: float | None) -> str:
 def _full(inputs: PanelInputs, signal: PolicySignal, width: int, *, selected: bool) -> Line:
     value = _value(inputs, signal)
     severity = _severity(inputs, signal, value)
-    limit = _limit(inputs, signal)
+    limit = inputs.state.policy_limit(signal.field)
     row = Row().put(inputs.glyphs.cursor if selected else " ", "focus").put(signal.label, "bold", 12)
     row.put(_figure(value), "bold", 8, ">").put(" ")
     row.put(
@@ -338,8 +335,8 @@ def _heads(inputs: PanelInputs, width: int) -> list[Line]:
         if has_more:
             clipped = ppo.head_clip_fraction.get(head)
             row.put(format_number(clipped), "", 8, ">")
-            row.put(_coefficient(ppo.head_entropy_coefficient.get(head)), "", 9, ">")
-            row.put(_coefficient(ppo.head_floor.get(head)), "", 7, ">")
+            row.put(format_number(ppo.head_entropy_coefficient.get(head), ".3g"), "", 9, ">")
+            row.put(format_number(ppo.head_floor.get(head), ".3g"), "", 7, ">")
         row.put("  ")
         room = max(0, min(40, width - row.width - 1))
         lines.append(row.put(inputs.sparkline(f"entropy.{head}", room, high=1.0), "chart2").line(width))
@@ -367,10 +364,6 @@ def _observations(inputs: PanelInputs, width: int) -> list[Line]:
     return lines
 
 
-def _coefficient(value: float | None) -> str:
-    return "--" if value is None else f"{value:.3g}"
-
-
 def charts(inputs: PanelInputs) -> Sequence[str]:
     at = inputs.view.selected_index("policy", keys(inputs))
     if at == len(SIGNALS):
@@ -386,7 +379,7 @@ def records(inputs: PanelInputs) -> list[dict[str, Value]]:
         return []
     found: list[dict[str, Value]] = []
     for signal in SIGNALS:
-        value, limit = _value(inputs, signal), _limit(inputs, signal)
+        value, limit = _value(inputs, signal), inputs.state.policy_limit(signal.field)
         found.append(
             {
                 "signal": signal.field,

@@ -118,7 +118,8 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
         shown = room - (ends + 1 if ends else 0)
         lines = [heading]
         if not alive:
-            lines.append(Row().put(_nothing(inputs), "dim").line(width))
+            text = inputs.view.empty_text("seeds", "seed", "no seed lives in any slot now")
+            lines.append(Row().put(f" {text}", "dim").line(width))
         scroll = inputs.view.visible_rows("seeds", alive, shown - 1, top=1)
         for i, key in enumerate(alive[scroll.rows], scroll.start):
             lines.append(_line(inputs, key, bar, width, selected=i == order))
@@ -172,12 +173,6 @@ def _ended_line(inputs: PanelInputs, story: SeedStory, width: int, *, selected: 
     if failed is not None:
         row.put(f" {failed.gate} {','.join(failed.failed)}", "info")
     return row.line(width, selected=selected)
-
-
-def _nothing(inputs: PanelInputs) -> str:
-    if "seeds" in inputs.view.filters:
-        return f" {inputs.view.nothing_passes('seeds', 'seed')}"
-    return " no seed lives in any slot now"
 
 
 def _line(inputs: PanelInputs, key: tuple[int, int], bar: int, width: int, *, selected: bool) -> Line:

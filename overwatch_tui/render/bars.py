@@ -232,15 +232,10 @@ def view_line(inputs: PanelInputs, width: int, panels: PanelTable, note: str, hi
     right = [note] if note else []
     if hidden:
         right.append("hidden: " + " ".join(hidden).lower())
-    right.append(_clock(inputs))
+    right.append(f"{inputs.window_name} {view.rate:g} Hz")
     while len(right) > 1 and row.width + len("  ".join(right)) + 2 > width:
         right.pop(0)
     return row.right("  ".join(right), "dim", width - 1).line(width)
-
-
-def _clock(inputs: PanelInputs) -> str:
-    view = inputs.view
-    return f"{inputs.window_name} {view.rate:g} Hz"
 
 
 def status_line(inputs: PanelInputs, width: int) -> Line:

@@ -178,13 +178,9 @@ def _cell(state: State, env: int, slot: int, code: int, glyphs: Glyphs) -> Span:
     if name not in ("DORMANT", "FOSSILIZED", "BLENDING"):
         text += str(at_or_none(at_or_none(epoch.epochs_in_stage, env), slot) or 0)
     if name in SEED_STAGES:
-        seed = f"{env_source(env)}.{_slot_name(state, slot)}"
+        seed = f"{env_source(env)}.{at_or_none(state.slots, slot) or slot}"
         text += severity_mark(state.detector_severity(seed, "norm_drift")).strip()
     return text, name.lower()
-
-
-def _slot_name(state: State, slot: int) -> str:
-    return str(at_or_none(state.slots, slot) or slot)
 
 
 def _direction(state: State, env: int, slot: int, alpha: float, glyphs: Glyphs) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import isfinite
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -34,18 +35,9 @@ class ChartRecorder(PanelInputs):
 
     drawn: list[Series] = field(default_factory=list)
 
-    def chart(
-        self,
-        series: Sequence[Series],
-        width: int,
-        height: int,
-        *,
-        limits: Sequence[tuple[float, str]] = (),
-        floor: float | None = None,
-        form: str = "{:.3g}",
-    ) -> list[Line]:
+    def chart(self, series: Sequence[Series], *size: Any, **options: Any) -> list[Line]:
         self.drawn += series
-        return super().chart(series, width, height, limits=limits, floor=floor, form=form)
+        return super().chart(series, *size, **options)
 
 
 def curve_records(inputs: ChartRecorder) -> list[Record]:

@@ -30,11 +30,6 @@ def format_number(value: float | None, form: str = ".2f") -> str:
     return NOT_MEASURED if value is None else format(value, form)
 
 
-def format_signed(value: float | None) -> str:
-    """A number with its sign: `+1.25`."""
-    return format_number(value, "+.2f")
-
-
 def format_percent(share: float | None) -> str:
     """A share of 1 in percent, without the sign: `71.4`."""
     return NOT_MEASURED if share is None else f"{100 * share:.1f}"

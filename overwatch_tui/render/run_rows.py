@@ -118,7 +118,9 @@ def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]
     inputs.view.scroll["runs"] = scroll
     at = inputs.view.selected_index("runs", rows)
     columns = _columns(inputs.runs, width)
-    lines = [_head(inputs, width), *_problem_lines(problems, width), EMPTY]
+    lines = [_head(inputs, width)]
+    lines += [Row().put(" !! ", "alarm").put(" ").put(p, "critical").line(width) for p in problems]
+    lines.append(EMPTY)
     lines.append(_headings(columns, inputs.runs).line(width))
     for i, (machine, run) in enumerate(inputs.entries[scroll.rows], scroll.start):
         row = _row(inputs, machine, run, columns, selected=i == at)
@@ -129,10 +131,6 @@ def run_list_lines(inputs: RunListInputs, width: int, height: int) -> list[Line]
     more = len(rows) - scroll.start - room
     lines += _detail(inputs, width, hidden=max(0, more))
     return sign_cuts([*lines[: height - _BOTTOM], _key_line(inputs, width)], inputs.glyphs.cut)
-
-
-def _problem_lines(problems: Sequence[str], width: int) -> list[Line]:
-    return [Row().put(" !! ", "alarm").put(" ").put(text, "critical").line(width) for text in problems]
 
 
 def _head(inputs: RunListInputs, width: int) -> Line:
@@ -196,7 +194,8 @@ def _row(
     row.put(_position(run, found), "" if run.live else "dim", 10, ">").put(" ")
     row.put(format_percent(found.accuracy if found else None), "", 5, ">").put(" ")
     newest = found.values[-1] if found and found.values else None
-    row.put(_value(run, newest), "bold" if run.live else "", 8, ">").put(" ")
+    value = format_number(newest, ".4g" if run.kind == "published" else "+.2f")[:8]
+    row.put(value, "bold" if run.live else "", 8, ">").put(" ")
     course = spark_of(found.values if found else (), columns.spark - 1, inputs.glyphs)
     row.put(course, "chart" if run.live else "dim", columns.spark)
     _put_anomalies(row, found, is_live=run.live)
@@ -217,10 +216,6 @@ def _position(run: ListedRun, found: RunOverview | None) -> str:
     if run.kind == "published":
         return "--" if found.step is None else f"step {format_count(found.step)}"
     return f"{found.round}/{found.rounds}" if found.rounds else str(found.round)
-
-
-def _value(run: ListedRun, value: float | None) -> str:
-    return format_number(value, ".4g" if run.kind == "published" else "+.2f")[:8]
 
 
 def _put_anomalies(row: Row, found: RunOverview | None, *, is_live: bool) -> None:

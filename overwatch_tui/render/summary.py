@@ -19,6 +19,7 @@ _ROUND_FIELDS = (
     "env_epochs_per_second",
 )
 _POLICY_FIELDS = ("approx_kl", "entropy", "explained_variance")
+_ANOMALY_FIELDS = ("source", "kind", "severity", "active", "value", "threshold", "count")
 
 
 def summary(inputs: PanelInputs) -> dict[str, Any]:
@@ -51,16 +52,7 @@ def _last_round(state: State) -> dict[str, Any] | None:
 
 
 def _anomaly(record: AnomalyRecord) -> dict[str, Any]:
-    return {
-        "source": record.source,
-        "kind": record.kind,
-        "severity": record.severity,
-        "active": record.active,
-        "value": record.value,
-        "threshold": record.threshold,
-        "count": record.count,
-        "since": record.first,
-    }
+    return {name: getattr(record, name) for name in _ANOMALY_FIELDS} | {"since": record.first}
 
 
 def _env(inputs: PanelInputs, env: int) -> dict[str, Any]:

@@ -145,12 +145,14 @@ class ViewState:
         chosen = self.filters.get(panel)
         return "" if chosen is None else f"/{chosen.text}"
 
-    def nothing_passes(self, panel: str, row: str, *, is_first: bool = False) -> str:
+    def empty_text(self, panel: str, row: str, otherwise: str, *, is_first: bool = False) -> str:
         """Text of a list whose filter hides all its rows, with the key that shows them where that key does.
 
         Args:
             is_first: whether the main view begins with it, whatever that view is called.
         """
+        if panel not in self.filters:
+            return otherwise
         is_focused = self.focus == panel or (is_first and self.focus == MAIN_VIEW)
         is_in_the_way = self.typing is not None or self.charts.is_moved or self.detail
         key = shown_key(self.keys, "step_back")
