@@ -27,7 +27,7 @@ class OverwatchApp(
     DisplayActions,
     RunActions,
 ):
-    """Overwatch over one session; see `PaintedApp` for the arguments.
+    """Overwatch over one session.
 
     Args:
         choice: the runs that can be opened in place of this one; None = all of this machine.

@@ -135,10 +135,7 @@ def is_loopback(host: str) -> bool:
 
 
 def serve(arguments: Sequence[str], port: int) -> None:
-    """Serve `esper-tui` with these arguments until interrupted.
-
-    Args:
-        port: of the loopback address; 0 = any that is free.
+    """Serve `esper-tui` with these arguments until interrupted; port 0 = any that is free.
 
     Raises:
         EsperError: the port cannot be had.

@@ -26,10 +26,7 @@ class FirstFrame:
     """One line in the alternate screen, from entering until a driver takes it over, or until leaving.
 
     Keys that are typed meanwhile wait for the program and are not echoed; ctrl+c ends it. Does nothing where
-    Textual's output is not a terminal.
-
-    Args:
-        is_wanted: False does nothing.
+    Textual's output is not a terminal, or where it is not wanted.
     """
 
     def __init__(self, text: str, *, is_wanted: bool = True) -> None:

@@ -18,11 +18,7 @@ HANGUP_EXIT = 129
 
 
 def leave_on_hangup(descriptor: int, clean_up: Callable[[], None]) -> None:
-    """End the process once the terminal behind `descriptor` has hung up; costs nothing until then.
-
-    Args:
-        clean_up: called before, in a thread of its own.
-    """
+    """End the process, after `clean_up` in its own thread, once the terminal of `descriptor` hangs up."""
 
     def wait() -> None:
         poller = select.poll()

@@ -50,11 +50,7 @@ class RunEnded(EsperError):
 
 
 class Session:
-    """Follows one feed.
-
-    Args:
-        view: what the operator has chosen to see; its env is kept within the run's.
-    """
+    """Follows one feed; the env of the view is kept within the run's."""
 
     def __init__(self, feed: Feed, view: ViewState) -> None:
         self.feed = feed
@@ -211,10 +207,7 @@ class Session:
             self.state.commands.add_reply(reply.id, error=error, rtt=reply.rtt_seconds, note=note)
 
     def _rate(self, came: list[int]) -> float | None:
-        """Events per second over the last ten; None before there are any.
-
-        Where the clock steps back or a recording is rewound, the times of before lie in the future.
-        """
+        """Events per second over the last ten, without times in the future of a rewound clock."""
         now = self.feed.now()
         first, last = now - RATE_WINDOW_SECONDS * SECOND, now + SECOND
         self._recent.extend(ts for ts in came if first <= ts <= last)

@@ -92,10 +92,7 @@ def print_once(options: WatchOptions, settings: Settings, *, after_round: int, a
 
 
 def watch(options: WatchOptions, settings: Settings, frame: FirstFrame) -> None:
-    """Show a run, or the list of runs, until the operator leaves.
-
-    Args:
-        frame: what stands on the terminal, which is taken over.
+    """Show a run, or the list of runs, until the operator leaves; takes over the terminal of the first frame.
 
     Raises:
         EsperError: the run cannot be opened.

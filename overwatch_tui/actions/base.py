@@ -44,11 +44,7 @@ RESIZED_SECONDS = 1 / 30
 
 
 class PaintedApp(App[None]):
-    """One session on one terminal, without keys.
-
-    Args:
-        colour: False paints with bold and reverse only.
-    """
+    """One session on one terminal, without keys; without `colour` in bold and reverse only."""
 
     TITLE = "esper overwatch"
     AUTO_FOCUS = None
@@ -148,10 +144,7 @@ class PaintedApp(App[None]):
         await super().on_event(event)
 
     def _is_of_newer_screen(self, event: Key) -> bool:
-        """True for a key that was typed before the current screen opened and comes back to it.
-
-        A yes-or-no question ignores such a key: nobody can have read it yet.
-        """
+        """True for a key typed before the current screen opened, unless that screen has to be read first."""
         screen = self.screen_stack[-1]
         is_older = self._typed_on.pop(event, screen) is not screen
         return is_older and not getattr(screen, "is_read_first", False)

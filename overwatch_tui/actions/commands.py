@@ -136,12 +136,9 @@ class CommandActions(PaintedApp):
             self._confirm(Question(call.method, call.params, text, "when the loop next looks for commands"))
 
     def can_send(self, method: str, run_id: str | None) -> bool:
-        """True if a command still reaches the run it was asked for; shows the reason where it does not.
+        """True if a command still reaches the run that it was asked for; shows the reason if it does not.
 
         While a question is open, the run may end and the terminal follow another one.
-
-        Args:
-            run_id: id of the run that was followed when the question was asked.
         """
         link = self.session.link
         if not self.is_connected:
@@ -158,7 +155,7 @@ class CommandActions(PaintedApp):
         if not self.can_send(question.method, self.session.feed.run_id):
             return
         if question.method == "stop":
-            self.ask_name(lambda: self._send_stop(question.params))
+            self.ask_name(question.params)
             return
         screen = ConfirmScreen(
             question.text,
@@ -166,10 +163,24 @@ class CommandActions(PaintedApp):
             self.palette,
             self.session.view.glyphs,
         )
-        self.push_screen(screen, self._when_confirmed(question.method, question.params))
+        run_id = self.session.feed.run_id
 
-    def ask_name(self, then: Callable[[], None]) -> None:
-        """Have the run's name typed before what ends it is sent."""
+        def answer(yes: bool | None) -> None:
+            if not yes:
+                self.show_message(f"{question.method}: not sent")
+            elif self.can_send(question.method, run_id):
+                self.send_command(question.method, question.params)
+            self.paint()
+
+        self.push_screen(screen, answer)
+
+    def send_command(self, method: str, params: dict[str, Any]) -> None:
+        """Send it; the footer shows what becomes of it."""
+        self.session.send(method, params)
+        self.session.view.message = ""
+
+    def ask_name(self, params: dict[str, Any]) -> None:
+        """Ask for the run's name, then send `stop`."""
         from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 
         name, run_id = self.session.link.name or "", self.session.feed.run_id
@@ -182,25 +193,8 @@ class CommandActions(PaintedApp):
             if text is None:
                 self.show_message("stop: not sent")
             elif self.can_send("stop", run_id):
-                then()
+                self.send_command("stop", params)
             self.paint()
 
         glyphs = self.session.view.glyphs
         self.push_screen(InputLine("stop ", lambda _: about, self.palette, glyphs, check=check), take)
-
-    def _send_stop(self, params: dict[str, Any]) -> None:
-        self.session.send("stop", params)
-        self.session.view.message = ""
-
-    def _when_confirmed(self, method: str, params: dict[str, Any]) -> Callable[[bool | None], None]:
-        run_id = self.session.feed.run_id
-
-        def answer(yes: bool | None) -> None:
-            if not yes:
-                self.show_message(f"{method}: not sent")
-            elif self.can_send(method, run_id):
-                self.session.send(method, params)
-                self.session.view.message = ""
-            self.paint()
-
-        return answer

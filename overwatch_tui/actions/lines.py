@@ -80,14 +80,9 @@ class LineActions(MoveActions, CommandActions):
         if parsed.is_query:
             self.session.ask(parsed.method, parsed.params, lambda reply: self._show_answer(text, reply))
         elif parsed.method == "stop":
-            self.ask_name(lambda: self._send(parsed))
+            self.ask_name(parsed.params)
         else:
-            self._send(parsed)
-
-    def _send(self, parsed: Parsed) -> None:
-        self.session.send(parsed.method, parsed.params)
-        self.session.view.message = ""
-        self.paint()
+            self.send_command(parsed.method, parsed.params)
 
     def _show_answer(self, text: str, reply: RequestOutcome) -> None:
         from esper_overwatch.overwatch_tui.screens.page import AnswerScreen

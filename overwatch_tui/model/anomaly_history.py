@@ -35,11 +35,7 @@ class _Incident(NamedTuple):
     critical: int = 0
 
     def counted(self, until: int | None = None) -> Counter[tuple[int, str, str]]:
-        """Contribution to the counts; a warning after a critical event marks its end and adds nothing.
-
-        Args:
-            until: only of events up to then; None = all.
-        """
+        """Counts of the events up to `until` (None = all): a warning after a critical event adds nothing."""
         found: Counter[tuple[int, str, str]] = Counter()
         for severity, ts, other in (
             ("warning", self.warning, self.critical),

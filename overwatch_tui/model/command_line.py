@@ -75,11 +75,7 @@ def parameters_of(method: Method) -> list[Parameter]:
 
 
 def known_methods(loop_commands: Collection[str] = (), *, answered: Collection[str] = ()) -> list[str]:
-    """Names that the line completes.
-
-    Args:
-        answered: what this daemon answers; empty = not known, all.
-    """
+    """Names that the line completes; without `answered` by the daemon, those of all its methods."""
     own = [name for name in METHODS if name not in PLUMBING and (not answered or name in answered)]
     return sorted({*own, *loop_commands})
 
@@ -122,11 +118,7 @@ def explain(line: str) -> str:
 
 
 def parse_line(line: str, loop_commands: Collection[str] = ()) -> Parsed | None:
-    """Understand a line; None where it is empty.
-
-    Args:
-        line: a method, then values or NAME=VALUE.
-        loop_commands: of a published run, which take NAME=VALUE.
+    """Parse a method, then values or NAME=VALUE; a loop's command takes the latter only. None = empty line.
 
     Raises:
         CommandLineError: an unknown method, a quote that does not end, too many values.

@@ -25,11 +25,9 @@ class Course(Protocol):
 class Smoothed:
     """The exponential moving average of a course's means, per bucket.
 
-    `s = weight * s + (1 - weight) * mean`, divided by `1 - weight ** n` while it begins (as Adam corrects its
-    averages). It begins to the left of what is drawn, so that the picture does not depend on its edge.
-
-    Args:
-        weight: of what came before, from 0 to below 1.
+    `s = weight * s + (1 - weight) * mean` with a weight from 0 to below 1, divided by `1 - weight ** n` while
+    it begins (as Adam corrects its averages). It begins to the left of the picture, which therefore does not
+    depend on its edge.
     """
 
     def __init__(self, course: Course, weight: float) -> None:
@@ -58,13 +56,7 @@ class Smoothed:
 
 
 class Quantiles:
-    """A band over many courses: two quantiles and the median of their means in each bucket.
-
-    Args:
-        courses: those that have no value in a bucket are left out of it.
-        low: the lower quantile, from 0 to 1.
-        high: the upper one.
-    """
+    """Two quantiles (from 0 to 1) and the median of many courses' means, in each bucket that has any."""
 
     def __init__(self, courses: Sequence[Course], low: float = 0.1, high: float = 0.9) -> None:
         self._courses = courses
@@ -99,11 +91,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 class Shifted:
-    """A course as if it had been so much later.
-
-    Args:
-        by: microseconds; negative is earlier.
-    """
+    """A course moved by microseconds; negative is earlier."""
 
     def __init__(self, course: Course, by: int) -> None:
         self._course = course

@@ -29,11 +29,7 @@ class OpenEscalations:
             self._until[data.command, data.env, data.reason] = clock + data.epochs
 
     def left(self, clock: int, command: str | None = None) -> int | None:
-        """Epochs until the last one falls back; None where none is in force.
-
-        Args:
-            command: only of the one that the command with this id asked for.
-        """
+        """Epochs until the last one falls back, or the one of a command's id; None where none is in force."""
         found = [until for key, until in self._until.items() if command is None or key[0] == command]
         left = max(found, default=clock) - clock
         return left if left > 0 else None

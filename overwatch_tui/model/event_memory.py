@@ -22,11 +22,7 @@ class _Chunk(NamedTuple):
 
 
 class EventMemory:
-    """Lines by their position: 1 is the first that was ever appended.
-
-    Args:
-        max_bytes: compressed; the oldest are dropped beyond.
-    """
+    """Lines by their position, 1 the first ever appended; beyond `max_bytes`, compressed, the oldest go."""
 
     def __init__(self, max_bytes: int = MAX_MEMORY_BYTES) -> None:
         self._max_bytes = max_bytes

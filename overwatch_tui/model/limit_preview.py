@@ -72,11 +72,7 @@ class RaisedCount(NamedTuple):
 
 
 def count_raised(spans: Sequence[HistorySpan], limit: Threshold) -> RaisedCount:
-    """How many times a curve would have raised an anomaly.
-
-    Args:
-        spans: of the curve, the oldest first.
-    """
+    """Number of anomalies that a curve, its oldest span first, would have raised."""
     sign = -1.0 if limit.low else 1.0
     at = (sign * limit.warning, sign * limit.critical)
     hold = (at[0] * limit.clear_ratio, at[1] * limit.clear_ratio)

@@ -40,8 +40,7 @@ def policy_limit(
     """The limit of a field of `PPOUpdate`; None where there is none.
 
     Args:
-        update: newest one; the limits of KL follow its `target_kl`, and where all returns are equal the
-            explained variance has none.
+        update: the newest: KL's limits follow its `target_kl`; if all returns are equal, EV has none.
         rounds: (finished, asked for): the limits of the explained variance move with the run.
     """
     known = POLICY_LIMITS.get(signal)

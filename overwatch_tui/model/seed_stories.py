@@ -250,11 +250,7 @@ class SeedStories:
             self._made.pop(place, None)
 
     def epoch(self, event: Event, slots: list[str], with_seed: frozenset[int]) -> None:
-        """An epoch was measured.
-
-        Args:
-            with_seed: codes of the stages in which a slot holds a seed.
-        """
+        """Take in an `epoch`; `with_seed` has the codes of the stages in which a slot holds a seed."""
         self.reach(event)
         data: EpochFinished = event.data
         round_, epoch, ts = event.ctx.round, event.ctx.epoch, event.ts

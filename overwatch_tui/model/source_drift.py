@@ -23,10 +23,7 @@ class SourceDrift(NamedTuple):
 
 
 def fold_drift(known: dict[str, SourceDrift], data: Drift, seq: int) -> None:
-    """Take in the event with this number; what it no longer names was not measured, and goes.
-
-    Envs and policy come in different events: one of envs says nothing of the policy's sources.
-    """
+    """Take in an event; what an event of the same kind (envs or policy) no longer names was not measured."""
     measured = set(data.source)
     of_envs = {source.startswith("env") for source in measured}
     for source in [s for s in known if s not in measured and s.startswith("env") in of_envs]:

@@ -114,11 +114,7 @@ class _Ring:
 
 
 class History:
-    """One signal over time.
-
-    Args:
-        resolutions: (bucket in microseconds, capacity), finest first.
-    """
+    """One signal over time, in resolutions of (bucket in microseconds, capacity), the finest first."""
 
     __slots__ = ("_rings", "first_ts", "last", "last_seq", "last_ts")
 

@@ -146,11 +146,7 @@ class RunTimeline:
         """Newest curves, counts and stories."""
 
     def fold(self, folding: Folding, event: Event, *, is_joining: bool = False) -> None:
-        """Fold an event, and take note of it where it is new.
-
-        Args:
-            is_joining: it belongs to a snapshot; moments to go to begin after its end.
-        """
+        """Fold an event, and note it where it is new; events of a snapshot (`is_joining`) are no marks."""
         is_new = folding.position >= self.end
         if not is_joining:
             self._offer(folding, event.ts, is_new=is_new)
@@ -284,11 +280,7 @@ class EventReader(Protocol):
 
 
 class Seek:
-    """Folds up to a target, in slices of time.
-
-    Args:
-        on_reset: gives the state after a `Reset`.
-    """
+    """Folds up to a target, in slices of time; `on_reset` gives the state after a `Reset`."""
 
     def __init__(
         self,

@@ -200,10 +200,7 @@ _CELL = 19
 
 
 def score_lines(inputs: PanelInputs, width: int) -> list[Line]:
-    """Outcomes of the seeds of each blueprint, in all slots and, as many as fit, in each.
-
-    Where the terminal has received all of the run, the counts equal those of SQL; else the heading says so.
-    """
+    """Outcomes of the seeds by blueprint, and by as many slots as fit; the heading says if events lack."""
     board = inputs.state.scoreboard
     totals, by_slot = board.tallies(), board.by_slot()
     if not totals:

@@ -210,11 +210,10 @@ def _trouble_with_link(inputs: PanelInputs, width: int) -> Line:
 
 
 def view_line(inputs: PanelInputs, width: int, panels: PanelTable, note: str, hidden: Sequence[str]) -> Line:
-    """The views and what is not on the screen; the active one is in brackets.
+    """The views and the titles of `hidden` panels; the active view is in brackets.
 
     Args:
         note: the note of a panel that has no title of its own.
-        hidden: titles of the panels that do not fit.
     """
     view = inputs.view
     row = Row()

@@ -46,11 +46,7 @@ def chart_width(count: int, width: int, height: int) -> int:
 def draw_charts(
     inputs: PanelInputs, names: Sequence[str], width: int, height: int, *, selected: str | None = None
 ) -> list[Line]:
-    """As many of the charts as fit, from left to right and from top to bottom.
-
-    Args:
-        selected: the curve whose name is highlighted.
-    """
+    """As many of the charts as fit, row by row; the name of the `selected` one is highlighted."""
     columns = num_columns(len(names), width, height)
     rows = max(1, min(-(-len(names) // columns), height // MIN_CHART_LINES))
     lines: list[Line] = []

@@ -18,11 +18,7 @@ from .format import (
 
 
 def event_text(data: Any) -> str:
-    """One line about an event; "" for those that the log does not show.
-
-    Args:
-        data: the event's dataclass, or a text that the viewer itself wrote into the log.
-    """
+    """One line about an event, or the viewer's own text; "" for events that the log does not show."""
     if isinstance(data, str):
         return data
     text = _training_text(data) or _run_text(data) or _telemetry_text(data) or _command_text(data) or ""

@@ -41,11 +41,7 @@ def format_points(change: float | None) -> str:
 
 
 def format_compact(value: float | None, width: int) -> str:
-    """A number that fits: fixed point, or an exponent where that is too long or shows only zeros.
-
-    Args:
-        width: columns that fixed point may take.
-    """
+    """A number in fixed point of `width` columns; with an exponent where that is too long or all zeros."""
     if value is None:
         return NOT_MEASURED
     if not isfinite(value):

@@ -91,11 +91,7 @@ def ask_command(command: list[str]) -> str:
 
 
 def choose_outlet(choice: str, environment: Mapping[str, str], ask: Ask = ask_command) -> Outlet:
-    """Outlet that a choice means in this terminal.
-
-    Args:
-        ask: for tmux, which is asked what it hands on, and what terminal is around it.
-    """
+    """Outlet that a choice means in this terminal; `ask` runs tmux, which knows the terminal around it."""
     if choice in ("off", "bell"):
         return Outlet(choice)
     if "TMUX" in environment:
@@ -121,22 +117,14 @@ def _form_by_name(name: str) -> str:
 
 @dataclass
 class TerminalNotifier:
-    """Says which bytes tell of something.
-
-    Args:
-        quiet: when not; None = at no time.
-    """
+    """Makes the bytes that notify of something, but not in the `quiet` hours (None = there are none)."""
 
     outlet: Outlet = ONLY_BELL
     quiet: QuietHours | None = None
     _count: int = 0
 
     def sequence(self, title: str, text: str, now: datetime | None = None) -> str:
-        """Bytes to write to the terminal, bell included; empty in quiet hours and when switched off.
-
-        Args:
-            now: local time; None = the clock.
-        """
+        """Bytes to write to the terminal, bell included; empty in quiet hours and when switched off."""
         if self.outlet.form == "off":
             return ""
         if self.quiet is not None and self.quiet.holds((now or datetime.now()).time()):

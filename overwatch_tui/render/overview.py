@@ -38,12 +38,7 @@ def overview_curves(inputs: PanelInputs) -> list[str]:
 def fill_with_charts(
     inputs: PanelInputs, lines: Sequence[Line], width: int, height: int, names: Sequence[str] | None = None
 ) -> list[Line]:
-    """The lines, and charts in what is left of the height.
-
-    Args:
-        height: lines of all.
-        names: of the curves; None = the overview.
-    """
+    """The lines, and charts of the named curves (None = the overview) in what is left of `height` lines."""
     room = height - len(lines) - 1
     chosen = overview_curves(inputs) if names is None else names
     if room < MIN_LINES or not chosen:

@@ -181,12 +181,7 @@ class Panel(NamedTuple):
 
 
 class PanelTable:
-    """All panels, by name.
-
-    Args:
-        panels: in the order of the row of views.
-        published: what takes the place of this table for published runs.
-    """
+    """All panels by name, in the order of the row of views; `published` stands in for published runs."""
 
     def __init__(self, *panels: Panel, published: PanelTable | None = None) -> None:
         self._by_name = {panel.name: panel for panel in panels}
@@ -222,11 +217,6 @@ class PanelTable:
         return list(dict.fromkeys([*self._by_name, *others]))
 
     def column(self, num_columns: int, column: int) -> list[str]:
-        """Names of the panels in a column of the main screen, from top to bottom.
-
-        Args:
-            num_columns: 1, 2 or 3, as many as the width allows.
-            column: counted from 0.
-        """
+        """Names of the panels in one of 1, 2 or 3 columns (counted from 0), from top to bottom."""
         places = {panel.place[num_columns - 1]: panel.name for panel in self}
         return [places[place] for place in sorted(places) if place.startswith("abc"[column])]

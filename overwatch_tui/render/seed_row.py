@@ -67,11 +67,7 @@ def seed_row(state: State, env: int, slot: int) -> SeedRow:
 
 
 def seed_header(bar: int, drift_width: int) -> Line:
-    """The titles over `seed_cells`.
-
-    Args:
-        bar: columns of the gauge; too few for one ask for the short form.
-    """
+    """The titles over `seed_cells`; too few columns for the gauge ask for the short form."""
     if bar < MIN_BAR_WIDTH:
         return (("BLUEPRINT  STAGE  EP ALPHA CONTRIB  GRAD DRIFT  GATE", "dim"),)
     row = Row().put("BLUEPRINT  STAGE      EP ALPHA ", "dim").put("", "", bar)

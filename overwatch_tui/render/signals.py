@@ -52,11 +52,7 @@ class Signal(NamedTuple):
 
 
 def signal_of(state: State, name: str) -> Signal:
-    """How a curve is drawn.
-
-    Args:
-        name: see `overwatch_tui.model.curves`.
-    """
+    """Way to draw a curve; `overwatch_tui.model.curves` has the names."""
     kind, slash, which = name.partition("/")
     if slash and kind == "accuracy":
         return Signal(name, f"env{int(which):02d} accuracy %", 100.0, "{:.1f}")

@@ -103,9 +103,7 @@ _MONOCHROME = {
 class Theme:
     """Styles by name; names in one string are laid over each other (`"critical select"`).
 
-    Args:
-        colour: False for bold and reverse only (NO_COLOR).
-        name: one of `PALETTES`.
+    Without `colour` there are bold and reverse only (NO_COLOR); `name` is one of `PALETTES`.
     """
 
     def __init__(self, *, colour: bool = True, name: str = "dark") -> None:

@@ -132,11 +132,7 @@ class ViewState:
         self.page.close()
 
     def passes(self, panel: str, fields: Callable[[], Fields]) -> bool:
-        """True if a panel's filter shows a row.
-
-        Args:
-            fields: the row's, asked for where there is a filter.
-        """
+        """True if a panel's filter shows a row, whose fields are asked for where there is a filter."""
         chosen = self.filters.get(panel)
         return chosen is None or chosen.passes(fields())
 
@@ -146,10 +142,10 @@ class ViewState:
         return "" if chosen is None else f"/{chosen.text}"
 
     def empty_text(self, panel: str, row: str, otherwise: str, *, is_first: bool = False) -> str:
-        """Text of a list whose filter hides all its rows, with the key that shows them where that key does.
+        """Text of an empty list; if a filter hides its rows, with the key that shows them where that does.
 
         Args:
-            is_first: whether the main view begins with it, whatever that view is called.
+            is_first: True if the main view begins with the panel, whatever that view is called.
         """
         if panel not in self.filters:
             return otherwise
@@ -160,11 +156,7 @@ class ViewState:
         return f"no {row} passes {self.filter_note(panel)}{hint}"
 
     def step_back(self, panel: str) -> bool:
-        """One step out; False where there is none.
-
-        Args:
-            panel: the one that moves act on; a run of another kind has others than `focus` may name.
-        """
+        """One step out of the panel that moves act on; False where there is none."""
         if self.typing is not None:
             self.typing = None
         elif self.charts.let_go():
@@ -205,12 +197,7 @@ class ViewState:
             return 0
 
     def visible_rows(self, panel: str, keys: Sequence[Hashable], height: int, *, top: int) -> Scroll:
-        """The rows to draw: the selected one is among them, and the page moves as little as it can.
-
-        Args:
-            height: lines for rows.
-            top: line of the panel on which they begin.
-        """
+        """The `height` rows to draw from line `top` on, the selected one among them; they move little."""
         at = self.selected_index(panel, keys)
         last = self.scroll[panel].start if panel in self.scroll else 0
         start = min(max(last, at - height + 1), at, max(0, len(keys) - height))
@@ -252,11 +239,7 @@ class ViewState:
         self.window = min(len(WINDOWS) - 1, max(0, self.window_index(age) + by))
 
     def window_index(self, age: int) -> int:
-        """The chosen window, or the smallest that holds all the data, up to 15 min.
-
-        Args:
-            age: of the oldest data, microseconds.
-        """
+        """The chosen window, or the smallest that holds data of an age in microseconds, up to 15 min."""
         if self.window is not None:
             return self.window
         fits = (i for i, (_, us) in enumerate(WINDOWS[: MAX_AUTO_WINDOW + 1]) if us >= age)

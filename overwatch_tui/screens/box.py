@@ -71,12 +71,7 @@ MAX_LINES = 8
 
 
 class ConfirmScreen(BoxScreen[bool]):
-    """A box in the middle; ends with True or False.
-
-    Args:
-        question: what would be done, in one line.
-        detail: what follows from it.
-    """
+    """A question and its consequence; ends with True or False."""
 
     MAX_WIDTH = 62
     is_read_first = True
@@ -106,11 +101,7 @@ _NAMES = {"c": "CSV", "j": "JSON", "s": "SVG", "t": "text"}
 
 
 class ExportScreen(BoxScreen[None]):
-    """Asks for the form, writes, and shows the whole path.
-
-    Args:
-        write: takes the suffix; returns what is to be said.
-    """
+    """Asks for the form, has it written by its suffix, and shows the whole path."""
 
     takes_chosen_keys = True
     own_keys = frozenset(FORMS)

@@ -29,11 +29,7 @@ class LoopCall(NamedTuple):
 
 
 class CallScreen(BoxScreen[LoopCall | None]):
-    """A box in the middle, in two steps: the list of commands, then the parameters of the chosen one.
-
-    Args:
-        commands: at least one.
-    """
+    """A box in two steps: the list of commands, then the parameters of the chosen one."""
 
     def __init__(self, commands: list[OfferedCommand], run: str, theme: Theme, glyphs: Glyphs) -> None:
         super().__init__(theme, glyphs, "call")

@@ -84,11 +84,7 @@ def _views_help(*, is_published: bool) -> tuple[str, str]:
 
 
 class HelpScreen(PageScreen):
-    """The help.
-
-    Args:
-        panel: the one that is explained first.
-    """
+    """The help, which explains this panel first."""
 
     def __init__(self, theme: Theme, view: ViewState, panel: str, *, is_published: bool = False) -> None:
         super().__init__(theme)

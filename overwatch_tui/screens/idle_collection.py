@@ -20,11 +20,7 @@ NEVER = 1_000_000
 
 
 class IdleCollection:
-    """Begins full collections in pauses.
-
-    Args:
-        clock: monotonic seconds.
-    """
+    """Begins full collections in pauses; the clock counts monotonic seconds."""
 
     def __init__(
         self, collect: Callable[[], object] = gc.collect, clock: Callable[[], float] = time.monotonic

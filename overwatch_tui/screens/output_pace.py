@@ -35,11 +35,7 @@ class _Mark(NamedTuple):
 
 
 class OutputPace:
-    """Counts what was sent and what was answered; without answers nothing is limited.
-
-    Args:
-        clock: monotonic seconds.
-    """
+    """Counts bytes sent and answered, by a clock of monotonic seconds; without answers nothing is limited."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -94,10 +94,7 @@ class ComparedRuns:
 
 
 def open_compared(name: str | None, others: Sequence[str]) -> ComparedRuns:
-    """Compare runs of this machine.
-
-    Args:
-        others: those that are laid over it; none = there is nothing to compare.
+    """Compare runs of this machine with the first; without `others` there is nothing to compare.
 
     Raises:
         RunNotFound: one is not here.

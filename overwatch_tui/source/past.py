@@ -68,11 +68,7 @@ class Past(Protocol):
 
 
 class JournalPast:
-    """The run's journal, on this machine.
-
-    Args:
-        journal: path of `events.jsonl`.
-    """
+    """The run's `events.jsonl` on this machine."""
 
     from_ts = 0.0
     is_spent = True
@@ -236,12 +232,7 @@ class WirePast:
 
 
 def make_past(journal: Path | None, ask: Ask, before: Mapping[str, int], *, is_thin: bool) -> Past:
-    """Reader of a live run's past.
-
-    Args:
-        before: the newest number of each stream that is known.
-        is_thin: the link is slow.
-    """
+    """Reader of a live run's past, up to the newest known number of each stream."""
     if journal is not None:
         return JournalPast(journal)
     if is_thin:

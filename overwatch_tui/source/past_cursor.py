@@ -67,10 +67,7 @@ class PastCursor:
         self._is_going = False
 
     def step_by(self, what: str, by: int) -> tuple[SeekTarget | None, int]:
-        """(the moment `by` `epoch`s or `anomaly`s on, the number of steps possible); negative is back.
-
-        They are fewer where the past has no more; the moment is None where it has none.
-        """
+        """(the moment `by` `epoch`s or `anomaly`s on or None, the possible steps); negative is back."""
         assert self._search is not None
         marks, here = self._marks(what), self._here(what)
         if by < 0:

@@ -23,11 +23,7 @@ POLL_SECONDS = 0.02
 
 
 class FetchedReplay(ReplayFeed):
-    """A journal in a folder that nobody needs afterwards.
-
-    Args:
-        folder: removed by `close`.
-        state: of the run, as its machine tells it.
+    """A fetched journal, whose folder `close` removes; `state` is the run's, as its machine reports it.
 
     Raises:
         EsperError: the file holds no event.
@@ -50,11 +46,7 @@ class FetchedReplay(ReplayFeed):
 
 
 class FetchFeed(NoFeed):
-    """A feed without events, while `esper-daemon replay --json` on another machine sends a recording.
-
-    Args:
-        state: its state, as that machine reports it.
-    """
+    """A feed without events, while `esper-daemon replay --json` on another machine sends a recording."""
 
     def __init__(self, command: RemoteCommand, name: str, host: str, state: str) -> None:
         super().__init__()

@@ -40,11 +40,7 @@ def _thresholds(started: RunStarted) -> dict[str, Threshold]:
 
 
 class Outcome:
-    """Outcome of a recorded run, from its journal or from a lock that nobody holds any more.
-
-    Args:
-        path: path of the journal; in a run's folder the lock lies beside it.
-    """
+    """Outcome of a recorded run, from its journal, or from a lock beside it that nobody holds any more."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -72,10 +68,7 @@ class Outcome:
 
 
 class ReplayFeed:
-    """A run's journal, played at its own pace or faster.
-
-    Args:
-        speed: 1 = as it was; infinity = all at once.
+    """A run's journal, played at its own speed (1), faster, or all at once (infinity).
 
     Raises:
         EsperError: the file cannot be read, or holds no event.

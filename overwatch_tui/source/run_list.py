@@ -83,11 +83,7 @@ class MachineRuns(Protocol):
 
 
 class LocalMachine:
-    """Runs of this user on this machine: their folders are read by a thread.
-
-    Args:
-        home: instead of `$ESPER_HOME`.
-    """
+    """Runs of this user on this machine, below `home` or `$ESPER_HOME`: a thread reads their folders."""
 
     host = ""
     problem = ""
@@ -154,11 +150,7 @@ def _listed(run: RunInfo) -> ListedRun:
 
 
 class RemoteMachine:
-    """Runs on another machine: `esper-daemon list --all --json` there, through OpenSSH.
-
-    Args:
-        daemon: the remote program; None takes it from the environment.
-    """
+    """Runs on another machine: `esper-daemon list --all --json` there, through OpenSSH."""
 
     def __init__(
         self, destination: SshDestination, *, daemon: str | None = None, thin: bool | None = None
@@ -233,11 +225,7 @@ class RunList:
         self.entries: list[tuple[MachineRuns, ListedRun]] = []
 
     def poll(self, *, batch: bool = True) -> bool:
-        """Keep up with all machines; True where something has changed.
-
-        Args:
-            batch: whether ssh may not ask for a passphrase: a screen is in the way.
-        """
+        """Keep up with all machines; True if something changed. With `batch` ssh asks for no passphrase."""
         changes = [machine.poll(batch=batch) for machine in self.machines]
         if any(changes):
             found = [(machine, run) for machine in self.machines for run in machine.runs or ()]

@@ -38,11 +38,7 @@ class _StateFile:
 
 
 class PinFile(_StateFile):
-    """Names of the pinned charts.
-
-    Args:
-        path: None = `tui-charts` in the user's folder for state.
-    """
+    """Names of the pinned charts; by default in `tui-charts` in the user's folder for state."""
 
     def __init__(self, path: Path | None = None) -> None:
         super().__init__(path, "tui-charts")
@@ -55,11 +51,7 @@ class PinFile(_StateFile):
 
 
 class HistoryFile(_StateFile):
-    """Lines typed after `:`, the newest last.
-
-    Args:
-        path: None = `tui-history` in the user's folder for state.
-    """
+    """Lines typed after `:`, the newest last; by default in `tui-history` in the user's folder for state."""
 
     def __init__(self, path: Path | None = None) -> None:
         super().__init__(path, "tui-history")
