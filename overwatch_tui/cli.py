@@ -25,7 +25,7 @@ from .render.notifier import CHOICES
 from .render.palettes import PALETTES
 from .render.view_state import REFRESH_RATES, SORTS
 from .settings.sources import read_settings
-from .settings.table import SETTINGS, Value
+from .settings.table import SETTINGS, SettingValue
 from .source.temporary_folders import remove_temporary_folders
 
 DRIVER_VARIABLE = "TEXTUAL_DRIVER"
@@ -197,7 +197,7 @@ def main(
     if not once and (as_json or after_round):
         raise click.UsageError("--json and --after-round go with --once")
     address = run_address(name, ssh=ssh[0] if ssh else None, key=key)
-    chosen: dict[str, Value | None] = {"theme": theme, "mouse": mouse, "notify": notify, "view": view}
+    chosen: dict[str, SettingValue | None] = {"theme": theme, "mouse": mouse, "notify": notify, "view": view}
     chosen |= {"sort": sort, "read_only": read_only, "quiet": quiet}
     chosen |= {"refresh": float(refresh) if refresh else None, "glyphs": "ascii" if ascii else None}
     settings = read_settings(os.environ, chosen)

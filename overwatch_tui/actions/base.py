@@ -34,7 +34,7 @@ from esper_overwatch.overwatch_tui.screens.shown_cells import DifferenceUpdate, 
 from esper_overwatch.overwatch_tui.session import Session
 from esper_overwatch.overwatch_tui.settings.keymap import usual_names
 
-DRAIN_SECONDS = 1 / 30
+TICK_SECONDS = 1 / 30
 DOUBLE_PRESS_SECONDS = 2.0
 MAX_RUNG = 1000
 FULL_TERMINAL_SECONDS = 0.1
@@ -74,7 +74,7 @@ class PaintedApp(App[None]):
         return MainScreen(self.palette, self.session.view.keys)
 
     def on_mount(self) -> None:
-        self.set_interval(DRAIN_SECONDS, self.tick)
+        self.set_interval(TICK_SECONDS, self.tick)
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         self._count_output()
 
@@ -242,7 +242,7 @@ class PaintedApp(App[None]):
 
     def paint(self) -> None:
         """Show this moment."""
-        self._paint_at = time.monotonic() + 1.0 / self.session.view.rate - DRAIN_SECONDS / 2
+        self._paint_at = time.monotonic() + 1.0 / self.session.view.rate - TICK_SECONDS / 2
         main = self._main
         width, height = self.size
         if width < MIN_WIDTH or height < MIN_HEIGHT:

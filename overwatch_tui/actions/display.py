@@ -8,7 +8,7 @@ from esper_overwatch.overwatch_tui.render.notifier import chosen_quiet_hours
 from esper_overwatch.overwatch_tui.render.palettes import automatic_theme
 from esper_overwatch.overwatch_tui.render.theme import chosen_glyphs
 from esper_overwatch.overwatch_tui.settings.sources import Settings
-from esper_overwatch.overwatch_tui.settings.table import Value
+from esper_overwatch.overwatch_tui.settings.table import SettingValue
 from esper_overwatch.overwatch_tui.start import RunChoice
 
 from .base import PaintedApp
@@ -70,7 +70,7 @@ class DisplayActions(PaintedApp):
         )
         self.push_screen(screen, lambda _: self.call_next(self.paint))
 
-    def _apply(self, name: str, value: Value) -> None:
+    def _apply(self, name: str, value: SettingValue) -> None:
         view = self.session.view
         if name == "theme":
             self.show_theme(automatic_theme(os.environ) if value == "auto" else str(value))

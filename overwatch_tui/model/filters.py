@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from esper_overwatch.protocol.errors import EsperError
 
-Value = str | float | None
-Fields = Mapping[str, Value]
+FieldValue = str | float | None
+Fields = Mapping[str, FieldValue]
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -104,7 +104,7 @@ def _pattern(value: str) -> re.Pattern[str]:
     return re.compile(translate(f"*{escaped}*"), re.IGNORECASE)
 
 
-def _text(value: Value) -> str:
+def _text(value: FieldValue) -> str:
     if value is None:
         return "--"
     return value if isinstance(value, str) else f"{value:g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.anomaly_rows import (
     ANOMALY_FIELDS,
     anomaly_fields,
@@ -136,7 +136,7 @@ def charts(inputs: PanelInputs) -> list[str]:
     return [name] if inputs.history(name) is not None else []
 
 
-def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     return [
         {**anomaly_fields(one, inputs.now), "first": one.first, "last": one.last}
         for one in listed_anomalies(inputs)

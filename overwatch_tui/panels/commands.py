@@ -9,7 +9,7 @@ from functools import partial
 from esper_overwatch.overwatch_tui import keys as key_table
 from esper_overwatch.overwatch_tui.model.command_line import explain, known_methods
 from esper_overwatch.overwatch_tui.model.commands import OPEN_STATES, STATE_STYLES, TrackedCommand
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.loop_commands import read_loop_commands
 from esper_overwatch.overwatch_tui.render.format import format_clock, format_duration
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
@@ -30,7 +30,7 @@ def _rows(inputs: PanelInputs) -> list[TrackedCommand]:
     return [each for each in found if inputs.view.passes("commands", partial(_fields_of, each))]
 
 
-def _fields_of(command: TrackedCommand) -> dict[str, Value]:
+def _fields_of(command: TrackedCommand) -> dict[str, FieldValue]:
     return {
         "id": command.id,
         "what": command.title,
@@ -190,7 +190,7 @@ def _in_full(command: TrackedCommand, width: int) -> list[Line]:
     return lines
 
 
-def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     return [_fields_of(each) for each in _rows(inputs)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.chart_page import draw_charts
 from esper_overwatch.overwatch_tui.render.format import format_compact, format_number
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
@@ -159,8 +159,8 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
     return [name for name in names if inputs.history(name) is not None]
 
 
-def records(inputs: PanelInputs) -> list[dict[str, Value]]:
-    found: list[dict[str, Value]] = []
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
+    found: list[dict[str, FieldValue]] = []
     for source in map(str, keys(inputs)):
         row = inputs.state.drift[source]._asdict()
         del row["seq"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.env_rows import (
     CELL_WIDTH,
     STAGE_LETTERS,
@@ -40,10 +40,10 @@ def fields(inputs: PanelInputs) -> Sequence[str]:
     return (*FIELDS, *inputs.state.slots)
 
 
-def _fields_of(inputs: PanelInputs, row: EnvRow) -> dict[str, Value]:
+def _fields_of(inputs: PanelInputs, row: EnvRow) -> dict[str, FieldValue]:
     """An env's: percent and points as the table shows them; a slot's stage and blueprint."""
     state, epoch = inputs.state, inputs.state.epoch
-    found: dict[str, Value] = {
+    found: dict[str, FieldValue] = {
         "env": row.env,
         "st": row.status,
         "acc": None if row.accuracy is None else 100 * row.accuracy,
@@ -272,7 +272,7 @@ def _trend_style(change: float | None) -> str:
     return "ok" if (change or 0) > 0.0005 else "pruned" if (change or 0) < -0.0005 else "faint"
 
 
-def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     return [_fields_of(inputs, row) for row in _rows(inputs)]
 
 

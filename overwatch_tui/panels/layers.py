@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.format import format_compact, format_number
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -131,7 +131,7 @@ def _line(inputs: PanelInputs, found: LayerRow, column: int, width: int, *, sele
     return row.line(width, selected=selected)
 
 
-def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     """Every measured layer of every env, for an export."""
     envs = range(inputs.state.num_envs)
     return [{"env": env, **row._asdict()} for env in envs for row in layer_rows(inputs, env)]

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import msgspec
 
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.log_entries import LogEntry
 from esper_overwatch.overwatch_tui.render.event_text import event_text
 from esper_overwatch.overwatch_tui.render.format import format_clock
@@ -42,7 +42,7 @@ def note(inputs: PanelInputs) -> str:
 FIELDS = ("source", "tag", "sev", "round", "epoch", "text")
 
 
-def _fields_of(entry: LogEntry) -> dict[str, Value]:
+def _fields_of(entry: LogEntry) -> dict[str, FieldValue]:
     return {
         "source": entry.source,
         "tag": entry.tag,
@@ -162,7 +162,7 @@ def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
     ]
 
 
-def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     chosen = [entry for entry in inputs.state.log if passes_filter(inputs, entry)]
     return [{"ts": entry.ts, **_fields_of(entry)} for entry in chosen]
 

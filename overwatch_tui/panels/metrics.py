@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from esper_overwatch.overwatch_tui.model.curves import metric_curve
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.chart_view import MAX_PINS
 from esper_overwatch.overwatch_tui.render.format import format_count, format_number
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
@@ -29,14 +29,14 @@ MIN_CHART_LINES = 10
 FIELDS = ("name", "last", "min", "mean", "max", "step", "n")
 
 
-def _fields_of(inputs: PanelInputs, name: str) -> dict[str, Value]:
+def _fields_of(inputs: PanelInputs, name: str) -> dict[str, FieldValue]:
     metrics = inputs.state.metrics
     by_hand, one, array = (
         metrics.by_hand.get(name),
         metrics.statistics.get(name),
         metrics.histograms.get(name),
     )
-    found: dict[str, Value] = {"name": name, "last": by_hand}
+    found: dict[str, FieldValue] = {"name": name, "last": by_hand}
     if one is not None:
         found |= {"min": one.min, "mean": one.mean, "max": one.max, "step": one.step, "n": one.count}
         found["last"] = one.last if by_hand is None else by_hand
@@ -209,7 +209,7 @@ def charts(inputs: PanelInputs) -> list[str]:
     return [name for name in names if inputs.history(name) is not None][:MAX_PINS]
 
 
-def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     names = [f"{group}/{leaf}".lstrip("/") for group, leaf in keys(inputs) if leaf]
     return [_fields_of(inputs, name) for name in names]
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from esper_overwatch.overwatch_tui.model.curves import EVALUATION_SIGNALS
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.chart_page import GAP, draw_charts
 from esper_overwatch.overwatch_tui.render.format import (
     format_compact,
@@ -374,10 +374,10 @@ def charts(inputs: PanelInputs) -> Sequence[str]:
     return [name] if inputs.history(name) is not None else ()
 
 
-def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     if inputs.state.ppo is None:
         return []
-    found: list[dict[str, Value]] = []
+    found: list[dict[str, FieldValue]] = []
     for signal in SIGNALS:
         value, limit = _value(inputs, signal), inputs.state.policy_limit(signal.field)
         found.append(

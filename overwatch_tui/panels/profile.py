@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from shlex import quote
 from typing import Any
 
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.render.format import format_bytes, format_count, format_number
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row
 from esper_overwatch.overwatch_tui.render.panel import Drawn, PanelInputs, Renderer
@@ -100,7 +100,7 @@ def _line(inputs: PanelInputs, found: dict[str, Any], width: int, *, selected: b
     return row.line(width, selected=selected)
 
 
-def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     return [{**row, "us_per_call": _per_call(row)} for row in operators(inputs)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from esper_overwatch.overwatch_tui.model.columns import at_or_none
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.scoreboard import BlueprintTally
 from esper_overwatch.overwatch_tui.model.seed_stories import SeedKey, SeedStory
 from esper_overwatch.overwatch_tui.render.env_rows import SEED_STAGES, stage_counts
@@ -33,7 +33,7 @@ MIN_ENDED = 3
 FIELDS = ("env", "slot", "bp", "st", "ep", "alpha", "contrib", "grad", "health", "drift", "gate")
 
 
-def _fields_of(inputs: PanelInputs, env: int, slot: int) -> dict[str, Value]:
+def _fields_of(inputs: PanelInputs, env: int, slot: int) -> dict[str, FieldValue]:
     seed = seed_row(inputs.state, env, slot)
     return {
         "env": env,
@@ -81,7 +81,7 @@ def ended(inputs: PanelInputs) -> list[SeedStory]:
     return [story for story in found if inputs.view.passes("seeds", partial(_fields_of_ended, story))]
 
 
-def _fields_of_ended(story: SeedStory) -> dict[str, Value]:
+def _fields_of_ended(story: SeedStory) -> dict[str, FieldValue]:
     return {
         "env": story.env,
         "slot": story.slot,
@@ -251,7 +251,7 @@ def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     return Drawn(story_lines(inputs, story, width, height), env=story.env)
 
 
-def records(inputs: PanelInputs) -> list[dict[str, Value]]:
+def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
     """All seeds, living or ended, for an export; in a detail the epochs of the selected one."""
     story = _selected_story(inputs) if inputs.view.detail else None
     if story is not None:
@@ -264,7 +264,7 @@ def records(inputs: PanelInputs) -> list[dict[str, Value]]:
     return found + [_record_of_ended(story) for story in ended(inputs)]
 
 
-def _record_of_ended(story: SeedStory) -> dict[str, Value]:
+def _record_of_ended(story: SeedStory) -> dict[str, FieldValue]:
     more = {"round": story.round, "ended": story.end_epoch, "born": story.born_epoch, "by": story.by}
     return {**_fields_of_ended(story), **more, "parameters": story.parameters}
 

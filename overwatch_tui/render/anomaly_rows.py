@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 
 from .format import format_duration
 from .panel import PanelInputs
@@ -32,7 +32,7 @@ def current_anomaly(inputs: PanelInputs) -> AnomalyRecord | None:
     return record or next(iter(inputs.state.anomalies.open_records(inputs.now)), None)
 
 
-def anomaly_fields(record: AnomalyRecord, now: int) -> dict[str, Value]:
+def anomaly_fields(record: AnomalyRecord, now: int) -> dict[str, FieldValue]:
     """Values of a record by `ANOMALY_FIELDS`, for filters and exports."""
     return {
         "source": record.source,

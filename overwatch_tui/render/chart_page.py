@@ -10,7 +10,7 @@ from esper_overwatch.overwatch_tui.model.curves import ComparedRun
 
 from .chart_view import OVER_RUNS
 from .format import format_clock, format_duration, format_number
-from .lines import Line, Row, Span, fit
+from .lines import Line, Row, StyledText, fit
 from .panel import PanelInputs
 from .plot import Series, plot_grid
 from .signals import Signal, mark_of, siblings, signal_of
@@ -55,7 +55,7 @@ def draw_charts(
         tall = (height - len(lines)) // (rows - y)
         each = (width - GAP * (len(shown) - 1)) // len(shown)
         drawn = [_draw_chart(inputs, name, each, tall, is_selected=name == selected) for name in shown]
-        gap: Span = (" " * GAP, "")
+        gap: StyledText = (" " * GAP, "")
         for first, *others in zip(*drawn, strict=True):
             spans = [*first]
             for part in others:

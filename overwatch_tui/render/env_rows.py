@@ -12,7 +12,7 @@ from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.protocol.messages.anomaly_guide import ROLLBACK
 from esper_overwatch.protocol.messages.vocabulary import WITH_SEED
 
-from .lines import Span
+from .lines import StyledText
 from .panel import PanelInputs
 from .theme import Glyphs, severity_mark
 
@@ -158,7 +158,7 @@ def _action(state: State, env: int) -> str:
     return f"{SHORT_OPS.get(name, name)} {at_or_none(state.slots, slot) or slot}"
 
 
-def slot_cells(state: State, env: int, glyphs: Glyphs) -> list[Span]:
+def slot_cells(state: State, env: int, glyphs: Glyphs) -> list[StyledText]:
     """Per slot: the stage's letter, then its epochs or its alpha."""
     if state.epoch is None:
         return [("--", "dim")] * len(state.slots)
@@ -166,7 +166,7 @@ def slot_cells(state: State, env: int, glyphs: Glyphs) -> list[Span]:
     return [_cell(state, env, slot, code, glyphs) for slot, code in enumerate(stages)]
 
 
-def _cell(state: State, env: int, slot: int, code: int, glyphs: Glyphs) -> Span:
+def _cell(state: State, env: int, slot: int, code: int, glyphs: Glyphs) -> StyledText:
     epoch = state.epoch
     assert epoch is not None
     name = state.stage_name(code)

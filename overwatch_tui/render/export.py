@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from esper_overwatch.overwatch_tui.model.courses import Course
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.time_series import Bucket, History
 from esper_overwatch.protocol.codec.text import clean_text
 
@@ -24,7 +24,7 @@ from .panel import PanelInputs
 from .plot import Series
 from .theme import Theme
 
-Record = Mapping[str, Value]
+Record = Mapping[str, FieldValue]
 MAX_COMPUTED = 300
 """Buckets of a curve that is computed of others."""
 
@@ -79,11 +79,11 @@ def as_json(records: Sequence[Record]) -> str:
     return json.dumps(found, indent=1) + "\n"
 
 
-def _cleaned(value: Value) -> Value:
+def _cleaned(value: FieldValue) -> FieldValue:
     return clean_text(value) if isinstance(value, str) else value
 
 
-def _finite(value: Value) -> Value:
+def _finite(value: FieldValue) -> FieldValue:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 

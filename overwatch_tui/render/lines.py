@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from esper_overwatch.protocol.codec.text import clean_cells
 
-Span = tuple[str, str]
-Line = tuple[Span, ...]
+StyledText = tuple[str, str]
+Line = tuple[StyledText, ...]
 
 EMPTY: Line = ()
 CUT = "…"
@@ -26,7 +26,7 @@ class Row:
     """
 
     def __init__(self, base: str = "") -> None:
-        self.spans: list[Span] = []
+        self.spans: list[StyledText] = []
         self.width = 0
         self._base = base
 
@@ -78,7 +78,7 @@ def cut_text(text: str, width: int) -> str:
 
 def fit(line: Line, width: int, style: str = "") -> Line:
     """Cut or pad a line to exactly `width` columns, and join neighbours of one style."""
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     left = width
     is_cut = False
     for text, span_style in line:

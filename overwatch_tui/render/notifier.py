@@ -77,7 +77,7 @@ class Outlet(NamedTuple):
 
 
 ONLY_BELL = Outlet("bell")
-Ask = Callable[[list[str]], str]
+RunCommand = Callable[[list[str]], str]
 """The output of a command; empty where it fails."""
 
 
@@ -90,7 +90,7 @@ def ask_command(command: list[str]) -> str:
     return found.stdout if found.returncode == 0 else ""
 
 
-def choose_outlet(choice: str, environment: Mapping[str, str], ask: Ask = ask_command) -> Outlet:
+def choose_outlet(choice: str, environment: Mapping[str, str], ask: RunCommand = ask_command) -> Outlet:
     """Outlet that a choice means in this terminal; `ask` runs tmux, which knows the terminal around it."""
     if choice in ("off", "bell"):
         return Outlet(choice)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.model.state import State
 from esper_overwatch.overwatch_tui.model.time_series import History
 from esper_overwatch.overwatch_tui.source.link_status import LinkStatus
@@ -52,17 +52,17 @@ class PanelInputs:
 
     @property
     def window_name(self) -> str:
-        """Span of every chart, such as `15m`."""
+        """StyledText of every chart, such as `15m`."""
         return WINDOWS[self.view.window_index(self.age)][0]
 
     @property
     def window(self) -> int:
-        """Span of every chart, microseconds."""
+        """StyledText of every chart, microseconds."""
         return WINDOWS[self.view.window_index(self.age)][1]
 
     @property
     def axis(self) -> TimeAxis:
-        """Span of every chart, up to this moment or up to the edge that the operator has chosen."""
+        """StyledText of every chart, up to this moment or up to the edge that the operator has chosen."""
         end = self.view.charts.end
         return TimeAxis(self.now, self.window) if end is None else TimeAxis(end, self.window, True)
 
@@ -145,7 +145,7 @@ class Renderer(NamedTuple):
     """Names that a filter of its rows may use; none = its rows cannot be filtered."""
     charts: Callable[[PanelInputs], Sequence[str]] = lambda _: ()
     """Names of the curves of the selected row, which Enter shows as charts."""
-    records: Callable[[PanelInputs], Sequence[Mapping[str, Value]]] = lambda _: ()
+    records: Callable[[PanelInputs], Sequence[Mapping[str, FieldValue]]] = lambda _: ()
     """All its rows with all their fields, as an export has them; those that the filter shows."""
     grows: bool = False
     """True if it takes the lines that no panel of its column asks for; else the last panel does."""

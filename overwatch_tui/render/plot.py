@@ -12,7 +12,7 @@ from esper_overwatch.overwatch_tui.model.courses import Course
 from esper_overwatch.overwatch_tui.model.time_series import SECOND, Bucket
 
 from .format import format_clock, format_count
-from .lines import Line, Row, Span, fit
+from .lines import Line, Row, StyledText, fit
 from .scale import Scale, make_scale
 from .theme import Glyphs, severity_label
 
@@ -312,7 +312,7 @@ class _Canvas:
         self._dots = [0] * (columns * self._per_cell)
         """Dots of the present pen, a number per column of dots: bit 0 is the lowest row."""
         self._pen = ("", "")
-        self._over: dict[int, dict[int, Span]] = {}
+        self._over: dict[int, dict[int, StyledText]] = {}
         """By line and column."""
         self._rule = glyphs.rule if glyphs.braille else "-"
         self._bar = glyphs.bar
@@ -451,7 +451,7 @@ class _Canvas:
 
 def _spans(cells: list[str], styles: list[str]) -> Line:
     """Cells of one style in a row as one span."""
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     begin = 0
     for x in range(1, len(cells) + 1):
         if x == len(cells) or styles[x] != styles[begin]:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from esper_overwatch.overwatch_tui.model.filters import Value
+from esper_overwatch.overwatch_tui.model.filters import FieldValue
 from esper_overwatch.overwatch_tui.source.run_list import ListedRun, MachineRuns, RunList
 from esper_overwatch.protocol.journal.overview import RunOverview
 
@@ -69,9 +69,9 @@ FIELDS = ("name", "id", "host", "st", "kind", "round", "acc", "value", "crit", "
 """Names that a filter may use."""
 
 
-def _fields_of(machine: MachineRuns, run: ListedRun) -> dict[str, Value]:
+def _fields_of(machine: MachineRuns, run: ListedRun) -> dict[str, FieldValue]:
     found = run.overview
-    fields: dict[str, Value] = {"name": run.name, "id": run.id, "host": machine.host}
+    fields: dict[str, FieldValue] = {"name": run.name, "id": run.id, "host": machine.host}
     fields |= {"st": run.state or "", "kind": run.kind}
     if found is not None:
         fields |= {"round": found.round, "crit": found.critical, "warn": found.warning, "error": found.error}

@@ -11,7 +11,13 @@ from textual.screen import ModalScreen
 from esper_overwatch.overwatch_tui.render.lines import EMPTY, Line, Row, sign_cuts
 from esper_overwatch.overwatch_tui.render.theme import Glyphs, Theme
 from esper_overwatch.overwatch_tui.settings.sources import Chosen, Settings, write_setting
-from esper_overwatch.overwatch_tui.settings.table import SETTINGS, BadSetting, Setting, Value, format_value
+from esper_overwatch.overwatch_tui.settings.table import (
+    SETTINGS,
+    BadSetting,
+    Setting,
+    SettingValue,
+    format_value,
+)
 
 from .input_line import InputLine
 from .line_widget import LinePanel
@@ -48,7 +54,7 @@ class SettingsScreen(ModalScreen[None]):
         settings: Settings,
         theme: Theme,
         glyphs: Callable[[], Glyphs],
-        on_change: Callable[[str, Value], None],
+        on_change: Callable[[str, SettingValue], None],
         *,
         not_kept: str,
     ) -> None:
@@ -120,7 +126,7 @@ class SettingsScreen(ModalScreen[None]):
     def action_close(self) -> None:
         self.dismiss()
 
-    def _change(self, setting: Setting, value: Value | None) -> None:
+    def _change(self, setting: Setting, value: SettingValue | None) -> None:
         before, settings = self._settings.chosen[setting.name], self._settings
         if self._not_kept and not setting.is_live:
             self._message = f"{self._not_kept}: {setting.name} is not changed"
@@ -135,7 +141,7 @@ class SettingsScreen(ModalScreen[None]):
                 self._on_change(setting.name, settings[setting.name])
         self._draw()
 
-    def _keep(self, name: str, value: Value | None, before: Chosen) -> str:
+    def _keep(self, name: str, value: SettingValue | None, before: Chosen) -> str:
         """Write the file and take over the value; says what happened."""
         settings = self._settings
         setting = SETTINGS[name]

@@ -12,7 +12,7 @@ from esper_overwatch.overwatch_tui.keys import KEYS, Key
 from esper_overwatch.protocol.storage.folders import config_folder, write_atomically
 
 from .keymap import remap_keys
-from .table import SETTINGS, BadSetting, Value, nearest
+from .table import SETTINGS, BadSetting, SettingValue, nearest
 
 PREFIX = "ESPER_TUI_"
 FILE_NAME = "tui.toml"
@@ -22,7 +22,7 @@ KEYS_TABLE = "keys"
 class Chosen(NamedTuple):
     """A value and where it comes from."""
 
-    value: Value
+    value: SettingValue
     source: str
     """`default`, `file`, the name of a variable, or the option of the command line."""
 
@@ -42,7 +42,7 @@ class Settings:
     remapped: tuple[str, ...] = ()
     """Names of the actions whose keys the file chooses."""
 
-    def __getitem__(self, name: str) -> Value:
+    def __getitem__(self, name: str) -> SettingValue:
         return self.chosen[name].value
 
     def text(self, name: str) -> str:
@@ -55,7 +55,9 @@ def settings_path() -> Path:
 
 
 def read_settings(
-    environ: Mapping[str, str], options: Mapping[str, Value | None] | None = None, path: Path | None = None
+    environ: Mapping[str, str],
+    options: Mapping[str, SettingValue | None] | None = None,
+    path: Path | None = None,
 ) -> Settings:
     """All settings.
 
@@ -107,7 +109,7 @@ def read_file(path: Path) -> dict[str, object]:
         raise BadSetting(f"{path}: is not TOML: {error}") from error
 
 
-def write_setting(path: Path, name: str, value: Value | None) -> None:
+def write_setting(path: Path, name: str, value: SettingValue | None) -> None:
     """Set a value in the file, or take it out (None); comments and order stay as they are.
 
     Raises:

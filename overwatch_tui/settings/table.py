@@ -11,7 +11,7 @@ from esper_overwatch.overwatch_tui.render.palettes import PALETTES
 from esper_overwatch.overwatch_tui.render.view_state import REFRESH_RATES, SORTS
 from esper_overwatch.protocol.errors import EsperError
 
-Value = str | float | bool
+SettingValue = str | float | bool
 
 _WORDS = {
     "true": True,
@@ -36,9 +36,9 @@ class Setting:
     """One setting."""
 
     name: str
-    values: tuple[Value, ...] | Callable[[], tuple[Value, ...]]
+    values: tuple[SettingValue, ...] | Callable[[], tuple[SettingValue, ...]]
     """All that it can have, or what gives them where that takes time; some, where `read` takes others."""
-    default: Value
+    default: SettingValue
     help: str
     is_live: bool = True
     """True if a change in the settings screen shows at once; else it shows at the next start."""
@@ -46,10 +46,10 @@ class Setting:
     """Takes any text but those that it refuses by a ValueError; None = the values are all."""
 
     @property
-    def choices(self) -> tuple[Value, ...]:
+    def choices(self) -> tuple[SettingValue, ...]:
         return self.values() if callable(self.values) else self.values
 
-    def check(self, value: object, where: str) -> Value:
+    def check(self, value: object, where: str) -> SettingValue:
         """The value, where it is one of the choices and of their type.
 
         Args:
@@ -73,9 +73,9 @@ class Setting:
         near = nearest(str(value), [format_value(choice) for choice in self.choices])
         raise BadSetting(f"{where}: {self.name} = {value!r}: must be {self.allowed}{near}")
 
-    def parse(self, text: str, where: str) -> Value:
+    def parse(self, text: str, where: str) -> SettingValue:
         """The value that a text means; see `check`."""
-        value: Value = text
+        value: SettingValue = text
         if isinstance(self.default, bool):
             value = _WORDS.get(text.strip().lower(), text)
         elif isinstance(self.default, float):

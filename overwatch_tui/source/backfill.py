@@ -17,7 +17,7 @@ from esper_overwatch.protocol.codec.json_lines import Event, decode_line
 from esper_overwatch.protocol.errors import WireError
 from esper_overwatch.protocol.messages.events import RunStarted
 
-Request = Callable[[str, dict[str, Any]], str]
+SendQuery = Callable[[str, dict[str, Any]], str]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Backfill:
         published_reaches: the same of a published run.
     """
 
-    request: Request
+    request: SendQuery
     reaches: tuple[Reach, ...] = FULL_REACHES
     published_reaches: tuple[Reach, ...] = PUBLISHED_REACHES
     _known: dict[str, int] = field(default_factory=dict)

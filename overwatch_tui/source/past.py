@@ -19,7 +19,7 @@ from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 from .replay import ReplayFeed
 from .temporary_folders import make_temporary_folder, remove_temporary_folder
 
-Ask = Callable[[str, dict[str, Any], Callable[[RequestOutcome], None]], None]
+AskDaemon = Callable[[str, dict[str, Any], Callable[[RequestOutcome], None]], None]
 """Ask the daemon something; the answer is handed over when it comes."""
 RUN_BEGINS = "the run begins here"
 JOURNAL_BEGINS = "the journal no longer reaches back further"
@@ -118,7 +118,7 @@ class WirePast:
     """
 
     def __init__(
-        self, ask: Ask, before: Mapping[str, int], *, num_bytes: int, max_bytes: int, answer_bytes: int
+        self, ask: AskDaemon, before: Mapping[str, int], *, num_bytes: int, max_bytes: int, answer_bytes: int
     ) -> None:
         self._ask = ask
         self._before = {stream: before.get(stream, 0) + 1 for stream in STREAMS}
@@ -231,7 +231,7 @@ class WirePast:
             self._folder = None
 
 
-def make_past(journal: Path | None, ask: Ask, before: Mapping[str, int], *, is_thin: bool) -> Past:
+def make_past(journal: Path | None, ask: AskDaemon, before: Mapping[str, int], *, is_thin: bool) -> Past:
     """Reader of a live run's past, up to the newest known number of each stream."""
     if journal is not None:
         return JournalPast(journal)
