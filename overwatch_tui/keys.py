@@ -16,12 +16,12 @@ class Key:
     keys: str
     """Textual's names, separated by commas."""
     shown: str
-    """How the help writes them."""
+    """Names in the help."""
     action: str
     help: str
     group: str
     hint: str = ""
-    """Its name in the footer; empty = not shown there."""
+    """Name in the footer; empty = not shown there."""
 
     @property
     def is_command(self) -> bool:
@@ -159,5 +159,5 @@ def footer_hints(
 
 
 def shown_key(keys: Sequence[Key], action: str) -> str:
-    """How the first key of an action is written."""
+    """Name of the first key of an action."""
     return next(key.shown.split(" ")[0] for key in keys if key.action == action)

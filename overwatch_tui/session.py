@@ -33,9 +33,9 @@ from .source.replay import ReplayFeed
 RATE_WINDOW_SECONDS = 10
 """Events per second are a mean over so long."""
 SEARCH_SECONDS = 5.0
-"""How long `--once` looks for a live run."""
+"""Time for which `--once` looks for a live run."""
 ANSWER_SECONDS = 15.0
-"""How long `--once` waits for a run that was found."""
+"""Time for which `--once` waits for a run that was found."""
 FIRST_EPOCH_SECONDS = 60.0
 """Time that `wait` gives a live run for its first epoch: it may hang or have no epochs at all."""
 POLL_SECONDS = 0.02

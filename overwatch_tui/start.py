@@ -34,7 +34,7 @@ class RunChoice:
     compared: ComparedRuns = field(default_factory=ComparedRuns)
     """Runs whose curves are laid over those of the first one that is shown."""
     opened: str | None = None
-    """How a command line names the run that was opened last from the list; None before the first."""
+    """Command-line name of the run last opened from the list; None before the first."""
 
 
 def make_run_list(hosts: Sequence[str], *, daemon: str | None, thin: bool | None) -> RunList:

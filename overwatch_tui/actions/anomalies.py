@@ -38,7 +38,7 @@ class AnomalyActions(PaintedApp):
         self.paint()
 
     def _waiting(self) -> list[AnomalyRecord]:
-        """Those that `n` goes over: of the list those that it shows and that still wait."""
+        """Anomalies that `n` goes over; in a focused list only those that it shows."""
         waiting = self.session.state.anomalies.open_records(self.session.feed.now())
         if not self._is_listed:
             return waiting

@@ -40,7 +40,7 @@ MAX_RUNG = 1000
 FULL_TERMINAL_SECONDS = 0.1
 """A terminal that takes nothing for so long is on a slow link."""
 RESIZED_SECONDS = 1 / 30
-"""After which the whole screen is drawn for a new size; Textual lays out after 1/120."""
+"""Delay of the full drawing after a resize; Textual lays out after 1/120."""
 
 
 class PaintedApp(App[None]):
@@ -59,11 +59,11 @@ class PaintedApp(App[None]):
         self._paint_at = 0.0
         self._interrupted = -DOUBLE_PRESS_SECONDS
         self._full_since: float | None = None
-        """Since when the terminal has taken nothing; infinite once the rate has been halved for it."""
+        """Time since which the terminal takes nothing; infinite once the rate has been halved for it."""
         self._resized: Timer | None = None
         self._is_leaving = False
         self._typed_on: WeakKeyDictionary[Key, Screen[object]] = WeakKeyDictionary()
-        """Which screen each key that is under way was given to."""
+        """Screen that each pending key was typed on."""
         self.notifier = TerminalNotifier()
         self.collection: IdleCollection | None = None
         """Notified of pauses and keys; None where the process is not the terminal's own, as in tests."""

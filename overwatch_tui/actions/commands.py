@@ -78,7 +78,7 @@ def _stop(state: State) -> Question:
 
 
 OF_TRAININGS = ("escalate", "profile")
-"""Those that no published run has; the others it may have at any time, when its loop asks for them."""
+"""Questions that no published run has; it may have the others at any time."""
 
 QUESTIONS: dict[str, Callable[[State], Question]] = {
     "escalate": _escalate,
@@ -87,7 +87,7 @@ QUESTIONS: dict[str, Callable[[State], Question]] = {
     "checkpoint": _checkpoint,
     "stop": _stop,
 }
-"""By the name in the table of keys; what a key asks depends on the state of the run."""
+"""Questions by the name in the table of keys; they depend on the state of the run."""
 
 
 class CommandActions(PaintedApp):

@@ -19,7 +19,7 @@ class PageActions(ChartActions):
         return self.session.view.page.name or super()._panel()
 
     def action_enter(self) -> None:
-        """From a detail to the table behind it; from there to its charts, where it has some."""
+        """Go from a detail to the table behind it, and from there to its charts."""
         view = self.session.view
         is_behind = view.detail and view.typing is None and not view.charts.names
         if view.page.close():

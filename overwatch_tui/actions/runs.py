@@ -33,7 +33,7 @@ class RunActions(PaintedApp):
             self.action_runs()
 
     def paint(self) -> None:
-        """Nothing is drawn behind the list, which covers the screen."""
+        """Paint, but nothing behind the list, which covers the screen."""
         if self.screen_stack[-1] is not self._list:
             super().paint()
 

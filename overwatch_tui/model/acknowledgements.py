@@ -11,16 +11,16 @@ from esper_overwatch.protocol.messages.vocabulary import SEVERITY_RANK
 AnomalyKey = tuple[str, str]
 """(source, kind)."""
 HERE = "this terminal"
-"""Who acknowledged or muted what no other viewer knows of."""
+"""Author of an acknowledgement or a mute that no other viewer knows of."""
 
 
 class Acknowledgement(NamedTuple):
-    """Somebody has seen an anomaly."""
+    """An acknowledgement of an anomaly."""
 
     since: int
-    """When the anomaly began, microseconds; 0 = whichever there was at `ts`."""
+    """Begin of the anomaly, microseconds; 0 = whichever was active at `ts`."""
     ts: int
-    """When it was acknowledged."""
+    """Time of the acknowledgement, microseconds."""
     rank: int
     """Severity that was seen; a worse one asks again."""
     by: str = HERE

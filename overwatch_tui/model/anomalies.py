@@ -103,7 +103,6 @@ class Anomalies:
         """Key → (since, the worst value that was received), which outlives it too."""
 
     def copy(self) -> Anomalies:
-        """One that later events and acknowledgements do not change."""
         return copy.deepcopy(self)
 
     def __len__(self) -> int:
@@ -235,7 +234,7 @@ class Anomalies:
             record.mute = self.seen.mute_of(key)
 
     def waiting(self) -> list[AnomalyRecord]:
-        """Those that were not acknowledged, muted ones among them."""
+        """Records that need an acknowledgement, muted ones included."""
         return [record for record in self.ordered() if record.is_waiting]
 
     def ordered(self) -> list[AnomalyRecord]:
@@ -260,7 +259,7 @@ class Anomalies:
         return ranks
 
     def open_records(self, now: int) -> list[AnomalyRecord]:
-        """Those that need the operator: neither acknowledged nor muted nor over."""
+        """Records that need the operator: neither acknowledged nor muted nor over."""
         return [r for r in self.ordered() if r.is_waiting and not r.is_muted(now)]
 
     def active_count(self, severity: str) -> int:

@@ -1,4 +1,4 @@
-"""How many anomalies were raised, by hour, severity and kind: of live events and of those that came late.
+"""Numbers of anomalies raised, by hour, severity and kind, in live events and late ones.
 
 An anomaly that grows worse counts once as a warning and once as critical, each in the hour of its event; one
 that only calms down does not count again. The order in which events come does not matter.
@@ -28,7 +28,7 @@ OTHER = "other"
 
 
 class _Incident(NamedTuple):
-    """When an anomaly was first a warning, and first critical, microseconds; 0 = never."""
+    """Times at which an anomaly was first a warning, and first critical, microseconds; 0 = never."""
 
     kind: str
     warning: int = 0
@@ -51,9 +51,9 @@ class AnomalyHistory:
     """Counts of the newest week."""
 
     _counts: Counter[tuple[int, str, str]] = field(default_factory=Counter)
-    """By (hour since 1970, severity, kind)."""
+    """Numbers by (hour since 1970, severity, kind)."""
     _incidents: dict[Hashable, _Incident] = field(default_factory=dict)
-    """By source, kind and beginning."""
+    """Incidents by source, kind and beginning."""
     _kinds: set[str] = field(default_factory=set)
     newest: int = 0
     """The newest hour that holds one."""
@@ -114,7 +114,7 @@ class AnomalyHistory:
             del self._counts[key]
 
     def by_hour(self, severity: str, now: int, count: int) -> list[int]:
-        """How many were raised in each of `count` hours, the one that `now` lies in last."""
+        """Anomalies raised in each of `count` hours, the last one being that of `now`."""
         last = now // HOUR
         found = [0] * count
         for (hour, each, _), number in self._counts.items():
@@ -124,7 +124,7 @@ class AnomalyHistory:
         return found
 
     def by_kind(self, severity: str, now: int, count: int) -> list[tuple[str, int]]:
-        """(kind, how many) of these hours, the most frequent first."""
+        """(kind, number) in these hours, the most frequent first."""
         last = now // HOUR
         found: Counter[str] = Counter()
         for (hour, each, kind), number in self._counts.items():

@@ -45,7 +45,7 @@ class Parameter(NamedTuple):
 
     name: str
     kind: Any
-    """Its type, without annotations."""
+    """Type, without annotations."""
     about: str
     default: str
     """Empty = it has to be given."""

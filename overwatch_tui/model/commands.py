@@ -32,7 +32,7 @@ class TrackedCommand:
     state: str
     """SENT, ACK, NACK, RUNNING, DONE, FAILED or NO REPLY."""
     ts: int
-    """When it was sent (ours) or accepted; microseconds."""
+    """Time at which it was sent (ours) or accepted, microseconds."""
     by: str
     rtt: float | None = None
     """Seconds until the answer; None for other people's."""

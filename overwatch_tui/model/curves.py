@@ -68,7 +68,7 @@ class Curves:
         return Curves({name: each.copy() for name, each in self.histories.items()})
 
     def cut(self, until: int) -> Curves:
-        """Those of the values before a time where a bucket of every resolution ends; microseconds."""
+        """Curves of the values before a time, microseconds, at which a bucket of every resolution ends."""
         cut = {name: each.cut(until) for name, each in self.histories.items() if each.first_ts < until}
         return Curves({name: each for name, each in cut.items() if each.last_ts})
 
@@ -93,13 +93,13 @@ class Curves:
 
 @dataclass
 class ComparedRun:
-    """One that is drawn under a letter, by the time since it began."""
+    """A run drawn under a letter, by the time since it began, over the run that is watched."""
 
     mark: str
-    """Its letter; the run that is watched is `a`."""
+    """Letter; the run that is watched is `a`."""
     name: str
     begin: int
-    """When it began, microseconds."""
+    """Begin of the run, microseconds."""
     curves: Curves = field(default_factory=Curves)
 
 

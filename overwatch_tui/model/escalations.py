@@ -1,4 +1,4 @@
-"""Which escalations of what is collected are in force: several may overlap, and each one ends on its own."""
+"""Escalations of telemetry in force: several may overlap, and each one ends on its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Key = tuple[str | None, int | None, str]
 
 @dataclass
 class OpenEscalations:
-    """Those of a boot, folded from `telemetry.level`; clocks are epochs since the run began."""
+    """Escalations of a boot, folded from `telemetry.level`; clocks are epochs since the run began."""
 
     _until: dict[_Key, int] = field(default_factory=dict)
     """The clock at which each falls back."""

@@ -1,4 +1,4 @@
-"""How often other limits would have raised an anomaly, counted over the curves that are kept.
+"""Numbers of anomalies that other limits would have raised, counted over the curves that are kept.
 
 A curve holds the least and the greatest value of each bucket: the worse one is judged, as the daemon's check
 judges readings: `raise_after` breaches in a row raise, `clear_after` calm ones end. Where a bucket holds
@@ -29,7 +29,7 @@ _SIGNALS = {
     "lstm_saturated": "lstm_rms",
     "memory": "memory",
 }
-"""By kind: its row in the table of thresholds."""
+"""Row in the table of thresholds, by kind."""
 _OF_POLICY = {"gradient_exploding": "total_grad_norm"}
 _CURVES = {
     "norm_drift": ("drift/",),
@@ -44,7 +44,7 @@ _CURVES = {
     "total_grad_norm": ("ppo.grad_norm",),
     "memory": ("memory",),
 }
-"""By row: the curves that it is compared with; `drift/` and `entropy.` stand for all that begin so."""
+"""Curves by row of the table; `drift/` and `entropy.` stand for all that begin so."""
 MOVING = {"kl": "ppo.target_kl", "value_collapse": "the share of the run that is done"}
 """Rows whose limits follow something else, so that no fixed ones can take their place."""
 
@@ -56,7 +56,7 @@ def limit_signal(source: str, kind: str) -> str | None:
 
 
 def limit_curves(signal: str, names: Sequence[str]) -> list[str]:
-    """Those of the curves that a row of thresholds is compared with."""
+    """Curves that a row of thresholds is compared with."""
     wanted = _CURVES[signal]
     return [
         name for name in names if any(name == w or (w[-1] in "/." and name.startswith(w)) for w in wanted)
@@ -64,7 +64,7 @@ def limit_curves(signal: str, names: Sequence[str]) -> list[str]:
 
 
 class RaisedCount(NamedTuple):
-    """How many times an anomaly would have been raised."""
+    """Numbers of anomalies that would have been raised."""
 
     warnings: int
     criticals: int
@@ -106,10 +106,10 @@ class LimitPreview:
         self.num_curves = len(self._curves)
         firsts = [spans[0].ts for spans in self._curves]
         self.span = max(s[-1].ts for s in self._curves) - min(firsts) if self._curves else 0
-        """From the oldest value to the newest, microseconds."""
+        """Time from the oldest value to the newest, microseconds."""
 
     def count(self, limit: Threshold) -> RaisedCount:
-        """How many times these limits would have raised an anomaly."""
+        """Numbers of anomalies that these limits would have raised."""
         found = [count_raised(spans, limit) for spans in self._curves if self._reaches(spans, limit)]
         return RaisedCount(sum(each.warnings for each in found), sum(each.criticals for each in found))
 

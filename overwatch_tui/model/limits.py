@@ -1,4 +1,4 @@
-"""Which limits hold for the signals of the policy, in this run."""
+"""Limits for the signals of the policy in this run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PolicyLimit(NamedTuple):
     """The limit of a field of `PPOUpdate`."""
 
     threshold: str
-    """In the table of thresholds."""
+    """Row in the table of thresholds."""
     twins: tuple[tuple[str, str], ...]
     """(source, kind) of the daemon's own checks of the same signal."""
 
@@ -31,7 +31,7 @@ POLICY_LIMITS = {
     "grad_norm": PolicyLimit("total_grad_norm", (("policy", "gradient_exploding"),)),
     "lstm_h_rms": PolicyLimit("lstm_rms", (("policy", "lstm_saturated"),)),
 }
-"""By the field of `PPOUpdate`."""
+"""Limits by the field of `PPOUpdate`."""
 
 
 def policy_limit(

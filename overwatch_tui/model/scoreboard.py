@@ -1,4 +1,4 @@
-"""How the seeds of each blueprint ended: the counts that `esper-daemon query` has of its table `seeds`."""
+"""Outcomes of the seeds by blueprint, equal to those of `esper-daemon query` and its table `seeds`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BlueprintTally:
 
 Tallies = dict[str, BlueprintTally]
 SlotTallies = dict[tuple[str, str], BlueprintTally]
-"""By blueprint and slot."""
+"""Tallies by blueprint and slot."""
 _Measured = tuple[int, int, int, list[list[float | None]], list[str]]
 """Time, round, epoch, contributions [N][S] and the names of the slots."""
 
@@ -55,9 +55,9 @@ class Scoreboard:
     _events: list[Event] = field(default_factory=list)
     """The stages of the present round."""
     _measured: list[_Measured] = field(default_factory=list)
-    """Its contributions, epoch by epoch."""
+    """Contributions of the present round, epoch by epoch."""
     _lives: Lives = field(default_factory=Lives)
-    """Those of the present round."""
+    """Lives of the present round."""
     _is_booting: bool = False
     is_whole: bool = True
     """True while every event of `life` since the run's beginning was received: the counts are the run's."""
@@ -149,7 +149,7 @@ def _count(lives: list[Life]) -> SlotTallies:
 
 @lru_cache(maxsize=4096)
 def _name(blueprint: str, slot: str) -> tuple[str, str]:
-    """One for all rounds: as read from events each would be another."""
+    """The same tuple in all rounds, to save memory."""
     return blueprint, slot
 
 

@@ -89,11 +89,11 @@ class SeedStory:
     seed: str | None = None
     """Id in the events."""
     by: str | None = None
-    """Who planted it; None = it was born before what is known begins."""
+    """The one who planted it; None = its birth is not known."""
     born_epoch: int | None = None
     stage: str = ""
     end_stage: str | None = None
-    """As of `Life`; None = it goes on."""
+    """Last stage, as in `Life`; None = it goes on."""
     end_epoch: int | None = None
     contribution: float | None = None
     """The newest known, a share of accuracy."""
@@ -126,7 +126,7 @@ class SeedStory:
 
     @property
     def epochs(self) -> int | None:
-        """From its birth to its end, or to the newest epoch that is known of it."""
+        """Epochs from its birth to its end, or to its newest known epoch."""
         last = self.end_epoch
         if last is None and self.points:
             last = self.points[-1].epoch
@@ -156,13 +156,13 @@ class SeedStories:
         self._newest: dict[str, tuple[int, _Clock]] = {}
         """Number and clock of the newest event of each stream."""
         self._measured: dict[tuple[int, int], int] = {}
-        """By round and epoch, the number of the newest event that measured it."""
+        """Number of the newest event that measured it, by round and epoch."""
         self._owner = object()
         self._made: dict[_Place, list[SeedStory]] = {}
         """Lives that were made of the facts, without `points`."""
 
     def copy(self) -> SeedStories:
-        """One that later events do not change; facts are shared until one of both changes them."""
+        """Copy that shares facts until either changes them."""
         twin = SeedStories()
         twin._places, twin._finished = dict(self._places), dict(self._finished)
         twin._newest, twin._measured = dict(self._newest), dict(self._measured)
@@ -171,7 +171,7 @@ class SeedStories:
         return twin
 
     def cut(self, until: Mapping[str, int]) -> SeedStories:
-        """Those of the events up to a number of each stream."""
+        """Stories of the events up to a number of each stream."""
         twin = SeedStories()
         life, metric = until.get("life", 0), until.get("metric", 0)
         for clock, seq in self._measured.items():

@@ -73,7 +73,7 @@ class State:
     """Newest round in which a teacher decided."""
     teacher_round: int = 0
     drift: dict[str, SourceDrift] = field(default_factory=dict)
-    """By source; envs and policy come in different events, which name the sources that were measured."""
+    """Drift by source; envs and policy come in different events."""
     system: ev.SystemSample | None = None
     """Sample of the first rank, as are the curves: another rank may run on another machine."""
     system_ts: int = 0
@@ -85,9 +85,9 @@ class State:
     shapley: ev.ShapleyComputed | None = None
     shapley_round: int = 0
     episodes: dict[int, tuple[int, ev.EpisodeFinished]] = field(default_factory=dict)
-    """By env: its newest finished episode and the round that it belongs to."""
+    """(round, newest finished episode) by env."""
     evaluations: dict[str, tuple[int, ev.EvaluationFinished]] = field(default_factory=dict)
-    """By policy: its newest evaluation and the round that it came after."""
+    """(round before it, newest evaluation) by policy."""
     profile: ev.ProfilerFinished | None = None
     profiling: ev.ProfilerStarted | None = None
     escalations: OpenEscalations = field(default_factory=OpenEscalations)
@@ -174,7 +174,7 @@ class State:
         return replace(self, **{each.name: _frozen(getattr(self, each.name)) for each in fields(self)})
 
     def severity(self, signal: str, value: float | None) -> str | None:
-        """By the table of thresholds that the daemon sent; None where it is within limits or not measured."""
+        """Severity by the daemon's table of thresholds; None if within limits or not measured."""
         threshold = self.thresholds.get(signal)
         return None if value is None or threshold is None else threshold.severity(value)
 
@@ -198,7 +198,7 @@ class State:
 
     @property
     def missing_commands(self) -> frozenset[str]:
-        """Which of the commands with a key the run lacks; `call` is for those that a loop has registered."""
+        """Commands with a key that the run lacks; `call` stands for those that a loop has registered."""
         if not self.is_published:
             return frozenset(("call",))
         missing = frozenset(_COMMANDS_WITH_KEYS) - self.loop_commands.keys()
@@ -211,7 +211,7 @@ class State:
 
     @property
     def num_envs(self) -> int:
-        """How many there are, at most `MAX_ENVS` whatever the event claims."""
+        """Number of envs, at most `MAX_ENVS` whatever the event claims."""
         if self.epoch is not None:
             return len(self.epoch.val_accuracy)
         return max(0, min(self.run.envs, MAX_ENVS)) if self.run is not None else 0

@@ -21,7 +21,7 @@ RESOLUTIONS: tuple[tuple[int, int], ...] = (
 )
 """(bucket, how many of time): 1 s for 15 min, 10 s for 3 h, 60 s for a week."""
 SHORT_RESOLUTIONS: tuple[tuple[int, int], ...] = ((10 * SECOND, 360),)
-"""For the many and short-lived, such as seeds: 10 s for an hour."""
+"""Resolution of many short-lived signals, such as those of seeds: 10 s for an hour."""
 
 SLACK = 64
 """Buckets above the capacity, so that the oldest are dropped several at a time."""
@@ -41,7 +41,7 @@ class HistorySpan(NamedTuple):
     """One bucket of a history."""
 
     ts: int
-    """Its beginning, microseconds."""
+    """Begin, microseconds."""
     low: float
     high: float
     size: int
@@ -133,7 +133,7 @@ class History:
         return twin
 
     def cut(self, until: int) -> History:
-        """One with the buckets that end at a time or before it; its last value is the mean of the last."""
+        """History of the buckets that end by a time; its last value is the mean of the last bucket."""
         twin = History(())
         twin._rings = [ring.cut(until) for ring in self._rings]
         ring = next((ring for ring in twin._rings if ring.index), None)

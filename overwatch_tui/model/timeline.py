@@ -49,7 +49,7 @@ class Folding:
 
     state: State = field(default_factory=State)
     position: int = 0
-    """How many events it was folded from."""
+    """Number of events it was folded from."""
     ts: int = 0
     """The newest of them, microseconds."""
     numbers: dict[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Keyframe:
     """Values of the curves before this time belong to it."""
     numbers: dict[str, int]
     state: State
-    """Without curves, counts, stories and log."""
+    """State without curves, counts, stories and log."""
     log: bytes
     """The newest entries of the log, packed: nothing else would hold them any more."""
 

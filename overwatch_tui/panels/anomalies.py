@@ -25,7 +25,6 @@ MIN_DETAIL_LINES = 20
 
 
 def num_waiting(inputs: PanelInputs) -> int:
-    """How many are neither acknowledged nor muted nor over."""
     return len(inputs.state.anomalies.open_records(inputs.now))
 
 
@@ -46,7 +45,7 @@ def needs(inputs: PanelInputs, width: int) -> tuple[int, int]:
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """One line each; below them the hint of the selected one, or counts by hour, and its detail."""
+    """A line per record; below, the selected one's hint, or counts by hour and its detail."""
     records = listed_anomalies(inputs)
     if not records and "anomalies" in inputs.view.filters:
         text = inputs.view.empty_text("anomalies", "anomaly", "")

@@ -104,7 +104,7 @@ def _when(inputs: PanelInputs, ts: int) -> str:
 
 
 def _seen_by(record: AnomalyRecord, now: int) -> list[tuple[str, str]]:
-    """Who has acknowledged and muted it, and why."""
+    """Authors and reasons of the acknowledgement and the mute."""
     found = []
     if record.acknowledged is not None:
         seen = record.acknowledged

@@ -1,4 +1,4 @@
-"""All commands of the run, newest first, with what became of each."""
+"""All commands of the run and their results, newest first."""
 
 from __future__ import annotations
 

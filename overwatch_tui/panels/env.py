@@ -107,7 +107,7 @@ def _seed_lines(inputs: PanelInputs, env: int, width: int) -> list[Line]:
 
 
 def _gates(inputs: PanelInputs, env: int, width: int) -> list[Line]:
-    """Which checks the last gate of each seed passed and failed."""
+    """Checks that each seed's last gate passed and failed."""
     lines = []
     for slot in inputs.state.slots:
         gate = inputs.state.gates.get((env, slot))

@@ -64,7 +64,7 @@ def _fields_of(inputs: PanelInputs, row: EnvRow) -> dict[str, FieldValue]:
 
 
 def _rows(inputs: PanelInputs) -> list[EnvRow]:
-    """Those that the filter shows, in the order of the view."""
+    """Envs that the filter shows, in the order of the view."""
     view = inputs.view
     return [row for row in sorted_rows(inputs) if view.passes("envs", partial(_fields_of, inputs, row))]
 

@@ -187,4 +187,4 @@ FIELD_HELP: dict[str, PanelHelp] = {
     "about": _ABOUT,
     "pins": _PINS,
 }
-"""By the name of the panel."""
+"""Help by the name of the panel."""

@@ -31,7 +31,7 @@ def chart_of(name: str) -> str:
 
 
 def natural_order(name: str) -> list[tuple[bool, int, str]]:
-    """For sorting: counts by their size."""
+    """Sort key by which counts are ordered by their size."""
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in name.split("/")]
 
 
@@ -74,7 +74,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def _num_columns(num_charts: int, width: int, height: int) -> int:
-    """As few as give each chart its height, so that few charts are wide ones."""
+    """The least number of columns that gives each chart its height: few charts are wide."""
     most = max(1, min(num_charts, width // CHART_WIDTH))
     fitting = (n for n in range(1, most) if -(-num_charts // n) * CHART_HEIGHT <= height)
     return next(fitting, most)

@@ -80,7 +80,7 @@ class _Widths(NamedTuple):
 
 
 def _widths(rows: Sequence[tuple[str, str]], width: int) -> _Widths:
-    """As many columns as leave the course of a number its room."""
+    """Widths for as many columns as leave room for the course of a number."""
     longest = max((len(leaf) + 3 if leaf else len(group) + 1 for group, leaf in rows), default=0)
     name = max(_MIN_NAME_WIDTH, min(_MAX_NAME_WIDTH, longest + 1, width // 2))
     left = width - name - _COLUMN - 2

@@ -15,7 +15,7 @@ ANOMALY_FIELDS = ("source", "kind", "sev", "value", "limit", "peak", "count", "s
 
 
 def listed_anomalies(inputs: PanelInputs) -> list[AnomalyRecord]:
-    """Those that the filter shows, in the order of the list."""
+    """Records that the filter shows, in the order of the list."""
     found = inputs.state.anomalies.ordered()
     now = inputs.now
     return [each for each in found if inputs.view.passes("anomalies", partial(anomaly_fields, each, now))]

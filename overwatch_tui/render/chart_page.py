@@ -195,7 +195,7 @@ def _figure(value: float) -> str:
 
 
 def page_head(inputs: PanelInputs, words: str, width: int) -> Line:
-    """How the charts are drawn, and the keys for it."""
+    """Settings of the charts, and their keys."""
     view = inputs.view.charts
     row = Row().put(f" {words}", "title").put(f"  {inputs.window_name}", "bold")
     if view.is_log:
@@ -214,7 +214,7 @@ def page_head(inputs: PanelInputs, words: str, width: int) -> Line:
 
 
 def run_names(inputs: PanelInputs, width: int) -> list[Line]:
-    """Which letter and colour is which run; no line where none is laid over."""
+    """Letters and colours of the compared runs; no line where there are none."""
     view = inputs.view.charts
     if view.overlay != OVER_RUNS:
         return []

@@ -13,12 +13,12 @@ OVERLAYS = ("off", "all", "quantiles")
 OVER_RUNS = "runs"
 """A further one, where runs are compared."""
 MAX_PINS = 6
-"""As many as a page shows."""
+"""Charts on a page."""
 
 
 @dataclass
 class ChartView:
-    """One for all charts of the screen: they stay in step."""
+    """Choices for all charts of the screen: they stay in step."""
 
     names: tuple[str, ...] = ()
     """Curves that the page of charts shows; empty = it is not open."""
@@ -33,9 +33,9 @@ class ChartView:
     pins: list[str] = field(default_factory=list)
     """Curves of one's own page, in their order."""
     begin: int = 0
-    """When the run that is watched began, microseconds; where it is compared."""
+    """Begin of the run that is watched, microseconds, where it is compared."""
     runs: list[ComparedRun] = field(default_factory=list)
-    """Those that it is compared with."""
+    """Runs that it is compared with."""
 
     def compare(self, begin: int, runs: list[ComparedRun]) -> None:
         """Lay these runs over the one that is watched, which began then."""

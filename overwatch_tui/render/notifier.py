@@ -30,7 +30,7 @@ _BY_NAME = {
     "foot": "osc777",
     "rxvt": "osc777",
 }
-"""By a part of what TERM, or the terminal itself, says."""
+"""Form by a part of what TERM, or the terminal itself, says."""
 _PERIOD = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
 
 
@@ -68,7 +68,7 @@ def chosen_quiet_hours(setting: str) -> QuietHours | None:
 
 
 class Outlet(NamedTuple):
-    """How this terminal is notified."""
+    """The way in which this terminal is notified."""
 
     form: str
     """`off`, `bell`, `osc9`, `osc777` or `osc99`."""

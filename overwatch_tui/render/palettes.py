@@ -192,7 +192,7 @@ PALETTES: dict[str, Palette] = {
     "colour-blind": Palette(_BLACK, "color(252)", _COLOUR_BLIND),
     "16-colour": Palette(("#000000",), "color(7)", _SIXTEEN),
 }
-"""By name, in the order in which `^T` shows them."""
+"""Themes by name, in the order of `^T`."""
 
 
 def automatic_theme(environ: Mapping[str, str]) -> str:

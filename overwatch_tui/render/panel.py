@@ -128,7 +128,7 @@ class Drawn(NamedTuple):
 
 
 class Renderer(NamedTuple):
-    """How a panel is drawn: pure functions of its inputs, which they do not change."""
+    """The functions that draw a panel from its inputs, which they do not change."""
 
     title: Callable[[PanelInputs], str]
     body: Callable[[PanelInputs, int, int], Drawn]
@@ -146,7 +146,7 @@ class Renderer(NamedTuple):
     charts: Callable[[PanelInputs], Sequence[str]] = lambda _: ()
     """Names of the curves of the selected row, which Enter shows as charts."""
     records: Callable[[PanelInputs], Sequence[Mapping[str, FieldValue]]] = lambda _: ()
-    """All its rows with all their fields, as an export has them; those that the filter shows."""
+    """Rows that the filter shows, with all their fields, for an export."""
     grows: bool = False
     """True if it takes the lines that no panel of its column asks for; else the last panel does."""
     page: Callable[[PanelInputs], str] = lambda _: ""
@@ -156,7 +156,7 @@ class Renderer(NamedTuple):
     is_newest_last: bool = False
     """True if its last row is the newest: over a slow link its lines are sent upwards."""
     num_waiting: Callable[[PanelInputs], int] = lambda _: 0
-    """How many rows wait for the operator: shown in its tab, highlighted."""
+    """Number of rows that wait for the operator, highlighted in the panel's tab."""
 
 
 class Place(NamedTuple):
@@ -177,7 +177,7 @@ class Panel(NamedTuple):
     key: str = ""
     """The digit that shows it alone; empty for a part of the main screen only."""
     tab: tuple[str, str] = ("", "")
-    """Its name in the row of views, short and long; without a short one it is not in a narrow row."""
+    """Name in the row of views, short and long; without a short one it is not in a narrow row."""
 
 
 class PanelTable:
@@ -187,7 +187,7 @@ class PanelTable:
         self._by_name = {panel.name: panel for panel in panels}
         self._published = published
         self.views = tuple(panel for panel in panels if panel.key)
-        """Those that a key shows alone."""
+        """Panels that a key shows alone."""
 
     def __getitem__(self, name: str) -> Panel:
         return self._by_name[name]

@@ -37,7 +37,7 @@ class TimeAxis(NamedTuple):
     now: int
     """Right edge."""
     window: int
-    """From the left edge to the right one."""
+    """Time from the left edge to the right one."""
     is_past: bool = False
     """True if the right edge is not the present: the axis then names the times of both edges."""
 
@@ -313,7 +313,7 @@ class _Canvas:
         """Dots of the present pen, a number per column of dots: bit 0 is the lowest row."""
         self._pen = ("", "")
         self._over: dict[int, dict[int, StyledText]] = {}
-        """By line and column."""
+        """Marks by line and column."""
         self._rule = glyphs.rule if glyphs.braille else "-"
         self._bar = glyphs.bar
         self._cursor: int | None = None

@@ -25,7 +25,7 @@ class SeedRow(NamedTuple):
     stage: str
     blueprint: str
     epochs: int | None
-    """In this stage."""
+    """Epochs in this stage."""
     alpha: float | None
     contribution: float | None
     """Share of accuracy that the host would lose without it."""

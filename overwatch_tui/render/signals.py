@@ -1,4 +1,4 @@
-"""How each curve is drawn as a chart: its name, its unit, its limits, and what it can be laid over."""
+"""Properties of each curve as a chart: name, unit, limits, and the curves it can be laid over."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Glyphs:
     corners: str
     """Corners of a box: top left, top right, bottom left, bottom right."""
     cut: str
-    """At the end of what is longer than its room."""
+    """Sign at the end of a cut text."""
 
 
 UNICODE = Glyphs(
@@ -109,7 +109,7 @@ class Theme:
     def __init__(self, *, colour: bool = True, name: str = "dark") -> None:
         self.colour = colour
         self.name = name
-        """Who changes it has everything drawn again."""
+        """After a change everything has to be drawn again."""
 
     def style(self, names: str) -> Style:
         return _resolve(names, self.name if self.colour else "")

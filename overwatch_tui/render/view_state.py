@@ -45,7 +45,7 @@ class Scroll(NamedTuple):
 
     start: int
     height: int
-    """As many as fit, even where there are fewer."""
+    """Number of rows that fit, even where there are fewer."""
     top: int = 0
     """Line of the panel that the first of them is on."""
 
@@ -113,17 +113,17 @@ class ViewState:
     num_arrived: int = 0
     """Events after the moment that is shown."""
     seeking: str = ""
-    """How far the cursor is on its way to another moment; empty where it is not on one."""
+    """Progress of the cursor on its way to another moment; empty where it is on none."""
     rate: float = 1.0
     glyphs: Glyphs = UNICODE
     read_only: bool = False
     keys: tuple[Key, ...] = KEYS
-    """As the operator has chosen them."""
+    """Keys as the operator has chosen them."""
     typing: str | None = None
     """Digits of an env number being typed."""
     message: str = ""
     message_until: float = 0.0
-    """On the monotonic clock."""
+    """End of the message on the monotonic clock, seconds."""
 
     def show_view(self, name: str) -> None:
         self.name = self.focus = name
@@ -156,7 +156,7 @@ class ViewState:
         return f"no {row} passes {self.filter_note(panel)}{hint}"
 
     def step_back(self, panel: str) -> bool:
-        """One step out of the panel that moves act on; False where there is none."""
+        """Take one step out of the panel that moves act on; False where there is none."""
         if self.typing is not None:
             self.typing = None
         elif self.charts.let_go():

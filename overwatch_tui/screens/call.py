@@ -42,7 +42,7 @@ class CallScreen(BoxScreen[LoopCall | None]):
 
     @property
     def takes_chosen_keys(self) -> bool:
-        """In the list; where parameters are typed, a character is a character."""
+        """True in the list; where parameters are typed, a character is a character."""
         return self._chosen is None
 
     @property

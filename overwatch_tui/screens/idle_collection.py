@@ -30,7 +30,7 @@ class IdleCollection:
         self._collected = self._pressed = clock()
 
     def take_over(self) -> None:
-        """From here on Python begins no full collection by itself; what is there now is never looked at."""
+        """Keep Python from beginning full collections, and exempt all objects that exist now."""
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, NEVER)
         gc.freeze()

@@ -95,7 +95,7 @@ class InputLine(ModalScreen[str | None]):
         self._check = check
         self._history = [*history, text]
         self._at = len(history)
-        """Which line of the history is shown."""
+        """Index of the line of the history that is shown."""
         self._choices: list[str] = []
         """Texts that Tab goes through, and the text that it began with."""
         self._problem = ""

@@ -1,4 +1,4 @@
-"""How many bytes may be on their way to the terminal.
+"""The number of bytes that may be on their way to the terminal.
 
 What a terminal has taken cannot be seen from here: the kernel, ssh and the network hold many seconds of a
 slow link. So each frame ends with a question that terminals answer at once, by which Textual finds out about
@@ -16,15 +16,15 @@ QUESTION = "\x1b[?2026$p"
 FIRST_WINDOW, MIN_WINDOW, MAX_WINDOW = 16_384, 512, 65_536
 """Bytes: more than a screen before anything is known of the link; at least a few lines."""
 WINDOW_SECONDS = 0.25
-"""On a slow link so much of it may be under way: what a key has to wait for."""
+"""Time of a slow link that may be under way: a key has to wait for it."""
 SLOW_SECONDS, QUICK_SECONDS = 0.4, 0.1
 """An answer that takes so much longer than the quickest one tells of a slow link, of a quick one."""
 SMALL_BYTES = 2048
 """The answer after so few bytes tells how long the way is."""
 RETRY_SECONDS = 30.0
-"""Without an answer for so long a little is sent, and asked again: the answer may be lost."""
+"""Time without an answer after which a little is sent and asked again: the answer may be lost."""
 GIVE_UP_SECONDS = 600.0
-"""Without an answer for so long the terminal is taken to have stopped answering."""
+"""Time without an answer after which the terminal is taken to have stopped answering."""
 
 
 class _Mark(NamedTuple):
@@ -49,7 +49,7 @@ class OutputPace:
         self.is_answering = False
         """True once the terminal has answered."""
         self._silent_since: float | None = None
-        """When the first question was asked that has no answer; None = there is none."""
+        """Time of the first question without an answer; None = there is none."""
 
     def note_sent(self, count: int) -> None:
         self.sent += count

@@ -148,7 +148,7 @@ class RunsScreen(Screen[None], inherit_bindings=False):
         self.action_move(-1)
 
     def action_back(self) -> None:
-        """One step out: of the filter, then of the list."""
+        """Step out of the filter, then of the list."""
         if self._view.filters.pop("runs", None) is not None:
             self.draw()
         elif self._is_something_open:

@@ -41,7 +41,7 @@ _VISIBLE_BLANKS = frozenset("479")
 
 
 class Look(NamedTuple):
-    """How a cell is drawn, as parameters of SGR."""
+    """Style of a cell, as parameters of SGR."""
 
     attributes: str = ""
     colour: str = ""
@@ -49,7 +49,7 @@ class Look(NamedTuple):
 
 
 _LOOKS = [Look()]
-"""Those that there are: in lines each is one character, its place in here, which compares fast."""
+"""All looks; a line holds the index of each as one character, which compares fast."""
 PLAIN = chr(0)
 
 
@@ -75,7 +75,7 @@ def look_of(style: Style | None, system: ColorSystem) -> str:
 
 @lru_cache(maxsize=4096)
 def _blank_of(look: str) -> str:
-    """How a blank looks in it: by its background."""
+    """Look of a blank: its background."""
     known = _LOOKS[ord(look)]
     is_visible = _VISIBLE_BLANKS & set(known.attributes)
     return look if is_visible else _enter(Look(background=known.background))
@@ -227,7 +227,7 @@ class ShownCells:
         """(line, column, columns) of what the last update had no room for."""
 
     def forget(self) -> None:
-        """Somebody else may have written to the terminal, or it is another one."""
+        """Forget all cells: another program may have written to the terminal."""
         self._lines.clear()
 
     def erase_from(self, y: int) -> None:
@@ -355,7 +355,7 @@ def _changed(shown: _Line, wanted: _Line) -> list[int]:
 
 
 def _runs(changed: list[int], looks: str) -> list[tuple[int, int]]:
-    """From where to where cells differ; what is near each other and looks the same is one."""
+    """Runs (begin, end) of cells that differ; near ones of the same look are joined."""
     if not changed:
         return []
     found: list[tuple[int, int]] = []

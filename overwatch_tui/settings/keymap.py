@@ -44,7 +44,7 @@ _RENAMED = {
 
 
 def action_name(key: Key) -> str:
-    """How the settings call what a key does: `freeze`, `next_anomaly`, `escalate`."""
+    """Name of a key's action in the settings: `freeze`, `next_anomaly`, `escalate`."""
     if key.action in NAMES:
         return NAMES[key.action]
     found = re.fullmatch(r"(\w+)\((.*)\)", key.action)
@@ -108,7 +108,7 @@ def remap_keys(chosen: Mapping[str, object], where: str, keys: Sequence[Key] = K
 
 
 def usual_names(keys: Sequence[Key]) -> dict[str, str]:
-    """By each key that the operator has chosen the usual one of the same action."""
+    """Usual key of the same action, by each key that the operator has chosen."""
     return {
         name: usual.keys.split(",")[0]
         for key, usual in zip(keys, KEYS, strict=True)

@@ -37,7 +37,7 @@ class Setting:
 
     name: str
     values: tuple[SettingValue, ...] | Callable[[], tuple[SettingValue, ...]]
-    """All that it can have, or what gives them where that takes time; some, where `read` takes others."""
+    """All values, or a function that gives them; examples where `read` takes others."""
     default: SettingValue
     help: str
     is_live: bool = True
@@ -152,4 +152,4 @@ SETTINGS: dict[str, Setting] = {
         Setting("read_only", _OFF_ON, False, "Watch only; send no commands.", is_live=False),
     )
 }
-"""By name, in the order of the settings screen."""
+"""Settings by name, in the order of the settings screen."""

@@ -22,12 +22,12 @@ SendQuery = Callable[[str, dict[str, Any]], str]
 
 @dataclass(frozen=True)
 class Reach:
-    """How far back to ask, and how fine."""
+    """A span of time to ask for, and its resolution."""
 
     stream: str
     types: tuple[str, ...]
     seconds: float
-    """Before joining."""
+    """Time before joining."""
     interval_seconds: float
     """Between two events of a type."""
     total_bytes: int
@@ -52,7 +52,7 @@ THIN_REACHES = (
     Reach("life", ("round.finished", "anomaly", "governor.rollback"), 900.0, 0.0, 16 << 10, 2 << 10),
 )
 THIN_PUBLISHED_REACHES = (Reach("metric", ("scalar",), 900.0, 20.0, 96 << 10, 2 << 10), *THIN_REACHES[1:])
-"""For links that are too slow for all metrics."""
+"""Reaches for links that are too slow for all metrics."""
 MAX_QUESTIONS = 64
 """Most questions per reach: where its types are rare, there is much to search."""
 PAUSE_RATIO = 4.0

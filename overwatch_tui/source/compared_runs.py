@@ -73,7 +73,7 @@ class ComparedRuns:
     """The runs that `esper-tui a b` compares."""
 
     begin: int = 0
-    """When the run that is watched began, microseconds."""
+    """Begin of the run that is watched, microseconds."""
     others: list[JournalCurves] = field(default_factory=list)
     _notice: str = ""
 
@@ -88,7 +88,7 @@ class ComparedRuns:
         return has_come
 
     def take_notice(self) -> str:
-        """Which run can no longer be read, for the operator; once."""
+        """Message about a run that can no longer be read; returned once."""
         notice, self._notice = self._notice, ""
         return notice
 

@@ -40,7 +40,7 @@ class Moment(NamedTuple):
     ts: int
     """Microseconds."""
     position: int
-    """How many events it was folded from."""
+    """Number of events it was folded from."""
 
 
 class Cursor:
@@ -55,7 +55,7 @@ class Cursor:
         self._folding = Folding()
         self._seek: Seek | None = None
         self._steps_left: dict[str, int] = {}
-        """By `epoch` or `anomaly`, how many are still to be stepped: keys that came on the way."""
+        """Steps left by `epoch` or `anomaly`, of keys that came on the way."""
 
     @property
     def is_seeking(self) -> bool:
@@ -69,7 +69,7 @@ class Cursor:
 
     @property
     def progress(self) -> str:
-        """How far it is on its way: `43%`; empty where it is not."""
+        """Progress on its way, such as `43%`; empty where it is on none."""
         if self._seek is None:
             return ""
         share = self._seek.progress

@@ -45,7 +45,7 @@ class LiveCursor(Cursor):
             self._is_past = False
 
     def caught_up(self, state: State) -> None:
-        """All of the snapshot has been folded: from here on there are moments to go back to."""
+        """Note that the snapshot has been folded: from here on there are moments to go back to."""
         if self._is_joining and self._folding.position:
             self._is_joining = False
             self._folding.state = state
@@ -151,7 +151,7 @@ class LiveCursor(Cursor):
         return find
 
     def _step_into_memory(self, what: str, by: int) -> str:
-        """From the last mark before joining to the first in memory."""
+        """Step from the last mark before joining to the first in memory."""
         marks = self._marks(what)
         if not marks.positions:
             return self.to_end()

@@ -44,7 +44,7 @@ class Past(Protocol):
 
     @property
     def progress(self) -> str:
-        """How much has come."""
+        """Amount that has come."""
 
     def step(self) -> bool:
         """Go on with what was asked for; whether all of it is there.

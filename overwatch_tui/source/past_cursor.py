@@ -120,7 +120,7 @@ class PastCursor:
 
     @property
     def progress(self) -> str:
-        """How far it is on its way."""
+        """Progress on its way."""
         return self._source.progress if self._cursor is None else self._cursor.progress
 
     @property

@@ -24,9 +24,9 @@ from .recording import FetchFeed
 from .replay import ReplayFeed
 
 LOCAL_SECONDS, REMOTE_SECONDS = 2.0, 10.0
-"""From an answer to the next question."""
+"""Time from an answer to the next question."""
 PATIENCE_SECONDS = 90.0
-"""Somebody may have to type a passphrase."""
+"""Time to type a passphrase."""
 
 
 class ListedRun(Struct, frozen=True):
@@ -40,7 +40,7 @@ class ListedRun(Struct, frozen=True):
     created: int = 0
     """Microseconds."""
     path: str = ""
-    """Its folder, on its machine."""
+    """Folder on its machine."""
     overview: RunOverview | None = None
 
     @property
@@ -55,11 +55,11 @@ class MachineRuns(Protocol):
 
     @property
     def host(self) -> str:
-        """As ssh is called with it; empty for this machine."""
+        """Host as ssh takes it; empty for this machine."""
 
     @property
     def runs(self) -> Sequence[ListedRun] | None:
-        """As last answered; None before the first answer."""
+        """Runs as last answered; None before the first answer."""
 
     @property
     def problem(self) -> str:
@@ -95,7 +95,7 @@ class LocalMachine:
         self._thread: threading.Thread | None = None
         self._next_at = 0.0
         self._known: dict[Hashable, ListedRun] = {}
-        """By what changes with a journal: its run needs no second look."""
+        """Runs by a fingerprint of their journals: unchanged ones need no second look."""
         self.runs: Sequence[ListedRun] | None = None
 
     def poll(self, *, batch: bool) -> bool:  # noqa: ARG002 - nothing is asked of anybody
