@@ -15,6 +15,7 @@ from esper_overwatch.trainer.config.schema import Config
 from esper_overwatch.trainer.hosts import seed_pool as seeding
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.slot_plan import Topology
+from tests.cases import nightly
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from tests.trainer.oracle import Env, env_from
 
@@ -51,12 +52,12 @@ APART = 0
 
 @pytest.fixture(
     params=[
-        ("gather", CLIP, seeding.ALONE_MIN_NUMBERS, 1),
         ("gather", CLIP, APART, 1),
         ("masked", CLIP, seeding.ALONE_MIN_NUMBERS, 1),
-        ("gather", 0.0, seeding.ALONE_MIN_NUMBERS, 1),
-        ("gather", CLIP, APART, 2),
-        pytest.param(("masked", CLIP, seeding.ALONE_MIN_NUMBERS, 2), marks=pytest.mark.slow),
+        nightly(("gather", CLIP, seeding.ALONE_MIN_NUMBERS, 1)),
+        nightly(("gather", 0.0, seeding.ALONE_MIN_NUMBERS, 1)),
+        nightly(("gather", CLIP, APART, 2)),
+        nightly(("masked", CLIP, seeding.ALONE_MIN_NUMBERS, 2)),
     ],
     ids=str,
 )
@@ -180,7 +181,7 @@ def test_gradient_norms_are_those_of_the_last_step(planted: tuple[Config, Popula
                 assert np.isnan(measured), f"slot {slot}, {what}"
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("size", [2, nightly(1), nightly(5)])
 def test_grouping_does_not_matter(size: int) -> None:
     columns = rows(every_state(), list(range(0, 63, 9)))
     results = []

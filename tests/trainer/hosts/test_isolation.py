@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -12,12 +13,18 @@ from esper_overwatch.protocol.messages.vocabulary import Stage
 from esper_overwatch.trainer.data.registry import load
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.seeds.image_blueprints import BLUEPRINTS
+from tests.cases import nightly
 from tests.trainer.hosts.plots import config, every_state, plant, rows
 
 torch.set_num_threads(1)
 DIGITS = load("digits")
 SICK = 3
 """The env that does what it likes."""
+USUAL = (("gather", "grouped", (8, 8, 8), 1), ("masked", "native", (4, 8, 16), 3))
+SIZES = (((8, 8, 8), 1), ((4, 8, 16), 3), ((16, 32, 8), 3))
+PRODUCT = ((*ways, *size) for *ways, size in product(("gather", "masked"), ("grouped", "native"), SIZES))
+GROWN = [*USUAL, *(nightly(*case) for case in PRODUCT if case not in USUAL)]
+"""Plan, convolution, channels and kernel: of each plan and convolution one by default."""
 
 
 def run(
@@ -55,11 +62,9 @@ def same_but(env: int, one: dict[str, Tensor], other: dict[str, Tensor]) -> None
         assert torch.equal(a.nan_to_num(7e7), b.nan_to_num(7e7)), name
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
-@pytest.mark.parametrize(("channels", "kernel"), [((8, 8, 8), 1), ((4, 8, 16), 3), ((16, 32, 8), 3)])
-@pytest.mark.parametrize("convolution", ["grouped", "native"])
+@pytest.mark.parametrize(("plan", "convolution", "channels", "kernel"), GROWN)
 def test_what_one_env_grows_changes_no_bit_of_another(
-    plan: str, channels: tuple[int, ...], kernel: int, convolution: str
+    plan: str, convolution: str, channels: tuple[int, ...], kernel: int
 ) -> None:
     columns = rows(every_state(), list(range(0, 56, 7)))
     changed = {name: values.clone() for name, values in columns.items()}
@@ -77,8 +82,15 @@ def test_what_one_env_grows_changes_no_bit_of_another(
     assert not torch.equal(plain[0]["train_loss"][SICK], other[0]["train_loss"][SICK])
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
-@pytest.mark.parametrize("convolution", ["grouped", "native"])
+@pytest.mark.parametrize(
+    ("plan", "convolution"),
+    [
+        ("gather", "grouped"),
+        ("masked", "native"),
+        nightly("gather", "native"),
+        nightly("masked", "grouped"),
+    ],
+)
 def test_a_sick_env_infects_nobody(plan: str, convolution: str) -> None:
     columns = rows(every_state(), list(range(0, 56, 7)))
 

@@ -19,6 +19,7 @@ from esper_overwatch.trainer.hosts.slot_plan import Topology
 from esper_overwatch.trainer.measurements import Measurements
 from esper_overwatch.trainer.seeds.image_blueprints import BLUEPRINTS, BlueprintError
 from esper_overwatch.trainer.seeds.lifecycle import Lifecycle
+from tests.cases import nightly
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 
 torch.set_num_threads(1)
@@ -197,8 +198,10 @@ def test_layer_statistics_cover_the_requested_envs_and_their_layers(plan: str) -
     assert made.run_epoch(1, 1).layers is None
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("plan", "shared"),
+    [("gather", False), ("masked", True), nightly("gather", True), nightly("masked", False)],
+)
 def test_what_modules_put_out_is_that_of_each_host_alone(plan: str, shared: bool) -> None:
     cfg = config(
         4,

@@ -13,6 +13,7 @@ from esper_overwatch.trainer.hosts.optimizer import ParameterGroup, StackedSGD, 
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.precision import GROWTH_INTERVAL_STEPS, INITIAL_SCALE, LossScale
 from esper_overwatch.trainer.hosts.slot_plan import Topology
+from tests.cases import nightly
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 
 torch.set_num_threads(1)
@@ -36,8 +37,10 @@ def per_host(gradients: dict[str, Tensor]) -> Tensor:
     return torch.cat([g.reshape(g.shape[0], -1).double() for g in gradients.values()], dim=1)
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize(
+    ("plan", "dtype"),
+    [("gather", "bf16"), ("masked", "fp16"), nightly("gather", "fp16"), nightly("masked", "bf16")],
+)
 def test_mixed_precision_step_is_close_to_float32(plan: str, dtype: str) -> None:
     whole, mixed = group(plan, "off"), group(plan, dtype)
     loss, _, gradients = whole.gradients(*whole.batches.at(1, 0))
@@ -54,7 +57,7 @@ def test_mixed_precision_step_is_close_to_float32(plan: str, dtype: str) -> None
     assert mixed.buffers["block0.norm.mean"].dtype == torch.float32
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("dtype", ["bf16", nightly("fp16")])
 def test_hosts_learn_the_digits_in_mixed_precision(dtype: str) -> None:
     losses = []
     for name in ("off", dtype):

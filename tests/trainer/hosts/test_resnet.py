@@ -18,6 +18,7 @@ from esper_overwatch.trainer.hosts.slot_plan import Topology
 from esper_overwatch.trainer.hosts.task_defaults import resolve_task_defaults
 from esper_overwatch.trainer.hosts.validation import Coalitions
 from esper_overwatch.trainer.seeds.table import is_in
+from tests.cases import nightly
 from tests.trainer.hosts.plots import config, every_state, plant, rows, tiny
 from tests.trainer.oracle import env_from
 from tests.trainer.resnet_oracle import ResNetEnv
@@ -46,8 +47,8 @@ SOME = list(range(0, 63, 3))
 PLANS = [
     ("gather", "grouped", 1),
     ("masked", "grouped", 1),
-    ("gather", "grouped", 2),
-    ("gather", "unfold", 1),
+    nightly("gather", "grouped", 2),
+    nightly("gather", "unfold", 1),
 ]
 """Plan, convolution, rows of slots."""
 
@@ -118,7 +119,7 @@ def test_validation_and_contributions_are_those_of_modules(
     population.close()
 
 
-@pytest.mark.parametrize("slot_rows", [1, 2])
+@pytest.mark.parametrize("slot_rows", [nightly(1), 2])
 def test_coalitions_are_what_modules_without_those_seeds_score(slot_rows: int) -> None:
     cfg, population = planted("gather", "grouped", slot_rows)
     population.run_epoch(1, 0)
@@ -142,7 +143,7 @@ def test_coalitions_are_what_modules_without_those_seeds_score(slot_rows: int) -
     population.close()
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", ["gather", nightly("masked")])
 def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
     settings = {"envs__plan": plan, "envs__group_size": 2}
     _, whole = populate(rows(every_state(), [0, 7, 14, 21]), torch.float32, **settings)
@@ -165,7 +166,7 @@ def test_a_resumed_population_goes_on_bit_for_bit(plan: str) -> None:
         population.close()
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [nightly(1), 2])
 def test_grouping_does_not_matter(size: int) -> None:
     columns = rows(every_state(), list(range(0, 45, 9)))
     results = []

@@ -17,6 +17,7 @@ from esper_overwatch.trainer.data.text import Text
 from esper_overwatch.trainer.hosts.population import Population
 from esper_overwatch.trainer.hosts.slot_plan import Topology
 from esper_overwatch.trainer.seeds.table import is_in
+from tests.cases import nightly
 from tests.trainer import text_oracle
 from tests.trainer.hosts.plots import config, every_state, plant, rows
 from tests.trainer.oracle import env_from
@@ -103,7 +104,7 @@ def assert_close(a: Tensor, b: Tensor, what: str) -> None:
     torch.testing.assert_close(a, b.view_as(a), rtol=1e-8, atol=1e-10, msg=lambda m: f"{what}: {m}")
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_other_kinds_and_sizes_train_and_validate_as_modules(plan: str) -> None:
     columns = rows(every_state(len(MORE_BLUEPRINTS)), list(range(0, 72, 4)))
     made = populate(columns, envs__plan=plan, envs__group_size=72, seeds__blueprints=MORE_BLUEPRINTS)
@@ -112,7 +113,7 @@ def test_other_kinds_and_sizes_train_and_validate_as_modules(plan: str) -> None:
     made[1].close()
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", ["gather", nightly("masked")])
 def test_a_seed_without_numbers_may_live_like_others(plan: str) -> None:
     columns = rows(every_state(1), list(range(9)))
     _, population = populate(columns, envs__plan=plan, seeds__blueprints=["noop"])
@@ -215,7 +216,7 @@ def test_hosts_without_attention_or_mlp_train_as_modules(heads: int) -> None:
         assert_close(loss[env], oracle.step(tokens[:, env, :, 0], labels[env])[0], f"env {env}")
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_hosts_with_a_tied_head_train_and_validate_as_modules(plan: str) -> None:
     made = populate(rows(every_state(5), list(range(0, 45, 5))), envs__plan=plan, host__tied_head=True)
     assert "head.weight" not in made[1].model.specs()
@@ -224,7 +225,7 @@ def test_hosts_with_a_tied_head_train_and_validate_as_modules(plan: str) -> None
     made[1].close()
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_hosts_with_dropout_train_and_validate_as_modules(plan: str) -> None:
     columns = rows(every_state(5), list(range(0, 45, 5)))
     cfg, population = made = populate(columns, envs__plan=plan, host__dropout=0.3, envs__group_size=64)
@@ -242,7 +243,7 @@ def test_nothing_is_drawn_where_nothing_is_dropped() -> None:
     assert keys[1] is not None
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", ["gather", nightly("masked")])
 def test_hosts_with_rows_of_slots_train_and_validate_as_modules(plan: str) -> None:
     columns = rows(every_state(5, slots=6), list(range(0, 22, 2)))
     made = populate(columns, envs__plan=plan, host__slot_rows=2)
@@ -252,8 +253,7 @@ def test_hosts_with_rows_of_slots_train_and_validate_as_modules(plan: str) -> No
     made[1].close()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(("size", "shared"), [(1, False), (2, True), nightly(1, True), nightly(2, False)])
 def test_grouping_does_not_matter(size: int, shared: bool) -> None:
     columns = rows(every_state(5), list(range(0, 45, 9)))
     results = []
@@ -292,7 +292,7 @@ def test_what_one_env_grows_changes_no_bit_of_another(plan: str) -> None:
     assert not torch.equal(results[0][0]["train_loss"][3], results[1][0]["train_loss"][3])
 
 
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize("plan", [nightly("gather"), "masked"])
 def test_no_prediction_depends_on_what_follows(plan: str) -> None:
     """Logits up to a position stay as they are when the characters after it change: every seed and style."""
     _, population = populate(every_state(5), envs__plan=plan, envs__group_size=64)
@@ -312,8 +312,16 @@ def test_no_prediction_depends_on_what_follows(plan: str) -> None:
     population.close()
 
 
-@pytest.mark.parametrize("kinds", [BLUEPRINTS, MORE_BLUEPRINTS[:5]], ids=["known", "more"])
-@pytest.mark.parametrize("plan", ["gather", "masked"])
+@pytest.mark.parametrize(
+    ("plan", "kinds"),
+    [
+        ("gather", BLUEPRINTS),
+        ("masked", MORE_BLUEPRINTS[:5]),
+        nightly("gather", MORE_BLUEPRINTS[:5]),
+        nightly("masked", BLUEPRINTS),
+    ],
+    ids=["gather-known", "masked-more", "gather-more", "masked-known"],
+)
 def test_a_resumed_population_goes_on_bit_for_bit(plan: str, kinds: tuple[str, ...]) -> None:
     columns = rows(every_state(5), [0, 7, 14, 21, 28])
     settings = {"envs__plan": plan, "envs__group_size": 2, "seeds__blueprints": kinds, "host__dropout": 0.2}
