@@ -149,7 +149,7 @@ def _count(lives: list[Life]) -> SlotTallies:
 
 @lru_cache(maxsize=4096)
 def _name(blueprint: str, slot: str) -> tuple[str, str]:
-    """The same tuple in all rounds, to save memory."""
+    """One tuple for all rounds, to save memory."""
     return blueprint, slot
 
 

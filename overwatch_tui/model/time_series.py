@@ -62,10 +62,11 @@ class _Ring:
         self.total = array("d")
         self.count = array("I")
 
-    def copy(self) -> _Ring:
+    def copy(self, end: int | None = None) -> _Ring:
+        """The buckets before an index; None = all."""
         twin = _Ring(self.dt, self.capacity)
         for name in ("index", "low", "high", "total", "count"):
-            setattr(twin, name, getattr(self, name)[:])
+            setattr(twin, name, getattr(self, name)[:end])
         return twin
 
     def add(self, ts: int, value: float) -> None:
@@ -107,10 +108,7 @@ class _Ring:
 
     def cut(self, until: int) -> _Ring:
         """The buckets that end at a time or before it."""
-        twin, end = _Ring(self.dt, self.capacity), bisect_left(self.index, until // self.dt)
-        for name in ("index", "low", "high", "total", "count"):
-            setattr(twin, name, getattr(self, name)[:end])
-        return twin
+        return self.copy(bisect_left(self.index, until // self.dt))
 
 
 class History:

@@ -72,7 +72,11 @@ def _is_of_kind(inputs: PanelInputs, entry: LogEntry) -> bool:
 
 def keys(inputs: PanelInputs) -> Sequence[Hashable]:
     """(stream, seq, ts) of the entries, oldest first."""
-    return [_key(entry) for entry in inputs.state.log if passes_filter(inputs, entry)]
+    return [_key(entry) for entry in _rows(inputs)]
+
+
+def _rows(inputs: PanelInputs) -> list[LogEntry]:
+    return [entry for entry in inputs.state.log if passes_filter(inputs, entry)]
 
 
 def _key(entry: LogEntry) -> Hashable:
@@ -81,17 +85,15 @@ def _key(entry: LogEntry) -> Hashable:
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """The newest rows, or those around the selected one."""
-    selected = inputs.view.selected.get("log")
+    selected, entries = inputs.view.selected.get("log"), _rows(inputs)
     if selected is None:
-        entries = [entry for entry in inputs.state.log if passes_filter(inputs, entry)]
         scroll = Scroll(max(0, len(entries) - height), height)
-        entries = entries[scroll.rows]
     else:
-        order = keys(inputs)
+        order = [_key(entry) for entry in entries]
         scroll = inputs.view.visible_rows("log", order, height, top=0)
-        entries = [e for e in inputs.state.log if passes_filter(inputs, e)][scroll.rows]
         if selected not in order and order:
             selected = order[0]
+    entries = entries[scroll.rows]
     if not entries:
         text = "nothing has happened yet"
         if inputs.view.log_filter != "all":
@@ -121,7 +123,7 @@ def entry_line(inputs: PanelInputs, entry: LogEntry, width: int, *, selected: bo
 
 def detail(inputs: PanelInputs, width: int, height: int) -> Drawn:
     """All fields of the selected event, or of the newest."""
-    entries = [e for e in inputs.state.log if passes_filter(inputs, e)]
+    entries = _rows(inputs)
     if not entries:
         return body(inputs, width, height)
     selected = inputs.view.selected.get("log")
@@ -163,8 +165,7 @@ def _field(name: str, text: str, name_width: int, width: int) -> list[Line]:
 
 
 def records(inputs: PanelInputs) -> list[dict[str, FieldValue]]:
-    chosen = [entry for entry in inputs.state.log if passes_filter(inputs, entry)]
-    return [{"ts": entry.ts, **_fields_of(entry)} for entry in chosen]
+    return [{"ts": entry.ts, **_fields_of(entry)} for entry in _rows(inputs)]
 
 
 RENDERER = Renderer(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from esper_overwatch.overwatch_tui.model.anomalies import AnomalyRecord
-from esper_overwatch.overwatch_tui.model.state import State
 
 from .env_rows import STAGE_LETTERS, env_row
 from .panel import PanelInputs
@@ -37,18 +37,16 @@ def summary(inputs: PanelInputs) -> dict[str, Any]:
         "level": state.ctx.level,
         "slots": state.slots,
         "envs": [_env(inputs, env) for env in range(state.num_envs)],
-        "last_round": _last_round(state),
-        "policy": None if state.ppo is None else {name: getattr(state.ppo, name) for name in _POLICY_FIELDS},
+        "last_round": _fields(state.last_round, _ROUND_FIELDS),
+        "policy": _fields(state.ppo, _POLICY_FIELDS),
         "step": state.metrics.step,
         "metrics": {name: one.last for name, one in sorted(state.metrics.statistics.items())},
         "anomalies": [_anomaly(record) for record in state.anomalies.ordered()],
     }
 
 
-def _last_round(state: State) -> dict[str, Any] | None:
-    if state.last_round is None:
-        return None
-    return {name: getattr(state.last_round, name) for name in _ROUND_FIELDS}
+def _fields(event: object, names: Sequence[str]) -> dict[str, Any] | None:
+    return None if event is None else {name: getattr(event, name) for name in names}
 
 
 def _anomaly(record: AnomalyRecord) -> dict[str, Any]:
