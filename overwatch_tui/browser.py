@@ -66,7 +66,6 @@ class PageServer(Server):
         self.url = f"http://{HOST}:{port}/?token={token}"
 
     async def on_startup(self, app: web.Application) -> None:  # noqa: ARG002
-        """Print the address."""
         click.echo(f"esper-tui is at {self.url}")
         tunnel = f"ssh -L {self.port}:{HOST}:{self.port} USER@THIS-HOST"
         click.echo(f"from another machine: {tunnel}, then the same address")
@@ -115,7 +114,6 @@ class PageServer(Server):
             self._pages -= 1
 
     def run(self) -> None:
-        """Serve until interrupted."""
         logging.getLogger("textual-serve").setLevel(logging.WARNING)
         web.run_app(self._make_app(), sock=self._listener, print=None, access_log=None)
 

@@ -234,7 +234,7 @@ def _takes_first_frame(ssh: Sequence[str], address: str | None, *, once: bool) -
 def _check_usage(
     name: str | None, others: Sequence[str], ssh: Sequence[str], *, replay: str | None, once: bool
 ) -> None:
-    """Refuse names that do not go together."""
+    """Refuse combinations of names that make no sense."""
     if replay and (name or ssh):
         raise click.UsageError("give a run to watch or --replay RUN|FILE, not both")
     if len(ssh) > 1 and (name or once):

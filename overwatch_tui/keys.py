@@ -37,7 +37,7 @@ _STEER = "commands (each asks y/N)"
 _TIME = "time"
 
 _DIGITS = tuple(Key(str(i), "", f"digit({i})", "", "") for i in range(10))
-"""They show a view, and type an env's number."""
+"""Digits, which show a view or type an env's number."""
 
 KEYS: tuple[Key, ...] = (
     Key("question_mark,f1", "? F1", "help", "this page", "leave and help", "help"),

@@ -31,7 +31,7 @@ from .source.past import Past, make_past
 from .source.replay import ReplayFeed
 
 RATE_WINDOW_SECONDS = 10
-"""Events per second are a mean over so long."""
+"""Window of the mean of events per second."""
 SEARCH_SECONDS = 5.0
 """Time for which `--once` looks for a live run."""
 ANSWER_SECONDS = 15.0
@@ -44,7 +44,7 @@ COMMANDS_SECONDS = 10.0
 
 
 class RunEnded(EsperError):
-    """The run has ended before what was waited for came."""
+    """A run that ended before the awaited event came."""
 
     exit_code = 3
 
@@ -59,7 +59,7 @@ class Session:
         self.link = LinkStatus()
         self.cursor = RecordedCursor(feed) if isinstance(feed, ReplayFeed) else LiveCursor(self._make_past)
         self.backfill: Backfill | None = None
-        """Asks for what was before joining; None of a recording."""
+        """Asks for events from before joining; None for a recording."""
         if isinstance(feed, LiveFeed):
             self.backfill = Backfill(feed.request)
             if feed.is_thin:
@@ -143,7 +143,7 @@ class Session:
         return isinstance(self.cursor, RecordedCursor) and self.cursor.is_seeking
 
     def show_cursor(self) -> None:
-        """Have the header say where the time cursor stands."""
+        """Show in the header where the time cursor stands."""
         view, cursor = self.view, self.cursor
         view.is_frozen, view.num_arrived, view.seeking = cursor.is_held, cursor.num_after, cursor.progress
 

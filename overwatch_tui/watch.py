@@ -53,7 +53,6 @@ class WatchOptions:
 
 
 def _first_view(settings: Settings) -> ViewState:
-    """The view that the settings ask for."""
     made = ViewState(
         glyphs=chosen_glyphs(settings.text("glyphs"), os.environ),
         read_only=bool(settings["read_only"]),

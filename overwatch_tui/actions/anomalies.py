@@ -82,7 +82,6 @@ class AnomalyActions(PaintedApp):
         self.paint()
 
     def action_limits(self) -> None:
-        """Try other limits of the selected anomaly's signal."""
         from esper_overwatch.overwatch_tui.screens.input_line import InputLine
 
         inputs = self.body
@@ -109,7 +108,7 @@ class AnomalyActions(PaintedApp):
         )
 
     def _try_limits(self, preview: LimitPreview, text: str | None) -> None:
-        """Judge by other limits here; the run keeps its own."""
+        """Judge by other limits in this terminal; the run keeps its own."""
         if text is None:
             return
         signal = preview.limit.signal
@@ -123,7 +122,7 @@ class AnomalyActions(PaintedApp):
         self.paint()
 
     def _acknowledge(self, records: list[AnomalyRecord]) -> None:
-        """Here at once, and for all viewers as soon as the daemon has it."""
+        """Acknowledge here at once, and for all viewers as soon as the daemon has it."""
         for record in records:
             self.session.state.anomalies.ack(record.key, self.session.feed.now())
             if self.session.speaks_for_all:

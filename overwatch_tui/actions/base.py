@@ -38,7 +38,7 @@ TICK_SECONDS = 1 / 30
 DOUBLE_PRESS_SECONDS = 2.0
 MAX_RUNG = 1000
 FULL_TERMINAL_SECONDS = 0.1
-"""A terminal that takes nothing for so long is on a slow link."""
+"""Time without output after which a terminal counts as one on a slow link."""
 RESIZED_SECONDS = 1 / 30
 """Delay of the full drawing after a resize; Textual lays out after 1/120."""
 
@@ -79,7 +79,7 @@ class PaintedApp(App[None]):
         self._count_output()
 
     def _count_output(self) -> None:
-        """Have every byte that is written counted."""
+        """Count every byte that is written."""
         driver = self._driver
         if driver is None or self.is_headless or self.is_web:
             return
@@ -280,7 +280,6 @@ class PaintedApp(App[None]):
         self.session.view.show_message(message)
 
     def say(self, message: str) -> None:
-        """Show a message and paint."""
         self.show_message(message)
         self.paint()
 

@@ -12,7 +12,7 @@ from esper_overwatch.overwatch_tui.start import RunChoice
 from .moments import MomentActions
 
 COMPARE_SECONDS = 0.1
-"""Other runs' journals are read so often, for a quarter of the time."""
+"""Period of reading other runs' journals, which takes a quarter of it at most."""
 
 
 class ChartActions(MomentActions):
@@ -73,7 +73,7 @@ class ChartActions(MomentActions):
         self._follow_row()
 
     def _follow_row(self) -> None:
-        """An open page shows the charts of the row that is selected now."""
+        """Show the charts of the selected row on an open page."""
         view = self.session.view
         if view.charts.names and self._charts_of_row():
             view.charts.names = self._charts_of_row()

@@ -27,7 +27,6 @@ class Question(NamedTuple):
     params: dict[str, Any]
     text: str
     consequence: str
-    """Consequence of a yes."""
 
 
 def _escalate(_state: State) -> Question:
@@ -100,7 +99,7 @@ class CommandActions(PaintedApp):
         return not link.is_replay and link.state in ("live", "slow", "stale")
 
     def action_ask(self, name: str) -> None:
-        """Ask before a command is sent; see `screens.questions`."""
+        """Ask one of the `QUESTIONS` before a command is sent."""
         question = QUESTIONS[name](self.session.state)
         if self.session.view.read_only:
             self.say("read-only: this terminal sends no commands")

@@ -57,7 +57,7 @@ class ExportActions(MoveActions):
         return lines
 
     def _write(self, name: str, suffix: str, records: Sequence[Record], lines: Sequence[Line]) -> str:
-        """Write the file; says where it is, or why it is not."""
+        """Write the file; returns its path, or the reason why it was not written."""
         from esper_overwatch.overwatch_tui.render.export import as_csv, as_json, as_svg, as_text
         from esper_overwatch.overwatch_tui.screens.screenshot import self_contained
 
@@ -97,5 +97,4 @@ class ExportActions(MoveActions):
         self.paint()
 
     def _run_name(self) -> str:
-        """Name of the run in the name of a file."""
         return re.sub(r"[^\w.-]", "_", self.session.link.name or "overwatch")

@@ -44,13 +44,13 @@ class MouseActions(MoveActions):
             self.action_move(message.by * WHEEL_ROWS)
 
     def _click_tab(self, line: str, x: int) -> None:
-        """The tab that begins at or before the column."""
+        """Show the view of the tab that begins at or before the column."""
         before = [found[1] for found in _TAB.finditer(line) if found.start() - 1 <= x]
         if before:
             self.action_digit(int(before[-1]))
 
     async def _click_hint(self, line: Line, x: int) -> None:
-        """The key whose name or hint is at the column."""
+        """Press the key whose name or hint is at the column."""
         at, last = 0, ""
         for text, style in line:
             last = text.strip() if style == "key" else last
@@ -62,7 +62,7 @@ class MouseActions(MoveActions):
             self.simulate_key(names[last])
 
     def _click_panel(self, name: str, x: int, y: int, line: str) -> None:
-        """A selected row is opened, another one selected."""
+        """Open a row that is selected; select another one."""
         view = self.session.view
         was_focused = self._panel() == name
         self._focus(name)

@@ -50,7 +50,7 @@ class RunActions(PaintedApp):
         self.push_screen(self._list, lambda _: self.call_next(self.paint))
 
     def _select_watched(self) -> None:
-        """The run that is watched is the selected one of the list."""
+        """Select the run that is watched in the list."""
         for machine, run in self.choice.runs.entries:
             if run.id == self.session.feed.run_id:
                 self.choice.view.selected["runs"] = machine.host, run.id

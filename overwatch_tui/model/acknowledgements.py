@@ -32,10 +32,10 @@ class Acknowledgement(NamedTuple):
 
 
 class Mute(NamedTuple):
-    """An anomaly is silent for a while."""
+    """A mute of an anomaly."""
 
     until: int
-    """Microseconds."""
+    """End, microseconds."""
     by: str = HERE
     reason: str = ""
 
@@ -45,7 +45,7 @@ NO_MUTE = Mute(0)
 
 @dataclass
 class Acknowledgements:
-    """The newest of each anomaly; they outlive a resynchronisation."""
+    """The newest acknowledgement and mute of each anomaly; they outlive a resynchronisation."""
 
     _acknowledged: dict[AnomalyKey, Acknowledgement] = field(default_factory=dict)
     _muted: dict[AnomalyKey, Mute] = field(default_factory=dict)
@@ -62,7 +62,6 @@ class Acknowledgements:
         self.mute((event.source, event.kind), Mute(event.until, event.by, event.reason))
 
     def acknowledge(self, key: AnomalyKey, found: Acknowledgement) -> None:
-        """Keep an acknowledgement in place of an earlier one."""
         self._acknowledged[key] = found
 
     def mute(self, key: AnomalyKey, found: Mute) -> None:

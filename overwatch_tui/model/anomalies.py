@@ -238,7 +238,7 @@ class Anomalies:
         return [record for record in self.ordered() if record.is_waiting]
 
     def ordered(self) -> list[AnomalyRecord]:
-        """Waiting before seen, active before over, the worst and newest first."""
+        """Records in the order waiting, active, worst, newest."""
         return sorted(
             self._records.values(),
             key=lambda r: (

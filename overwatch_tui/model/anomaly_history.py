@@ -24,7 +24,7 @@ MAX_INCIDENTS = 4096
 """Newest incidents that are remembered, so that an event that comes twice counts once."""
 MAX_KINDS = 64
 OTHER = "other"
-"""Further kinds are counted under this one."""
+"""Kind that counts all kinds beyond the limit."""
 
 
 class _Incident(NamedTuple):

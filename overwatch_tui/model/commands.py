@@ -69,7 +69,7 @@ class Commands:
 
     @property
     def latest(self) -> TrackedCommand | None:
-        """The newest of ours, else the newest of all."""
+        """This terminal's newest command, else the newest of all."""
         commands = self.newest_first()
         return next((o for o in commands if o.by == "me"), commands[0] if commands else None)
 
@@ -84,7 +84,7 @@ class Commands:
         return self._add(TrackedCommand(self._next, id_, method, params, "SENT", ts, by="me"))
 
     def add_reply(self, id_: str, *, error: str | None, rtt: float, note: str = "") -> None:
-        """The answer to one of ours; `error` is its text, `note` why an accepted one will have to wait."""
+        """Take in the answer to a command of this terminal: an error's text, or a note why it has to wait."""
         command = self._commands.get(id_)
         if command is None:
             return

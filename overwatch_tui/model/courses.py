@@ -9,7 +9,7 @@ from typing import Protocol
 from .time_series import Bucket
 
 SETTLED = 0.01
-"""A smoothed course begins so far to the left that what came before weighs less than this."""
+"""Weight of all earlier values at which a smoothed course may begin."""
 
 
 class Course(Protocol):
@@ -69,7 +69,6 @@ class Quantiles:
         return [self._bucket(column) if column else None for column in columns]
 
     def means(self, now: int, window: int, count: int) -> list[float | None]:
-        """The medians."""
         return [quantile(column, 0.5) if column else None for column in self._columns(now, window, count)]
 
     def _columns(self, now: int, window: int, count: int) -> list[list[float]]:

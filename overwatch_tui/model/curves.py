@@ -1,4 +1,4 @@
-"""The courses of everything that is drawn as a curve, by name; folded from events.
+"""Courses of all curves by name, folded from events.
 
 Names: `accuracy/ENV`, `return/ENV`; `accuracy.mean`, `return.p50` per round; `ppo.FIELD`, `entropy.HEAD`;
 `evaluation.FIELD`, `lead.RIVAL`;

@@ -68,7 +68,7 @@ class RaisedCount(NamedTuple):
 
     warnings: int
     criticals: int
-    """Raised as critical, or become so."""
+    """Anomalies raised as critical, or risen to it."""
 
 
 def count_raised(spans: Sequence[HistorySpan], limit: Threshold) -> RaisedCount:

@@ -58,7 +58,7 @@ class StageStep(NamedTuple):
 
 
 class GateStep(NamedTuple):
-    """A gate that was evaluated so often with the same verdict, one after the other."""
+    """A gate that was evaluated `times` times in a row with one verdict."""
 
     gate: str
     epoch: int

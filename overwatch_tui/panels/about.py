@@ -72,7 +72,7 @@ def _wrapped(label: str, text: str, width: int) -> list[Line]:
 
 
 def _summary(inputs: PanelInputs, width: int) -> list[Line]:
-    """Values that the loop has set by hand."""
+    """Summary values that the loop has set."""
     found = sorted(inputs.state.metrics.by_hand.items())
     return [
         _label("" if i else "summary")

@@ -53,7 +53,7 @@ def keys(inputs: PanelInputs) -> Sequence[Hashable]:
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """A table; beneath it what can be sent."""
+    """A table of commands; beneath it the keys and methods that send more."""
     commands = _rows(inputs)
     offered = _offered(inputs, width) if height >= 8 else []
     by = _by_width(commands, width)

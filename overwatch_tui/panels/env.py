@@ -190,7 +190,7 @@ def _interactions(inputs: PanelInputs, pairs: list[list[float | None]] | None, w
 
 
 def _put_judged(row: Row, label: str, text: str, severity: str | None) -> None:
-    """A value with the mark and the colour of its severity."""
+    """Put a value with the mark and the colour of its severity."""
     row.put(label, "dim").put(text + severity_mark(severity).strip(), severity or "")
 
 

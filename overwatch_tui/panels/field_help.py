@@ -11,7 +11,7 @@ class PanelHelp(NamedTuple):
     fields: tuple[tuple[str, str], ...]
     """(name as it is shown, meaning)."""
     diagnosis: tuple[tuple[str, str], ...] = ()
-    """(what one sees, what it usually means and where to look next)."""
+    """(symptom, usual meaning and where to look next)."""
 
 
 _ENVS = PanelHelp(

@@ -115,7 +115,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def _put_judged(row: Row, text: str, severity: str | None) -> None:
-    """A value; one that is wrong has a mark beside its colour."""
+    """Put a value; one that is wrong has a mark beside its colour."""
     row.put(text + severity_mark(severity).strip(), severity or "", _CELL, ">")
 
 

@@ -48,7 +48,7 @@ def keys(inputs: PanelInputs) -> Sequence[str]:
 
 
 def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
-    """As many charts as fit, the selected one among them."""
+    """The charts that fit, the selected one among them."""
     charts = charted(inputs)
     if not charts:
         return Drawn([Row().put(" nothing has been logged yet", "dim").line(width)])

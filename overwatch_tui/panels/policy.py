@@ -23,7 +23,7 @@ from esper_overwatch.protocol.messages.events import EvaluationFinished, Teacher
 from . import curves
 
 HEAD_COLUMNS_WIDTH = 24
-"""Width of the columns of a head that older runs do not tell."""
+"""Width of the columns of a head that older runs do not report."""
 THREE_CHARTS_WIDTH = 160
 HELD_OUT = "held-out"
 """Key of the row of the evaluation, below the signals."""
@@ -258,7 +258,7 @@ def _components(inputs: PanelInputs, width: int) -> list[Line]:
 
 
 def _evaluation(inputs: PanelInputs) -> tuple[int, EvaluationFinished] | None:
-    """The newest of the run's policy, and the round that it came after."""
+    """The newest evaluation of the run's policy, and the round that it came after."""
     return next((found for found in inputs.state.evaluations.values() if not found[1].is_rival), None)
 
 

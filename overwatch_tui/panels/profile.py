@@ -76,7 +76,7 @@ def trace_lines(profile: ProfilerFinished, width: int) -> list[Line]:
 
 
 def _whole(text: str, style: str, width: int) -> list[Line]:
-    """A text that has to be copied: on as many lines as it takes."""
+    """A text to be copied, on as many lines as it takes."""
     room = max(1, width - 2)
     parts = [text[i : i + room] for i in range(0, len(text), room)]
     return [Row().put("  ").put(part, style).line(width) for part in parts]

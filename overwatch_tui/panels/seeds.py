@@ -141,7 +141,7 @@ def _ended_list(
     width: int,
     height: int,
 ) -> tuple[list[Line], Scroll]:
-    """The ended ones alone, once the selection has come to them."""
+    """The ended seeds alone, once the selection has come to them."""
     alive = len(rows) - len(gone)
     at = inputs.view.selected_index("seeds", rows)
     last = inputs.view.scroll.get("seeds")

@@ -44,7 +44,7 @@ def body(inputs: PanelInputs, width: int, height: int) -> Drawn:
 
 
 def _configuration(inputs: PanelInputs, width: int, height: int) -> list[Line]:
-    """As many settings as fit, in columns that cut nothing."""
+    """The settings that fit, in columns that cut nothing."""
     run = inputs.state.run
     pairs = _leaves(run.config) if run is not None else []
     if not pairs:

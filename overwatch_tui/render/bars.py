@@ -139,7 +139,7 @@ def anomaly_line(inputs: PanelInputs, width: int) -> Line:
 
 
 def _strip_row(inputs: PanelInputs) -> Row:
-    """The strip goes on while a moment of a live run is shown, and says so."""
+    """Begin of the strip, which shows the present and says so while a past moment is shown."""
     is_past = inputs.view.is_frozen and not inputs.link.is_replay
     return Row().put(" now", "bold") if is_past else Row()
 
@@ -177,7 +177,7 @@ def _nothing_wrong(inputs: PanelInputs, width: int) -> Line:
 
 
 def _current_first(inputs: PanelInputs, records: list[AnomalyRecord]) -> list[AnomalyRecord]:
-    """The one that `a` would acknowledge before the others."""
+    """Records with the one first that `a` would acknowledge."""
     current = current_anomaly(inputs)
     return [r for r in records if r is current] + [r for r in records if r is not current]
 

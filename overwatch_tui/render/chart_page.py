@@ -83,7 +83,7 @@ def _draw_chart(inputs: PanelInputs, name: str, width: int, height: int, *, is_s
 
 
 def _series(inputs: PanelInputs, signal: Signal, family: list[str]) -> list[Series]:
-    """The curve with what it is laid over beneath it."""
+    """The curve, with the curves that it is laid over beneath it."""
     view, history = inputs.view.charts, inputs.history(signal.name)
     if view.overlay == OVER_RUNS:
         return _series_of_runs(inputs, signal)

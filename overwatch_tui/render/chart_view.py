@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 SMOOTHINGS = (0.0, 0.6, 0.9)
 OVERLAYS = ("off", "all", "quantiles")
 OVER_RUNS = "runs"
-"""A further one, where runs are compared."""
+"""A further overlay, where runs are compared."""
 MAX_PINS = 6
 """Charts on a page."""
 
@@ -24,7 +24,7 @@ class ChartView:
     """Curves that the page of charts shows; empty = it is not open."""
     is_log: bool = False
     smoothing: float = 0.0
-    """Weight of what came before; 0 = none."""
+    """Weight of earlier values; 0 = no smoothing."""
     overlay: str = "off"
     at: int | None = None
     """Time of the inspect cursor, microseconds; None = there is none."""
@@ -38,7 +38,7 @@ class ChartView:
     """Runs that it is compared with."""
 
     def compare(self, begin: int, runs: list[ComparedRun]) -> None:
-        """Lay these runs over the one that is watched, which began then."""
+        """Lay these runs over the one that is watched, which began at `begin`."""
         self.begin, self.runs, self.overlay = begin, runs, OVER_RUNS
 
     def cycle_smoothing(self) -> None:

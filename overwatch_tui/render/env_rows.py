@@ -89,7 +89,7 @@ def worst_env(state: State) -> int:
 
 
 def _finite(value: float | None) -> float:
-    """A sortable number: what is not finite comes first among the largest."""
+    """A sortable number; values that are not finite count as the largest."""
     if value is None:
         return 0.0
     return value if isfinite(value) else 1e300

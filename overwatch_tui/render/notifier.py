@@ -78,11 +78,11 @@ class Outlet(NamedTuple):
 
 ONLY_BELL = Outlet("bell")
 RunCommand = Callable[[list[str]], str]
-"""The output of a command; empty where it fails."""
+"""Runs a command and returns its output, which is empty where it fails."""
 
 
 def ask_command(command: list[str]) -> str:
-    """Run a command of a moment."""
+    """Run a short command."""
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=TMUX_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -12,7 +12,7 @@ from .lines import EMPTY, Line
 from .panel import PanelInputs
 
 MIN_LINES = 8
-"""Fewer are left empty."""
+"""Least lines for charts; fewer are left empty."""
 _CHART_WIDTH, _CHART_HEIGHT = 40, 8
 """Least columns and lines of one chart."""
 _TRAINING = (

@@ -19,7 +19,7 @@ class Palette(NamedTuple):
     on_bar: str
     """Plain text where the theme sets the background: the terminal's own may not be legible there."""
     styles: Mapping[str, str]
-    """In Rich's notation, by name."""
+    """Styles in Rich's notation, by name."""
 
 
 _BLACK = ("#000000", "#1e1e1e")

@@ -52,17 +52,17 @@ class PanelInputs:
 
     @property
     def window_name(self) -> str:
-        """StyledText of every chart, such as `15m`."""
+        """Span of every chart, such as `15m`."""
         return WINDOWS[self.view.window_index(self.age)][0]
 
     @property
     def window(self) -> int:
-        """StyledText of every chart, microseconds."""
+        """Span of every chart, microseconds."""
         return WINDOWS[self.view.window_index(self.age)][1]
 
     @property
     def axis(self) -> TimeAxis:
-        """StyledText of every chart, up to this moment or up to the edge that the operator has chosen."""
+        """Span of every chart, up to this moment or up to the edge that the operator has chosen."""
         end = self.view.charts.end
         return TimeAxis(self.now, self.window) if end is None else TimeAxis(end, self.window, True)
 
@@ -112,7 +112,7 @@ class PanelInputs:
         return self.link.outcome or self.state.run_state or self.link.trainer
 
     def seconds_since(self, ts: int) -> float | None:
-        """Age of a wall time; None where there is none."""
+        """Seconds since a wall time; None where there is none."""
         return (self.now - ts) / 1e6 if ts else None
 
 
@@ -120,7 +120,7 @@ class Drawn(NamedTuple):
     """Lines of a panel, and changes of the view that follow from them."""
 
     lines: list[Line]
-    """May be fewer than the height asked for; never more is shown."""
+    """Lines, which may be fewer than the height asked for; more are cut."""
     scroll: Scroll | None = None
     """The rows that were drawn, where the panel has more than fit: the next drawing begins there."""
     env: int | None = None

@@ -75,7 +75,7 @@ class ConfirmScreen(BoxScreen[bool]):
 
     MAX_WIDTH = 62
     is_read_first = True
-    """A key that was typed before it was there does not answer it."""
+    """A key that was typed before it appeared does not answer it."""
 
     def __init__(self, question: str, detail: str, theme: Theme, glyphs: Glyphs) -> None:
         super().__init__(theme, glyphs, "confirm")

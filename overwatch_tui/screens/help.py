@@ -54,7 +54,7 @@ def help_lines(
 
 
 def _panel_lines(panel: str, width: int) -> list[Line]:
-    """The fields of the panel and of every view, and what one sees where something is wrong."""
+    """The fields of the panel and of every view, and the symptoms of faults."""
     about = FIELD_HELP.get(panel)
     fields = (*(about.fields if about is not None else ()), *LEGEND)
     lines = [Row().put(f" {panel}", "bold").line(width)]

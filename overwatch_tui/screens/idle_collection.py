@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 PERIOD_SECONDS = 60.0
-"""Between two full collections."""
+"""Time between two full collections."""
 QUIET_SECONDS = 2.0
 """Least time between a key and a collection."""
 NEVER = 1_000_000
@@ -37,11 +37,11 @@ class IdleCollection:
         gc.enable()
 
     def note_key(self) -> None:
-        """A key was pressed: more of them may follow."""
+        """Note a key: more of them may follow."""
         self._pressed = self._clock()
 
     def note_pause(self) -> None:
-        """A frame was sent, and nothing is due before the next one."""
+        """Note that a frame was sent and nothing is due before the next one."""
         now = self._clock()
         if now - self._collected >= PERIOD_SECONDS and now - self._pressed >= QUIET_SECONDS:
             self._collect()

@@ -85,7 +85,7 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
         self._layout = PlacedLayout()
 
     def on_key(self, event: Key) -> None:
-        """Say so where a key does nothing."""
+        """Report a key that does nothing."""
         if event.key not in self._bindings.key_to_bindings:
             self.post_message(self.UnknownKey(event.key))
 
@@ -147,7 +147,6 @@ class MainScreen(PacedScreen[None], inherit_bindings=False):
                 panel.refresh(layout=True)
 
     def show_too_small(self, width: int, height: int) -> None:
-        """One line in the middle."""
         text = f"esper-tui needs {MIN_WIDTH}x{MIN_HEIGHT} (now {width}x{height})"
         more = "; `--once` works at any size"
         text += more if len(text + more) <= width else ""

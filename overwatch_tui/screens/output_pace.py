@@ -18,9 +18,9 @@ FIRST_WINDOW, MIN_WINDOW, MAX_WINDOW = 16_384, 512, 65_536
 WINDOW_SECONDS = 0.25
 """Time of a slow link that may be under way: a key has to wait for it."""
 SLOW_SECONDS, QUICK_SECONDS = 0.4, 0.1
-"""An answer that takes so much longer than the quickest one tells of a slow link, of a quick one."""
+"""Delays beyond the quickest answer from which a link counts as slow, and up to which as quick."""
 SMALL_BYTES = 2048
-"""The answer after so few bytes tells how long the way is."""
+"""Most bytes before an answer by which the delay of the way is measured."""
 RETRY_SECONDS = 30.0
 """Time without an answer after which a little is sent and asked again: the answer may be lost."""
 GIVE_UP_SECONDS = 600.0

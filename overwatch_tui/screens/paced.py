@@ -18,11 +18,11 @@ from .output_pace import OutputPace
 _Result = TypeVar("_Result")
 ERASED_FROM = 3
 ERASE_BELOW = f"\x1b[{ERASED_FROM + 1};1H\x1b[J"
-"""The panels of a former view are gone with nine bytes."""
+"""Erases the panels of a former view with nine bytes."""
 CELL_BYTES = 2
 """Bytes of a cell of another view with its colours, about."""
 MIN_ROOM = 160
-"""A line at least fits into so much, about."""
+"""Least room to send anything: about a line."""
 
 
 class PacedScreen(Screen[_Result], inherit_bindings=False):
@@ -50,7 +50,7 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
         return (2, last.index(y)) if y in last else (1, y)
 
     def note_other_view(self) -> None:
-        """The next frame has nothing in common with what is shown."""
+        """Note that the next frame has nothing in common with what is shown."""
         self._is_other_view = True
 
     def note_unsent(self, spans: Iterable[tuple[int, int, int]]) -> None:
@@ -58,7 +58,7 @@ class PacedScreen(Screen[_Result], inherit_bindings=False):
         self._owed |= {Region(x, y, width, 1) for y, x, width in spans}
 
     def send_owed(self) -> None:
-        """Send of what is owed as much as there is room for."""
+        """Send as many owed lines as there is room for."""
         if self._owed and self.is_current:
             self._compositor_refresh()
 

@@ -28,7 +28,7 @@ from .line_widget import LinePanel
 
 POLL_SECONDS = 0.1
 AGES_SECONDS = 10.0
-"""Ages are drawn again so often where nothing else changes."""
+"""Period of drawing the ages again where nothing else changes."""
 
 
 class RunsScreen(Screen[None], inherit_bindings=False):

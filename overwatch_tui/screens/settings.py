@@ -84,7 +84,6 @@ class SettingsScreen(ModalScreen[None]):
         self._draw()
 
     def action_step(self, by: int) -> None:
-        """The next value of the selected setting."""
         setting = self._setting
         value, choices = self._settings[setting.name], setting.choices
         at = choices.index(value) + by if value in choices else 0
@@ -120,7 +119,6 @@ class SettingsScreen(ModalScreen[None]):
         self.app.push_screen(line, take)
 
     def action_unset(self) -> None:
-        """Take the selected setting out of the file."""
         self._change(self._setting, None)
 
     def action_close(self) -> None:

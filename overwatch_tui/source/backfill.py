@@ -29,7 +29,7 @@ class Reach:
     seconds: float
     """Time before joining."""
     interval_seconds: float
-    """Between two events of a type."""
+    """Least time between two events of a type."""
     total_bytes: int
     """Limit after which nothing more is asked for, bytes of lines."""
     answer_bytes: int
@@ -98,7 +98,7 @@ class Backfill:
     _is_published: bool = False
 
     def rejoin(self, *, is_new_run: bool) -> None:
-        """A snapshot follows: of the same run or of another."""
+        """Prepare for a snapshot of the same run or of another."""
         if is_new_run:
             self._known.clear()
         elif not self._is_joining:
@@ -111,7 +111,7 @@ class Backfill:
         self._joined, self._joined_ts = {}, 0
 
     def note(self, event: Event) -> None:
-        """An event was folded as it came."""
+        """Note an event that was folded as it came."""
         self._joined[event.stream] = max(self._joined.get(event.stream, 0), event.seq)
         if self._is_joining:
             self._seen.add((event.stream, event.seq))
@@ -120,7 +120,7 @@ class Backfill:
             self._is_published = event.data.kind == "published"
 
     def step(self, *, is_live: bool, is_caught_up: bool) -> None:
-        """Ask the next question where it is time for one."""
+        """Ask the next question when it is due."""
         if not is_live or not is_caught_up or self._asked is not None:
             return
         if self._is_joining:

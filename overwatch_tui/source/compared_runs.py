@@ -17,7 +17,7 @@ from esper_overwatch.protocol.storage.folders import EVENTS_FILE
 LETTERS = "abcdef"
 """Letters of the run that is watched and of the others."""
 AGAIN_SECONDS = 5.0
-"""A journal that has been read to its end is looked at again after so long."""
+"""Time after which a journal that was read to its end is read again."""
 
 
 def _skip(_number: int, _error: WireError) -> None:
@@ -37,7 +37,7 @@ class JournalCurves:
         """True once it can no longer be read: its folder was removed or renamed."""
 
     def step(self, seconds: float) -> bool:
-        """Read for about so long; returns whether something came.
+        """Read for about `seconds`; returns True if something came.
 
         Raises:
             EsperError: it can no longer be read; further calls read nothing.
@@ -78,7 +78,7 @@ class ComparedRuns:
     _notice: str = ""
 
     def step(self, seconds: float) -> bool:
-        """Read for about so long; returns whether something came."""
+        """Read for about `seconds`; returns True if something came."""
         has_come = False
         for other in self.others:
             try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class LinkStatus:
-    """Filled by the feed once per tick."""
+    """State of the link, updated by the feed once per tick."""
 
     state: str = "searching"
     """searching, connecting, live, slow, stale, lost, ended; replay for a recorded run."""

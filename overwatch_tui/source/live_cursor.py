@@ -35,7 +35,7 @@ class LiveCursor(Cursor):
         """True if the moment that is shown lies before the events in memory."""
 
     def rejoin(self, *, is_new_run: bool) -> None:
-        """A snapshot follows: of the same run or of another."""
+        """Prepare for a snapshot of the same run or of another."""
         self._is_joining = True
         if is_new_run:
             self.close()

@@ -133,7 +133,7 @@ class PastCursor:
         self._search, self._is_going = None, False
 
     def step(self, seconds: float) -> Moment | None:
-        """Go on for about so long; the moment where it has arrived."""
+        """Go on for about `seconds`; returns the moment on arrival."""
         try:
             return self._advance(seconds)
         except EsperError as error:

@@ -27,7 +27,7 @@ from .feed import DRAIN_SECONDS
 from .link_status import LinkStatus
 
 MAX_REPLAY_PAUSE = 10 * SECOND
-"""Longer silences of the recording are jumped over; microseconds."""
+"""Longest pause of a recording that is played, microseconds; longer ones are skipped."""
 
 
 def _thresholds(started: RunStarted) -> dict[str, Threshold]:
@@ -54,7 +54,7 @@ class Outcome:
             self._stopped = event.data
 
     def update_link(self, link: LinkStatus, *, is_over: bool) -> None:
-        """Say it at the end of the recording, and not before."""
+        """Enter the outcome at the end of the recording, and not before."""
         link.outcome = self._word() if is_over else ""
         done = self._stopped.done if self._stopped is not None else 0
         commands = next_commands(link.name or "", state=link.outcome, kind=self._kind, done=done)

@@ -69,7 +69,7 @@ class MachineRuns(Protocol):
         """Ask again when it is time, take in an answer; never blocks. True where something has changed."""
 
     def ask_again(self) -> None:
-        """Ask at the next look."""
+        """Ask at the next poll."""
 
     def open(self, run: ListedRun) -> Feed:
         """Follow the run if it is live, else its recording.
@@ -133,7 +133,7 @@ class LocalMachine:
         return ReplayFeed(Path(run.path) / EVENTS_FILE, math.inf)
 
     def close(self) -> None:
-        """Nothing to end: the thread reads files only."""
+        """End nothing: the thread reads files only."""
 
 
 def _listed(run: RunInfo) -> ListedRun:

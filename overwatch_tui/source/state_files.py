@@ -12,7 +12,7 @@ import platformdirs
 from esper_overwatch.protocol.codec.text import clean_text
 
 MAX_NAME = 200
-"""Characters; a longer line is none of ours."""
+"""Characters; longer lines are ignored."""
 MAX_LINES = 200
 
 
@@ -44,7 +44,6 @@ class PinFile(_StateFile):
         super().__init__(path, "tui-charts")
 
     def names(self, at_most: int) -> list[str]:
-        """Pinned names, in their order."""
         lines = self.lines()
         known = [line for line in lines if line and line == clean_text(line) and len(line) <= MAX_NAME]
         return list(dict.fromkeys(known))[:at_most]
@@ -57,7 +56,6 @@ class HistoryFile(_StateFile):
         super().__init__(path, "tui-history")
 
     def lines(self) -> list[str]:
-        """The newest lines, oldest first."""
         return super().lines()[-MAX_LINES:]
 
     def add(self, line: str) -> None:

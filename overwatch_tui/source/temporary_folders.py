@@ -10,14 +10,14 @@ _folders: set[Path] = set()
 
 
 def make_temporary_folder(prefix: str) -> Path:
-    """A new one; nobody but this user can read it."""
+    """Make a folder that nobody but this user can read."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     _folders.add(folder)
     return folder
 
 
 def remove_temporary_folder(folder: Path) -> None:
-    """Remove one with all that is in it."""
+    """Remove a folder and its contents."""
     shutil.rmtree(folder, ignore_errors=True)
     _folders.discard(folder)
 
