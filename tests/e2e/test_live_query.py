@@ -12,7 +12,7 @@ from esper_overwatch.trainer.query.database import Database
 
 from .conftest import House, eventually
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql.md"
 QUERIES = dict(re.findall(r"^\| `(\w+)` \| `(SELECT .*)` \|$", PAGE.read_text(encoding="utf-8"), re.M))
 MAY_BE_EMPTY = {"anomalies"}
 """A healthy run has none."""

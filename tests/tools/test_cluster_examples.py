@@ -1,4 +1,4 @@
-"""The examples of docs/how-to for several machines are what bash, YAML, torchrun and `start` take."""
+"""The examples of docs/how-to/cluster.md are what bash, YAML, torchrun and `start` take."""
 
 from __future__ import annotations
 
@@ -15,18 +15,13 @@ from torch.distributed.run import get_args_parser
 from esper_overwatch.trainer.cli.start import start
 from esper_overwatch.trainer.config.load import load as configured
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md"
 NODES = {"$SLURM_NNODES": "2", "$head:29400": "node1:29400"}
 
 
-def section() -> str:
-    _, _, rest = PAGE.read_text(encoding="utf-8").partition("\n## Several machines\n")
-    return rest.partition("\n## ")[0]
-
-
 def block(language: str) -> str:
-    """The section's only fenced block of this language."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", section(), re.DOTALL | re.MULTILINE)
+    """The page's only fenced block of this language."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     (found,) = (text for name, text in blocks if name == language)
     return str(found)
 

@@ -298,7 +298,7 @@ def test_tasks_of_packages_are_loaded_and_listed(installed: Callable[..., None])
 
 
 def test_the_package_of_the_page_works(installed: Callable[..., None]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "training.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
     project = tomllib.loads(_block(page, "# pyproject.toml"))["project"]
     points = project["entry-points"]
     assert project["name"] == "garden"
