@@ -54,7 +54,7 @@ _UNREADABLE = (
     KeyError,
     EOFError,
 )
-"""What zipfile and torch raise for damaged archives."""
+"""Errors that zipfile and torch raise for damaged archives."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def _seal(archive: io.BytesIO) -> None:
 
 
 def _find_damage(path: Path) -> str | None:
-    """What is wrong with an archive; without a seal, as before 0.2.0, only the tensors have checksums."""
+    """Describe the damage of an archive, else None; without a seal, as before 0.2.0, only tensors are
+    checked."""
     with path.open("rb") as file:
         left = file.seek(0, io.SEEK_END) - _SEAL_BYTES - _LENGTH_BYTES
         file.seek(max(0, left))

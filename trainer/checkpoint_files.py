@@ -26,14 +26,14 @@ class CheckpointError(EsperError):
 
 
 class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What the index has of a file."""
+    """An entry of the index: one checkpoint file."""
 
     number: int
     """Counts the checkpoints of the run as they were written, from 1."""
     accuracy: float | None = None
     """Mean validation accuracy of the hosts after the newest epoch; None before the first."""
     abandoned: bool = False
-    """Whether the run has gone back to one before it, and on from there."""
+    """The run went back to a checkpoint before this one, and on from there."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def best_checkpoint(folder: Path) -> CheckpointFile | None:
 
 
 def _is_same_file(path: Path, other: Path) -> bool:
-    """Whether two paths are one file; False where a live daemon has just deleted `path`."""
+    """True if two paths are one file; False where a live daemon has just deleted `path`."""
     try:
         return path.samefile(other)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What became of hosts under a policy, and what an evaluation found."""
+"""Results of hosts under a policy, as an evaluation found them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class EpisodeTable:
-    """What became of N hosts; row i is the same host for every policy."""
+    """Results of N hosts; row i is the same host for every policy."""
 
     task: tuple[str, ...]
     """[N] what each learned."""

@@ -79,12 +79,12 @@ class Episodes:
 
     @property
     def to_host(self) -> Transfer:
-        """Moves what the host is told, and counts its waits."""
+        """Moves columns to the host, and counts the waits."""
         return self.reports.to_host
 
     def capture(self, graphs: CudaGraphs) -> None:
-        """Let governor, transitions and actions be captured as CUDA graphs; not where each env has a task of
-        its own, of which they are told anew in each round."""
+        """Let governor, transitions and actions be captured as CUDA graphs, unless each env has a task of its
+        own, whose parameters change every round."""
         if self.population.tasks.vary:
             return
         self.governor.capture(graphs)
@@ -191,7 +191,7 @@ class Episodes:
         return gates, self.lifecycle.apply(self.table, actions, legal, measurements)
 
     def legal_actions(self, measurements: Measurements) -> tuple[Tensor, Tensor]:
-        """What may be done now, bool [N, ops, S], and what else the gates allow and the governor forbids.
+        """Legal actions bool [N, ops, S], and what other gates allow but the governor forbids.
 
         The latter are codes of `governor.VetoReason`, int64 [N, ops, S].
         """

@@ -71,7 +71,7 @@ class Governor:
     ) -> None:
         self._population = population
         self.guess: Guess | UniformGuess = UniformGuess(chance, math.log(perplexity))
-        """Of the run's task, or of each env's own."""
+        """Chance-level baseline of the run's task, or of each env's own."""
         self._config = config or GovernorConfig()
         (n, slots), device = population.table.shape, population.table.stage.device
         self._state = {
@@ -151,7 +151,7 @@ class Governor:
         return {"governor.ill": reason, "governor.restored": restored}
 
     def vetoes(self, measurements: Measurements) -> Tensor:
-        """What would undo a host at once: codes of `VetoReason`, int64 [N, ops, S].
+        """Actions that would undo a host at once: codes of `VetoReason`, int64 [N, ops, S].
 
         UNDONE: the rollback before has undone a move of this slot's alpha; for `governor.veto_epochs` no op
         moves it that way. FORGETS: as measured in the epoch before, the host that has learnt something would

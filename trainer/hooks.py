@@ -1,8 +1,8 @@
-"""What the loop calls at its boundaries: `Rank0Hooks` on rank 0, the `Worker` on the others.
+"""The calls of the loop at its boundaries: `Rank0Hooks` on rank 0, the `Worker` on the others.
 
-`EpochReports` tells them of epochs: at once, or on a GPU when it has the next one to do. The host waits for
-an epoch only to know the slot table, by which it plans the next. Where nothing is to be done between the two
-(`Hooks.passes_epoch_end`), that travels alone; the other columns follow on a stream of their own and are
+`EpochReports` passes epochs on: at once, or on a GPU while the next one is computed. The host waits for an
+epoch only to know the slot table, by which it plans the next. Where nothing is to be done between the two
+(`Hooks.passes_epoch_end`), the table travels alone; the other columns follow on a stream of their own and are
 reported after the next epoch was issued, so that no recorder keeps the device waiting.
 """
 
@@ -20,7 +20,7 @@ from .policy.update_statistics import UpdateStatistics
 from .telemetry.transfer import HostFrame, Shipment, Transfer
 
 Learned = UpdateStatistics | TeacherReport
-"""What came of a round: an update of PPO, or what its teacher knows now."""
+"""Outcome of a round's learning: an update of PPO, or the teacher's report."""
 
 
 class StopRun(Exception):
@@ -43,13 +43,13 @@ class Hooks(Protocol):
     """Called by the loop at its boundaries, in this order."""
 
     def wants_round(self, finished: int) -> bool:
-        """Whether to begin another round after so many."""
+        """True if another round is to begin after `finished` rounds."""
         ...
 
     def on_round_begin(self, round: int) -> None: ...
 
     def on_epoch_begin(self, epoch: int, epochs: int) -> None:
-        """Epoch `epoch` (from 0) of so many is about to be trained."""
+        """Epoch `epoch` (from 0) of `epochs` is about to be trained."""
         ...
 
     @property
@@ -62,7 +62,7 @@ class Hooks(Protocol):
         ...
 
     def on_phase_times(self, seconds: dict[str, float]) -> None:
-        """What the last training phase was made of, by name."""
+        """Report the parts of the last training phase, by name."""
         ...
 
     def on_frame(self, frame: HostFrame, layers: Sequence[str]) -> None:
@@ -76,10 +76,10 @@ class Hooks(Protocol):
         ...
 
     def passes_epoch_end(self, round: int, epoch: int) -> bool:
-        """Whether nothing is to be done when so many epochs of the round are finished.
+        """True if nothing is to be done when `epoch` epochs of the round are finished.
 
         Asked on a GPU, and not before the last epoch: where it is so, the next epoch begins without
-        `on_epoch_end`, and `on_frame` tells of this one while the next is computed.
+        `on_epoch_end`, and `on_frame` reports this one while the next is computed.
         """
         ...
 
@@ -88,7 +88,7 @@ class Hooks(Protocol):
         ...
 
     def on_epoch_end(self, round: int, epoch: int) -> None:
-        """So many epochs of the round are finished; commands are executed here.
+        """Execute commands: `epoch` epochs of the round are finished.
 
         Raises:
             StopRun: the run is to end at this boundary.
@@ -104,7 +104,7 @@ class Hooks(Protocol):
         ...
 
     def on_progress(self, done: int, total: int) -> None:
-        """So many epochs of an evaluation, or passes of an imitation, are done."""
+        """Report progress: `done` of `total` epochs of an evaluation, or passes of an imitation."""
         ...
 
     def on_round_evaluated(
@@ -149,7 +149,7 @@ class EpochReports:
         self._late: _LateReport | None = None
 
     def begin_epoch(self, hooks: Hooks, epoch: int, epochs: int) -> None:
-        """Epoch `epoch` (from 0) of so many is to be issued."""
+        """Report that epoch `epoch` (from 0) of `epochs` is to be issued."""
         if self._late is None:
             hooks.on_epoch_begin(epoch, epochs)
 
@@ -183,14 +183,14 @@ class EpochReports:
             return frame
 
     def end_epoch(self, hooks: Hooks, round_: int, epoch: int) -> None:
-        """So many epochs of the round are finished; hooks that let the end pass are not asked again."""
+        """Report that `epoch` epochs are finished; hooks that let the end pass are not asked again."""
         if self._late is None:
             hooks.on_epoch_end(round_, epoch)
         else:
             hooks.on_epoch_passed()
 
     def _wait_for(self, hooks: Hooks, shipment: Shipment) -> HostFrame:
-        """What was sent just now."""
+        """Wait for the newest shipment."""
         with _waiting(hooks, shipment):
             return self.to_host.wait_for(shipment)
 

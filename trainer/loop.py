@@ -117,7 +117,7 @@ class Trainer(Episodes):
 
     @property
     def is_taught(self) -> bool:
-        """Whether this round is the teacher's."""
+        """True if this round is the teacher's."""
         return self.teacher is not None and self.round <= self.teacher.rounds
 
     def task_numbers(self) -> Tensor:
@@ -203,7 +203,7 @@ class Trainer(Episodes):
         hooks.on_round_evaluated(self.round, evaluations, is_best=is_best)
 
     def is_best_round(self, reward_TN: Tensor) -> bool:
-        """Whether the finished round's mean return, over the envs of all ranks, is the highest so far.
+        """True if the finished round's mean return, over the envs of all ranks, is the highest so far.
 
         Read outside `to_host`, which counts the waits of epochs; the test images were waited for just before.
         """

@@ -1,4 +1,4 @@
-"""What one epoch measured, as device tensors; hosts give it, reward, policy and telemetry take it."""
+"""Measurements of one epoch, as device tensors; hosts produce them, reward, policy and telemetry use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Guess(NamedTuple):
-    """What a guess that ignores the input is worth, of N envs that learn different tasks."""
+    """Chance-level baselines of N envs that learn different tasks: a guess that ignores the input."""
 
     chance: Tensor
     """float32 [N], its accuracy."""
@@ -20,7 +20,7 @@ class Guess(NamedTuple):
 
 
 class UniformGuess(NamedTuple):
-    """The same where all learn one task."""
+    """Chance-level baseline where all envs learn one task."""
 
     chance: float
     loss: float
@@ -82,6 +82,6 @@ class Measurements:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor], device: torch.device) -> Measurements:
-        """What a checkpoint has saved; in those of before counts were float32."""
+        """Restore what a checkpoint has saved; in old ones counts are float32."""
         counts = {name: state[name].to(device, torch.int64) for name in COUNTS}
         return cls(**{name: tensor.to(device) for name, tensor in state.items()} | counts)

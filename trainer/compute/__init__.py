@@ -1,4 +1,4 @@
-"""What the machine computes with: devices, random numbers, stacked operations, compilation, ranks.
+"""The machine's arithmetic: devices, random numbers, stacked operations, compilation, ranks.
 
 Imports `config`. What trains, `telemetry`, `control`, `ranks`, `doctor` and `daemon` may import it.
 """

@@ -1,4 +1,4 @@
-"""What a batch system or a container grants this process of the machine, by control groups; needs no torch.
+"""Limits that a batch system or a container sets this process by control groups; needs no torch.
 
 They kill, or slow down, at these limits, long before the machine is full. Limits of version 2 and version 1
 count, and those of the groups around the own one. Where a container shows paths of its host, which it cannot
@@ -57,7 +57,7 @@ def granted_cores(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
 
 
 def _quotas(folder: Path) -> Iterator[float]:
-    """What a group's files of either version limit."""
+    """Yield the CPU quotas, in cores, of a group's files of either version."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
             quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())

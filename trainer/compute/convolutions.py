@@ -40,11 +40,11 @@ class Conv:
         return conv(x, weight, bias, groups, stride, unfold=self._unfold)
 
     def runs_one_as_several(self, _like: Tensor) -> bool:
-        """Whether a network alone is computed bit for bit as among others, from tensors like this one."""
+        """True if a network alone is computed bit for bit as among others, from tensors like this one."""
         return False
 
     def moves_rows(self, like: Tensor) -> bool:  # noqa: ARG002
-        """Whether the rows of a map like this one are gathered and grafted by the kernel of our own."""
+        """True if our own kernel gathers and grafts the rows of a map like this one."""
         return False
 
     def biased_relu(self, x: Tensor, weight: Tensor, bias: Tensor, *, pool: bool = False) -> Tensor:
@@ -69,7 +69,7 @@ class Conv:
         *,
         pool: bool = False,
     ) -> Tensor:
-        """`batch_normed` that also takes the batch as the last of so many into the averages, in place."""
+        """`batch_normed` that also updates the averages in place; the batch is number `batches`."""
         made = self(max_pool(x) if pool else x, weight)
         return torch.relu_(batch_norm_average(made, scale, shift, mean, variance, batches))
 

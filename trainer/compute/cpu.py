@@ -1,4 +1,4 @@
-"""What this process may use of the machine's CPU; needs no torch."""
+"""The CPU cores that this process may use; needs no torch."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """CUDA graphs: a program whose operations never change is issued once and replayed.
 
-Its inputs are copied into tensors of its own; weights, and what it is told stays in one place, are used where
-they are. A graph belongs to the shapes and places it was captured with; the least recently used one goes when
-there are too many. In its first two calls a graph is compared with the program itself, after its results were
-made wrong and what it changes was put back, so that one that is empty, or has an input baked in, shows; where
-it differs the program goes on without a graph and the log says why. After a capture that failed torch's
-allocator is not to be trusted with another, so that none follows.
+Its inputs are copied into tensors of its own; weights, and what is declared to stay in one place, are used
+where they are. A graph belongs to the shapes and addresses it was captured with; the least recently used one
+is dropped when there are too many. The first two calls compare a graph with the program itself, after its
+results were overwritten and what it changes was restored, so that an empty graph, or one with a constant
+input, is found; where it differs the program goes on without a graph and the log says why. After a failed
+capture no further one is attempted, because torch's allocator may be in a bad state.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Replay = Callable[[], None]
 Capture = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Replay, Any]]
-"""Of what is captured, and of what warms up for it."""
+"""Captures some work, after its warm-up."""
 Check = Callable[[list[Tensor], list[Tensor]], str]
 Changes = Callable[[], Sequence[Tensor]]
 
 
 def capture_cuda(work: Callable[[], Any], warm_up: Callable[[], Any]) -> tuple[Replay, Any]:
-    """Capture what `work` issues on the current device: what replays it, and the tensors it fills.
+    """Capture what `work` issues on the current device; returns what replays it, and the tensors it fills.
 
-    A graph keeps the address of its stream's cuBLAS workspace. Groups replay theirs at once, so each captures
-    on the stream it runs on, and workspaces are made anew in the graph's own memory.
+    A graph keeps the address of its stream's cuBLAS workspace. Groups replay theirs at the same time, so each
+    captures on the stream it runs on, with new workspaces in the graph's own memory.
 
     Raises:
         RuntimeError: torch refuses, or nothing was captured.
@@ -123,7 +123,8 @@ class CudaGraphs:
         return program
 
     def capture(self, work: Callable[[], Any], warm_up: Callable[[], Any]) -> tuple[Replay, Any] | None:
-        """What replays `work`, and the tensors it fills; None where captures fail, which is logged once."""
+        """Capture `work`: its replay and the tensors it fills; None where captures fail, which is logged
+        once."""
         if self.failure:
             return None
         try:
@@ -139,7 +140,7 @@ class _Graph:
     replay: Replay
     out: Any
     arguments: Any
-    """What was captured, kept from being freed: some of it is used where it is."""
+    """The captured arguments, kept from being freed: some of them are used where they are."""
     num_checks: int = 0
 
     def run(self, inputs: list[Tensor]) -> None:
@@ -306,7 +307,7 @@ def iter_numbers(value: Any) -> Iterator[float | str]:
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same containers and dataclasses with other tensors."""
+    """Copy containers and dataclasses with `change` applied to each tensor."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -324,7 +325,7 @@ def _holds(value: Any) -> bool:
 
 
 def _wrong(right: Tensor) -> Tensor:
-    """Of the same shape and dtype, and in no place what is right."""
+    """A tensor of the same shape and dtype that differs from `right` everywhere."""
     if right.is_floating_point():
         return right.isnan().to(right.dtype).masked_fill_(~right.isnan(), float("nan"))
     return ~right

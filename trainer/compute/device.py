@@ -67,7 +67,7 @@ ALLOCATOR_SETTINGS = (
     "release_lock_on_cudamalloc",
     "roundup_power2_divisions",
 )
-"""Of PYTORCH_CUDA_ALLOC_CONF, as torch documents them."""
+"""Options of PYTORCH_CUDA_ALLOC_CONF, as torch documents them."""
 
 
 def configure_allocator(cuda: CudaConfig, environ: MutableMapping[str, str]) -> None:
@@ -122,7 +122,7 @@ def exact_float32(device: torch.device) -> Iterator[None]:
 
 
 def is_known_empty(mask: Tensor) -> bool:
-    """Whether a bool tensor is known to be false everywhere; a GPU is not waited for."""
+    """True if a bool tensor is known to be false everywhere; does not wait for a GPU."""
     return mask.device.type == "cpu" and not mask.any()
 
 
@@ -142,7 +142,7 @@ def upload(values: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def filled(numbers: Sequence[int], device: torch.device) -> Tensor:
-    """int64 [k] of so many numbers of the host, made on the device: nothing is copied."""
+    """int64 [k], these numbers, made on the device: nothing is copied."""
     return torch.stack([torch.full((), number, dtype=torch.int64, device=device) for number in numbers])
 
 
@@ -164,11 +164,11 @@ _MEMORY_WORDS = (
     "could not create a primitive",
     "start new thread",
 )
-"""Of torch, C++, oneDNN and Python."""
+"""Messages of torch, C++, oneDNN and Python."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out; on a CPU only a RuntimeError's text shows it."""
+    """True if an exception means that memory ran out; on a CPU only a RuntimeError's text shows it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_WORDS)

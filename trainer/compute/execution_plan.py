@@ -19,14 +19,14 @@ Plan = Literal["gather", "masked"]
 
 
 class Execution(Struct, frozen=True, kw_only=True):
-    """What was configured or chosen; sent in `run.started`."""
+    """Choices of execution, configured or measured; sent in `run.started`."""
 
     group_size: int
     """Hosts per stacked program."""
     convolution: Convolution = "grouped"
     """By which operations hosts and seeds convolve, see `stacked_ops.conv`."""
     amp: Amp = "off"
-    """What forward passes compute in; see `hosts.precision`."""
+    """Precision of forward passes; see `hosts.precision`."""
     plan: Plan = "gather"
     """Which seeds are computed, see `hosts.slot_plan`."""
 
@@ -42,7 +42,7 @@ class Execution(Struct, frozen=True, kw_only=True):
         )
 
     def obeying(self, config: Config) -> Execution:
-        """The same by the plan that is configured, where one is; checkpoints of old name none."""
+        """This execution with the configured plan, where one is; old checkpoints name none."""
         return self if config.envs.plan == "auto" else replace(self, plan=config.envs.plan)
 
     @classmethod

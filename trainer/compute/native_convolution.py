@@ -24,12 +24,12 @@ except ImportError:  # installed where there was no compiler
     kernel = None
 
 INTERFACE = 4
-"""Of the kernel that this module calls; one compiled before its sources changed has another."""
+"""Version of the kernel that this module calls; one compiled before its sources changed has another."""
 KERNEL_SIZES = (1, 3)
 MAX_PIXELS = 2**31 - 1
-"""Of a batch; the kernel counts them in 32 bits."""
+"""Pixels of a batch; the kernel counts them in 32 bits."""
 NO_NORM, BATCH_NORM, GROUP_NORM = range(3)
-"""What stands behind a convolution, as the kernel numbers it."""
+"""Codes of the kernel for the norm behind a convolution."""
 
 
 def _is_outdated(module: ModuleType) -> bool:
@@ -56,7 +56,7 @@ def absence() -> str:
 
 
 def is_taken(x: Tensor, weight: Tensor, groups: int = 1, stride: int = 1, *, pool: bool = False) -> bool:
-    """Whether the kernel computes this; decided by types and shapes of one network, never by how many.
+    """True if the kernel computes this; types and shapes of one network decide, never the number of networks.
 
     One exception: an input that several networks share and whose gradient is wanted is not taken, since the
     kernel does not add up the networks' parts of it.
@@ -126,7 +126,7 @@ def convolve_normed(
 
 
 def _sizes(x: Tensor, weight: Tensor, groups: int = 1) -> tuple[int, ...]:
-    """What the kernel is told of shapes, without norms: up to `weight_step`."""
+    """Shape arguments of the kernel, without norms: up to `weight_step`."""
     n, outputs, inputs, _, size = weight.shape
     batch, _, height, width = x.shape
     return batch, height, width, n, outputs if groups > 1 else inputs, outputs, size, weight.stride(0)
@@ -173,7 +173,7 @@ _PLACES = {
 
 
 def addresses_of(**tensors: Tensor | None) -> tuple[int, ...]:
-    """Where the tensors of a call lie, in that order; 0 for those that are not given."""
+    """Addresses of a call's tensors, in that order; 0 for those that are not given."""
     addresses = [0] * len(_PLACES)
     for name, tensor in tensors.items():
         if tensor is not None:

@@ -12,11 +12,11 @@ from torch import Tensor
 from . import native_convolution as native
 
 LEVELS = 256
-"""Of a byte."""
+"""Values of a byte."""
 
 
 def is_taken(images: Tensor, n: int, dtype: torch.dtype) -> bool:
-    """Whether the kernel makes inputs of these for n hosts.
+    """True if the kernel makes inputs of these images for n hosts.
 
     A single channel of a single host is left to torch, which lays it out otherwise.
     """
@@ -30,7 +30,7 @@ def is_taken(images: Tensor, n: int, dtype: torch.dtype) -> bool:
 
 
 def make_table(scale: Tensor, shift: Tensor) -> Tensor:
-    """What each level of a channel becomes: shift + level * scale, [C, 256] of [C]."""
+    """Value of each level of a channel: shift + level * scale, [C, 256] from [C]."""
     levels = torch.arange(LEVELS, dtype=torch.uint8, device=scale.device)
     return torch.addcmul(shift.unsqueeze(-1), levels, scale.unsqueeze(-1))
 

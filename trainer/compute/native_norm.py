@@ -14,7 +14,7 @@ from .torch_private import below_autograd
 
 
 def is_taken(x: Tensor) -> bool:
-    """Whether the kernel computes this; decided by the type and the size of the map."""
+    """True if the kernel computes this; the type and the size of the map decide."""
     return (
         x.device.type == "cpu"
         and x.dtype == torch.float32

@@ -14,7 +14,7 @@ from . import native_convolution as native
 
 
 def is_taken(like: Tensor) -> bool:
-    """Whether the kernel moves rows of such a map."""
+    """True if the kernel moves rows of such a map."""
     return (
         like.device.type == "cpu"
         and like.dtype == torch.float32

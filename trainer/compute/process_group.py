@@ -34,7 +34,7 @@ from .roll_call import Arrival, RollCall, record_home, take_roll_call
 RANK_TIMEOUT = timedelta(minutes=10)
 """How long a rank may keep the others waiting before it counts as lost."""
 BACKENDS = ("gloo", "cpu:gloo,cuda:gloo", "cpu:gloo,cuda:nccl")
-"""What tensors travel over; all machines take the first of those that they choose."""
+"""Backends of torch.distributed; all machines use the first of those that they choose."""
 MAX_HOSTS_NAMED = 4
 """In an error that cannot tell which machine is meant."""
 
@@ -128,13 +128,14 @@ class ProcessGroup:
 
     @property
     def restarted(self) -> bool:
-        """Whether torchrun has started these processes after others: a rank had failed, or a machine came."""
+        """True if torchrun has started these processes after others: a rank had failed, or a machine
+        joined."""
         attempts = 0 if self._roll is None else self._roll.attempt - 1
         return attempts + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
     @property
     def recorded_home(self) -> str:
-        """Where an earlier attempt keeps the run; empty where none has begun to train it."""
+        """Home folder in which an earlier attempt keeps the run; empty where none has begun to train it."""
         return "" if self._roll is None else self._roll.home
 
     def record_home(self, home: str) -> None:
@@ -289,7 +290,7 @@ class ProcessGroup:
 
 
 def choose_backend(devices: int, environ: MutableMapping[str, str]) -> str:
-    """What tensors travel over: NCCL, unless ranks of this machine share a GPU, which it refuses.
+    """Choose the backend: NCCL, unless ranks of this machine share a GPU, which NCCL refuses.
 
     NCCL's waits are made blocking: else its watchdog aborts the process of a rank whose peer is lost, before
     the error can be reported.
@@ -316,7 +317,7 @@ def _tensor(message: bytes) -> Tensor:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and is not waited for yet does not."""
+    """True if a process runs; one that has ended but is not waited for yet does not."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")

@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 class Purpose(IntEnum):
-    """What a key is for; draws of different purposes never meet."""
+    """Purpose of a key; draws of different purposes never meet."""
 
     SPLIT = 1
     HOST = 2

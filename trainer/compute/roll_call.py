@@ -1,9 +1,9 @@
-"""Which processes train together in this attempt: those that torchrun has started just now, on all machines.
+"""The processes that train together in this attempt: those that torchrun has just started, on all machines.
 
 torchrun's store outlives the processes, and with it what those of earlier attempts wrote. torchrun's count of
-restarts does not tell attempts apart: a machine whose rank has died counts one, another that only starts its
-ranks anew because of that does not. So every process writes a number of its own into the store; rank 0
-answers each that it finds until all have confirmed the answer, which the dead cannot.
+restarts does not tell attempts apart: a machine whose rank has died counts one, another that only restarts
+its ranks because of that does not. So every process writes a random number into the store; rank 0 answers
+each that it finds until all have confirmed the answer: the dead never confirm.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _POLL_SECONDS = 0.05
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """What a process tells the others of itself."""
+    """A process's announcement to the others."""
 
     number: str
     """Random; names the process."""
     host: str
     pid: int
     backend: str
-    """What tensors can travel over on its machine, see `choose_backend`."""
+    """Backend that its machine can use, see `choose_backend`."""
     progress: list[int] = []
     """How far its machine's copy of the run has come; empty where there is none."""
 
@@ -35,13 +35,13 @@ class RollCall(msgspec.Struct, frozen=True):
     """An attempt."""
 
     number: str
-    """Of the process that torchrun calls rank 0; names the attempt."""
+    """Number of the process that torchrun calls rank 0; names the attempt."""
     arrivals: list[Arrival]
     """By torchrun's rank."""
     attempt: int
     """Counts those that this store has seen, from 1."""
     home: str = ""
-    """Where an earlier one keeps the run; empty where none has begun."""
+    """Home folder in which an earlier attempt keeps the run; empty where none has begun."""
 
     @property
     def first(self) -> int:

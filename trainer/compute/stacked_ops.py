@@ -129,11 +129,12 @@ def conv(
 
 
 MAX_POINTWISE_PIXELS = 4096
-"""Up to so many in a batch of maps, 1x1 convolutions are cheaper on a CPU as products of small matrices."""
+"""Maps of at most this many pixels in a batch: 1x1 convolutions are cheaper on a CPU as small matrix
+products."""
 
 
 def _small(x: Tensor) -> bool:
-    """Whether a 1x1 convolution is one of few pixels; never asks how many networks there are.
+    """True for a 1x1 convolution of few pixels; does not depend on how many networks there are.
 
     torch.compile does not trace what is written into a view.
     """
@@ -200,7 +201,7 @@ def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def batch_norm_average(
     x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, batches: int
 ) -> Tensor:
-    """`batch_norm` that also takes the batch as the last of so many into the averages [n, C], in place."""
+    """`batch_norm` that also updates the averages [n, C] in place; the batch is number `batches`."""
     return F.batch_norm(
         x,
         mean.view(-1),

@@ -1,4 +1,4 @@
-"""What of torch is used although it has no public name: the page to review when its version changes.
+"""Private names of torch that we use: the page to review when its version changes.
 
 The pin in constraints.txt says which torch has these. No other module may name a private part of torch.
 """
@@ -37,7 +37,7 @@ def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 
 def memory_key(tensor: Tensor) -> tuple[object, ...]:
-    """Where a tensor's numbers lie and how: the same for two tensors only if they are the same numbers."""
+    """Identity of a tensor's memory and layout: equal for two tensors only if they are the same numbers."""
     storage = tensor.untyped_storage()
     return storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
@@ -73,7 +73,7 @@ def all_threads_profiler_config() -> _ExperimentalConfig:
 
 
 def limit_recompiles(limit: int) -> None:
-    """Let torch.compile make so many graphs of one function before it gives up."""
+    """Limit the graphs that torch.compile makes of one function before it gives up."""
     import torch._dynamo.config as dynamo
 
     dynamo.recompile_limit = limit
@@ -98,7 +98,7 @@ def on_compile(callback: Callable[[], str]) -> None:
 
 
 def is_recompiling() -> bool:
-    """Whether the function being compiled has been compiled before; for callbacks of `on_compile`."""
+    """True if the function being compiled has been compiled before; for callbacks of `on_compile`."""
     from torch._guards import CompileContext
 
     compiled = CompileContext.current_compile_id()

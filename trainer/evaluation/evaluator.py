@@ -68,14 +68,14 @@ class Evaluator:
             constant_rule(plants, blueprints, self._episodes.slots, "evaluation.constant")
             self._rivals[CONSTANT] = FrozenPolicy.constant(*plants)
         self._played: dict[str, EpisodeTable] = {}
-        """Of what is not trained, by its kind."""
+        """Episodes of the rivals, which are not trained, by kind."""
         self._best_return = -math.inf
         self._newest: dict[str, Any] | None = None
-        """Of the run's policy, in figures, for whoever reads a checkpoint."""
+        """Newest evaluation of the run's policy, in figures, for readers of a checkpoint."""
 
     @property
     def has_judged(self) -> bool:
-        """Whether the run's policy was ever evaluated."""
+        """True if the run's policy was ever evaluated."""
         return self._best_return > -math.inf
 
     def evaluate(
@@ -86,7 +86,7 @@ class Evaluator:
         *,
         has_learnt: bool = True,
     ) -> list[PolicyEvaluation]:
-        """What is due after a round: the next rival, the policy, both or none.
+        """Play what is due after a round: the next rival, the policy, both or none.
 
         Args:
             round_: finished, from 1.
@@ -130,7 +130,7 @@ class Evaluator:
         return PolicyEvaluation(self._policy.kind, False, table, seconds, leads, is_best)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was played, and the best return."""
+        """The episodes played, and the best return."""
         return {
             "hosts": self._signature,
             "played": json.dumps({kind: table.to_builtins() for kind, table in self._played.items()}),
@@ -139,7 +139,7 @@ class Evaluator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`; begin anew where that was with other hosts or another schedule."""
+        """Continue from `state_dict`; start over where that was with other hosts or another schedule."""
         if state["hosts"] != self._signature:
             return
         played = json.loads(state["played"])

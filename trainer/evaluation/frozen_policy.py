@@ -54,7 +54,7 @@ class FrozenPolicy:
     def make_actor(
         self, cfg: Config, population: Population, device: torch.device, first_env: int = 0
     ) -> Actor:
-        """What decides for the hosts of a population.
+        """Make the actor that decides for the hosts of a population.
 
         Args:
             cfg: of `configure`.

@@ -19,7 +19,7 @@ FIRST_SEED = 1 << 32
 FIRST_INSTANCE = 1 << 20
 """Seed of the first instance of a generated task for the hosts of seed 1: beyond `task.instances`."""
 MAX_HOSTS = 4096
-"""So that hosts of another seed have other instances."""
+"""Limit of hosts, so that hosts of another seed have other instances."""
 
 
 class HeldOutMixture(Mixture):
@@ -47,12 +47,12 @@ class HeldOutHosts:
     tasks: tuple[str, ...] = ()
 
     def configure(self, cfg: Config, count: int | None = None) -> Config:
-        """A run's configuration, for these hosts in place of its own, or for so many of them."""
+        """Configure these hosts, or `count` of them, in place of the run's own."""
         envs = replace(cfg.envs, count=self.count if count is None else count)
         return replace(cfg, seed=FIRST_SEED + self.seed, envs=envs)
 
     def load(self, task: TaskConfig, device: torch.device) -> Task:
-        """What they learn. Generated tasks have an instance for each host; of others there is only one.
+        """Load their data. Generated tasks have an instance for each host; of others there is only one.
 
         Raises:
             DataError: as `registry.load_task`.

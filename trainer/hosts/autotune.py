@@ -41,22 +41,22 @@ logger = logging.getLogger(__name__)
 MIN_GROUP_SIZE = 4
 """Fewer hosts than this in a group are not worth a thread of their own."""
 TIE_RATIO = 1.05
-"""A larger group is taken when a host costs at most so many times what it costs in the best one."""
+"""Cost of a host, relative to the best group size, up to which a larger group is preferred."""
 ABANDON_RATIO = 1.25
-"""From so many times the best on, still larger groups are not measured."""
+"""Cost of a host, relative to the best group size, from which no larger group is measured."""
 MIN_STEPS = 3
 """Least steps per size, the first one not counted."""
 MIN_SECONDS = 0.04
 """A size is measured for at least this long, or `MIN_STEPS` steps if they take longer."""
 NUM_SWEEPS = 3
-"""So often all sizes are measured, and both convolutions: what else the machine does for a second does not
+"""Rounds in which all sizes, and both convolutions, are measured, so that a second of other load does not
 decide."""
 MAX_UNFOLD_RATIO = 0.6
 """Unfolded convolutions are chosen where a step takes at most so much of one with grouped ones."""
 NUM_EPOCHS = 3
 """Least epochs per plan, those not counted in which graphs are captured and compared."""
 CLEAR_RATIO = 1.25
-"""A plan that is so many times as fast is chosen at once; nearer ones are measured `NUM_SWEEPS` times."""
+"""A plan that is faster by this factor is chosen at once; nearer ones are measured `NUM_SWEEPS` times."""
 MAX_ACTIVATION_BYTES = 8 << 20
 """Bytes of the largest activation of a group of more than two hosts on a CPU, at most: far beyond its caches
 larger groups are slower, by how much depends on what else the machine does, and take memory without need."""
@@ -122,7 +122,7 @@ class StepTimer:
     plan: Plan = "gather"
 
     def seconds_per_host(self, sizes: list[int]) -> Iterator[tuple[int, float]]:
-        """Of a training step in a group of each size, for as long as the memory lasts."""
+        """Yield sizes and the seconds per host of a training step in such a group, while memory lasts."""
         for size in sizes:
             try:
                 yield size, self._step(size) / size
@@ -132,10 +132,10 @@ class StepTimer:
                 return
 
     def seconds_of_epoch(self, size: int, graphs: CudaGraphs) -> float:
-        """Of a whole epoch of one group, as a run has it; infinite where the memory does not last.
+        """Seconds of a whole epoch of one group, as in a run; infinite where memory does not suffice.
 
         Args:
-            graphs: a trial of the run's; a failure of theirs is noted there.
+            graphs: a trial copy of the run's; a failure is noted in it.
         """
         try:
             seconds = self._epoch(size, graphs)
@@ -168,7 +168,7 @@ class StepTimer:
         return min(times[NUM_CHECKED_CALLS:])
 
     def _population(self, size: int) -> Population:
-        """One group of so many hosts."""
+        """One group of `size` hosts."""
         envs = structs.replace(
             self.config.envs,
             count=size,
@@ -235,7 +235,7 @@ def choose_execution(
 
 
 def measure_execution(config: Config, data: Task, device: torch.device, graphs: CudaGraphs) -> Execution:
-    """The same by the clock; takes a second or two for small hosts, more for large ones.
+    """Measure execution choices by the clock; takes a second or two for small hosts, more for large ones.
 
     Args:
         graphs: of the run; after a capture that fails here it makes none.

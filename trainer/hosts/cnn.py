@@ -24,7 +24,7 @@ from esper_overwatch.trainer.compute.stacked_ops import (
 )
 
 EPSILON = 1e-5
-"""Of the batch norms, as torch.nn's."""
+"""Epsilon of the batch norms, as torch.nn's."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class ConvBlock:
     inputs: int
     channels: int
     size: tuple[int, int]
-    """Of the map, in the block and in its slot."""
+    """Height and width of the map, in the block and in its slot."""
     pool: bool
-    """Whether the map is halved on the way in."""
+    """The map is halved on the way in."""
 
 
 class CNN:

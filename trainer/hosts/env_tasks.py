@@ -1,4 +1,4 @@
-"""What each env learns in an episode: the run's task, or one that it draws of a mixture."""
+"""The task of each env in an episode: the run's, or one that it draws from a mixture."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class EnvTasks:
 
     @property
     def vary(self) -> bool:
-        """Whether envs draw a task for each episode."""
+        """True if envs draw a task for each episode."""
         return self._mixture is not None
 
     @property
@@ -75,7 +75,7 @@ class EnvTasks:
         self._envs = envs
 
     def draw(self, round_: int) -> None:
-        """What the envs learn in a round; the same whenever it is drawn."""
+        """Draw the envs' tasks of a round; a round has the same whenever it is drawn."""
         if self._mixture is not None:
             self._places = self._mixture.draw(self._seed, self._envs, round_)
 
@@ -87,7 +87,7 @@ class EnvTasks:
         return DatasetSplits(*(s.of_envs(places) for s in self._splits if isinstance(s, EnvImages)))
 
     def guess(self) -> Guess | None:
-        """What a guess is worth in each env; None where it is the same in all."""
+        """Chance-level baselines of each env; None where all envs have the same."""
         if self._mixture is None:
             return None
         chance, loss = (values[self._places] for values in self._mixture.guesses())

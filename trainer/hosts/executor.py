@@ -43,7 +43,8 @@ class GroupExecutor:
         )
 
     def map(self, work: Callable[[int], T], groups: int | None = None) -> list[T]:
-        """Call `work` with the number of each group, or of the first so many; its results in order."""
+        """Call `work` with the number of each group, or of the first `groups`; returns the results in
+        order."""
         numbers = range(self.groups if groups is None else groups)
         if self._workers is not None:
             return list(self._workers.map(work, numbers))

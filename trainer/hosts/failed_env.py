@@ -51,7 +51,7 @@ class FailedEnvCapture:
         self._where.copy_(torch.where(env >= 0, torch.cat([env, position]), self._where))
 
     def tensors(self) -> list[Tensor]:
-        """What `record` changes."""
+        """Tensors that `record` changes."""
         return [self._where, *self._rows.values()]
 
     @torch.no_grad()

@@ -170,7 +170,7 @@ class TensorSummary:
     norm: Tensor
     rms: Tensor
     largest: Tensor
-    """Of the magnitudes; NaN where there is one."""
+    """Largest of the magnitudes; NaN where one is NaN."""
     zero_fraction: Tensor
     nonfinite: Tensor
     """Count of NaN and infinities."""
@@ -210,7 +210,7 @@ def _summary(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _merge_statistics(one: Tensor, other: Tensor) -> Tensor:
-    """What `_norm_statistics` would give for two pieces as one."""
+    """Merge two pieces' statistics into those of both, as `_norm_statistics` would give them."""
     largest = torch.maximum(one[1], other[1])
     total = one + other
     total[1] = largest

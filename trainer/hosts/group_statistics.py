@@ -1,4 +1,4 @@
-"""What is measured of a group's training: loss, gradients, layers and what they put out."""
+"""Measurements of a group's training: loss, gradients, layers and their outputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Used = Sequence[dict[str, str]]
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What an epoch of training measured for n hosts: float32 on the device, gradients of the last step."""
+    """Measurements of n hosts' training epoch: float32 on the device, gradients of the last step."""
 
     loss: Tensor
     """[n] mean over the epoch's batches."""
@@ -46,7 +46,7 @@ class TrainResult:
     """[n, S]; NaN where no seed learns."""
     layers: LayerTensors | None
     layers_seconds: float
-    """Of this thread, spent on them."""
+    """Seconds that this thread spent on them."""
     skipped_steps: Tensor | None = None
     """int64 [n], steps of the epoch that overflowed; None where losses are not scaled."""
 
@@ -83,7 +83,8 @@ class GroupStatistics:
         self._amp: Amp = amp
 
     def _present(self, used: Used) -> list[dict[str, Tensor]]:
-        """Of the host and of each slot: which hosts have a gradient for a tensor, bool [n] by its name."""
+        """Masks bool [n] of the hosts that have a gradient, by tensor name; for the host, then for each
+        slot."""
         everywhere = torch.ones_like(self._table.stage[:, 0], dtype=torch.bool)
         present = [dict.fromkeys(self._model.specs(), everywhere)]
         for slot, modules in enumerate(used):
@@ -113,7 +114,7 @@ class GroupStatistics:
         return host_norm, host_health, seed_norm, seed_health
 
     def layers(self, used: Used, gradients: Parameters, weights: Parameters, layers: Tensor) -> LayerTensors:
-        """Of each tensor that has a gradient, in the envs bool [n]."""
+        """Layer statistics of each tensor that has a gradient, in the envs bool [n]."""
         present = {name: mask for part in self._present(used) for name, mask in part.items()}
         tensors = self._pool.unpacked(gradients)
         learnt = self._pool.unpacked({name: weights[name] for name in gradients})

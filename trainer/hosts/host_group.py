@@ -107,7 +107,8 @@ class HostGroup:
             name: w.detach().view(-1).requires_grad_() if w.dim() == 2 and name in model.specs() else w
             for name, w in self.weights.items()
         }
-        """The same numbers as the training step takes them: vectors of hosts as one row of n*C."""
+        """The weights as the training step takes them: vectors of hosts as one row of n*C, in the same
+        memory."""
         self.buffers = zeros(model.buffer_specs())
         self.optimizer = _optimizer(config, self.weights, model, pool)
         task = config.task
@@ -118,10 +119,10 @@ class HostGroup:
         self._runs: Runs = [[] for _ in pool.slots]
         self._used: list[dict[str, str]] = [{} for _ in pool.slots]
         self._freezes = True
-        """Whether a seed may be frozen in this epoch."""
+        """True if a seed may be frozen in this epoch."""
         self._validation = Validation(model, pool, device, is_shared=task.shared_batches)
         self._masked_validation: MaskedValidation | None = None
-        """Where validation is replayed as CUDA graphs."""
+        """Validation replayed as CUDA graphs; None without."""
         self._topology: Topology | None = None
         zeros_n = torch.zeros_like(self.envs)
         self._totals = _Totals(zeros_n.to(dtype), zeros_n, zeros_n.clone(), zeros_n.bool())
@@ -182,7 +183,8 @@ class HostGroup:
             self._validation.plan(topology, slots)
 
     def _prepare(self) -> tuple[Runs, dict[str, Tensor]]:
-        """Where all seeds are computed: clear what is not used; the runs, and the decay of the seeds."""
+        """Prepare an epoch that computes all seeds: zero unused rows; returns the runs and the seeds'
+        decay."""
         self._pool.zero_unused_rows(self.weights, self.optimizer.momentum, self.table)
         slots, kinds = range(len(self._pool.slots)), len(self._pool.kinds)
         runs = [plan.masked(self.table, slot, kinds, self._dtype) for slot in slots]
@@ -231,13 +233,13 @@ class HostGroup:
 
     @property
     def learning_rates(self) -> tuple[float, float]:
-        """Of the hosts and of the seeds, in the epoch that was planned last."""
+        """Learning rates of hosts and seeds in the epoch that was planned last."""
         share = self.optimizer.schedule_share
         host, seeds = (group.learning_rate * share for group in self.optimizer.groups)
         return host, seeds
 
     def set_learning_rate(self, value: float) -> None:
-        """Of the hosts, and of the seeds where they have none of their own, from the next epoch on."""
+        """Set the rate of the hosts, and of seeds without a rate of their own, from the next epoch on."""
         for number, group in enumerate(self.optimizer.groups):
             if number == HOSTS or not self._config.seeds.learning_rate:
                 group.learning_rate = value

@@ -43,7 +43,7 @@ class MaskedPass(ValidationPass):
 
 
 class MaskedTree:
-    """Where the rows of a pass come from, for n hosts with S slots.
+    """Sources of the rows of a pass, for n hosts with S slots.
 
     Args:
         hosts: n.
@@ -71,7 +71,7 @@ class MaskedTree:
         self._parts += [(hosts, slots), (hosts, slots, slots)]
 
     def pack(self, topology: Topology) -> Codes:
-        """What `unpack` needs to know of an epoch's topology, as one row of numbers."""
+        """Pack what `unpack` needs of an epoch's topology into one row of numbers."""
         columns = (topology.blended, topology.blueprint, topology.style)
         parts: list[Codes] = [column.T.astype(np.int64) for column in columns]
         wanted = Coalitions.of(topology)
@@ -255,7 +255,7 @@ class MaskedValidation:
 
     @torch.no_grad()
     def _score(self, answers: Tensor) -> Score:
-        """Of all that was added.
+        """Score of all that was added.
 
         Args:
             answers: int64 [n], labels that a mean is over.

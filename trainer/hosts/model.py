@@ -31,13 +31,13 @@ class HostModel(Protocol):
     head_names: tuple[str, ...]
     """Tensors that `head` uses."""
     causal: bool
-    """Whether a position of the map must not depend on later ones, as in a text."""
+    """A position of the map must not depend on later ones, as in a text."""
     widest: int
     """Numbers in the largest activation of one host and example."""
     products: int
     """Multiplications of a forward pass of one host and example, about."""
     rows: int
-    """Of slots: slot i is in row i % rows, behind the architecture's block i // rows."""
+    """Rows of slots: slot i is in row i % rows, behind the architecture's block i // rows."""
 
     @property
     def blocks(self) -> Sequence[Slot]: ...
@@ -77,7 +77,7 @@ class HostModel(Protocol):
         ...
 
     def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:
-        """What block i needs in validation: tensors [n, ...], so that rows can be chosen."""
+        """Tensors [n, ...] that block i needs in validation, so that rows can be chosen."""
         ...
 
     def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:

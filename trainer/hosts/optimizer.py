@@ -77,7 +77,8 @@ class StackedSGD:
         self.schedule_share = 1.0
         device = next(iter(weights.values())).device
         self._rates = [torch.zeros((), device=device) for _ in self.groups] if device.type == "cuda" else None
-        """Of the groups, where steps are captured: there a number of the host would stay what it was."""
+        """Rates of the groups as tensors where steps are captured: there a number of the host would be a
+        constant."""
         self.set_schedule_share(1.0)
         self._group_of = {name: group for group in self.groups for name in group.names}
         self._weights = weights
@@ -87,12 +88,12 @@ class StackedSGD:
             for name, w in weights.items()
             if w.numel() % REGISTER_WIDTH
         }
-        """Where the gradients of tensors that leave a rest are copied to."""
+        """Buffers for the gradients of tensors that leave a rest."""
         self._padded_view = {
             name: (_padded_view(weights[name]), _padded_view(gradient), _padded_view(self.momentum[name]))
             for name, gradient in self._padded.items()
         }
-        """Of those tensors weight, gradient and momentum, with their room."""
+        """Weight, gradient and momentum of those tensors, with their padding."""
 
     def set_schedule_share(self, share: float) -> None:
         """Set what learning rates are multiplied by from now on; they are read here."""

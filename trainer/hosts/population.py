@@ -52,11 +52,11 @@ def group_spans(hosts: int, size: int) -> list[tuple[int, int]]:
 
 
 class EpochResult(NamedTuple):
-    """What `run_epoch` measured."""
+    """Outcome of `run_epoch`."""
 
     measurements: Measurements
     layers: LayerTensors | None
-    """Of the envs whose layers were asked for."""
+    """Layer statistics of the envs whose layers were asked for."""
     seconds: dict[str, float]
     """Wall time by part: `train`, `validate`, `layers`."""
     scaling: dict[str, Tensor]
@@ -64,7 +64,7 @@ class EpochResult(NamedTuple):
 
 
 class GroupEpoch(NamedTuple):
-    """What a group made of an epoch, and the seconds of its thread."""
+    """A group's outcome of an epoch, and the seconds of its thread."""
 
     trained: TrainResult
     score: Score
@@ -205,7 +205,7 @@ class Population:
         self.begin_episode(0)
 
     def fully_seeded_topology(self, every: int = 1) -> Topology:
-        """Fresh hosts with a blended seed in every slot, or in every so many: for a rehearsal."""
+        """Fresh hosts with a blended seed in every slot, or in every `every`-th: for a rehearsal."""
         self.begin_episode(0)
         table = self.table
         hosts, slots = table.shape
@@ -395,11 +395,11 @@ class Population:
 
     @property
     def learning_rates(self) -> tuple[float, float]:
-        """Of hosts and seeds in the epoch that was run last."""
+        """Learning rates of hosts and seeds in the epoch that was run last."""
         return self.groups[0].learning_rates
 
     def set_learning_rate(self, value: float) -> None:
-        """Of the hosts, and of the seeds where they have none of their own, from the next epoch on."""
+        """Set the rate of the hosts, and of seeds without a rate of their own, from the next epoch on."""
         for group in self.groups:
             group.set_learning_rate(value)
 
@@ -413,7 +413,7 @@ class Population:
         return {"loss_scale": torch.cat(scales), "skipped_steps": torch.cat(skipped)} if scales else {}
 
     def _counts_fossils(self, epoch: int) -> bool:
-        """Whether in this epoch of an episode only fossilised seeds are validated."""
+        """True if in this epoch of an episode only fossilised seeds are validated."""
         return self._only_fossilized and epoch in self._final_epochs
 
     def _counted_parameters(self, seed_parameters: Tensor, *, only_fossilized: bool) -> Tensor:

@@ -61,7 +61,7 @@ class ResidualBlock:
     first: NormedConv
     second: NormedConv
     projection: NormedConv | None
-    """Of the shortcut; None where it is the identity."""
+    """Convolution of the shortcut; None where it is the identity."""
 
     @property
     def weights(self) -> int:
@@ -79,7 +79,7 @@ class ResNetStage:
     residuals: tuple[ResidualBlock, ...]
     channels: int
     size: tuple[int, int]
-    """Of the map behind the stage, and in its slot."""
+    """Height and width of the map behind the stage, and in its slot."""
 
     def convolutions(self) -> Iterator[NormedConv]:
         """All of them."""

@@ -63,7 +63,7 @@ class SeedPool:
         self._causal = model.causal
         self._channels: list[int] = []
         self._kinds: list[list[Blueprint]] = []
-        """What is run in each slot."""
+        """Blueprints that are run in each slot."""
         self._modules: list[dict[str, dict[str, Init]]] = []
         for block in model.blocks:
             here = [kind.at(block.channels, block.size) for kind in kinds]
@@ -82,7 +82,7 @@ class SeedPool:
         return {name: Init((self._count(slot, module),)) for name, (slot, module) in self._places.items()}
 
     def name(self, slot: int, module: str) -> str:
-        """What a module of a slot is called among the weights."""
+        """Name of a slot's module among the weights."""
         return f"{self.slots[slot]}.{module}"
 
     def gather(self, slot: int, columns: SlotColumns, owners: Codes, run: NDArray[np.bool_]) -> list[SlotRun]:
@@ -165,7 +165,7 @@ class SeedPool:
 
     @property
     def draws_by_key(self) -> bool:
-        """Whether newborns can be drawn for all hosts alike: no package has a function of its own for it."""
+        """True if newborns can be drawn for all hosts alike: no package has a function of its own for it."""
         return all(kind.draw is None for here in self._kinds for kind in here)
 
     @torch.no_grad()

@@ -52,7 +52,7 @@ class Topology:
         return Topology(*(column[start:stop] for column in vars(self).values()))
 
     def fossils(self) -> Topology:
-        """The same without the seeds that have not fossilised."""
+        """This topology without the seeds that have not fossilised."""
         kept = self.stage == Stage.FOSSILIZED
         return Topology(
             np.where(kept, self.stage, Stage.DORMANT),

@@ -23,7 +23,7 @@ class SlotRows:
     def __init__(self, model: HostModel, rows: int) -> None:
         self._model, self.rows = model, rows
         self.blocks: list[Slot] = [block for block in model.blocks for _ in range(rows)]
-        """What is before each slot."""
+        """The block before each slot."""
         self.head_names, self.causal = model.head_names, model.causal
         self.widest, self.products = model.widest, model.products
 
@@ -42,7 +42,7 @@ class SlotRows:
     def train_block(
         self, i: int, x: Tensor, weights: Parameters, dropout_keys: Tensor | None = None
     ) -> Tensor:
-        """What is before slot i, in training."""
+        """Run the block before slot i, in training."""
         return x if i % self.rows else self._model.train_block(i // self.rows, x, weights, dropout_keys)
 
     def measure_block(
@@ -54,11 +54,11 @@ class SlotRows:
         return self._model.measure_block(i // self.rows, x, weights, buffers, batches)
 
     def folded(self, i: int, weights: Parameters, buffers: Parameters) -> tuple[Tensor, ...]:
-        """What validation needs before slot i."""
+        """Tensors that validation needs before slot i."""
         return () if i % self.rows else self._model.folded(i // self.rows, weights, buffers)
 
     def eval_block(self, i: int, x: Tensor, *tensors: Tensor) -> Tensor:
-        """What is before slot i, in validation, as `folded`."""
+        """Run the block before slot i, in validation, with rows of `folded`."""
         return x if i % self.rows else self._model.eval_block(i // self.rows, x, *tensors)
 
     def head(self, x: Tensor, weights: Parameters) -> Tensor:

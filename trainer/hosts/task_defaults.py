@@ -23,13 +23,13 @@ FAMILY_OF_KIND: dict[Kind, Family] = {"images": "cnn", "text": "transformer"}
 ARCHITECTURES: dict[Kind, tuple[str, ...]] = {"images": ("cnn", "resnet"), "text": ("transformer",)}
 """Those that learn a kind."""
 TEXT_LEARNING_RATES = {"pointwise": 0.5, "attending": 0.2}
-"""Of a transformer without and with heads, in the place of the default, which is a convolutional host's."""
+"""Rates of a transformer without and with heads, in place of the default, which suits convolutional hosts."""
 MANY_PARAMETERS = 10_000_000
-"""Of a host with its seeds, from which building them is worth a word."""
+"""Parameters of a host with its seeds from which the log mentions that building them takes long."""
 BYTES_PER_PARAMETER = 16
 """Weight, momentum, gradient and the governor's snapshot, in float32."""
 MANY_OPERATIONS = 10**12
-"""Of an epoch of all hosts, from which it is worth a word: about a minute of one core."""
+"""Operations of an epoch of all hosts from which the log mentions them: about a minute of one core."""
 OPERATIONS_PER_PRODUCT = 6
 """Multiplication and addition, forward and twice backward."""
 OPTIONS_OF_KIND: dict[str, Kind] = {
@@ -47,9 +47,9 @@ OPTIONS_OF_KIND: dict[str, Kind] = {
     "host.tied_head": "text",
     "host.dropout": "text",
 }
-"""What examples an option is for, of those that are not for all; with others it has to be at its default."""
+"""Kind of examples that an option needs; with others it must keep its default."""
 OPTIONS_OF_ARCHITECTURE = {"host.kernel": "cnn", "host.blocks": "resnet"}
-"""The same for options of one architecture among those of a kind."""
+"""Architecture that an option needs; with others it must keep its default."""
 
 
 def resolve_task_defaults(sourced: SourcedConfig, name: str, kind: Kind) -> SourcedConfig:
@@ -101,7 +101,7 @@ def resolve_task_defaults(sourced: SourcedConfig, name: str, kind: Kind) -> Sour
 
 
 def _is_chosen(sourced: SourcedConfig, key: str) -> bool:
-    """Whether somebody gave it another value than its default."""
+    """True if somebody gave the option another value than its default."""
     return sourced.sources[key] != SAVED and sourced.value(key) != OPTIONS[key].default
 
 

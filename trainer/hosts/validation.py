@@ -43,7 +43,7 @@ time: more coalitions than fit are measured some hosts after the others."""
 
 @dataclass(frozen=True)
 class Score:
-    """Of n hosts: float32 on the device."""
+    """Score of n hosts: float32 on the device."""
 
     loss: Tensor
     """[n]"""
@@ -286,7 +286,7 @@ class Validation:
             yield self.logits(x, labels, examples.absent, planned, weights, statistics)
 
     def spans(self, examples: Examples, rows: int, weights: Parameters) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and labels of as many examples at a time as fit for so many rows."""
+        """Yield inputs and labels, at a time as many examples as fit for `rows` rows."""
         dtype = weights[self._model.head_names[0]].dtype
         size = max(1, self._max_chunk_bytes // (rows * self._model.widest * dtype.itemsize))
         for start in range(0, len(examples), size):
@@ -323,13 +323,13 @@ class Validation:
         return self._model.head(x, head)
 
     def _weights(self, i: int, fork: AblationSplit, weights: Parameters) -> Parameters:
-        """What block i learns, for each row that comes into it."""
+        """Weights of block i, for each row that comes into it."""
         if fork.owners is None:
             return weights
         return {name: weights[name].index_select(0, fork.owners) for name in self._model.block_names(i)}
 
     def _branch(self, i: int, x: Tensor, fork: AblationSplit, weights: Parameters) -> Tensor:
-        """What leaves slot i, from what its block put out: rows with the seed, then those without."""
+        """Output of slot i, from its block's output: rows with the seed, then those without."""
         without = to_rows(x, fork.rows).index_select(3, fork.spawn)
         x = self._pool.run(i, x, fork.rows, fork.runs, weights)
         if fork.kept is None and not len(fork.spawn):
@@ -374,7 +374,7 @@ def host_losses(labels: Tensor, logits: Tensor, n: int) -> Tensor:
 
 
 def _by_row(answers: int | Tensor, owners: Tensor) -> int | Tensor:
-    """Of each row's host, where they differ."""
+    """Answers of each row's host, where they differ."""
     return answers if isinstance(answers, int) else answers[owners]
 
 

@@ -30,7 +30,7 @@ Logits = tuple[Tensor, ...]
 
 
 class Evaluation(NamedTuple):
-    """What a policy thinks of given actions; all [..., heads], 0 where the head does not matter."""
+    """A policy's view of given actions; all [..., heads], 0 where the head does not matter."""
 
     log_prob: Tensor
     entropy: Tensor
@@ -85,7 +85,7 @@ class ActionSpace:
         return self._complete(op, logits, legal, uniform, floor_H)
 
     def act_greedily(self, logits: Logits, legal: Tensor, waited: Tensor) -> tuple[Tensor, Tensor]:
-        """What the policy would more probably than not have done by now, without a draw.
+        """Choose what the policy would more probably than not have done by now, without a draw.
 
         A policy that plants with probability 0.4 in each epoch has planted after two with probability 0.64,
         though WAIT is its most probable op in every single one. So an op is taken as soon as the probability
@@ -180,7 +180,7 @@ def _log_probs(scores: Tensor, mask: Tensor, floor: Tensor | None) -> Tensor:
 
 
 def _floored(log_p: Tensor, mask: Tensor, floor: Tensor) -> Tensor:
-    """The same distribution mixed with the uniform one, so that no legal choice is below the floor.
+    """Mix a distribution with the uniform one, so that no legal choice is below the floor.
 
     p' = f + (1 - n f) p over the n legal choices, f = min(floor, 1 / n); illegal ones keep probability 0. A
     floor of 0 leaves the distribution as it is.

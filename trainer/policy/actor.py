@@ -1,4 +1,4 @@
-"""What acts for N envs: a network or a fixed rule, behind one interface."""
+"""Actors of N envs: a network or a fixed rule, behind one interface."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ SURE_LOGIT = 1e4
 NUM_FIXED_SLOTS = 2
 """How many slots, from the first, the fixed schedule fills."""
 FIXED_BLUEPRINTS = ("conv_light", "attention")
-"""What it plants: the first of these that is on offer, otherwise the last kind that is."""
+"""Blueprint that it plants: the first of these on offer, otherwise the last kind on offer."""
 NO_SEED = -1
 """Stands in a schedule for a slot in which nothing is planted."""
 _PRIORITY = (Op.GERMINATE, Op.ADVANCE, Op.FOSSILIZE, Op.PRUNE)
-"""What a schedule does where it wants several; the later ones first."""
+"""Priority of ops where a schedule wants several; later ones win."""
 
 
 def random(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:  # noqa: ARG001

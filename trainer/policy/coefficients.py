@@ -19,7 +19,7 @@ VALUE_WARMUP_START = 0.1
 
 
 class Coefficients(NamedTuple):
-    """What the loss of an update is made with, and the decisions that it learns from were."""
+    """Coefficients of an update's loss, and of the decisions that it learns from."""
 
     clip: float
     """Distance from 1 at which ratios are clipped."""
@@ -55,7 +55,7 @@ class Coefficients(NamedTuple):
 
     @property
     def constants(self) -> tuple[Hashable, ...]:
-        """What is not a tensor: a loss is compiled anew where it changes."""
+        """The parts that are not tensors: a change of them recompiles the loss."""
         return self.clip, self.floor_H is None
 
 
@@ -75,7 +75,7 @@ def entropy_coefficient(cfg: PPOConfig, updates: int) -> float:
 
 
 def sharpness(cfg: PPOConfig, updates: int) -> float:
-    """What the logits are multiplied by after `updates` finished ones: 1 / temperature.
+    """Factor of the logits after `updates` finished ones: 1 / temperature.
 
     s_k = s^d with d = min(1, max(0, 2 k / R - 1)): from 1 to s = `cfg.sharpen_factor` in the second half of
     R = `cfg.sharpen_rounds`, evenly on a logarithmic scale. With R = 0 it stays 1.

@@ -28,12 +28,11 @@ class EarlyStop:
         self._pass: list[tuple[Tensor, Tensor]] = []
 
     def stops_at(self, kl: Tensor, finite: Tensor) -> bool:
-        """Whether the update ends before the step of a minibatch; waits for the device.
+        """True if the update ends before the step of a minibatch; waits for the device.
 
         Args:
             kl: [] of the minibatch, from the policy that acted.
-            finite: bool [], of its loss; where it is false the minibatch does not tell how far the policy has
-                moved.
+            finite: bool [], of its loss; without it the minibatch does not show how far the policy has moved.
         """
         if self._cfg.target_kl > 0:
             if self._cfg.kl_per == "minibatch":
@@ -57,7 +56,7 @@ class EarlyStop:
 
 
 class MaskedStop:
-    """The same where steps are replayed: decided on the device, in memory that stays where it is.
+    """`EarlyStop` for replayed steps: decides on the device, in fixed buffers.
 
     Attributes:
         stopped: bool [], whether the policy has moved too far in this update.
@@ -71,7 +70,7 @@ class MaskedStop:
             torch.zeros((), dtype=torch.int64, device=device) for _ in range(3)
         )
         self._kl = torch.zeros((), device=device)
-        """Of the minibatches of a pass whose loss is finite, the sum."""
+        """Sum over those minibatches of a pass whose loss is finite."""
 
     def tensors(self) -> list[Tensor]:
         """All that changes."""

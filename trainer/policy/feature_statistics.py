@@ -1,4 +1,4 @@
-"""What the policy's inputs were like in a round, by groups of features, to show which ones moved.
+"""Statistics of the policy's inputs in a round, by groups of features, to show which ones moved.
 
 Measured features are taken as the policy saw them, normalised by all earlier rounds and clipped; plain ones
 as they are. A group's drift is the root mean square, over its measured columns, of the mean of each column:
@@ -20,7 +20,7 @@ from .running_norm import MAX_DEVIATIONS, RunningNorm
 OUTLIER_DEVIATIONS = 3.0
 """Size from which a feature counts as an outlier, in standard deviations; plain ones are hardly above 1."""
 STATISTICS = ("mean", "std", "outliers", "clipped", "missing", "drift")
-"""Of each group; the middle three are shares."""
+"""Statistics of each group; the middle three are shares."""
 
 _AGO = range(2, NUM_HISTORY_EPOCHS + 2)
 BASE_GROUPS: dict[str, tuple[str, ...]] = {

@@ -30,11 +30,11 @@ def gae(reward_TN: Tensor, value_TN: Tensor, *, gamma: float, lam: float) -> tup
 def subtract_task_baseline(advantage_TN: Tensor, task_N: Tensor) -> Tensor:
     """Advantages [T, N], each less the mean of the other envs that learn the same task, at the same step.
 
-    Which task an env has drawn decides most of its return, and no action changes it; the critic, who sees
+    The task that an env has drawn decides most of its return, and no action changes it; the critic, who sees
     what the policy sees, learns it only as the episode goes on. Such a baseline depends on the environment's
     own randomness and on no action, so that it leaves the policy's gradient unbiased and takes noise from it
     (Mao et al., "Variance reduction for reinforcement learning in input-driven environments", 2019,
-    arXiv:1807.02264). The policy is not told anything: the task is used in learning alone.
+    arXiv:1807.02264). The policy does not see the task: only learning uses it.
 
     Args:
         advantage_TN: of `gae`.

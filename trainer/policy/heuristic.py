@@ -22,7 +22,7 @@ LAST_PLANTING_EPISODE_SHARE = 0.75
 STUCK_EPISODE_SHARE = 0.25
 """A seed that trains for this share of the episode and still may not blend never will."""
 _PRIORITY = (Op.GERMINATE, Op.PRUNE, Op.SET_ALPHA, Op.ADVANCE, Op.FOSSILIZE)
-"""What it does where it wants several; the later ones first."""
+"""Priority of ops where it wants several; later ones win."""
 
 
 def heuristic(space: ActionSpace, legal: Tensor, blueprint: int, seen: Observation) -> Logits:

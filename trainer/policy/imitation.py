@@ -32,7 +32,7 @@ class Lesson(NamedTuple):
 
     @classmethod
     def whole(cls, rollout: Rollout) -> Lesson:
-        """Of complete episodes."""
+        """A lesson of complete episodes."""
         return cls(rollout, torch.ones_like(rollout.reward, dtype=torch.bool), is_whole=True)
 
 
@@ -104,7 +104,7 @@ def _evaluate(learner: PPO, lesson: Lesson, target_TN: Tensor | None, envs: Tens
 
 
 def _step(learner: PPO, optimizer: torch.optim.Adam, loss: Tensor) -> None:
-    """Of Adam; none where the gradient is not finite."""
+    """Take a step of Adam; none where the gradient is not finite."""
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     norm = torch.nn.utils.clip_grad_norm_(learner.network.parameters(), learner.cfg.max_grad_norm)
@@ -113,7 +113,7 @@ def _step(learner: PPO, optimizer: torch.optim.Adam, loss: Tensor) -> None:
 
 
 def _value_targets(learner: PPO, lesson: Lesson) -> Tensor | None:
-    """What the critic is to predict, in normalised units; None where the lesson does not say."""
+    """Targets of the critic, in normalised units; None where the lesson has none."""
     if not lesson.is_whole:
         return None
     network, reward = learner.network, lesson.rollout.reward.double()

@@ -26,7 +26,7 @@ from .rollout import Rollout
 EPSILON = 1e-6
 """Keeps the clip of a gradient of 0 finite, as in torch.nn.utils.clip_grad_norm_."""
 Limits = tuple[float, str, float]
-"""`target_kl`, `kl_per` and `max_grad_norm`: a graph is captured anew where one changes."""
+"""`target_kl`, `kl_per` and `max_grad_norm`: a change of one needs a new capture."""
 
 
 class MinibatchProgram:

@@ -33,7 +33,7 @@ Hidden = tuple[Tensor, Tensor]
 
 
 class Output(NamedTuple):
-    """What the network gives for a sequence of T steps."""
+    """Outputs of the network for a sequence of T steps."""
 
     logits: Logits
     value: Tensor

@@ -88,7 +88,7 @@ SLOT_COLUMNS = FeatureColumns(_SLOT_MEASURED, _SLOT_PLAIN)
 
 @dataclass
 class Observation:
-    """What the policy sees of N envs (in a rollout, of T x N)."""
+    """An observation of N envs (in a rollout, of T x N)."""
 
     base: Tensor
     """float32 [N, len(BASE_COLUMNS.names)]; NaN where not measured."""
@@ -98,7 +98,7 @@ class Observation:
     """int64 [N, S]; -1 where there is no seed."""
 
     def at(self, epoch: int) -> Observation:
-        """Of a rollout's observations [T, N, ...], those of one epoch."""
+        """Select one epoch of a rollout's observations [T, N, ...]."""
         return Observation(self.base[epoch], self.slot[epoch], self.blueprint[epoch])
 
 

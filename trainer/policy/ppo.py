@@ -291,7 +291,7 @@ class PPO:
     def _describe_experience(
         self, rollout: Rollout, advantage: Tensor, returns: Tensor, gamma: float
     ) -> dict[str, Tensor]:
-        """What the update learnt from, and what the policy saw in it, before the normalisers see it."""
+        """Describe the update's experience and inputs, before the normalisers learn from them."""
         network, seen = self.network, rollout.observation
         features = feature_statistics(seen, network.base_norm, network.slot_norm)
         statistics = rollout_statistics(rollout, advantage, returns, gamma)
@@ -317,7 +317,8 @@ class PPO:
     def _replay_steps(
         self, program: MinibatchProgram, rollout: Rollout, advantage: Tensor, target: Tensor
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """The same, replayed: the host waits once a pass, and what was issued after a stop is not applied."""
+        """`_take_steps` replayed: the host waits once a pass, and steps issued after a stop are not
+        applied."""
         cfg, stop = self.cfg, program.early_stop
         stop.begin(self._streak)
         rate = torch.full((), self.optimizer.param_groups[0]["lr"], device=self._device)
@@ -346,7 +347,7 @@ class PPO:
 
     @property
     def _only_observes(self) -> bool:
-        """Whether the next update learns the statistics of its inputs and returns, and no weight."""
+        """True if the next update learns the statistics of its inputs and returns, and no weight."""
         return self.updates < self.cfg.observe_rounds
 
     def _minibatches(self, n: int, passes: int = 1) -> Iterator[Tensor]:
@@ -368,7 +369,7 @@ class PPO:
     def _whole_loss(
         self, batch: Rollout, advantage: Tensor, target: Tensor, coefficients: Coefficients
     ) -> Loss:
-        """Of a minibatch that no other rank computes a part of."""
+        """Loss of a minibatch that no other rank computes a part of."""
         return self._loss(self.network, self.space, batch, advantage, target, coefficients, 1.0)
 
     def _share(self, minibatch: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ _SEEN = "observation."
 
 @dataclass
 class Decision:
-    """What a policy chose for N envs in one epoch, and what it was given."""
+    """Decisions of a policy for N envs in one epoch, and its inputs."""
 
     actions: Tensor
     """int64 [N, heads] in the order of `HEAD_NAMES`; 0 where a head does not matter."""
@@ -92,11 +92,11 @@ class Rollout:
         return self._map(lambda rows: rows[:count])
 
     def to(self, device: torch.device) -> Rollout:
-        """The same on a device."""
+        """Move to a device."""
         return self._map(lambda rows: rows.to(device))
 
     def with_actions(self, actions: Tensor) -> Rollout:
-        """The same with other actions int64 [T, N, heads]; the rest stays."""
+        """Replace the actions by int64 [T, N, heads]; the rest stays."""
         return replace(self, actions=actions)
 
     @classmethod
@@ -120,7 +120,7 @@ class Rollout:
 
     @classmethod
     def of_state(cls, state: dict[str, Tensor]) -> Rollout:
-        """What `state_dict` gave."""
+        """Restore what `state_dict` gave."""
         seen = {name.removeprefix(_SEEN): rows for name, rows in state.items() if name.startswith(_SEEN)}
         parts = {name: rows for name, rows in state.items() if not name.startswith(_SEEN)}
         return cls(observation=Observation(**seen), **parts)

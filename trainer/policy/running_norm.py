@@ -58,7 +58,7 @@ class RunningNorm(nn.Module):
 
 
 class EpochNorm(nn.Module):
-    """The same for each part of an episode by itself: how an env differs from others at the same time.
+    """Normalises each part of an episode by itself: how an env differs from others at the same time.
 
     While hosts learn, measurements change far more from epoch to epoch than they differ between hosts: over
     all epochs such a difference is a small fraction of a standard deviation.

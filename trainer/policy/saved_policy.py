@@ -32,20 +32,20 @@ class PolicyMismatch(EsperError):
 
 
 class PolicyDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy was made of, and how it did."""
+    """Origin of a policy, and its results."""
 
     run: str
     version: str
-    """Of this package, that exported it."""
+    """Version of this package that exported it."""
     rounds: int
-    """Of training."""
+    """Rounds of training."""
     episodes: int
     tasks: tuple[str, ...]
     slots: int
     blueprints: tuple[str, ...]
     """Whose seeds it plants, in its order."""
     layout: int
-    """Of the observations that it decides by."""
+    """Version of the observation layout that it decides by."""
     host: dict[str, Any]
     episode_epochs: int
     policy: dict[str, Any]

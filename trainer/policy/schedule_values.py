@@ -1,4 +1,4 @@
-"""What each schedule is worth in each task, as far as it was tried: a Gaussian process over schedules.
+"""Worth of each schedule in each task, as far as it was tried: a Gaussian process over schedules.
 
 Schedules that plant the same in a slot are worth alike: the covariance of two has, beside that of their
 task's mean, a product over the slots of 1 where they plant the same and `LIKENESS` where they do not. So a
@@ -18,7 +18,7 @@ LEVEL_DEVIATION, SCHEDULE_DEVIATION = 1.0, 0.3
 """Prior standard deviations of a task's mean, and of schedules around it, for returns of about 1, as those of
 accuracies are. Where weights of the reward make them ten times as large or as small, the search is worse."""
 NOISE_DEVIATION = 0.1
-"""Of the returns of hosts that follow the same schedule; some tasks have more, most have less."""
+"""Deviation of the returns of hosts that follow the same schedule; some tasks have more, most have less."""
 BOUND_DEVIATIONS = 2.0
 """How far above its mean the upper bound of a schedule lies, in posterior standard deviations."""
 

@@ -5,9 +5,9 @@ measured, and then has it follow a schedule. Its rounds have two stages:
 
 1. Search: the trainer knows each env's task, and what schedules are worth in it is learned by trying them
    (`schedule_values`).
-2. Demonstration: a logistic regression of these measurements says how probable each task is; the host
-   follows the schedule that is worth most in the mean over these. So hosts are told apart only by what the
-   policy observes as well.
+2. Demonstration: a logistic regression of these measurements gives the probability of each task; the host
+   follows the schedule that is worth most in the mean over these. So hosts are distinguished only by what
+   the policy observes as well.
 
 The policy imitates the demonstrations, and what the teacher would have done in the hosts of the search, up to
 the first step in which they did something else.
@@ -36,11 +36,11 @@ from .rollout import Rollout
 from .schedule_values import ScheduleValues
 
 MAX_SCHEDULES = 4096
-"""The Gaussian process has a float64 covariance of all pairs for each task: 128 MiB for so many."""
+"""Limit of the Gaussian process: for each task it has a float64 covariance of all pairs, here 128 MiB."""
 INVERSE_PENALTY = 100.0
 """C of scikit-learn's `LogisticRegression`."""
 _SHOWN = [i for i, name in enumerate(BASE_COLUMNS.measured) if not name.endswith("_ago")]
-"""Columns that tasks are told apart by, epoch by epoch; the others repeat earlier epochs."""
+"""Columns that distinguish tasks, epoch by epoch; the others repeat earlier epochs."""
 _RECORDS = ("task", "chosen", "paid")
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ TaskClassifier = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class TeacherReport:
-    """What a teacher knows after one of its rounds.
+    """The teacher's knowledge after one of its rounds.
 
     Attributes:
         stage: "search" or "demonstration".
@@ -73,7 +73,7 @@ class TeacherReport:
 
 
 class Teacher:
-    """What the envs of all ranks do in a run's first rounds; every rank has the same.
+    """Directs the envs of all ranks in a run's first rounds; every rank has the same teacher.
 
     Args:
         cfg: of the run.
@@ -114,7 +114,7 @@ class Teacher:
         return self._now["chosen"]
 
     def searches(self, round: int) -> bool:
-        """Whether the envs of a round follow schedules that are still to be judged."""
+        """True if the envs of a round follow schedules that are still to be judged."""
         return round <= self._options.search_rounds
 
     def assign(self, round: int, task_N: Tensor, seen_TN: Tensor) -> None:
@@ -143,7 +143,7 @@ class Teacher:
         return self._classifier
 
     def _searched(self) -> Tensor:
-        """What the hosts of the search have shown before they were planted in."""
+        """Features of the search's hosts before anything was planted in them."""
         return _features(self._beginnings.observation.base[: self.plant_epoch + 1])
 
     def plants(self, rows: range, epoch: int, device: torch.device) -> Tensor:
@@ -154,7 +154,7 @@ class Teacher:
         return self._plants(chosen[rows.start : rows.stop], epoch).to(device)
 
     def _plants(self, chosen_N: Tensor, epoch: int) -> Tensor:
-        """What envs that are to follow these schedules are to hold at an epoch."""
+        """Plants at an epoch of envs that are to follow these schedules."""
         plant_NS = self._schedule_KS[chosen_N]
         return plant_NS if epoch >= self.plant_epoch else torch.full_like(plant_NS, NO_SEED)
 
@@ -178,7 +178,7 @@ class Teacher:
             self._values.observe(*row)
 
     def lessons(self, device: torch.device) -> list[Lesson]:
-        """What the policy is to imitate after the last demonstration; they are not kept."""
+        """Lessons for the policy after the last demonstration; they are not kept."""
         chosen_N = self._worth_most(self._fitted_classifier()(self._searched()))
         lessons = [
             Lesson.whole(self._shown.to(device)),
@@ -189,7 +189,7 @@ class Teacher:
         return lessons
 
     def _as_taught(self, rollout: Rollout, chosen_N: Tensor) -> Lesson:
-        """The same beginnings, with the actions of hosts that follow these schedules.
+        """The rollout relabelled by the teacher: the actions of hosts that follow these schedules.
 
         They are known as long as what was tried in a host is what the schedule would have done so far.
         """
@@ -205,7 +205,7 @@ class Teacher:
         return Lesson(rollout.with_actions(actions_TN), is_imitated_TN, is_whole=False)
 
     def report(self, round: int, imitation_loss: float | None = None) -> TeacherReport:
-        """What it knows after a round."""
+        """Report the teacher's knowledge after a round."""
         best = self._values.mean_GK.argmax(1).tolist()
         worth = self._values.mean_GK.amax(1).tolist()
         tried = self._values.tried_GK.sum(1).tolist()
@@ -225,7 +225,7 @@ class Teacher:
         return None if kind == NO_SEED else self._blueprints[kind]
 
     def state_dict(self) -> dict[str, Any]:
-        """What was found and shown so far, and what the envs do now."""
+        """Findings and demonstrations so far, and the envs' present schedules."""
         return {
             "records": self._records,
             "now": self._now,
@@ -260,7 +260,7 @@ def log_findings(report: TeacherReport) -> None:
 
 
 def _features(seen_TN: Tensor) -> Tensor:
-    """[N, T x columns] of base columns [T, N, ...]: what tasks are told apart by."""
+    """Features that distinguish tasks, [N, T x columns], of base columns [T, N, ...]."""
     return seen_TN[..., _SHOWN].nan_to_num(0.0).transpose(0, 1).flatten(1).cpu()
 
 

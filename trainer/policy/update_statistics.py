@@ -39,7 +39,7 @@ class UpdateStatistics:
     head_entropy: Floats
     """[heads] the same; NaN where the head never had a choice."""
     approx_kl: float
-    """Of the last pass, up to the minibatch that stopped the update."""
+    """Mean of the last pass, up to the minibatch that stopped the update."""
     clip_fraction: float
     head_clip_fraction: Floats
     """[heads]; NaN where the head never mattered."""
@@ -50,7 +50,7 @@ class UpdateStatistics:
     explained_variance: float
     """Meaningless where `return_std` is 0, like `value_nrmse`."""
     explained_variance_within: float
-    """Of the returns between envs at the same epoch; NaN where they do not differ."""
+    """Share of the returns' variance between envs at the same epoch; NaN where they do not differ."""
     grad_norm: float
     head_grad_norm: Floats
     """[heads]; NaN where the head never had a choice."""
@@ -58,7 +58,7 @@ class UpdateStatistics:
     advantage_mean: float
     advantage_std: float
     advantage_scale: float
-    """What advantages were divided by: their standard deviation, or its floor."""
+    """Divisor of the advantages: their standard deviation, or its floor."""
     learning_rate: float
     entropy_coefficient: float
     """In force in this update, like the next three."""
